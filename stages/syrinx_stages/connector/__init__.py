@@ -1,0 +1,1 @@
+"""How requests, codes and audio travel between stages."""

@@ -1,0 +1,190 @@
+"""The connector: what every stage may ask of the streams between them.
+
+Two implementations keep one contract (`tests/contract/`): Redis Streams between processes, memory within one.
+Ownership is by lease: who claims a request refreshes it; an entry left alone for `LEASE_SECONDS` may be taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.messages import Entry, SpeechRequest
+
+LEASE_SECONDS = 2.0
+"""A claim that was not refreshed for this long may be taken over."""
+REFRESH_SECONDS = 0.5
+"""How often an owner refreshes its claims."""
+MAX_DELIVERIES = 3
+"""A request that was delivered this often and is taken over once more has failed: it does not loop."""
+STREAM_TTL_SECONDS = 120
+"""A request's streams expire this long after the last write, whoever died."""
+
+
+class ConnectorError(Exception):
+    """The streams cannot be reached, or answered what they never should."""
+
+
+class QueueFull(ConnectorError):
+    """Admission is bounded and the bound is reached. `retry_after` is a hint in seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Gone(ConnectorError):
+    """The request was released or has expired: nobody waits for what was to be written."""
+
+
+class Superseded(ConnectorError):
+    """The stream is already past this position: another replica carries the request on."""
+
+
+class Admission(Struct, frozen=True):
+    """Bounds on waiting requests."""
+
+    max_queue: int
+    max_queue_seconds: float
+
+
+class Ticket(Struct, frozen=True):
+    """A submitted request: what is needed to release it."""
+
+    request_id: str
+    entry_id: str
+
+
+class Claim(Struct, frozen=True):
+    """A request this consumer owns now."""
+
+    entry_id: str
+    request: SpeechRequest
+    deliveries: int = 1
+    """Times it has been delivered to this group, this time included; more than one means taken over."""
+
+
+class Append(Struct, frozen=True):
+    """One entry to be written. `finishes` is the entry id of the writer's claim, given up in the same transaction."""
+
+    request_id: str
+    kind: StreamKind
+    position: Position
+    entry: Entry
+    finishes: str | None = None
+
+
+class StreamEntry(Struct, frozen=True):
+    """One entry read from a request's stream."""
+
+    request_id: str
+    kind: StreamKind
+    position: Position
+    entry: Entry
+
+
+class Cancelled(Struct, frozen=True):
+    """A request was released by its gateway before its end."""
+
+    request_id: str
+
+
+class QueueState(Struct, frozen=True):
+    """Requests that no consumer of a group has claimed."""
+
+    length: int
+    oldest_seconds: float
+    """Age of the oldest; 0 when none waits."""
+
+
+Event = StreamEntry | Cancelled
+
+
+class Reader(Protocol):
+    """Follows many request streams, and the cancellations, over one blocking connection.
+
+    `watch` and `unwatch` may be called while `read` waits: a new stream's entries wake it at once.
+    """
+
+    def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
+        """Follows a stream from behind `after`."""
+
+    def unwatch(self, request_id: str, kind: StreamKind) -> None:
+        """Stops following it; entries already read but not yet returned are dropped."""
+
+    async def read(self) -> Sequence[Event]:
+        """Waits for the next events, in order per stream. Survives reconnects; one caller at a time."""
+
+    async def close(self) -> None:
+        """Ends a waiting `read` with an empty sequence and frees the connection."""
+
+
+class Consumer(Protocol):
+    """One replica's membership in a group."""
+
+    async def claim(self, count: int) -> Sequence[Claim]:
+        """Waits for up to `count` unclaimed requests, oldest first; empty after `interrupt` or a quiet second."""
+
+    async def take_over(self, count: int) -> Sequence[Claim]:
+        """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life. No waiting."""
+
+    async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
+        """Keeps claims; returns those that are no longer this consumer's (finished, released or taken over)."""
+
+    async def finish(self, entry_id: str) -> None:
+        """Gives a claim up for good without writing."""
+
+    async def hand_over(self, entry_ids: Sequence[str]) -> None:
+        """Lets others take these claims over at once (drain), without counting as a silence."""
+
+    def interrupt(self) -> None:
+        """Makes a waiting `claim` return soon; whatever it had already claimed is returned, not lost."""
+
+    async def close(self) -> None:
+        """Leaves the group if nothing is owned, and frees the connections."""
+
+
+class Connector(Protocol):
+    """One process's access to the streams of one pipeline generation."""
+
+    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
+        """Creates the request's streams and queues it, atomically. Raises `QueueFull`."""
+
+    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+        """Writes entries in one round trip; one outcome each, in order: None is written."""
+
+    async def played(self, request_id: str, frames: int) -> None:
+        """Says that the client has been handed `frames` frames, and lets go of the audio up to there."""
+
+    async def release(self, ticket: Ticket) -> None:
+        """Deletes the request and all its streams and tells the stages. Idempotent."""
+
+    async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
+        """What a stream holds now; empty if it is gone."""
+
+    async def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
+        """The last position ever written to a stream, trimmed entries included; None if it is gone."""
+
+    async def reference(self, request_id: str) -> bytes | None:
+        """The reference audio, or None if it is gone."""
+
+    async def queue(self, group: Group) -> QueueState:
+        """Requests waiting for a group."""
+
+    async def ping(self) -> None:
+        """Raises `ConnectorError` if the streams cannot be reached."""
+
+    def reader(self) -> Reader:
+        """A reader of cancellations (from now on) and of the streams it is told to watch."""
+
+    def consumer(self, group: Group, name: str) -> Consumer:
+        """Joins a group under a name that is unique and stable across restarts."""
+
+    async def close(self) -> None:
+        """Frees every connection, those of its readers and consumers included."""
+
+    def statistics(self) -> Mapping[str, float]:
+        """Counters since the start: `errors`, commands that failed and were tried again."""

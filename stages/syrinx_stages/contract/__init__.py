@@ -1,0 +1,1 @@
+"""What both planes agree on: messages, keys, settings and metrics. Imports neither torch, redis nor kopf."""

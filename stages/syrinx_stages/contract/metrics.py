@@ -1,0 +1,132 @@
+"""Every metric Syrinx exports: name, kind, labels and buckets. Dashboards, rules and the tuner read this list.
+
+`runtime.metrics` turns the entries into prometheus-client objects. Counters carry `_total` as exported.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+TTFA_BUCKETS = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Seconds; an edge at every TTFA objective the resource accepts, so that counts need no interpolation."""
+STEP_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+HOP_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+DURATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+ROW_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256)
+
+
+class Metric(Struct, frozen=True):
+    """One metric family."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+# Gateway ------------------------------------------------------------------------------------------------------
+SERVED = ("task_type", "talker", "codec")
+"""Which replicas served a request: the arms of a trial."""
+
+REQUESTS = Metric(
+    "syrinx_requests_total",
+    "counter",
+    "Speech requests ended, by outcome (stop, length, cancelled, error, refused).",
+    ("task_type", "outcome"),
+)
+TTFA = Metric(
+    "syrinx_ttfa_seconds",
+    "histogram",
+    "Request accepted to first audible sample handed to the client.",
+    SERVED,
+    TTFA_BUCKETS,
+)
+FIRST_BYTE = Metric(
+    "syrinx_first_byte_seconds",
+    "histogram",
+    "Request accepted to first audio byte handed to the client, audible or not.",
+    SERVED,
+    TTFA_BUCKETS,
+)
+REQUEST_SECONDS = Metric(
+    "syrinx_request_seconds", "histogram", "Request accepted to last byte.", SERVED, DURATION_BUCKETS
+)
+AUDIO_SECONDS = Metric("syrinx_audio_seconds_total", "counter", "Seconds of audio handed to clients.", SERVED)
+UNDERRUNS = Metric(
+    "syrinx_underruns_total",
+    "counter",
+    "Live streams whose playback would have waited at least once.",
+    SERVED,
+)
+UNDERRUN_SECONDS = Metric(
+    "syrinx_underrun_seconds_total",
+    "counter",
+    "Seconds that playback of live streams would have waited.",
+    SERVED,
+)
+LIVE_STREAMS = Metric("syrinx_live_streams", "gauge", "Streams being listened to now.")
+QUEUE_LENGTH = Metric("syrinx_queue_length", "gauge", "Requests that no talker has claimed.")
+QUEUE_AGE = Metric(
+    "syrinx_queue_oldest_seconds",
+    "gauge",
+    "Age of the oldest request that no talker has claimed; 0 when none waits.",
+)
+
+# Talker and codec ---------------------------------------------------------------------------------------------
+CLAIM_WAIT = Metric(
+    "syrinx_claim_wait_seconds",
+    "histogram",
+    "Request accepted to claimed by this stage.",
+    ("stage",),
+    TTFA_BUCKETS,
+)
+ROWS_RESIDENT = Metric("syrinx_rows_resident", "gauge", "Requests that hold state here.", ("stage",))
+ROWS_RUNNING = Metric("syrinx_rows_running", "gauge", "Rows of the last step.", ("stage",))
+MAX_NUM_SEQS = Metric("syrinx_max_num_seqs", "gauge", "Rows per step at most, as set now.", ("stage",))
+SETTINGS_GENERATION = Metric("syrinx_settings_generation", "gauge", "Generation of the settings in force.", ("stage",))
+STEP_SECONDS = Metric(
+    "syrinx_step_seconds",
+    "histogram",
+    "Wall time of one engine step, by its rows (rounded up to a bucket).",
+    ("stage", "rows"),
+    STEP_BUCKETS,
+)
+PREFILL_SECONDS = Metric(
+    "syrinx_prefill_seconds",
+    "histogram",
+    "Wall time from claim to a row's state being ready.",
+    ("stage",),
+    STEP_BUCKETS,
+)
+FRAMES = Metric("syrinx_frames_total", "counter", "Frames made.", ("stage",))
+TAKEOVERS = Metric(
+    "syrinx_takeovers_total", "counter", "Requests taken over from a replica that fell silent.", ("stage",)
+)
+LOST = Metric(
+    "syrinx_lost_rows_total",
+    "counter",
+    "Rows dropped because another replica owns the request now.",
+    ("stage",),
+)
+ENDS = Metric("syrinx_ends_total", "counter", "Requests ended by this stage, by reason.", ("stage", "reason"))
+CODEC_CALLS = Metric(
+    "syrinx_codec_calls_total",
+    "counter",
+    "Decoder calls by wanted shape; result is hit (captured as is), padded (to a captured shape) or eager.",
+    ("rows", "frames", "result"),
+)
+PADDED_FRAMES = Metric("syrinx_codec_padded_frames_total", "counter", "Frames computed only to fill a captured shape.")
+
+# Connector ----------------------------------------------------------------------------------------------------
+REDIS_SECONDS = Metric(
+    "syrinx_redis_write_seconds", "histogram", "Round trip of one pipelined write.", ("stage",), HOP_BUCKETS
+)
+REDIS_ERRORS = Metric(
+    "syrinx_redis_errors_total", "counter", "Redis commands that failed and were tried again.", ("stage",)
+)
+
+ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All metrics, in the order above."""
