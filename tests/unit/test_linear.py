@@ -1,0 +1,22 @@
+"""A row's product does not depend on its neighbours: the ground on which equal seeds give equal codes."""
+
+import pytest
+import torch
+
+from syrinx_stages.model.linear import linear
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(320, 512), (512, 320), (192, 256), (896, 128), (112, 16), (1024, 3072)])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 16, 40, 333])
+def test_rows_are_bit_identical_whatever_the_batch(inner: int, outer: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(inner * outer)
+    weight = torch.randn(outer, inner, generator=generator)
+    bias = torch.randn(outer, generator=generator)
+    x = torch.randn(512, inner, generator=generator)
+    whole = linear(x, weight, bias)
+    for offset in (0, 5):
+        assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows])
+
+
+def test_shape_is_kept() -> None:
+    assert linear(torch.zeros(2, 3, 8), torch.zeros(5, 8)).shape == (2, 3, 5)
