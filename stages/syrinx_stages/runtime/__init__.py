@@ -1,0 +1,1 @@
+"""What every stage process shares: claims, publishing, settings, health, metrics, drain and the entry point."""

@@ -1,0 +1,41 @@
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from syrinx_stages.contract import metrics as contract
+from syrinx_stages.runtime.metrics import Metrics, row_bucket
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(CollectorRegistry())
+
+
+def test_a_counter_is_exported_under_its_name_with_total_once(metrics: Metrics):
+    metrics[contract.REQUESTS].labels(task_type="Base", outcome="stop").inc()
+    assert b'syrinx_requests_total{outcome="stop",task_type="Base"} 1.0' in generate_latest(metrics.registry)
+
+
+def test_a_histogram_has_the_contracts_edges(metrics: Metrics):
+    metrics[contract.TTFA].labels(task_type="Base", talker="t-0", codec="c-0").observe(0.06)
+    exported = generate_latest(metrics.registry).decode()
+    for edge in contract.TTFA_BUCKETS:
+        count = 1.0 if edge >= 0.06 else 0.0
+        assert f'{{codec="c-0",le="{edge}",talker="t-0",task_type="Base"}} {count}' in exported
+
+
+def test_only_families_that_were_asked_for_are_exported(metrics: Metrics):
+    metrics[contract.LIVE_STREAMS]
+    exported = generate_latest(metrics.registry).decode()
+    assert "syrinx_live_streams 0.0" in exported
+    assert "syrinx_queue_length" not in exported
+    assert "_created" not in exported
+
+
+def test_every_metric_of_the_contract_can_be_made(metrics: Metrics):
+    for metric in contract.ALL:
+        assert metrics[metric] is metrics[metric]
+
+
+@pytest.mark.parametrize(("rows", "label"), [(1, "1"), (3, "4"), (8, "8"), (256, "256"), (257, "+Inf")])
+def test_rows_are_rounded_up_to_a_bucket(rows: int, label: str):
+    assert row_bucket(rows) == label
