@@ -1,0 +1,298 @@
+"""The official checkpoint's two config files as typed structs. No torch here: the gateway reads them too.
+
+Unknown keys are ignored (official files have many); what this package cannot run is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+CODE_GROUPS = 16
+"""Codes of a frame: what the wire format carries."""
+
+SUPPRESSED_IDS = 1024
+"""The last ids of the talker's vocabulary name languages, speakers and marks; only EOS among them is ever drawn."""
+
+Size = Annotated[int, Meta(ge=1)]
+TokenId = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used; the message names the file and the field or tensor."""
+
+
+class ModelType(StrEnum):
+    """What a checkpoint was trained for (`tts_model_type`)."""
+
+    BASE = "base"
+    CUSTOM_VOICE = "custom_voice"
+    VOICE_DESIGN = "voice_design"
+
+
+class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the talker's and the code predictor's decoder stacks have in common."""
+
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size | None = None
+    """`None` is `hidden_size // num_attention_heads`; read it through `head_size`."""
+    max_position_embeddings: Size = 32_768
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 10_000.0
+    rope_scaling: dict[str, Any] | None = None
+    hidden_act: Literal["silu"] = "silu"
+    attention_bias: bool = False
+    use_sliding_window: bool = False
+    num_code_groups: Size
+
+    def __post_init__(self) -> None:
+        scaling = self.rope_scaling or {}
+        if (kind := scaling.get("rope_type", scaling.get("type", "default"))) != "default":
+            raise ValueError(f"rope_scaling: rope_type {kind!r} is not supported, only 'default'")
+        if self.attention_bias:
+            raise ValueError("attention_bias: only false is supported")
+        if self.use_sliding_window:
+            raise ValueError("use_sliding_window: only false is supported")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(f"num_attention_heads: not a multiple of num_key_value_heads {self.num_key_value_heads}")
+        if self.head_size % 2:
+            raise ValueError(f"head_dim: {self.head_size} is odd, rotary embeddings need pairs")
+        if self.num_code_groups != CODE_GROUPS:
+            raise ValueError(f"num_code_groups: {self.num_code_groups} is not supported, only {CODE_GROUPS}")
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+_CODEC_MARKS = (
+    "codec_pad_id",
+    "codec_bos_id",
+    "codec_eos_token_id",
+    "codec_think_id",
+    "codec_nothink_id",
+    "codec_think_bos_id",
+    "codec_think_eos_id",
+)
+
+
+class CodePredictorConfig(TransformerConfig, frozen=True, kw_only=True):
+    """The small model that draws codes 1 to 15 of a frame."""
+
+
+class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
+    """The model that draws code 0 of each frame."""
+
+    text_hidden_size: Size
+    text_vocab_size: Size
+    codec_pad_id: TokenId
+    codec_bos_id: TokenId
+    codec_eos_token_id: TokenId
+    codec_think_id: TokenId
+    codec_nothink_id: TokenId
+    codec_think_bos_id: TokenId
+    codec_think_eos_id: TokenId
+    codec_language_id: dict[str, TokenId]
+    spk_id: dict[str, TokenId] | None = None
+    spk_is_dialect: dict[str, bool | str] | None = None
+    """Per speaker: false, or the `codec_language_id` key of the dialect it speaks."""
+    code_predictor_config: CodePredictorConfig
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_size <= SUPPRESSED_IDS:
+            raise ValueError(f"vocab_size: {self.vocab_size} leaves no codes below the last {SUPPRESSED_IDS} ids")
+        ids = {f"codec_language_id.{key}": value for key, value in self.codec_language_id.items()}
+        ids |= {f"spk_id.{key}": value for key, value in self.speakers.items()}
+        ids |= {name: getattr(self, name) for name in _CODEC_MARKS}
+        for name, value in ids.items():
+            if value >= self.vocab_size:
+                raise ValueError(f"{name}: id {value} is outside vocab_size {self.vocab_size}")
+        for speaker in self.speakers:
+            if (dialect := self.dialect(speaker)) is not None and dialect not in self.codec_language_id:
+                raise ValueError(f"spk_is_dialect.{speaker}: {dialect!r} is not in codec_language_id")
+
+    @property
+    def speakers(self) -> dict[str, int]:
+        """Codec-vocabulary id by speaker name."""
+        return self.spk_id or {}
+
+    def dialect(self, speaker: str) -> str | None:
+        """The `codec_language_id` key of the dialect a speaker speaks, if any."""
+        dialect = (self.spk_is_dialect or {}).get(speaker, False)
+        return dialect if isinstance(dialect, str) else None
+
+    @property
+    def codebook_size(self) -> int:
+        """How many values code 0 can take."""
+        return self.vocab_size - SUPPRESSED_IDS
+
+
+class SpeakerEncoderConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The ECAPA-TDNN of Base checkpoints; the defaults are the official package's."""
+
+    mel_dim: Size = 128
+    enc_dim: Size = 1024
+    enc_channels: tuple[Size, ...] = (512, 512, 512, 512, 1536)
+    enc_kernel_sizes: tuple[Size, ...] = (5, 3, 3, 3, 1)
+    enc_dilations: tuple[Size, ...] = (1, 2, 3, 4, 1)
+    enc_attention_channels: Size = 128
+    enc_res2net_scale: Size = 8
+    enc_se_channels: Size = 128
+    sample_rate: Literal[24000] = 24_000
+
+    def __post_init__(self) -> None:
+        if not len(self.enc_channels) == len(self.enc_kernel_sizes) == len(self.enc_dilations):
+            raise ValueError("enc_channels, enc_kernel_sizes, enc_dilations: must have equal lengths")
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`config.json`."""
+
+    model_type: Literal["qwen3_tts"]
+    tokenizer_type: Literal["qwen3_tts_tokenizer_12hz"]
+    tts_model_type: ModelType
+    tts_model_size: str
+    im_start_token_id: TokenId
+    im_end_token_id: TokenId
+    assistant_token_id: TokenId
+    tts_pad_token_id: TokenId
+    tts_bos_token_id: TokenId
+    tts_eos_token_id: TokenId
+    talker_config: TalkerConfig
+    speaker_encoder_config: SpeakerEncoderConfig = SpeakerEncoderConfig()
+
+    def __post_init__(self) -> None:
+        talker = self.talker_config
+        for name in self.__struct_fields__:
+            if name.endswith("_token_id") and getattr(self, name) >= talker.text_vocab_size:
+                raise ValueError(f"{name}: {getattr(self, name)} is outside text_vocab_size {talker.text_vocab_size}")
+        if talker.codebook_size != talker.code_predictor_config.vocab_size:
+            raise ValueError(
+                f"talker_config.vocab_size: {talker.vocab_size} less {SUPPRESSED_IDS} is not"
+                f" code_predictor_config.vocab_size {talker.code_predictor_config.vocab_size}"
+            )
+        if self.tts_model_type is ModelType.BASE and self.speaker_encoder_config.enc_dim != talker.hidden_size:
+            raise ValueError(
+                f"speaker_encoder_config.enc_dim: {self.speaker_encoder_config.enc_dim} is not"
+                f" talker_config.hidden_size {talker.hidden_size}"
+            )
+
+
+class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The codec decoder: codes to waveform."""
+
+    codebook_size: Size
+    codebook_dim: Size = 512
+    hidden_size: Size
+    latent_dim: Size
+    max_position_embeddings: Size = 8_000
+    rope_theta: Positive = 10_000.0
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size | None = None
+    """`None` is `hidden_size // num_attention_heads`; read it through `head_size`."""
+    attention_bias: bool = False
+    sliding_window: Size = 72
+    intermediate_size: Size
+    hidden_act: Literal["silu"] = "silu"
+    layer_scale_initial_scale: float = 0.01
+    rms_norm_eps: Positive = 1e-5
+    num_hidden_layers: Size
+    num_quantizers: Size
+    upsample_rates: tuple[Size, ...]
+    upsampling_ratios: tuple[Size, ...]
+    decoder_dim: Size
+
+    def __post_init__(self) -> None:
+        if self.attention_bias:
+            raise ValueError("attention_bias: only false is supported")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(f"num_attention_heads: not a multiple of num_key_value_heads {self.num_key_value_heads}")
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def samples_per_frame(self) -> int:
+        """How many samples one frame of codes becomes."""
+        return math.prod(self.upsample_rates + self.upsampling_ratios)
+
+
+class SpeechTokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`speech_tokenizer/config.json`."""
+
+    model_type: Literal["qwen3_tts_tokenizer_12hz"]
+    decoder_config: DecoderConfig
+    encoder_config: dict[str, Any] = {}
+    """As transformers' `MimiConfig` reads it; Base checkpoints alone need it."""
+    encoder_valid_num_quantizers: Literal[16] = 16
+    input_sample_rate: Literal[24000] = 24_000
+    output_sample_rate: Literal[24000] = 24_000
+    decode_upsample_rate: Literal[1920] = 1_920
+    encode_downsample_rate: Literal[1920] = 1_920
+
+    def __post_init__(self) -> None:
+        if (samples := self.decoder_config.samples_per_frame) != self.decode_upsample_rate:
+            raise ValueError(
+                f"decoder_config.upsample_rates, upsampling_ratios: their product {samples} is not decode_upsample_rate"
+                f" {self.decode_upsample_rate}"
+            )
+        if self.decoder_config.num_quantizers != CODE_GROUPS:
+            raise ValueError(f"decoder_config.num_quantizers: only {CODE_GROUPS} is supported")
+
+
+_Config = TypeVar("_Config", ModelConfig, SpeechTokenizerConfig)
+
+
+def read_file(path: Path) -> bytes:
+    """A checkpoint file's bytes. Raises `CheckpointError` if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+
+
+def _read(path: Path, kind: type[_Config]) -> _Config:
+    try:
+        return msgspec.json.decode(read_file(path), type=kind)
+    except msgspec.DecodeError as error:  # a ValidationError is one too and names the field
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def read_model_config(directory: Path) -> ModelConfig:
+    """Reads `config.json`. Raises `CheckpointError` naming file and field."""
+    path = directory / "config.json"
+    data = read_file(path)
+    try:
+        kind = msgspec.json.decode(data, type=_ModelKind).tts_model_type
+    except msgspec.DecodeError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    if kind not in set(ModelType):
+        raise CheckpointError(f"{path}: tts_model_type {kind!r} is unknown; accepted: {', '.join(ModelType)}")
+    return _read(path, ModelConfig)
+
+
+class _ModelKind(msgspec.Struct):
+    """Read first, so that an unknown kind is told apart from a broken field."""
+
+    tts_model_type: str
+
+
+def read_speech_tokenizer_config(directory: Path) -> SpeechTokenizerConfig:
+    """Reads `speech_tokenizer/config.json`. Raises `CheckpointError` naming file and field."""
+    return _read(directory / "speech_tokenizer" / "config.json", SpeechTokenizerConfig)
