@@ -1,0 +1,196 @@
+"""Checks TTSPipeline resources: all problems at once, each with its place, its field and what would be accepted."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct, inspect
+
+from syrinx_operator.documents import Document, DocumentError, Mark, Path, read_documents
+from syrinx_operator.spec import KIND, TTSPipeline, violations
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong in a file."""
+
+    file: str
+    mark: Mark
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.mark.line}:{self.mark.column}"
+        return f"{where}: {field_name(self.path)}: {self.message}" if self.path else f"{where}: {self.message}"
+
+
+class Checked(Struct, frozen=True):
+    """What a file holds: its valid pipelines, and everything that is wrong with it."""
+
+    pipelines: tuple[TTSPipeline, ...]
+    problems: tuple[Problem, ...]
+
+
+class InvalidPipeline(Exception):
+    """A file does not hold what was asked for; the message has one line per problem."""
+
+
+def field_name(path: Path) -> str:
+    """`spec.codec.capturePairs[2].rows`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if part.isprintable() and part.strip() else repr(part))
+    return text
+
+
+def check(file: str, data: bytes) -> Checked:
+    """Reads every TTSPipeline of a file. `file` is only its name in messages."""
+    pipelines: list[TTSPipeline] = []
+    problems: list[Problem] = []
+    count = 0
+    try:
+        for document in read_documents(data):
+            count += 1
+            found = list(_document_problems(document))
+            marked = [Problem(file, document.mark(path), path, message) for path, message in found]
+            problems += sorted(marked, key=lambda problem: (problem.mark.line, problem.mark.column))
+            if not found:
+                pipeline = msgspec.convert(document.value, TTSPipeline)
+                if pipeline.name in (other.name for other in pipelines):
+                    path = ("metadata", "name")
+                    message = f"{pipeline.name!r} names an earlier pipeline of this file too"
+                    problems.append(Problem(file, document.mark(path), path, message))
+                pipelines.append(pipeline)
+    except DocumentError as error:
+        problems.append(Problem(file, error.mark, error.path, str(error)))
+    if not count and not problems:
+        problems.append(Problem(file, Mark(1, 1), (), f"holds no resource; expected a {KIND}"))
+    return Checked(tuple(pipelines), tuple(problems))
+
+
+def load_one(file: str, data: bytes) -> TTSPipeline:
+    """The one pipeline a file holds. Raises `InvalidPipeline` with every problem, or if there are several."""
+    checked = check(file, data)
+    if checked.problems:
+        raise InvalidPipeline("\n".join(str(problem) for problem in checked.problems))
+    if len(checked.pipelines) > 1:
+        names = ", ".join(pipeline.name for pipeline in checked.pipelines)
+        raise InvalidPipeline(f"{file}: holds {len(checked.pipelines)} pipelines ({names}); one at a time can be run")
+    return checked.pipelines[0]
+
+
+def _document_problems(document: Document) -> Iterator[tuple[Path, str]]:
+    """What is wrong with each field; if nothing is, what is wrong between them."""
+    kind = document.value.get("kind") if isinstance(document.value, dict) else None
+    if kind is not None and kind != KIND:
+        yield ("kind",), f"{_shown(kind)} is not accepted; expected {KIND}"
+        return
+    found = list(_problems(document.value, TTSPipeline, ()))
+    yield from found
+    if not found:
+        for violation in violations(msgspec.convert(document.value, TTSPipeline)):
+            yield violation.path, violation.message
+
+
+def _problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    bare = _without_metadata(annotation)
+    if isinstance(bare, type) and issubclass(bare, Struct):
+        yield from _struct_problems(value, bare, path)
+    elif typing.get_origin(bare) is tuple and isinstance(value, list):
+        item = typing.get_args(bare)[0]
+        found = [problem for index, each in enumerate(value) for problem in _problems(each, item, (*path, index))]
+        yield from found or _value_problems(value, annotation, path)
+    else:
+        yield from _value_problems(value, annotation, path)
+
+
+def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[tuple[Path, str]]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    if not isinstance(value, dict):
+        yield path, f"{_shown(value)} is not accepted; expected the fields {', '.join(fields)}"
+        return
+    for name in (name for name in value if name not in fields):
+        near = difflib.get_close_matches(name, fields, n=1)
+        folded = [field for field in fields if field.lower() == name.lower().replace("_", "").replace("-", "")]
+        guess = next(iter(folded or near), None)
+        hint = f"did you mean {guess}?" if guess else f"accepted here: {', '.join(fields)}"
+        yield (*path, name), f"unknown field; {hint}"
+    for name, field in fields.items():
+        if name in value:
+            yield from _problems(value[name], field.type, (*path, name))
+        elif field.required:
+            yield (*path, name), f"missing; expected {_accepted(field.type)}"
+
+
+def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str) and not value.isprintable():
+        yield path, f"{_shown(value)} is not accepted: it holds a control character or a line break"
+        return
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        yield path, f"{_shown(value)} is not accepted; expected {_accepted(annotation)}"
+
+
+def _without_metadata(annotation: Any) -> Any:
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing (null)"
+    text = repr(value) if not isinstance(value, bool) else str(value).lower()
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _accepted(annotation: Any) -> str:
+    """What a field accepts, in words."""
+    return _words(inspect.type_info(annotation))
+
+
+def _words(kind: inspect.Type) -> str:
+    description = ""
+    if isinstance(kind, inspect.Metadata):
+        description = (kind.extra_json_schema or {}).get("description", "")
+        kind = kind.type
+    match kind:
+        case inspect.IntType():
+            return "an integer" + _bounds(kind)
+        case inspect.FloatType():
+            return "a number" + _bounds(kind)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return _text(kind, description)
+        case inspect.LiteralType(values=values):
+            return " or ".join(map(str, values))
+        case inspect.UnionType(types=types_):
+            return " or ".join(_words(each) for each in types_ if not isinstance(each, inspect.NoneType))
+        case inspect.VarTupleType(item_type=item):
+            return f"a list of {_count(kind)}, each {_words(item)}"
+        case inspect.StructType(fields=fields):
+            return f"the fields {', '.join(field.encode_name for field in fields)}"
+    raise TypeError(f"the resource has no such type: {kind}")
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.gt is not None:
+        return f" above {kind.gt:g}, at most {kind.le}"
+    return f" from {kind.ge} to {kind.le}"
+
+
+def _count(kind: inspect.VarTupleType) -> str:
+    return f"{kind.min_length or 0} to {kind.max_length} items"
+
+
+def _text(kind: inspect.StrType, description: str) -> str:
+    bound = f" of up to {kind.max_length} characters" if kind.max_length else ""
+    return f"text{bound}" + (f" ({description})" if kind.pattern and description else "")
