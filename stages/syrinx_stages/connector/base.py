@@ -2,6 +2,11 @@
 
 Two implementations keep one contract (`tests/contract/`): Redis Streams between processes, memory within one.
 Ownership is by lease: who claims a request refreshes it; an entry left alone for `LEASE_SECONDS` may be taken over.
+
+A request's streams exist from `submit` until `release`, or until nobody has written to them for
+`STREAM_TTL_SECONDS`; nothing that is written later brings them back. A method that cannot reach the streams tries
+again for `RETRY_SECONDS` and then raises `ConnectorError`; a `Reader` and `Consumer.claim` go on trying until they are
+closed.
 """
 
 from __future__ import annotations
@@ -21,7 +26,17 @@ REFRESH_SECONDS = 0.5
 MAX_DELIVERIES = 3
 """A request that was delivered this often and is taken over once more has failed: it does not loop."""
 STREAM_TTL_SECONDS = 120
-"""A request's streams expire this long after the last write, whoever died."""
+"""A stream expires this long after its last write, whoever died. `played` counts as a write to all of a request's
+streams; before the first write the time that the request may wait in the queue comes on top."""
+CLAIM_SECONDS = 1.0
+"""How long `Consumer.claim` waits for a request."""
+RETRY_SECONDS = 5.0
+"""How long a command is tried again while the streams cannot be reached."""
+
+WRITES = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
+"""The stream each group writes: while it exists, somebody waits for the result."""
+WRITER = {kind: group for group, kind in WRITES.items()}
+"""The group that writes a stream."""
 
 
 class ConnectorError(Exception):
@@ -45,10 +60,12 @@ class Superseded(ConnectorError):
 
 
 class Admission(Struct, frozen=True):
-    """Bounds on waiting requests."""
+    """Bounds on requests that no talker has claimed; the first one reached refuses."""
 
     max_queue: int
+    """At most this many may wait; 0 refuses every request."""
     max_queue_seconds: float
+    """None is admitted while the oldest has waited for longer than this."""
 
 
 class Ticket(Struct, frozen=True):
@@ -68,13 +85,21 @@ class Claim(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True):
-    """One entry to be written. `finishes` is the entry id of the writer's claim, given up in the same transaction."""
+    """One entry to be written.
+
+    `finishes` is the entry id of the writer's claim. It is given up in the same transaction, and only if the entry is
+    accepted. What a codec finishes is done: the request leaves the queue for both groups.
+    """
 
     request_id: str
     kind: StreamKind
     position: Position
     entry: Entry
     finishes: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.finishes is not None and self.kind not in WRITER:
+            raise ValueError(f"finishes: no group claims a request to write its {self.kind} stream")
 
 
 class StreamEntry(Struct, frozen=True):
@@ -87,7 +112,7 @@ class StreamEntry(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """A request was released by its gateway before its end."""
+    """A request was released by its gateway before a codec had finished it."""
 
     request_id: str
 
@@ -103,20 +128,32 @@ class QueueState(Struct, frozen=True):
 Event = StreamEntry | Cancelled
 
 
+def refusal(state: QueueState) -> QueueFull:
+    """The answer to a request that finds the queue in this state. Hint: about as long as the oldest has waited."""
+    message = f"{state.length} requests wait for a talker, the oldest for {state.oldest_seconds:.1f} s"
+    return QueueFull(message, min(max(state.oldest_seconds, 1.0), 30.0))
+
+
 class Reader(Protocol):
     """Follows many request streams, and the cancellations, over one blocking connection.
 
-    `watch` and `unwatch` may be called while `read` waits: a new stream's entries wake it at once.
+    `watch` and `unwatch` may be called while `read` waits: a new stream's entries wake it at once. A stream that is
+    released or expires yields nothing more: whoever waits for its end keeps a deadline.
     """
 
     def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
-        """Follows a stream from behind `after`."""
+        """Follows a stream from behind `after`; again, if it was watched already."""
 
     def unwatch(self, request_id: str, kind: StreamKind) -> None:
         """Stops following it; entries already read but not yet returned are dropped."""
 
     async def read(self) -> Sequence[Event]:
-        """Waits for the next events, in order per stream. Survives reconnects; one caller at a time."""
+        """Waits for the next events, in order per stream: each entry once, also across reconnects.
+
+        An entry that cannot be decoded comes as `End` with reason `error`. Cancellations are those since the first
+        `read` at the latest. One caller at a time; a caller that is cancelled loses nothing. Never raises
+        `ConnectorError`.
+        """
 
     async def close(self) -> None:
         """Ends a waiting `read` with an empty sequence and frees the connection."""
@@ -126,13 +163,20 @@ class Consumer(Protocol):
     """One replica's membership in a group."""
 
     async def claim(self, count: int) -> Sequence[Claim]:
-        """Waits for up to `count` unclaimed requests, oldest first; empty after `interrupt` or a quiet second."""
+        """Waits for up to `count` unclaimed requests, oldest first; empty after `interrupt`, `close` or a quiet second.
+
+        Requests for whose result nobody waits any more are finished and left out. One caller at a time; what was
+        delivered to a caller that is cancelled meanwhile is returned by the next `claim`, or handed over by `close`.
+        """
 
     async def take_over(self, count: int) -> Sequence[Claim]:
-        """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life. No waiting."""
+        """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life. No waiting.
+
+        Call it at the start and then every half second or so: nothing else notices a replica that died.
+        """
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        """Keeps claims; returns those that are no longer this consumer's (finished, released or taken over)."""
+        """Keeps claims; returns those that are no longer this consumer's (finished, released, expired, taken over)."""
 
     async def finish(self, entry_id: str) -> None:
         """Gives a claim up for good without writing."""
@@ -144,23 +188,29 @@ class Consumer(Protocol):
         """Makes a waiting `claim` return soon; whatever it had already claimed is returned, not lost."""
 
     async def close(self) -> None:
-        """Leaves the group if nothing is owned, and frees the connections."""
+        """Leaves the group if nothing is owned, and frees the connections. A waiting `claim` returns empty."""
 
 
 class Connector(Protocol):
     """One process's access to the streams of one pipeline generation."""
 
     async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
-        """Creates the request's streams and queues it, atomically. Raises `QueueFull`."""
+        """Creates the request's streams and queues it, atomically. Raises `QueueFull`. The id must be new."""
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
-        """Writes entries in one round trip; one outcome each, in order: None is written."""
+        """Writes entries in one round trip; one outcome each, in order: None is written.
+
+        Also after a lost connection: an entry that had arrived before is not taken for another replica's.
+        """
 
     async def played(self, request_id: str, frames: int) -> None:
-        """Says that the client has been handed `frames` frames, and lets go of the audio up to there."""
+        """Says that the client has been handed `frames` frames in all, and lets go of the audio up to there.
+
+        The stream keeps the last of these only. Says nothing if `frames` did not grow or the request is gone.
+        """
 
     async def release(self, ticket: Ticket) -> None:
-        """Deletes the request and all its streams and tells the stages. Idempotent."""
+        """Deletes the request and all its streams; tells the stages if it had not ended. Idempotent."""
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
         """What a stream holds now; empty if it is gone."""
@@ -175,7 +225,7 @@ class Connector(Protocol):
         """Requests waiting for a group."""
 
     async def ping(self) -> None:
-        """Raises `ConnectorError` if the streams cannot be reached."""
+        """Raises `ConnectorError` if the streams cannot be reached now; does not try again."""
 
     def reader(self) -> Reader:
         """A reader of cancellations (from now on) and of the streams it is told to watch."""

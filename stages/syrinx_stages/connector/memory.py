@@ -1,0 +1,235 @@
+"""The connector within one process and one event loop: for tests and for stages that share a process.
+
+Every `MemoryConnector` given the same `MemoryStreams` is one replica of the same pipeline. Waiting is by event: the
+waiting side looks and then waits without yielding in between, so a wake-up cannot fall into the gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from syrinx_stages.connector.base import (
+    CLAIM_SECONDS,
+    Admission,
+    Append,
+    Cancelled,
+    Claim,
+    ConnectorError,
+    Event,
+    Gone,
+    QueueState,
+    StreamEntry,
+    Superseded,
+    Ticket,
+)
+from syrinx_stages.connector.memory_streams import MemoryStreams
+from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.messages import SpeechRequest
+
+
+class MemoryReader:
+    """See `base.Reader`."""
+
+    def __init__(self, streams: MemoryStreams) -> None:
+        self._streams = streams
+        self._watched: dict[tuple[str, StreamKind], Position] = {}
+        self._news: dict[tuple[str, StreamKind], None] = {}
+        self._cancelled: list[str] = []
+        self._wake = asyncio.Event()
+        self._closed = False
+        streams.readers.add(self)
+
+    def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
+        """Follows a stream from behind `after`."""
+        self._watched[request_id, kind] = after
+        self.notice(request_id, kind)
+
+    def unwatch(self, request_id: str, kind: StreamKind) -> None:
+        """Stops following it."""
+        self._watched.pop((request_id, kind), None)
+
+    def notice(self, request_id: str, kind: StreamKind) -> None:
+        """A stream was written to."""
+        if (request_id, kind) in self._watched:
+            self._news[request_id, kind] = None
+            self._wake.set()
+
+    def cancel(self, request_id: str) -> None:
+        """A request was released before its end."""
+        self._cancelled.append(request_id)
+        self._wake.set()
+
+    async def read(self) -> Sequence[Event]:
+        """Waits for the next events."""
+        while not self._closed:
+            if events := self._take():
+                return events
+            self._wake.clear()
+            await self._wake.wait()
+        return ()
+
+    def _take(self) -> list[Event]:
+        events: list[Event] = [Cancelled(request_id) for request_id in self._cancelled]
+        self._cancelled.clear()
+        for request_id, kind in self._news:
+            position = self._watched.get((request_id, kind))
+            stream = self._streams.stream(request_id, kind)
+            if position is None or stream is None:
+                continue
+            for at, entry in stream.after(position):
+                events.append(StreamEntry(request_id, kind, at, entry))
+                self._watched[request_id, kind] = at
+        self._news.clear()
+        return events
+
+    async def close(self) -> None:
+        """Ends a waiting `read`."""
+        self._closed = True
+        self._watched.clear()
+        self._streams.readers.discard(self)
+        self._wake.set()
+
+
+class MemoryConsumer:
+    """See `base.Consumer`."""
+
+    def __init__(self, streams: MemoryStreams, group: Group, name: str) -> None:
+        self._streams = streams
+        self._group = group
+        self._name = name
+        self._held: set[str] = set()
+        self._wake = asyncio.Event()
+        self._interrupted = False
+        self._closed = False
+        streams.consumers.add(self)
+
+    def notice(self) -> None:
+        """A request was submitted."""
+        self._wake.set()
+
+    async def claim(self, count: int) -> Sequence[Claim]:
+        """Waits for up to `count` unclaimed requests."""
+        self._interrupted = False
+        deadline = asyncio.get_running_loop().time() + CLAIM_SECONDS
+        while not (self._interrupted or self._closed):
+            if claims := self._streams.deliver(self._group, self._name, count):
+                return self._hold(claims)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._wake.wait()
+            except TimeoutError:
+                break
+        return ()
+
+    async def take_over(self, count: int) -> Sequence[Claim]:
+        """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life."""
+        self._held.intersection_update(self._streams.pending(self._group))
+        return self._hold(self._streams.take_over(self._group, self._name, count, self._held))
+
+    def _hold(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        self._held.update(claim.entry_id for claim in claims)
+        return claims
+
+    async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
+        """Keeps claims; returns those that are no longer this consumer's."""
+        lost = [entry_id for entry_id in entry_ids if not self._streams.refresh(self._group, self._name, entry_id)]
+        self._held.difference_update(lost)
+        return lost
+
+    async def finish(self, entry_id: str) -> None:
+        """Gives a claim up for good without writing."""
+        self._streams.finish(self._group, entry_id)
+        self._held.discard(entry_id)
+
+    async def hand_over(self, entry_ids: Sequence[str]) -> None:
+        """Lets others take these claims over at once."""
+        for entry_id in entry_ids:
+            self._streams.hand_over(self._group, self._name, entry_id)
+        self._held.difference_update(entry_ids)
+
+    def interrupt(self) -> None:
+        """Makes a waiting `claim` return soon."""
+        self._interrupted = True
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Ends a waiting `claim`."""
+        self._closed = True
+        self._streams.consumers.discard(self)
+        self._wake.set()
+
+
+class MemoryConnector:
+    """See `base.Connector`."""
+
+    def __init__(self, streams: MemoryStreams) -> None:
+        self._streams = streams
+        self._members: list[MemoryReader | MemoryConsumer] = []
+        self._closed = False
+
+    def _open(self) -> MemoryStreams:
+        if self._closed:
+            raise ConnectorError("the connector is closed")
+        return self._streams
+
+    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
+        """Creates the request's streams and queues it."""
+        return self._open().submit(request, admission, reference)
+
+    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+        """Writes entries; one outcome each."""
+        return [self._open().append(append) for append in appends]
+
+    async def played(self, request_id: str, frames: int) -> None:
+        """Says how far the client has been served."""
+        self._open().played(request_id, frames)
+
+    async def release(self, ticket: Ticket) -> None:
+        """Deletes the request and all its streams and tells the stages."""
+        self._open().release(ticket)
+
+    async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
+        """What a stream holds now."""
+        stream = self._open().stream(request_id, kind)
+        return [StreamEntry(request_id, kind, at, entry) for at, entry in stream.entries] if stream else ()
+
+    async def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
+        """The last position ever written to a stream."""
+        stream = self._open().stream(request_id, kind)
+        return stream.last if stream else None
+
+    async def reference(self, request_id: str) -> bytes | None:
+        """The reference audio."""
+        return self._open().reference(request_id)
+
+    async def queue(self, group: Group) -> QueueState:
+        """Requests waiting for a group."""
+        return self._open().queue(group)
+
+    async def ping(self) -> None:
+        """Raises `ConnectorError` once closed."""
+        self._open()
+
+    def reader(self) -> MemoryReader:
+        """A reader of cancellations and streams."""
+        reader = MemoryReader(self._open())
+        self._members.append(reader)
+        return reader
+
+    def consumer(self, group: Group, name: str) -> MemoryConsumer:
+        """Joins a group."""
+        consumer = MemoryConsumer(self._open(), group, name)
+        self._members.append(consumer)
+        return consumer
+
+    async def close(self) -> None:
+        """Ends everything that waits."""
+        self._closed = True
+        for member in self._members:
+            await member.close()
+
+    def statistics(self) -> Mapping[str, float]:
+        """Memory has no errors."""
+        return {"errors": 0.0}
