@@ -1,0 +1,185 @@
+"""The Qwen3-TTS 12 Hz speech tokenizer's decoder: codes to 24 kHz audio, any number of frames at a time.
+
+Parameter names are the official checkpoint's without its `decoder.` root (QwenLM/Qwen3-TTS, tokenizer_12hz). On a CPU
+with one thread the samples are bit-identical however a request's frames are cut into calls and whatever else is in the
+batch (channel counts must be multiples of 32 down to `intermediate_size`, as all known checkpoints' are, because the
+vector kernels of SiLU and GELU round a tensor's last few elements differently).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from .codec_layers import (
+    CausalConv,
+    CausalTransposedConv,
+    ConvNeXtBlock,
+    DecoderBlock,
+    Derived,
+    SnakeBeta,
+    WaveConv,
+)
+from .codec_state import Carry, DecoderState, StateLayout
+from .codec_transformer import PreTransformer
+
+if TYPE_CHECKING:
+    from .config import DecoderConfig
+
+
+class Codebook(nn.Module):
+    """One quantizer's entries as running sums: an entry is `embedding_sum / cluster_usage`."""
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.cluster_usage = nn.Parameter(torch.ones(size))
+        self.embedding_sum = nn.Parameter(torch.zeros(size, dim))
+
+
+class CodebookLayer(nn.Module):
+    """Holds a codebook under the checkpoint's name."""
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self._codebook = Codebook(size, dim)
+
+
+class Projection(nn.Module):
+    """A convolution with one tap and no bias."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs, 1))
+
+
+class ResidualQuantizer(nn.Module):
+    """Some quantizers and their common projection. `input_proj` is the encoder's; it is here to load strictly."""
+
+    def __init__(self, quantizers: int, size: int, dim: int) -> None:
+        super().__init__()
+        self.input_proj = Projection(dim, dim // 2)
+        self.output_proj = Projection(dim // 2, dim)
+        self.vq = nn.Module()
+        self.vq.layers = nn.ModuleList([CodebookLayer(size, dim // 2) for _ in range(quantizers)])
+
+    def tables(self) -> list[Tensor]:
+        """Per quantizer [size, dim]: its entries, projected. In float32."""
+        projection = self.output_proj.weight.detach().float().squeeze(-1)
+        books = [layer._codebook for layer in self.vq.layers]
+        return [
+            (book.embedding_sum.detach().float() / book.cluster_usage.detach().float().clamp(min=1e-5)[:, None])
+            @ projection.T
+            for book in books
+        ]
+
+
+class Quantizer(Derived):
+    """Codes [B, F, quantizers] to vectors [B, F, codebook_dim]: one table row per code, added up."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.size = config.codebook_size
+        self.rvq_first = ResidualQuantizer(1, config.codebook_size, config.codebook_dim)
+        self.rvq_rest = ResidualQuantizer(config.num_quantizers - 1, config.codebook_size, config.codebook_dim)
+
+    def derive(self) -> tuple[Tensor, ...]:
+        """All tables in one [quantizers x size, dim], and where each begins [quantizers]."""
+        tables = torch.cat(self.rvq_first.tables() + self.rvq_rest.tables())
+        starts = torch.arange(0, tables.shape[0], self.size, device=tables.device)
+        return tables.to(self.rvq_first.output_proj.weight.dtype), starts
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Sums in the order of the quantizers."""
+        tables, starts = self.derived()
+        return tables[codes + starts].sum(2)
+
+
+def check_codes(codes: Tensor, codebook_size: int) -> None:
+    """Raises ValueError if a code [B, F, quantizers] is not in 0..codebook_size - 1, naming the first such."""
+    wrong = (codes < 0) | (codes >= codebook_size)
+    if bool(wrong.any()):
+        row, frame, quantizer = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"codes: {int(codes[row, frame, quantizer])} in row {row}, frame {frame}, quantizer {quantizer} "
+            f"is not in 0..{codebook_size - 1}"
+        )
+
+
+class CodecDecoder(nn.Module):
+    """Codes to audio, streaming: the state of each request goes in and comes out."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.frame_samples = math.prod((*config.upsampling_ratios, *config.upsample_rates))
+        self._layout = layout = StateLayout()
+        latent = config.latent_dim
+        self.quantizer = Quantizer(config)
+        self.pre_conv = CausalConv(layout, config.codebook_dim, latent, taps=3)
+        self.pre_transformer = PreTransformer(layout, config)
+        self.upsample = nn.ModuleList(
+            [
+                nn.ModuleList(
+                    [CausalTransposedConv(layout, latent, latent, ratio, ratio), ConvNeXtBlock(layout, latent)]
+                )
+                for ratio in config.upsampling_ratios
+            ]
+        )
+        channels = [config.decoder_dim // 2**level for level in range(len(config.upsample_rates) + 1)]
+        blocks = [
+            DecoderBlock(layout, inputs, rate) for inputs, rate in zip(channels, config.upsample_rates, strict=False)
+        ]
+        self.decoder = nn.ModuleList(
+            [
+                CausalConv(layout, latent, channels[0], taps=7),
+                *blocks,
+                SnakeBeta(channels[-1]),
+                WaveConv(layout, channels[-1], taps=7),
+            ]
+        )
+
+    def new_state(self, rows: int) -> DecoderState:
+        """`rows` fresh requests, on the decoder's device and in its dtype."""
+        weight = self.pre_transformer.input_proj.weight
+        data = torch.zeros(rows, self._layout.width, dtype=weight.dtype, device=weight.device)
+        return DecoderState(data, torch.zeros(rows, dtype=torch.long, device=weight.device))
+
+    @torch.no_grad()
+    def forward(self, codes: Tensor, lengths: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Decodes the next frames of B requests.
+
+        codes: [B, F, quantizers] long; lengths: [B] long, of row b's F frames the first lengths[b] are fresh and the
+        rest padding (any valid code); state: the B requests' rows, left as they were.
+        Returns pcm [B, F * frame_samples] in -1..1, of which row b's first lengths[b] * frame_samples samples count
+        and the rest is to be ignored, and the state after the fresh frames. Length 0 leaves a row's state as it was.
+        Raises ValueError on wrong shapes, and on codes outside the codebook or lengths outside 0..F where these are on
+        the CPU; on an accelerator reading them would wait for it, so `check_codes` belongs before the transfer.
+        """
+        self._check(codes, lengths, state)
+        device = state.data.device
+        carry = Carry(state, lengths.to(device), codes.shape[1])
+        x = self.quantizer(codes.to(device))
+        x = self.pre_conv(x, carry)
+        x = self.pre_transformer(x, carry)
+        for upsample, refine in self.upsample:
+            x = refine(upsample(x, carry), carry)
+        first, *blocks, snake, last = self.decoder
+        x = first(x, carry)
+        for block in blocks:
+            x = block(x, carry)
+        pcm = last(snake(x), carry).clamp_(-1, 1)
+        return pcm, carry.state()
+
+    def _check(self, codes: Tensor, lengths: Tensor, state: DecoderState) -> None:
+        rows, quantizers = state.rows, self.config.num_quantizers
+        if codes.ndim != 3 or codes.shape[0] != rows or codes.shape[1] < 1 or codes.shape[2] != quantizers:
+            raise ValueError(f"codes: shape {tuple(codes.shape)} must be [{rows}, frames, {quantizers}] (state rows)")
+        if lengths.shape != (rows,):
+            raise ValueError(f"lengths: shape {tuple(lengths.shape)} must be [{rows}] (state rows)")
+        if lengths.device.type == "cpu" and not 0 <= int(lengths.min()) <= int(lengths.max()) <= codes.shape[1]:
+            raise ValueError(f"lengths: {lengths.tolist()} must be in 0..{codes.shape[1]}")
+        if codes.device.type == "cpu":
+            check_codes(codes, self.config.codebook_size)
