@@ -12,6 +12,7 @@ Frames = Annotated[int, Meta(ge=1, le=64)]
 Ramp = Annotated[tuple[Frames, ...], Meta(min_length=1, max_length=16)]
 CapturePair = tuple[Rows, Frames]
 CapturePairs = Annotated[tuple[CapturePair, ...], Meta(max_length=64)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 DEFAULT_RAMP = (2, 2, 4, 8, 12)
@@ -51,7 +52,10 @@ StageSettings = TalkerSettings | CodecSettings | GatewaySettings
 
 
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a stage process is started; a JSON file. Secrets are not in it: `REDIS_URL` and `REDIS_PASSWORD`."""
+    """How a stage process is started: a JSON file, the same for all stages of a pipeline but for `replica`.
+
+    Secrets are not in it: they come as `REDIS_URL` and `REDIS_PASSWORD`.
+    """
 
     pipeline: str
     generation: str
@@ -63,11 +67,16 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model_name: str = "syrinx-us"
     """The name clients may send as `model`."""
     host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    """Of the HTTP server; 0 takes a free one and prints it."""
+    """Address that the servers below bind."""
+    port: Port = 0
+    """Of the gateway's public API; 0 takes a free one."""
+    admin_port: Port = 0
+    """Of every stage's health, metrics and settings; 0 takes a free one."""
     device: str = "cpu"
     max_resident: Rows = 32
     """Requests that hold state at once (start-up only)."""
+    drain_seconds: Seconds = 30.0
+    """After SIGTERM: time to finish what is owned; the rest is handed over to other replicas."""
     settings_generation: int = 0
     """Of the settings below; reported back by `GET /settings`."""
     talker: TalkerSettings = TalkerSettings()

@@ -1,0 +1,1 @@
+"""The codec stage: code frames in, PCM out."""

@@ -1,0 +1,111 @@
+"""Which frames the codec decodes next, and in which shape: pure.
+
+A stream is ready when it has a whole chunk of its ramp, when it has ended, or when playback is about to run dry.
+The most urgent ready stream sets the number of frames; others ready for the same number join its call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.settings import CapturePair, CodecSettings
+
+RESERVE_SECONDS = 0.08
+"""A stream this close to running dry is given what there is, chunk full or not."""
+
+
+class Row(Struct, kw_only=True):
+    """What the schedule knows of one resident request. Times are seconds on one monotonic clock."""
+
+    id: str
+    accepted: float
+    live: bool
+    pending: int = 0
+    """Frames waiting to be decoded."""
+    silent: int = 0
+    """Of these, how many come first and are decoded for their state alone (reference, or already played)."""
+    emitted: int = 0
+    """Frames of audio given out."""
+    first_audio: float | None = None
+    """When the first audio was given out: playback cannot have begun before."""
+    ended: bool = False
+    """No further frames will come."""
+
+    def runs_dry(self) -> float:
+        """The time at which playback has used up what was given out, at the earliest."""
+        if self.first_audio is None:
+            return -math.inf
+        return self.first_audio + self.emitted * FRAME_SECONDS
+
+
+class Call(Struct, frozen=True):
+    """One decoder call: each row gives `frames` frames; computed at `shape`; `result` as in the metric."""
+
+    ids: tuple[str, ...]
+    frames: int
+    shape: CapturePair
+    result: str
+
+
+class Plan(Struct, frozen=True):
+    """The next call, or the time to look again (None: when something happens)."""
+
+    call: Call | None
+    wake: float | None = None
+
+
+def to_boundary(ramp: Sequence[int], emitted: int) -> int:
+    """Frames from `emitted` to the end of the chunk it falls in; the ramp's last chunk repeats for ever.
+
+    It depends on the position alone, so a ramp can change while the stream plays.
+    """
+    end = 0
+    for frames in ramp:
+        end += frames
+        if emitted < end:
+            return end - emitted
+    return ramp[-1] - (emitted - end) % ramp[-1]
+
+
+def frames_ready(row: Row, ramp: Sequence[int], now: float) -> int:
+    """Frames to decode of this row now; 0 if it should wait for more."""
+    largest = max(ramp)
+    if row.silent:
+        return min(row.silent, row.pending, largest)
+    wanted = to_boundary(ramp, row.emitted) if row.live else largest
+    if row.pending >= wanted:
+        return wanted
+    if row.ended or (row.live and row.first_audio is not None and row.runs_dry() - now <= RESERVE_SECONDS):
+        return row.pending
+    return 0
+
+
+def cheapest(pairs: Iterable[CapturePair], rows: int, frames: int) -> CapturePair | None:
+    """The captured shape with the least work that holds (rows, frames)."""
+    fitting = [pair for pair in pairs if pair[0] >= rows and pair[1] >= frames]
+    return min(fitting, key=lambda pair: (pair[0] * pair[1], pair)) if fitting else None
+
+
+def schedule(rows: Iterable[Row], now: float, settings: CodecSettings) -> Plan:
+    """Chooses the next call."""
+    ready: list[tuple[Row, int]] = []
+    wake = math.inf
+    for row in rows:
+        frames = frames_ready(row, settings.chunk_ramp, now)
+        if frames:
+            ready.append((row, frames))
+        elif row.pending and row.live and row.first_audio is not None:
+            wake = min(wake, row.runs_dry() - RESERVE_SECONDS)
+    if not ready:
+        return Plan(call=None, wake=None if wake == math.inf else wake)
+    ready.sort(key=lambda item: (item[0].runs_dry(), item[0].accepted, item[0].id))
+    wanted = ready[0][1]
+    ids = tuple(row.id for row, frames in ready if frames == wanted)[: settings.max_num_seqs]
+    own = (len(ids), wanted)
+    shape = cheapest(settings.capture_pairs, *own)
+    result = "eager" if shape is None else "hit" if shape == own else "padded"
+    return Plan(call=Call(ids=ids, frames=wanted, shape=shape or own, result=result))

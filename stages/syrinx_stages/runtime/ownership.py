@@ -1,0 +1,142 @@
+"""The requests a replica owns: claimed while rows are free, kept by refreshing, taken over from the silent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from prometheus_client import Counter
+
+from syrinx_stages.connector.base import REFRESH_SECONDS, Claim, ConnectorError, Consumer
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+"""Pause after the connector failed, before it is asked again."""
+
+
+class Ownership:
+    """Claims up to `capacity` requests and keeps them until `give_up`, `finished`, or somebody else has them.
+
+    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        capacity: int,
+        admit: Callable[[Claim], None],
+        lost: Callable[[str], None],
+        takeovers: Counter,
+    ) -> None:
+        self.claims: dict[str, Claim] = {}
+        self.reading = False
+        """The group is being read: what readiness means."""
+        self._consumer = consumer
+        self._capacity = capacity
+        self._admit = admit
+        self._lost = lost
+        self._takeovers = takeovers
+        self._changed = asyncio.Event()
+        self._claiming = True
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to claim."""
+        self._tasks = [asyncio.create_task(self._claim_loop()), asyncio.create_task(self._keep_loop())]
+
+    @property
+    def free(self) -> int:
+        """Requests that may still be claimed."""
+        return self._capacity - len(self.claims)
+
+    def forget(self, request_id: str) -> None:
+        """The claim is no longer held (finished, or lost)."""
+        self.claims.pop(request_id, None)
+        self._changed.set()
+
+    async def finish(self, request_id: str) -> None:
+        """Gives a claim up for good: nobody shall serve this request any more."""
+        claim = self.claims.get(request_id)
+        if claim is not None:
+            self.forget(request_id)
+            await self._consumer.finish(claim.entry_id)
+
+    def stop_claiming(self) -> None:
+        """From now on only what is owned is served."""
+        self._claiming = False
+        self._consumer.interrupt()
+        self._changed.set()
+
+    async def until_empty(self, deadline: float) -> bool:
+        """Waits until nothing is owned, until `deadline` (event-loop time) at the most."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self.claims:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Hands over what is left and leaves the group."""
+        self.stop_claiming()
+        if self._tasks:
+            await asyncio.wait(self._tasks[:1], timeout=2 * REFRESH_SECONDS + 1)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self.claims:
+                await self._consumer.hand_over([claim.entry_id for claim in self.claims.values()])
+        except ConnectorError as error:
+            log.warning("could not hand %d requests over, their lease will run out: %s", len(self.claims), error)
+        self.claims.clear()
+        await self._consumer.close()
+
+    def _take(self, claim: Claim) -> None:
+        self.claims[claim.request.id] = claim
+        self._admit(claim)
+
+    async def _claim_loop(self) -> None:
+        while self._claiming:
+            self._changed.clear()
+            if self.free <= 0:
+                await self._changed.wait()
+                continue
+            try:
+                claims = await self._consumer.claim(self.free)
+                self.reading = True
+            except ConnectorError as error:
+                self.reading = False
+                log.warning("cannot claim: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            for claim in claims:
+                self._take(claim)
+
+    async def _keep_loop(self) -> None:
+        while True:
+            try:
+                await self._refresh()
+                if self._claiming and self.free > 0:
+                    for claim in await self._consumer.take_over(self.free):
+                        if claim.request.id not in self.claims:
+                            self._takeovers.inc()
+                            self._take(claim)
+            except ConnectorError as error:
+                log.warning("cannot refresh claims: %s", error)
+            await asyncio.sleep(REFRESH_SECONDS)
+
+    async def _refresh(self) -> None:
+        held = {claim.entry_id: request_id for request_id, claim in self.claims.items()}
+        if not held:
+            return
+        for entry_id in await self._consumer.refresh(list(held)):
+            request_id = held[entry_id]
+            # It may have been finished and forgotten while the answer travelled.
+            if request_id in self.claims:
+                self.forget(request_id)
+                self._lost(request_id)

@@ -1,0 +1,142 @@
+"""A stage's process: configuration, servers, signals, drain, exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import msgspec
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from syrinx_stages.connector.base import Connector
+from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.settings import StageConfig, load_config
+from syrinx_stages.runtime.admin import Stage, create_admin
+from syrinx_stages.runtime.errors import SettingsError, StartError
+from syrinx_stages.runtime.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SWITCH_SECONDS = 0.0005
+"""How long the engine's thread may hold the interpreter from the event loop; Python's 5 ms is a TTFA of its own."""
+
+Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]]
+"""Makes the stage's service, and the public application if it has one. Raises `StartError`."""
+
+
+def run(stage: str, build: Build) -> int:
+    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.<stage> CONFIG.json`. Returns the exit status."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO"))
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        config = _config(stage, sys.argv[1:])
+        return asyncio.run(_serve(stage, config, build))
+    except (StartError, SettingsError) as error:
+        print(f"syrinx {stage}: {error}", file=sys.stderr)
+        return 1
+
+
+def _config(stage: str, arguments: list[str]) -> StageConfig:
+    if len(arguments) != 1:
+        raise StartError(f"usage: python -m syrinx_stages.{stage} CONFIG.json")
+    try:
+        return load_config(Path(arguments[0]).read_bytes())
+    except OSError as error:
+        raise StartError(f"cannot read {arguments[0]}: {error.strerror}") from None
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise StartError(f"{arguments[0]}: {error}") from None
+
+
+def redis_url(environment: dict[str, str]) -> str:
+    """`REDIS_URL` with `REDIS_PASSWORD` in it. Raises `StartError`."""
+    url = environment.get("REDIS_URL")
+    if not url:
+        raise StartError("REDIS_URL is not set; it looks like redis://host:6379/0 (or rediss:// with TLS)")
+    password = environment.get("REDIS_PASSWORD")
+    parts = urlsplit(url)
+    if not password or parts.password:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}"))
+
+
+class _Server(uvicorn.Server):
+    """Signals are the process's business: uvicorn would stop before the drain."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Http:
+    """One HTTP server on a bound socket."""
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        try:
+            self._socket = socket.create_server((host, port), backlog=1024)
+        except OSError as error:
+            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        options = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=30)
+        self._server = _Server(options)
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def close(self) -> None:
+        self._server.should_exit = True
+        await self._task
+
+
+async def _serve(stage: str, config: StageConfig, build: Build) -> int:
+    registry = CollectorRegistry()
+    keys = Keys(config.pipeline, config.generation)
+    connector = connect(redis_url(dict(os.environ)), keys)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    servers: list[_Http] = []
+    try:
+        service, public = build(config, connector, Metrics(registry))
+        admin = _Http(create_admin(service, registry), config.host, config.admin_port)
+        servers.append(admin)
+        line = {"stage": stage, "replica": config.replica, "url": admin.url, "admin_url": admin.url}
+        if public is not None:
+            servers.append(_Http(public, config.host, config.port))
+            line["url"] = servers[-1].url
+        print(json.dumps(line), flush=True)
+        try:
+            return await _live(service, stop, config.drain_seconds)
+        finally:
+            await service.close()
+    finally:
+        for server in servers:
+            await server.close()
+        await connector.close()
+
+
+async def _live(service: Stage, stop: asyncio.Event, drain_seconds: float) -> int:
+    """From loading to drained. Returns 0 after a signal, 1 if the service failed (the process is started anew)."""
+    stopped = asyncio.create_task(stop.wait())
+    failed = asyncio.create_task(service.failed.wait())
+    start = asyncio.create_task(service.start())
+    try:
+        await asyncio.wait([start, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            return 0
+        await start
+        await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+        await service.drain(drain_seconds)
+        return 1 if failed.done() else 0
+    finally:
+        for task in (start, stopped, failed):
+            task.cancel()

@@ -1,0 +1,116 @@
+"""Writes entries in order, everything that is waiting in one round trip, while the next step runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from prometheus_client import Histogram
+
+from syrinx_stages.connector.base import Append, Connector, ConnectorError, Gone, Superseded
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 1024
+"""Entries that may wait to be written; then the engine waits (Redis is away or slower than we are)."""
+RETRY_SECONDS = 0.2
+
+
+class Publisher:
+    """One ordered queue of appends to the connector.
+
+    `written` is called for entries that were accepted, `refused` for those that were not, each in order.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        written: Callable[[Append], None],
+        refused: Callable[[Append, Gone | Superseded], None],
+        seconds: Histogram,
+    ) -> None:
+        self._connector = connector
+        self._written = written
+        self._refused = refused
+        self._seconds = seconds
+        self._waiting: list[Append] = []
+        self._busy = False
+        self._changed = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to write."""
+        self._task = asyncio.create_task(self._run())
+
+    def put(self, appends: Sequence[Append]) -> None:
+        """Queues entries behind all earlier ones."""
+        if appends:
+            self._waiting.extend(appends)
+            self._drained.clear()
+            self._changed.set()
+
+    async def room(self) -> None:
+        """Waits while too much is queued."""
+        while len(self._waiting) >= MAX_WAITING:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def flush(self) -> None:
+        """Waits until everything queued has been written or refused."""
+        while self._waiting or self._busy:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def close(self) -> None:
+        """Stops writing; what is still queued is dropped (another replica will make it again)."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._waiting:
+                await self._changed.wait()
+                continue
+            batch, self._waiting = self._waiting, []
+            self._busy = True
+            await self._write(batch)
+            self._busy = False
+            self._drained.set()
+
+    async def _write(self, batch: list[Append]) -> None:
+        while batch:
+            started = time.perf_counter()
+            try:
+                outcomes = await self._connector.append(batch)
+            except ConnectorError as error:
+                log.warning("cannot write %d entries, will try again: %s", len(batch), error)
+                await asyncio.sleep(RETRY_SECONDS)
+                batch = await self._unwritten(batch)
+                continue
+            self._seconds.observe(time.perf_counter() - started)
+            for append, outcome in zip(batch, outcomes, strict=True):
+                if outcome is None:
+                    self._written(append)
+                else:
+                    self._refused(append, outcome)
+            return
+
+    async def _unwritten(self, batch: list[Append]) -> list[Append]:
+        """What is left of a batch whose reply was lost: an entry of ours that arrived must not refuse its own copy."""
+        left = []
+        for append in batch:
+            try:
+                last = await self._connector.last_position(append.request_id, append.kind)
+            except ConnectorError:
+                return batch
+            if last is not None and last >= append.position:
+                self._written(append)
+            else:
+                left.append(append)
+        return left

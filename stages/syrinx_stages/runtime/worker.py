@@ -1,0 +1,291 @@
+"""What talker and codec have in common: claims, messages in, steps on the engine's thread, entries out, drain.
+
+A stage adds its rows and its schedule. Everything here runs on the event loop but the engine, which has one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from syrinx_stages.connector.base import (
+    MAX_DELIVERIES,
+    Append,
+    Cancelled,
+    Claim,
+    Connector,
+    ConnectorError,
+    Gone,
+    StreamEntry,
+    Superseded,
+)
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.keys import END_PART, START, Group, Position, StreamKind
+from syrinx_stages.contract.messages import End, EndReason
+from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.ownership import Ownership
+from syrinx_stages.runtime.publisher import Publisher
+from syrinx_stages.runtime.settings import Live
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", TalkerSettings, CodecSettings)
+R = TypeVar("R")
+E = TypeVar("E", bound="Engine")
+
+
+class Engine(Protocol):
+    """What the worker itself asks of an engine; all calls come from one thread."""
+
+    def warm_up(self) -> None:
+        """Makes the first request as fast as the next."""
+
+    def release(self, request_id: str) -> None:
+        """Frees a request's state; unknown ids are fine."""
+
+
+class Worker(ABC, Generic[R, S, E]):
+    """One replica of a stage. `R` is its row, what its schedule knows of one request.
+
+    `load` makes the engine; it is called by `start`, on the engine's thread.
+    """
+
+    stage: str
+    group: Group
+    reads: StreamKind
+    """The stream of every owned request that this stage follows."""
+    writes: StreamKind
+
+    def __init__(
+        self,
+        connector: Connector,
+        load: Callable[[], E],
+        replica: str,
+        max_resident: int,
+        live: Live[S],
+        metrics: Metrics,
+    ) -> None:
+        self.live = live
+        self.replica = replica
+        self.connector = connector
+        self.metrics = metrics
+        self.rows: dict[str, R] = {}
+        self.work = asyncio.Event()
+        """Something happened that the schedule should see."""
+        self.engine: E
+        self._load = load
+        self._engine_thread = ThreadPoolExecutor(1, f"{self.stage}-engine")
+        self._released: list[str] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.failed = asyncio.Event()
+        """A task failed: the process should end and be started anew."""
+        self._unready: str | None = "loading the model"
+        self.reader = connector.reader()
+        self.ownership = Ownership(
+            connector.consumer(self.group, replica),
+            max_resident,
+            self._claimed,
+            self._lost,
+            metrics[m.TAKEOVERS].labels(self.stage),
+        )
+        self.publisher = Publisher(
+            connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage)
+        )
+
+    # What a stage adds -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def admit(self, claim: Claim) -> None:
+        """Makes a claimed request a row. Raises `RequestError` if it cannot be served."""
+
+    @abstractmethod
+    def on_entry(self, event: StreamEntry) -> None:
+        """Takes an entry of an owned request's stream."""
+
+    @abstractmethod
+    async def turn(self) -> float | None:
+        """One look at the rows and, if there is work, one step. Returns the time to look again, 0 for at once."""
+
+    # Life of the process ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Loads the model, warms the engine up and begins to claim. Raises what `load` raises."""
+        loop = asyncio.get_running_loop()
+        self.engine = await loop.run_in_executor(self._engine_thread, self._load)
+        self._unready = "warming up"
+        await self.run_engine(self.engine.warm_up)
+        self.publisher.start()
+        self.spawn(self._read_loop())
+        self.spawn(self._step_loop())
+        self.ownership.start()
+        self._unready = None
+        self.settings_changed()
+
+    def ready(self) -> str | None:
+        """None if warm and reading the group, else why not."""
+        return self._unready or (None if self.ownership.reading else "not reading the request stream")
+
+    def settings_changed(self) -> None:
+        """Looks at the rows again under the new settings."""
+        self.metrics[m.MAX_NUM_SEQS].labels(self.stage).set(self.live.current.max_num_seqs)
+        self.metrics[m.SETTINGS_GENERATION].labels(self.stage).set(self.live.generation)
+        self.work.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Claims nothing more and finishes what is owned; what is left after `seconds` is for `close` to hand over."""
+        self._unready = "draining"
+        self.ownership.stop_claiming()
+        await self.ownership.until_empty(asyncio.get_running_loop().time() + seconds)
+
+    async def close(self) -> None:
+        """Hands over what is left and frees threads and connections."""
+        self._closed = True
+        self._unready = "closed"
+        await self.reader.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.publisher.close()
+        await self.ownership.close()
+        await asyncio.to_thread(self._engine_thread.shutdown)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a task of this worker's; a failure makes the replica unready, so that it is restarted."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the %s failed", self.stage, exc_info=error)
+            self._unready = f"a task failed: {error!r}"
+            self.failed.set()
+
+    # Claims ----------------------------------------------------------------------------------------------------
+
+    def owns(self, claim: Claim) -> bool:
+        """This very claim is still held."""
+        return self.ownership.claims.get(claim.request.id) is claim
+
+    def _claimed(self, claim: Claim) -> None:
+        waited = max(0.0, time.time() - claim.request.accepted_at)
+        self.metrics[m.CLAIM_WAIT].labels(self.stage).observe(waited)
+        self._count_rows()
+        self.spawn(self._admit(claim))
+
+    async def _admit(self, claim: Claim) -> None:
+        request_id = claim.request.id
+        try:
+            if claim.deliveries > MAX_DELIVERIES:
+                raise RequestError(f"gave up: {MAX_DELIVERIES} {self.stage} replicas failed while they served it")
+            await self.admit(claim)
+        except RequestError as error:
+            await self.fail(claim, str(error), error.param)
+        except ConnectorError as error:
+            # Our lease runs out, and whoever reaches Redis carries on.
+            log.warning("request %s is left to others: %s", request_id, error)
+            self.drop(request_id)
+        except Exception:
+            log.exception("request %s could not be admitted", request_id)
+            await self.fail(claim, f"the {self.stage} failed at this request")
+
+    async def fail(self, claim: Claim, message: str, param: str = "") -> None:
+        """Ends a request with an error behind whatever was written."""
+        try:
+            last = await self.connector.last_position(claim.request.id, self.writes)
+        except ConnectorError as error:
+            log.warning("request %s is left to others: %s", claim.request.id, error)
+            self.drop(claim.request.id)
+            return
+        if self.owns(claim):
+            self.end(claim.request.id, last.frames if last else 0, End(EndReason.ERROR, message, param))
+
+    def end(self, request_id: str, frames: int, end: End) -> None:
+        """Writes a request's end behind `frames`; the claim is given up in the same transaction."""
+        claim = self.ownership.claims.get(request_id)
+        self.rows.pop(request_id, None)
+        if claim is not None:
+            at = Position(frames, END_PART)
+            self.publisher.put([Append(request_id, self.writes, at, end, finishes=claim.entry_id)])
+
+    def drop(self, request_id: str) -> None:
+        """Forgets a request; its engine state is freed before the next step."""
+        self.ownership.forget(request_id)
+        self.rows.pop(request_id, None)
+        self.reader.unwatch(request_id, self.reads)
+        self._released.append(request_id)
+        self._count_rows()
+        self.work.set()
+
+    def _lost(self, request_id: str) -> None:
+        self.metrics[m.LOST].labels(self.stage).inc()
+        self.drop(request_id)
+
+    def _count_rows(self) -> None:
+        self.metrics[m.ROWS_RESIDENT].labels(self.stage).set(len(self.ownership.claims))
+
+    # Messages --------------------------------------------------------------------------------------------------
+
+    async def _read_loop(self) -> None:
+        while not self._closed:
+            for event in await self.reader.read():
+                if event.request_id not in self.ownership.claims:
+                    continue
+                if isinstance(event, Cancelled):
+                    self.drop(event.request_id)
+                else:
+                    self.on_entry(event)
+
+    def _written(self, append: Append) -> None:
+        if append.finishes is not None and isinstance(append.entry, End):
+            self.metrics[m.ENDS].labels(self.stage, append.entry.reason).inc()
+            self.drop(append.request_id)
+
+    def _refused(self, append: Append, outcome: Gone | Superseded) -> None:
+        if append.request_id not in self.ownership.claims:
+            return
+        if isinstance(outcome, Superseded):
+            self._lost(append.request_id)
+        else:
+            self.drop(append.request_id)
+
+    # Steps -----------------------------------------------------------------------------------------------------
+
+    async def _step_loop(self) -> None:
+        while True:
+            self.work.clear()
+            await self.publisher.room()
+            wake = await self.turn()
+            if wake == 0:
+                continue
+            if self._released:
+                await self.run_engine(lambda: None)
+            try:
+                async with asyncio.timeout(None if wake is None else wake - time.monotonic()):
+                    await self.work.wait()
+            except TimeoutError:
+                pass
+
+    async def run_engine(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs an engine call on the engine's thread, behind the release of dropped requests."""
+        released, self._released = self._released, []
+
+        def job() -> T:
+            for request_id in released:
+                self.engine.release(request_id)
+            return function(*args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._engine_thread, job)
+
+

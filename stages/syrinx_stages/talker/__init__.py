@@ -1,0 +1,1 @@
+"""The talker stage: text in, code frames out."""

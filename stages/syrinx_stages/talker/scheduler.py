@@ -1,0 +1,76 @@
+"""Which rows the talker steps next: pure, over what is known of each stream's playback.
+
+The stream that would run dry first goes first; one that has said nothing yet counts as already late; one further
+ahead of its listener than the lead limit yields its row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from syrinx_stages.contract.audio import FRAME_SECONDS
+
+
+class Row(Struct, kw_only=True):
+    """What the schedule knows of one resident request. Times are seconds on one monotonic clock."""
+
+    id: str
+    accepted: float
+    live: bool
+    produced: int = 0
+    """Frames made."""
+    first_frame: float | None = None
+    """When the first frame was made here: playback cannot have begun before."""
+    delivered: int = 0
+    """Frames the client has been handed."""
+    first_delivered: float | None = None
+    """When the first of them was reported: playback runs from here."""
+    heard: float
+    """When the listener last gave a sign: the claim, or frames handed over."""
+
+    def runs_dry(self) -> float:
+        """The time at which playback has used up what was produced, at the earliest."""
+        if self.first_frame is None:
+            return -math.inf
+        return self.first_frame + self.produced * FRAME_SECONDS
+
+    def lead(self, now: float) -> float:
+        """Seconds of audio produced beyond what has been played."""
+        played = 0.0
+        if self.first_delivered is not None:
+            played = min(self.delivered * FRAME_SECONDS, now - self.first_delivered)
+        return self.produced * FRAME_SECONDS - played
+
+    def playing(self, now: float) -> bool:
+        """Playback has not caught up with what was handed over: the lead shrinks as time goes by."""
+        return self.first_delivered is not None and now - self.first_delivered < self.delivered * FRAME_SECONDS
+
+
+class Step(Struct, frozen=True):
+    """The next step: rows in order of urgency. With none, look again at `wake` (None: when something happens)."""
+
+    ids: tuple[str, ...]
+    wake: float | None = None
+
+
+def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: float) -> Step:
+    """Chooses at most `max_num_seqs` rows by deadline, without those too far ahead of their listener."""
+    waiting = []
+    wake = math.inf
+    for row in rows:
+        ahead = row.lead(now) - lead_limit if row.live else -math.inf
+        if ahead < 0:
+            waiting.append(row)
+        elif row.playing(now):
+            wake = min(wake, now + max(ahead, 0.001))
+    waiting.sort(key=lambda row: (row.runs_dry(), row.accepted, row.id))
+    ids = tuple(row.id for row in waiting[:max_num_seqs])
+    return Step(ids=ids, wake=None if ids or wake == math.inf else wake)
+
+
+def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:
+    """Live rows held back by the lead limit whose listener has not been heard of for `patience` seconds."""
+    return [row.id for row in rows if row.live and row.lead(now) >= lead_limit and now - row.heard > patience]

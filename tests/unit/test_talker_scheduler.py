@@ -1,0 +1,97 @@
+"""Which rows the talker steps: the stream that would run dry first goes first."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.talker.scheduler import Row, abandoned, schedule
+
+NOW = 100.0
+
+
+def row(name: str, produced: int = 0, age: float = 1.0, **fields: object) -> Row:
+    """A row whose first frame was made `age` seconds ago."""
+    first = NOW - age if produced else None
+    return Row(id=name, accepted=NOW - age, live=True, produced=produced, first_frame=first, heard=NOW - age, **fields)
+
+
+def ids(rows: list[Row], max_num_seqs: int = 8, lead_limit: float = 8.0) -> tuple[str, ...]:
+    return schedule(rows, NOW, max_num_seqs, lead_limit).ids
+
+
+def test_a_new_stream_is_already_late_and_goes_first() -> None:
+    assert ids([row("playing", produced=20), row("new")], max_num_seqs=1) == ("new",)
+
+
+def test_among_playing_streams_the_one_that_runs_dry_first_goes_first() -> None:
+    rows = [row("rich", produced=50), row("poor", produced=13), row("middle", produced=20)]
+    assert ids(rows) == ("poor", "middle", "rich")
+
+
+def test_among_new_streams_the_oldest_goes_first() -> None:
+    assert ids([row("second", age=0.1), row("first", age=0.2)], max_num_seqs=1) == ("first",)
+
+
+def test_a_stream_too_far_ahead_of_its_listener_yields_and_says_when_to_look_again() -> None:
+    ahead = row("ahead", produced=125, delivered=120, first_delivered=NOW - 1.0)
+    step = schedule([ahead], NOW, 8, lead_limit=8.0)
+    assert step.ids == ()
+    assert step.wake == pytest.approx(NOW + 1.0)
+    assert schedule([ahead], step.wake + 0.001, 8, lead_limit=8.0).ids == ("ahead",)
+
+
+def test_a_client_that_takes_nothing_holds_its_stream_back_without_a_timer() -> None:
+    stuck = row("stuck", produced=125, delivered=10, first_delivered=NOW - 9.0, age=9.0)
+    assert schedule([stuck], NOW, 8, lead_limit=8.0) == schedule([], NOW, 8, lead_limit=8.0)
+
+
+def test_whole_file_requests_have_no_lead_limit() -> None:
+    whole = row("whole", produced=500)
+    whole.live = False
+    assert ids([whole]) == ("whole",)
+
+
+def test_a_held_back_stream_is_abandoned_when_its_listener_stays_silent() -> None:
+    rows = [row("silent", produced=125, age=61.0), row("fresh", produced=125, age=59.0), row("behind", produced=2, age=61.0)]
+    assert abandoned(rows, NOW, lead_limit=8.0, patience=60.0) == ["silent"]
+
+
+rows_strategy = st.lists(
+    st.builds(
+        lambda produced, age, delivered, heard: (produced, age, min(delivered, produced), heard),
+        st.integers(0, 400),
+        st.floats(0.01, 60),
+        st.integers(0, 400),
+        st.floats(0, 60),
+    ),
+    max_size=20,
+)
+
+
+@given(rows_strategy, st.integers(1, 8), st.floats(0.5, 20))
+def test_every_step_is_bounded_holds_no_duplicates_and_never_idles_without_cause(
+    drawn: list[tuple[int, float, int, float]], max_num_seqs: int, lead_limit: float
+) -> None:
+    rows = [
+        row(str(index), produced, age, delivered=delivered, first_delivered=NOW - heard if delivered else None)
+        for index, (produced, age, delivered, heard) in enumerate(drawn)
+    ]
+    step = schedule(rows, NOW, max_num_seqs, lead_limit)
+    able = [item.id for item in rows if item.lead(NOW) < lead_limit]
+    assert len(step.ids) == len(set(step.ids)) == min(max_num_seqs, len(able))
+    assert set(step.ids) <= set(able)
+    assert step.wake is None or step.wake > NOW
+
+
+def test_steady_rows_share_the_steps_fairly() -> None:
+    """Twice as many streams as rows: after a while all are equally far."""
+    rows = [row(str(index), age=0.001 * index) for index in range(8)]
+    now = NOW
+    for _ in range(200):
+        for name in schedule(rows, now, 4, 100.0).ids:
+            chosen = rows[int(name)]
+            chosen.produced += 1
+            chosen.first_frame = chosen.first_frame or now
+        now += FRAME_SECONDS / 2
+    assert max(item.produced for item in rows) - min(item.produced for item in rows) <= 2
