@@ -1,0 +1,1 @@
+"""The public HTTP API: requests in, audio out. Imports no torch."""

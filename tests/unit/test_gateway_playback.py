@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.gateway.playback import Playback, first_audible
+
+
+def pcm(*samples: int) -> bytes:
+    return np.array(samples, "<i2").tobytes()
+
+
+def silence(seconds: float) -> bytes:
+    return bytes(2 * round(seconds * SAMPLE_RATE))
+
+
+def tone(seconds: float) -> bytes:
+    return pcm(*[1000] * round(seconds * SAMPLE_RATE))
+
+
+@pytest.mark.parametrize(
+    ("samples", "at"),
+    [
+        ((0, 0, AUDIBLE_PEAK), 2),
+        ((0, -AUDIBLE_PEAK), 1),
+        ((-32768,), 0),
+        ((AUDIBLE_PEAK - 1, 1 - AUDIBLE_PEAK), None),
+        ((), None),
+    ],
+)
+def test_the_first_audible_sample_is_the_first_beyond_the_peak(samples: tuple[int, ...], at: int | None):
+    assert first_audible(pcm(*samples)) == at
+
+
+def test_leading_silence_counts_into_ttfa_but_not_into_first_byte():
+    playback = Playback(accepted=10.0)
+    playback.deliver(10.05, silence(0.08) + tone(0.08))
+    assert playback.first_byte == pytest.approx(0.05)
+    assert playback.ttfa == pytest.approx(0.13)
+
+
+def test_a_silent_first_chunk_delays_ttfa_by_its_playing_time():
+    playback = Playback(accepted=0.0)
+    playback.deliver(0.03, silence(0.16))
+    assert playback.ttfa is None
+    playback.deliver(0.05, tone(0.16))
+    assert playback.ttfa == pytest.approx(0.19)
+
+
+def test_a_chunk_in_time_is_no_underrun():
+    playback = Playback(accepted=0.0)
+    playback.deliver(1.0, tone(0.16))
+    playback.deliver(1.15, tone(0.16))
+    assert (playback.underruns, playback.underrun_seconds) == (0, 0.0)
+
+
+def test_a_late_chunk_is_an_underrun_of_what_playback_waited():
+    playback = Playback(accepted=0.0)
+    playback.deliver(1.0, tone(0.16))
+    playback.deliver(1.36, tone(0.16))
+    playback.deliver(1.62, tone(0.16))
+    assert playback.underruns == 2
+    assert playback.underrun_seconds == pytest.approx(0.2 + 0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 12)), min_size=1, max_size=30))
+def test_playing_and_waiting_add_up_to_the_time_passed(chunks: list[tuple[float, int]]):
+    playback = Playback(accepted=0.0)
+    now = played = 0.0
+    for gap, frames in chunks:
+        now += gap
+        playback.deliver(now, bytes(2 * frames * FRAME_SAMPLES))
+        played += frames * 0.08
+    assert playback.first_byte is not None
+    assert now <= playback.first_byte + played + playback.underrun_seconds + 1e-6
+    assert playback.underrun_seconds <= sum(gap for gap, _ in chunks[1:]) + 1e-6
