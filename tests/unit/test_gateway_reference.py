@@ -1,0 +1,167 @@
+import base64
+import io
+import struct
+
+import numpy as np
+import pytest
+import soundfile
+
+from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.gateway import reference
+from syrinx_stages.gateway.errors import ApiError
+
+
+def sine(seconds: float, rate: int = SAMPLE_RATE, pitch: float = 300) -> np.ndarray:
+    return 0.3 * np.sin(np.arange(round(seconds * rate)) * 2 * np.pi * pitch / rate)
+
+
+def file(samples: np.ndarray, rate: int = SAMPLE_RATE, kind: str = "WAV", subtype: str = "PCM_16") -> bytes:
+    out = io.BytesIO()
+    soundfile.write(out, samples, rate, format=kind, subtype=subtype)
+    return out.getvalue()
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(ApiError) as caught:
+        reference.decode(data)
+    assert (caught.value.status, caught.value.param) == (400, "ref_audio")
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "subtype"),
+    [
+        ("WAV", "PCM_16"),
+        ("WAV", "FLOAT"),
+        ("FLAC", "PCM_16"),
+        ("OGG", "VORBIS"),
+        ("OGG", "OPUS"),
+        ("MP3", "MPEG_LAYER_III"),
+    ],
+)
+def test_usual_files_are_decoded(kind: str, subtype: str):
+    pcm = np.frombuffer(reference.decode(file(sine(2), kind=kind, subtype=subtype)), "<i2")
+    assert len(pcm) == pytest.approx(2 * SAMPLE_RATE, abs=2500)
+    assert np.abs(pcm).max() == pytest.approx(0.3 * 32768, rel=0.1)
+
+
+def test_stereo_at_8_khz_is_mixed_and_resampled():
+    left, right = sine(2, 8000, 300), sine(2, 8000, 700)
+    pcm = np.frombuffer(reference.decode(file(np.stack([left, right], 1), 8000)), "<i2").astype(float)
+    assert len(pcm) == 2 * SAMPLE_RATE
+    spectrum = np.abs(np.fft.rfft(pcm * np.hanning(len(pcm))))
+    loud = np.flatnonzero(spectrum > 0.5 * spectrum.max()) / 2
+    assert {round(pitch, -2) for pitch in loud} == {300, 700}
+
+
+def test_loud_audio_is_clipped_not_wrapped():
+    pcm = np.frombuffer(reference.decode(file(5 * sine(2), subtype="FLOAT")), "<i2")
+    assert (pcm.min(), pcm.max()) == (-32768, 32767)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
+def test_a_truncated_file_is_refused_or_short(kind: str):
+    subtype = {"OGG": "OPUS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
+    data = file(sine(1.5), kind=kind, subtype=subtype)
+    for share in (0.02, 0.2, 0.5):
+        assert any(
+            word in refusal(data[: int(share * len(data))]) for word in ("truncated", "seconds long", "not audio")
+        )
+
+
+def test_a_wav_of_unknown_length_is_accepted():
+    data = bytearray(file(sine(2)))
+    data[4:8] = data[40:44] = struct.pack("<I", 0xFFFFFFFF)
+    assert len(reference.decode(bytes(data))) == 4 * SAMPLE_RATE
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not audio"),
+        (b"this is a text, whatever its name says" * 100, "not audio"),
+        (b"%PDF-1.7" + bytes(5000), "not audio"),
+        (b"RIFF" + struct.pack("<I", 4096) + b"WAVE" + bytes(4092), "cannot be decoded"),
+        (b"OggS" + bytes(5000), "cannot be decoded"),
+        (file(np.zeros(2 * SAMPLE_RATE)), "silent"),
+        (file(sine(60)), "60.00 seconds"),
+        (file(sine(0.5)), "0.50 seconds"),
+        (file(np.zeros((0,))), "0.00 seconds"),
+        (file(sine(2, 4000), 4000), "4000 samples a second"),
+        (file(np.stack([sine(2)] * 3, 1)), "3 channels"),
+        (file(np.full(2 * SAMPLE_RATE, np.nan), subtype="FLOAT"), "not finite"),
+    ],
+)
+def test_unusable_audio_is_refused_with_its_reason(data: bytes, words: str):
+    assert words in refusal(data)
+
+
+def test_a_flac_that_claims_hours_is_refused_before_it_is_decoded():
+    data = bytearray(file(sine(2), kind="FLAC"))
+    # STREAMINFO: the low 36 bits of bytes 18..25 are the number of samples.
+    fields = int.from_bytes(data[18:26], "big")
+    data[18:26] = (fields >> 36 << 36 | SAMPLE_RATE * 36_000).to_bytes(8, "big")
+    assert "36000.00 seconds" in refusal(bytes(data))
+
+
+def test_base64_comes_bare_or_as_a_data_uri():
+    data = file(sine(1))
+    text = base64.b64encode(data).decode()
+    for sent in (text, f"data:audio/wav;base64,{text}", f"DATA:audio/x-wav;codecs=1;BASE64,{text}"):
+        assert not reference.is_url(sent)
+        assert reference.unpack(sent) == data
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "words"),
+    [
+        ("not base64!", 400, "neither base64"),
+        ("päck", 400, "neither base64"),
+        ("QUJ", 400, "neither base64"),
+        ("data:audio/wav,abc", 400, "not base64"),
+        ("A" * (24 * 2**20), 413, "larger than 16 MB"),
+    ],
+)
+def test_other_texts_are_refused(sent: str, status: int, words: str):
+    with pytest.raises(ApiError, match=words) as caught:
+        reference.unpack(sent)
+    assert (caught.value.status, caught.value.param) == (status, "ref_audio")
+
+
+HOSTS = ("voices.example.com", "localhost:8000")
+
+
+@pytest.mark.parametrize(
+    "url", ["https://voices.example.com/a.wav", "HTTP://Voices.Example.com/a", "http://localhost:8000/"]
+)
+def test_listed_hosts_may_be_fetched_from(url: str):
+    assert reference.is_url(url)
+    assert reference.check_url(url, HOSTS).host in ("voices.example.com", "localhost")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest/meta-data",
+        "http://localhost/",
+        "http://localhost:8001/",
+        "https://voices.example.com:8443/",
+        "https://voices.example.com@evil.example/",
+        "https://user:secret@voices.example.com/",
+        "https://voices.example.com.evil.example/",
+        "https://evil.example/?voices.example.com",
+        "file:///etc/passwd",
+        "file:/etc/passwd",
+        "ftp://voices.example.com/a.wav",
+        "gopher://voices.example.com/",
+        "http://",
+        "http://[::1]/",
+        "http://voices.example.com\\@evil.example/",
+        "http://a b/",
+    ],
+)
+def test_nothing_else_is_fetched(url: str):
+    assert reference.is_url(url)
+    with pytest.raises(ApiError) as caught:
+        reference.check_url(url, HOSTS)
+    assert (caught.value.status, caught.value.param) == (400, "ref_audio")
