@@ -1,0 +1,102 @@
+"""The small model that draws codes 1 to 15 of a frame, one after the other, from the talker's state and code 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import CODE_GROUPS, CodePredictorConfig
+from .layers import DecoderLayer, Linear, Packed, RMSNorm, Rotary, Slot, run_layers
+
+Draw = Callable[[Tensor, int], Tensor]
+"""(logits [rows, codebook_size], group 1 to 15) to codes [rows] (int64)."""
+
+
+class CodeEmbeddings(Packed):
+    """The embedding tables of codes 1 to 15 as one table, so that a frame is summed in one lookup."""
+
+    offsets: Tensor
+
+    def __init__(self, codebook_size: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(CODE_GROUPS - 1, codebook_size, width))
+        self.register_buffer("offsets", torch.arange(CODE_GROUPS - 1) * codebook_size, persistent=False)
+
+    def slots(self) -> Iterator[tuple[str, Slot]]:
+        """`codec_embedding.g.weight` of each group."""
+        for group, table in enumerate(self.weight.detach()):
+            yield f"codec_embedding.{group}.weight", Slot(tuple(table.shape), table)
+
+    def forward(self, codes: Tensor, group: int) -> Tensor:
+        """Codes [rows] of a group (1 to 15) to [rows, width]."""
+        return F.embedding(codes, self.weight[group - 1])
+
+    def sum(self, codes: Tensor) -> Tensor:
+        """The sum over the groups of codes [rows, 15]: [rows, width]."""
+        return F.embedding_bag(codes + self.offsets, self.weight.flatten(0, 1), mode="sum")
+
+
+class PredictorModel(nn.Module):
+    """The decoder stack and the code embeddings, under their official names."""
+
+    def __init__(self, config: CodePredictorConfig, talker_width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.embeddings = CodeEmbeddings(config.vocab_size, talker_width)
+        self.rotary = Rotary(config.head_size, config.rope_theta, CODE_GROUPS)
+
+
+class CodePredictor(nn.Module):
+    """Codes 1 to 15 of a frame. All rows are at the same position, so they share one 16-slot cache."""
+
+    def __init__(self, config: CodePredictorConfig, talker_width: int) -> None:
+        super().__init__()
+        self.config = config
+        self.model = PredictorModel(config, talker_width)
+        self.lm_head = nn.ModuleList(Linear(config.hidden_size, config.vocab_size) for _ in range(CODE_GROUPS - 1))
+        same = config.hidden_size == talker_width
+        self.small_to_mtp_projection = nn.Identity() if same else Linear(talker_width, config.hidden_size, bias=True)
+
+    def generate(self, hidden: Tensor, code0: Tensor, code0_embedding: Tensor, draw: Draw) -> Tensor:
+        """The whole frame [rows, 16] for talker states [rows, talker width] and code 0 [rows] with its embedding."""
+        rows = hidden.shape[0]
+        cache = self._new_cache(hidden)
+        self._step(hidden, 0, cache)
+        codes, embedding = [code0], code0_embedding
+        for group in range(1, CODE_GROUPS):
+            logits = self.lm_head[group - 1](self._step(embedding, group, cache))
+            codes.append(draw(logits[:rows], group))
+            if group < CODE_GROUPS - 1:
+                embedding = self.model.embeddings(codes[-1], group)
+        return torch.stack(codes, 1)
+
+    def _new_cache(self, hidden: Tensor) -> Tensor:
+        """Keys and values: [layers, rows (at least 2), 2 * kv_heads, 16, head_size]."""
+        config = self.config
+        rows = max(2, hidden.shape[0])
+        shape = (config.num_hidden_layers, rows, 2 * config.num_key_value_heads, CODE_GROUPS, config.head_size)
+        return hidden.new_empty(shape)
+
+    def _step(self, embedding: Tensor, position: int, cache: Tensor) -> Tensor:
+        """One position of every row: embedding [rows, talker width] to normalised states [cache rows, hidden]."""
+        if embedding.shape[0] < cache.shape[1]:
+            # A lone row is run twice: matrix kernels sum two rows as any number of them, but one row differently.
+            embedding = embedding.repeat(2, 1)
+        config, end = self.config, position + 1
+        heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
+
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            stored = cache[layer]
+            stored[:, :, position] = qkv[:, heads:]
+            keys, values = stored[:, :kv_heads, :end], stored[:, kv_heads:, :end]
+            # The queries that share a key head are that head's query positions: no key is repeated.
+            queries = qkv[:, :heads].view(-1, kv_heads, heads // kv_heads, size)
+            return F.scaled_dot_product_attention(queries, keys, values).flatten(1)
+
+        cos, sin = self.model.rotary.at(slice(position, end))
+        x = run_layers(self.model.layers, self.small_to_mtp_projection(embedding), cos, sin, attend)  # type: ignore[arg-type]
+        return self.model.norm(x)  # type: ignore[no-any-return]

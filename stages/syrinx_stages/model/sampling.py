@@ -1,0 +1,133 @@
+"""How codes are drawn: the processors of Hugging Face's `generate` in its order, for rows that each have their own.
+
+Randomness is counter-based: the number that decides a code depends on (seed, frame, group) alone, so a request draws
+the same numbers on every device, in every batch, and after it moved to another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..contract.messages import Sampling
+from .config import CODE_GROUPS, SUPPRESSED_IDS, TalkerConfig
+
+_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014) on int64: products wrap, shifts are made logical by masks."""
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _MIX_1
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _MIX_2
+    return x ^ ((x >> 31) & ((1 << 33) - 1))
+
+
+def uniforms(seeds: Tensor, frames: Tensor) -> Tensor:
+    """One number in [0, 1) per group: float64 [rows, 16] for seeds and frame numbers [rows] (int64)."""
+    state = _mix(_mix(seeds + _GAMMA) + (frames + 1) * _GAMMA)
+    groups = torch.arange(1, CODE_GROUPS + 1, device=seeds.device) * _GAMMA
+    # 32 bits, so that a product with the total of a float64 distribution stays below that total.
+    return ((_mix(state[:, None] + groups) >> 32) & 0xFFFFFFFF) * 2.0**-32
+
+
+class Filter:
+    """Temperature, top-k and top-p of a batch of rows, and the draw itself."""
+
+    def __init__(self, knobs: Sequence[tuple[float, int, float]], device: torch.device) -> None:
+        temperatures, top_ks, top_ps = zip(*knobs, strict=True)
+        self._all_greedy = not any(temperatures)
+        self._greedy = None
+        if not all(temperatures):
+            self._greedy = torch.tensor([t == 0 for t in temperatures], device=device)
+        self._temperature = torch.tensor([[t or 1.0] for t in temperatures], dtype=torch.float32, device=device)
+        self._top_k = max(top_ks)
+        self._kth = torch.tensor([[max(k, 1) - 1] for k in top_ks], device=device)
+        self._keep_all = None if all(top_ks) else torch.tensor([[k == 0] for k in top_ks], device=device)
+        self._top_p = None
+        if any(p < 1 for p in top_ps):
+            self._top_p = torch.tensor([[p] for p in top_ps], dtype=torch.float32, device=device)
+
+    def draw(self, scores: Tensor, uniform: Tensor) -> Tensor:
+        """Scores [rows, vocabulary] (float32) and numbers [rows] to ids [rows] (int64)."""
+        if self._all_greedy:
+            return scores.argmax(-1)
+        distribution = self.keep(scores).softmax(-1).cumsum(-1, dtype=torch.float64)
+        # The first id whose cumulative probability exceeds the number: one of probability 0 never is.
+        ids = (distribution <= uniform[:, None] * distribution[:, -1:]).sum(-1)
+        return ids if self._greedy is None else torch.where(self._greedy, scores.argmax(-1), ids)
+
+    def keep(self, scores: Tensor) -> Tensor:
+        """Scores over temperature, with -inf where top-k or top-p drop an id."""
+        scores = scores / self._temperature
+        if self._top_k:
+            # The k-th score is a copy, not a sum: taking the longest k of the batch cannot change a row.
+            count = min(self._top_k, scores.shape[-1])
+            least = scores.topk(count).values.gather(-1, self._kth.clamp(max=count - 1))
+            dropped = scores < least
+            if self._keep_all is not None:
+                dropped &= ~self._keep_all
+            scores = scores.masked_fill(dropped, -torch.inf)
+        if self._top_p is not None:
+            ascending, order = scores.sort(-1)
+            tail = ascending.softmax(-1).cumsum(-1) <= 1 - self._top_p
+            tail[:, -1] = False
+            tail &= self._top_p < 1
+            scores = scores.masked_fill(tail.scatter(-1, order, tail), -torch.inf)
+        return scores
+
+
+class Sampler:
+    """The sampling of a batch: build one per set of rows, then one `frame` per step."""
+
+    def __init__(
+        self, rows: Sequence[Sampling], seeds: Sequence[int], config: TalkerConfig, device: torch.device
+    ) -> None:
+        self._eos = config.codec_eos_token_id
+        first = config.vocab_size - SUPPRESSED_IDS
+        self._suppressed = torch.arange(config.vocab_size, device=device) >= first
+        self._suppressed[self._eos] = False
+        wrapped = [(seed + (1 << 63)) % (1 << 64) - (1 << 63) for seed in seeds]
+        self.seeds = torch.tensor(wrapped, dtype=torch.int64, device=device)
+        self._penalty = None
+        if any(row.repetition_penalty != 1 for row in rows):
+            self._penalty = torch.tensor([[row.repetition_penalty] for row in rows], device=device, dtype=torch.float32)
+        self._min_frames = torch.tensor([row.min_frames for row in rows], device=device)
+        self.code0_filter = Filter([(row.temperature, row.top_k, row.top_p) for row in rows], device)
+        residual = [(row.residual_temperature, row.residual_top_k, row.residual_top_p) for row in rows]
+        self.residual_filter = Filter(residual, device)
+
+    def frame(self, frames: Tensor) -> FrameSampler:
+        """The sampler of one step; `frames` [rows] (int64): how many frames each row has said."""
+        return FrameSampler(self, frames)
+
+    def code0_scores(self, logits: Tensor, seen: Tensor, frames: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] after repetition penalty, minimum length and suppression, in float32."""
+        scores = logits.float()
+        if self._penalty is not None:
+            penalised = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
+            scores = torch.where(seen, penalised, scores)
+        scores = scores.masked_fill(self._suppressed, -torch.inf)
+        scores[:, self._eos].masked_fill_(frames < self._min_frames, -torch.inf)
+        return scores
+
+
+class FrameSampler:
+    """Draws the 16 codes of every row's next frame."""
+
+    def __init__(self, sampler: Sampler, frames: Tensor) -> None:
+        self._sampler = sampler
+        self._frames = frames
+        self._uniforms = uniforms(sampler.seeds, frames)
+
+    def code0(self, logits: Tensor, seen: Tensor) -> Tensor:
+        """Code 0 or EOS [rows]; logits [rows, vocab_size], seen [rows, vocab_size] (bool): codes 0 said before."""
+        scores = self._sampler.code0_scores(logits, seen, self._frames)
+        return self._sampler.code0_filter.draw(scores, self._uniforms[:, 0])
+
+    def residual(self, logits: Tensor, group: int) -> Tensor:
+        """Codes [rows] of a group (1 to 15); logits [rows, codebook_size]. This is `Talker.predict`'s `draw`."""
+        return self._sampler.residual_filter.draw(logits.float(), self._uniforms[:, group])
