@@ -2,13 +2,11 @@
 
 Parameter names are the official checkpoint's without its `decoder.` root (QwenLM/Qwen3-TTS, tokenizer_12hz). On a CPU
 with one thread the samples are bit-identical however a request's frames are cut into calls and whatever else is in the
-batch (channel counts must be multiples of 32 down to `intermediate_size`, as all known checkpoints' are, because the
-vector kernels of SiLU and GELU round a tensor's last few elements differently).
+batch.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,13 +36,9 @@ class Codebook(nn.Module):
         self.cluster_usage = nn.Parameter(torch.ones(size))
         self.embedding_sum = nn.Parameter(torch.zeros(size, dim))
 
-
-class CodebookLayer(nn.Module):
-    """Holds a codebook under the checkpoint's name."""
-
-    def __init__(self, size: int, dim: int) -> None:
-        super().__init__()
-        self._codebook = Codebook(size, dim)
+    def entries(self) -> Tensor:
+        """[size, dim] float32."""
+        return self.embedding_sum.detach().float() / self.cluster_usage.detach().float().clamp(min=1e-5)[:, None]
 
 
 class Projection(nn.Module):
@@ -62,18 +56,14 @@ class ResidualQuantizer(nn.Module):
         super().__init__()
         self.input_proj = Projection(dim, dim // 2)
         self.output_proj = Projection(dim // 2, dim)
-        self.vq = nn.Module()
-        self.vq.layers = nn.ModuleList([CodebookLayer(size, dim // 2) for _ in range(quantizers)])
+        self._books = [Codebook(size, dim // 2) for _ in range(quantizers)]
+        layers = nn.ModuleList([nn.ModuleDict({"_codebook": book}) for book in self._books])
+        self.vq = nn.ModuleDict({"layers": layers})
 
     def tables(self) -> list[Tensor]:
         """Per quantizer [size, dim]: its entries, projected. In float32."""
         projection = self.output_proj.weight.detach().float().squeeze(-1)
-        books = [layer._codebook for layer in self.vq.layers]
-        return [
-            (book.embedding_sum.detach().float() / book.cluster_usage.detach().float().clamp(min=1e-5)[:, None])
-            @ projection.T
-            for book in books
-        ]
+        return [book.entries() @ projection.T for book in self._books]
 
 
 class Quantizer(Derived):
@@ -114,7 +104,7 @@ class CodecDecoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.frame_samples = math.prod((*config.upsampling_ratios, *config.upsample_rates))
+        self.frame_samples = config.samples_per_frame
         self._layout = layout = StateLayout()
         latent = config.latent_dim
         self.quantizer = Quantizer(config)
@@ -164,8 +154,9 @@ class CodecDecoder(nn.Module):
         x = self.quantizer(codes.to(device))
         x = self.pre_conv(x, carry)
         x = self.pre_transformer(x, carry)
-        for upsample, refine in self.upsample:
-            x = refine(upsample(x, carry), carry)
+        for stage in self.upsample:
+            for module in stage.children():
+                x = module(x, carry)
         first, *blocks, snake, last = self.decoder
         x = first(x, carry)
         for block in blocks:

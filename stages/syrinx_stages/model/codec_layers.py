@@ -1,20 +1,20 @@
 """The codec decoder's convolutions and activations, streaming and channels-last.
 
-Every convolution is a matrix product over [positions, taps x channels]. Weights keep the checkpoint's names and shapes,
-but their memory is laid out in the order of that product, so that no second copy of them exists.
+Every convolution is made of matrix products over [positions, channels]. Weights keep the checkpoint's names and shapes,
+but their memory is laid out in the order of those products, so that no second copy of them exists.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .codec_state import Carry, StateLayout
-from .linear import linear
+from .linear import MANY_ROWS, ROWS, column_major, linear
 
 
 class Derived(nn.Module):
@@ -34,7 +34,7 @@ class Derived(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Derived:
         self._values = None
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def _load_from_state_dict(self, *args: Any) -> None:
@@ -61,16 +61,40 @@ class SnakeBeta(Derived):
         return torch.addcmul(x, wave.mul_(wave), inverse_magnitude, out=out)
 
 
-class ConvWeights(nn.Module):
-    """`weight` [a, b, taps] and `bias` as a checkpoint has them, the weight's memory in the product's order."""
+def gelu(x: Tensor) -> Tensor:
+    """x P(X <= x) of a normal X, from the error function: the CPU's own GELU rounds a tensor's last elements apart."""
+    return (x * math.sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5)
 
-    def __init__(self, a: int, b: int, taps: int, memory: tuple[int, int, int], bias: int) -> None:
-        """`memory`: the order of the axes of `weight` in memory, outermost first."""
+
+class Linear(nn.Module):
+    """x W^T + b, for the few rows of the frame rate: its weight is column-major (see `linear`)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = False) -> None:
         super().__init__()
-        shape = (a, b, taps)
-        back = tuple(memory.index(axis) for axis in range(3))
-        self.weight = nn.Parameter(torch.zeros([shape[axis] for axis in memory]).permute(back))
-        self.bias = nn.Parameter(torch.zeros(bias))
+        self.weight = nn.Parameter(column_major(outputs, inputs).zero_())
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [rows, in]; many rows go block by block, because only so many are summed in one order."""
+        if x.device.type != "cpu" or x.shape[0] <= MANY_ROWS:
+            return linear(x, self.weight, self.bias)
+        return torch.cat([linear(rows, self.weight, self.bias) for rows in torch.split(x, MANY_ROWS)])
+
+
+class ConvWeights(nn.Module):
+    """A convolution's `weight` [out, in, taps], or [in, out, taps] if it is a transposed one, and `bias` [out]."""
+
+    def __init__(self, inputs: int, outputs: int, taps: int, transposed: bool = False) -> None:
+        super().__init__()
+        self._order = (2, 1, 0) if transposed else (2, 0, 1)
+        memory = torch.zeros(taps, outputs, inputs)
+        self.weight = nn.Parameter(memory.permute((2, 1, 0) if transposed else (1, 2, 0)))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    @property
+    def taps(self) -> Tensor:
+        """The weight as [taps, out, in]: how it lies in memory, so that each tap is a matrix ready to multiply with."""
+        return self.weight.permute(self._order)
 
 
 class CausalConv(nn.Module):
@@ -78,24 +102,32 @@ class CausalConv(nn.Module):
 
     def __init__(self, layout: StateLayout, inputs: int, outputs: int, taps: int, dilation: int = 1) -> None:
         super().__init__()
-        self.conv = ConvWeights(outputs, inputs, taps, memory=(0, 2, 1), bias=outputs)
-        self.taps, self.dilation = taps, dilation
+        self.conv = ConvWeights(inputs, outputs, taps)
+        self.dilation = dilation
         self.slot = layout.reserve((taps - 1) * dilation, inputs)
 
     def forward(self, x: Tensor, carry: Carry, activation: SnakeBeta | None = None) -> Tensor:
-        """Convolves `activation(x)`, which is written straight to where the windows are read."""
+        """Convolves `activation(x)`, which is written straight to where the taps read it.
+
+        One product per tap over the shifted buffer costs less memory traffic than gathering windows of all taps. The
+        batch is one long run of rows, in which the few that straddle two requests are computed and not used.
+        """
         batch, positions, channels = x.shape
-        buffer = carry.open(self.slot, positions)
-        fresh = buffer[:, self.slot.positions :]
+        past = self.slot.positions
+        rows = batch * (past + positions) - past
+        spare = -rows % ROWS
+        buffer = carry.open(self.slot, positions, spare)
         if activation is None:
-            fresh.copy_(x)
+            buffer[:, past:] = x
         else:
-            activation(x, out=fresh)
+            activation(x, out=buffer[:, past:])
         carry.close(self.slot, buffer)
-        step = self.dilation * channels
-        windows = buffer.as_strided((batch, positions, self.taps, channels), (buffer.stride(0), channels, step, 1))
-        matrix = self.conv.weight.permute(0, 2, 1).flatten(1)
-        return linear(windows.contiguous().flatten(2), matrix, self.conv.bias)
+        y = self.conv.bias.expand(rows + spare, -1).contiguous()
+        for tap, weight in enumerate(self.conv.taps):
+            start = buffer.storage_offset() + tap * self.dilation * channels
+            y.addmm_(buffer.as_strided((rows + spare, channels), (channels, 1), start), weight.T)
+        outputs = y.shape[1]
+        return y.as_strided((batch, positions, outputs), ((past + positions) * outputs, outputs, 1))
 
 
 class PointwiseConv(nn.Module):
@@ -103,11 +135,11 @@ class PointwiseConv(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv = ConvWeights(outputs, inputs, 1, memory=(0, 2, 1), bias=outputs)
+        self.conv = ConvWeights(inputs, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, T, in]."""
-        return linear(x, self.conv.weight.flatten(1), self.conv.bias)
+        return linear(x, self.conv.taps[0], self.conv.bias)
 
 
 class CausalTransposedConv(nn.Module):
@@ -120,14 +152,14 @@ class CausalTransposedConv(nn.Module):
         super().__init__()
         if taps not in (stride, 2 * stride):
             raise ValueError(f"transposed convolution: kernel {taps} must be the stride {stride} or twice it")
-        self.conv = ConvWeights(inputs, outputs, taps, memory=(2, 1, 0), bias=outputs)
+        self.conv = ConvWeights(inputs, outputs, taps, transposed=True)
         self.outputs, self.stride = outputs, stride
         self.slot = layout.reserve(1, stride * outputs) if taps > stride else None
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         """x: [B, T, in]."""
         batch, positions, _ = x.shape
-        y = linear(x, self.conv.weight.permute(2, 1, 0).flatten(0, 1))
+        y = linear(x, self.conv.taps.flatten(0, 1))
         if self.slot is not None:
             width = self.slot.channels
             overlap = carry.open(self.slot, positions)
@@ -142,7 +174,7 @@ class CausalDepthwiseConv(nn.Module):
 
     def __init__(self, layout: StateLayout, channels: int, taps: int) -> None:
         super().__init__()
-        self.conv = ConvWeights(channels, 1, taps, memory=(2, 1, 0), bias=channels)
+        self.conv = ConvWeights(1, channels, taps)
         self.slot = layout.reserve(taps - 1, channels)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
@@ -152,7 +184,7 @@ class CausalDepthwiseConv(nn.Module):
         buffer[:, self.slot.positions :] = x
         carry.close(self.slot, buffer)
         y = self.conv.bias.expand(x.shape).contiguous()
-        for tap, weight in enumerate(self.conv.weight.permute(2, 1, 0).squeeze(1)):
+        for tap, weight in enumerate(self.conv.taps.squeeze(2)):
             y.addcmul_(buffer[:, tap : tap + positions], weight)
         return y
 
@@ -166,7 +198,7 @@ class WaveConv(nn.Module):
 
     def __init__(self, layout: StateLayout, inputs: int, taps: int) -> None:
         super().__init__()
-        self.conv = ConvWeights(1, inputs, taps, memory=(0, 2, 1), bias=1)
+        self.conv = ConvWeights(inputs, 1, taps)
         self.taps = taps
         self.slot = layout.reserve(taps - 1, taps)
 
@@ -174,7 +206,7 @@ class WaveConv(nn.Module):
         """x: [B, T, in]."""
         positions = x.shape[1]
         products = carry.open(self.slot, positions)
-        products[:, self.slot.positions :] = linear(x, self.conv.weight.permute(0, 2, 1).squeeze(0))
+        products[:, self.slot.positions :] = linear(x, self.conv.taps.squeeze(1))
         carry.close(self.slot, products)
         y = products[:, :positions, 0] + self.conv.bias
         for tap in range(1, self.taps):
@@ -189,15 +221,14 @@ class ConvNeXtBlock(nn.Module):
         super().__init__()
         self.dwconv = CausalDepthwiseConv(layout, channels, taps=7)
         self.norm = nn.LayerNorm(channels, eps=1e-6)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
-        self.pwconv2 = nn.Linear(4 * channels, channels)
+        self.pwconv1 = Linear(channels, 4 * channels, bias=True)
+        self.pwconv2 = Linear(4 * channels, channels, bias=True)
         self.gamma = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         """x: [B, T, channels]."""
-        y = self.norm(self.dwconv(x, carry))
-        y = F.gelu(linear(y, self.pwconv1.weight, self.pwconv1.bias))
-        return torch.addcmul(x, linear(y, self.pwconv2.weight, self.pwconv2.bias), self.gamma)
+        y = self.norm(self.dwconv(x, carry)).flatten(0, 1)
+        return torch.addcmul(x, self.pwconv2(gelu(self.pwconv1(y))).view_as(x), self.gamma)
 
 
 class ResidualUnit(nn.Module):
@@ -213,8 +244,8 @@ class ResidualUnit(nn.Module):
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         """x: [B, T, channels]."""
         y = self.conv1(x, carry, activation=self.act1)
-        y = self.conv2(self.act2(y, out=y))
-        return y.add_(x)
+        out: Tensor = self.conv2(self.act2(y, out=y))
+        return out.add_(x)
 
 
 class DecoderBlock(nn.Module):

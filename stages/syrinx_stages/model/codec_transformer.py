@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .codec_layers import Derived
+from .codec_layers import Linear
 from .codec_state import Carry, StateLayout
-from .linear import linear
+from .linear import ROWS
 
 if TYPE_CHECKING:
     from .config import DecoderConfig
 
 
 class RMSNorm(nn.Module):
-    """weight x / sqrt(mean(x^2) + eps), in float32."""
+    """weight x / sqrt(mean(x^2) + eps)."""
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__()
@@ -26,9 +26,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., channels]."""
-        wide = x.float()
-        # A root and a division round alike wherever a number lies; the CPU's rsqrt does not.
-        return self.weight * (wide / (wide.square().mean(-1, keepdim=True) + self.eps).sqrt()).to(x.dtype)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class LayerScale(nn.Module):
@@ -43,30 +41,25 @@ class LayerScale(nn.Module):
         return torch.addcmul(x, branch, self.scale)
 
 
-class Rotary(Derived):
-    """Angles of rotary position embedding (https://arxiv.org/abs/2104.09864), in float32 from the absolute position."""
+class Rotary(nn.Module):
+    """Rotary position embedding (https://arxiv.org/abs/2104.09864), angles in float32 from the absolute position."""
 
     def __init__(self, head_dim: int, theta: float) -> None:
         super().__init__()
         self.head_dim, self.theta = head_dim, theta
 
-    def derive(self) -> tuple[Tensor, ...]:
-        """Radians per position [head_dim / 2]."""
-        return (1.0 / self.theta ** (torch.arange(0, self.head_dim, 2).float() / self.head_dim),)
-
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [B, F, 1, head_dim / 2] of positions [B, F]."""
-        if self.derived()[0].device != positions.device:
-            self._values = (self.derived()[0].to(positions.device),)
-        angles = positions[:, :, None, None].float() * self.derived()[0]
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        """Cosines, and sines of which the first half is negative, [B, F, 1, head_dim], of positions [B, F]."""
+        exponents = torch.arange(0, self.head_dim, 2, device=positions.device).float() / self.head_dim
+        angles = positions[:, :, None, None].float() * (1.0 / self.theta**exponents)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotates the pairs (i, i + head_dim / 2) of x [B, F, heads, head_dim]."""
     cos, sin = rotation
-    first, second = x.chunk(2, -1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class Attention(nn.Module):
@@ -77,32 +70,38 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.head_dim = (
             config.num_attention_heads,
             config.num_key_value_heads,
-            config.head_dim,
+            config.head_size,
         )
         self.window = config.sliding_window
-        hidden, bias = config.hidden_size, config.attention_bias
-        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=bias)
+        self.q_proj = Linear(config.hidden_size, self.heads * self.head_dim)
+        self.k_proj = Linear(config.hidden_size, self.kv_heads * self.head_dim)
+        self.v_proj = Linear(config.hidden_size, self.kv_heads * self.head_dim)
+        self.o_proj = Linear(self.heads * self.head_dim, config.hidden_size)
         self.slot = layout.reserve(self.window - 1, 2 * self.kv_heads * self.head_dim)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], missing: Tensor, carry: Carry) -> Tensor:
-        """x: [B, F, hidden]; missing: [B, F, 1, 1, window], true where a frame's window reaches before frame 0."""
-        batch, frames, _ = x.shape
-        query = linear(x, self.q_proj.weight, self.q_proj.bias).view(batch, frames, self.heads, self.head_dim)
-        key = linear(x, self.k_proj.weight, self.k_proj.bias).view(batch, frames, self.kv_heads, self.head_dim)
-        value = linear(x, self.v_proj.weight, self.v_proj.bias)
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], reach: Tensor, carry: Carry) -> Tensor:
+        """x: [rows, hidden], the first B x F of them frames.
+
+        reach: [B, F, 1, window], 0, or -inf where a frame's window reaches before its request's first frame.
+        """
+        batch, frames, _, window = reach.shape
+        count = batch * frames
+        query = self.q_proj(x)[:count].view(batch, frames, self.heads, self.head_dim)
+        key = self.k_proj(x)[:count].view(batch, frames, self.kv_heads, self.head_dim)
         cache = carry.open(self.slot, frames)
-        cache[:, self.window - 1 :] = torch.cat((rotate(key, rotation).flatten(2), value), -1)
+        fresh = cache[:, window - 1 :].unflatten(2, (2, self.kv_heads, self.head_dim))  # type: ignore[no-untyped-call]
+        fresh[:, :, 0] = rotate(key, rotation)
+        fresh[:, :, 1] = self.v_proj(x)[:count].view_as(key)
         carry.close(self.slot, cache)
-        # [B, F, kv and heads and dim, window] -> [key or value, B, F, heads, window, dim]
-        windows = cache.unfold(1, self.window, 1).unflatten(2, (2, self.kv_heads, self.head_dim))
-        keys, values = windows.permute(2, 0, 1, 3, 5, 4).contiguous()
-        query = rotate(query, rotation).view(batch, frames, self.kv_heads, -1, self.head_dim)
-        scores = (query @ keys.mT) * self.head_dim**-0.5
-        weights = scores.masked_fill(missing, float("-inf")).softmax(-1, dtype=torch.float32).to(x.dtype)
-        return linear((weights @ values).flatten(2), self.o_proj.weight, self.o_proj.bias)
+        # [B, F, key or value x heads x dim, window] -> [key or value, B x F x heads, window, dim]
+        windows = cache.unfold(1, window, 1).view(batch, frames, 2, self.kv_heads, self.head_dim, window)
+        keys, values = windows.permute(2, 0, 1, 3, 5, 4).flatten(1, 3)
+        query = rotate(query, rotation).view(count * self.kv_heads, -1, self.head_dim)
+        reach = reach.expand(-1, -1, self.kv_heads, -1).reshape(-1, 1, window)
+        scores = torch.baddbmm(reach, query, keys.mT, alpha=self.head_dim**-0.5)
+        heard = scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ values
+        out: Tensor = self.o_proj(pad_rows(heard.view(count, -1), x.shape[0]))
+        return out
 
 
 class MLP(nn.Module):
@@ -110,14 +109,14 @@ class MLP(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, F, hidden]."""
-        gated = F.silu(linear(x, self.gate_proj.weight)) * linear(x, self.up_proj.weight)
-        return linear(gated, self.down_proj.weight)
+        """x: [rows, hidden]."""
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)).mul_(self.up_proj(x)))
+        return out
 
 
 class Layer(nn.Module):
@@ -132,11 +131,11 @@ class Layer(nn.Module):
         self.self_attn_layer_scale = LayerScale(config.hidden_size)
         self.mlp_layer_scale = LayerScale(config.hidden_size)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], missing: Tensor, carry: Carry) -> Tensor:
-        """x: [B, F, hidden]."""
-        attended = self.self_attn(self.input_layernorm(x), rotation, missing, carry)
-        x = self.self_attn_layer_scale(x, attended)
-        return self.mlp_layer_scale(x, self.mlp(self.post_attention_layernorm(x)))
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], reach: Tensor, carry: Carry) -> Tensor:
+        """x: [rows, hidden]."""
+        x = self.self_attn_layer_scale(x, self.self_attn(self.input_layernorm(x), rotation, reach, carry))
+        out: Tensor = self.mlp_layer_scale(x, self.mlp(self.post_attention_layernorm(x)))
+        return out
 
 
 class PreTransformer(nn.Module):
@@ -145,20 +144,29 @@ class PreTransformer(nn.Module):
     def __init__(self, layout: StateLayout, config: DecoderConfig) -> None:
         super().__init__()
         self.window = config.sliding_window
-        self.input_proj = nn.Linear(config.latent_dim, config.hidden_size)
-        self.output_proj = nn.Linear(config.hidden_size, config.latent_dim)
-        self.rotary = Rotary(config.head_dim, config.rope_theta)
+        self.input_proj = Linear(config.latent_dim, config.hidden_size, bias=True)
+        self.output_proj = Linear(config.hidden_size, config.latent_dim, bias=True)
+        self.rotary = Rotary(config.head_size, config.rope_theta)
         self.layers = nn.ModuleList([Layer(layout, config) for _ in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         """x: [B, F, latent_dim]."""
-        frames = torch.arange(x.shape[1], device=x.device)
-        positions = carry.position[:, None] + frames
+        batch, frames, latent = x.shape
+        count = batch * frames
+        positions = carry.position[:, None] + torch.arange(frames, device=x.device)
         rotation = self.rotary(positions, x.dtype)
         back = torch.arange(1 - self.window, 1, device=x.device)
-        missing = (positions[:, :, None] + back < 0)[:, :, None, None, :]
-        x = linear(x, self.input_proj.weight, self.input_proj.bias)
+        reach = torch.zeros(batch, frames, 1, self.window, dtype=x.dtype, device=x.device)
+        reach.masked_fill_((positions[:, :, None, None] + back) < 0, float("-inf"))
+        # The rows are padded once, here, rather than in every product.
+        x = self.input_proj(pad_rows(x.reshape(count, latent), count + -count % ROWS))
         for layer in self.layers:
-            x = layer(x, rotation, missing, carry)
-        return linear(self.norm(x), self.output_proj.weight, self.output_proj.bias)
+            x = layer(x, rotation, reach, carry)
+        out: Tensor = self.output_proj(self.norm(x))[:count]
+        return out.view(batch, frames, latent)
+
+
+def pad_rows(x: Tensor, rows: int) -> Tensor:
+    """x [n, channels] with zero rows added up to `rows`."""
+    return F.pad(x, (0, 0, 0, rows - x.shape[0]))
