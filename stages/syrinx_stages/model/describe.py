@@ -54,9 +54,9 @@ def task_of(kind: ModelType) -> TaskType:
 
 
 def supports_instructions(config: ModelConfig) -> bool:
-    """Whether instructions have an effect: 0.6B CustomVoice ignores them, Base has no place for them."""
+    """Whether it was trained to follow instructions: VoiceDesign and 1.7B CustomVoice were, the others were not."""
     if config.tts_model_type is ModelType.CUSTOM_VOICE:
-        return config.tts_model_size != "0b6"
+        return config.tts_model_size == "1b7"
     return config.tts_model_type is ModelType.VOICE_DESIGN
 
 

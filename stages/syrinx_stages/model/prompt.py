@@ -80,7 +80,7 @@ class _Builder:
         self.request, self.talker, self.tokenizer = request, talker, tokenizer
         self.config, self.codec, self.voice = config, config.talker_config, voice
         marks = self._text([config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id])
-        self.pad, self.bos, self.eos = marks.split(1)
+        self.pad, self.bos, self.eos = torch.split(marks, 1)
 
     def build(self) -> Prompt:
         """The whole prompt."""
@@ -139,7 +139,8 @@ class _Builder:
         if self.config.tts_model_type is ModelType.BASE:
             if self.voice is None:
                 raise PromptError("ref_audio", "a Base checkpoint needs a reference voice")
-            return self.voice.embedding.to(self.pad)[None]
+            embedding: Tensor = self.voice.embedding.to(self.pad)
+            return embedding[None]
         if self.config.tts_model_type is ModelType.VOICE_DESIGN:
             return self.pad[:0]
         speakers = self.codec.speakers
