@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import typing
 from collections.abc import Iterator
+from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 from msgspec import Struct, inspect
 
-from syrinx_operator.documents import Document, DocumentError, Mark, Path, read_documents
+from syrinx_operator.documents import MAX_BYTES, Document, DocumentError, Mark, Path, read_documents
 from syrinx_operator.spec import KIND, TTSPipeline, violations
 
 
@@ -83,6 +85,28 @@ def load_one(file: str, data: bytes) -> TTSPipeline:
         names = ", ".join(pipeline.name for pipeline in checked.pipelines)
         raise InvalidPipeline(f"{file}: holds {len(checked.pipelines)} pipelines ({names}); one at a time can be run")
     return checked.pipelines[0]
+
+
+def load_file(file: str) -> TTSPipeline:
+    """The one pipeline of a file (`-`: standard input), its model path made absolute. Raises `InvalidPipeline`."""
+    pipeline = load_one(file, read_file(file))
+    model = pipeline.spec.model
+    if model.path is None:
+        return pipeline
+    directory = FilePath.cwd() if file == "-" else FilePath(file).resolve().parent
+    absolute = msgspec.structs.replace(model, path=str(directory / FilePath(model.path).expanduser()))
+    return msgspec.structs.replace(pipeline, spec=msgspec.structs.replace(pipeline.spec, model=absolute))
+
+
+def read_file(file: str) -> bytes:
+    """A file's bytes, or those of standard input for `-`. Raises `InvalidPipeline`."""
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with open(file, "rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidPipeline(f"{file}: {error.strerror}") from None
 
 
 def _document_problems(document: Document) -> Iterator[tuple[Path, str]]:

@@ -56,7 +56,7 @@ class DocumentError(Exception):
 def read_documents(data: bytes) -> Iterator[Document]:
     """The non-empty documents of a file, in order. Raises `DocumentError` at the first that cannot be read."""
     if len(data) > MAX_BYTES:
-        raise DocumentError(f"the file has {len(data):,} bytes; at most {MAX_BYTES:,} are accepted", Mark(1, 1))
+        raise DocumentError(f"the file is too large; at most {MAX_BYTES:,} bytes are accepted", Mark(1, 1))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -143,7 +143,7 @@ def test_only_one_pipeline_can_be_run():
         ("a: " + "9" * 5000, "p.yaml:1:4: a: '9999999999"),
         (b"a: \xff\n", "p.yaml:1:1: not UTF-8 text"),
         (b"a: 1\nb: \x00\n", "not YAML: "),
-        (b"a: " + b"x" * 300_000, "p.yaml:1:1: the file has 300,003 bytes; at most 262,144 are accepted"),
+        (b"a: " + b"x" * 300_000, "p.yaml:1:1: the file is too large; at most 262,144 bytes are accepted"),
     ],
     ids=lambda value: repr(value)[:30],
 )

@@ -1,0 +1,1 @@
+"""`syrinx bench`: load on a pipeline, and what its listeners would have heard."""
