@@ -13,29 +13,35 @@ from syrinx_stages.gateway.encoders import Format
 from syrinx_stages.gateway.errors import ApiError, error_response
 from syrinx_stages.gateway.order import Delivery, Order, place
 from syrinx_stages.gateway.schema import SpeechFields, parse_fields
-from syrinx_stages.gateway.voices import Checkpoint, read_checkpoint
+from syrinx_stages.gateway.voices import voice_list
+from syrinx_stages.model.describe import Description, Speaker, describe
 
-CUSTOM = Checkpoint(
+CUSTOM = Description(
     task_type=TaskType.CUSTOM_VOICE,
-    voices=("vivian", "ryan"),
+    size="1b7",
+    speakers=(Speaker("vivian", None), Speaker("ryan", None)),
     languages=("auto", "english", "chinese"),
-    takes_instructions=True,
-    max_frames=4096,
+    sample_rate=24_000,
+    supports_instructions=True,
+    supports_reference=False,
+    max_positions=32_768,
 )
-DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, voices=())
-BASE = msgspec.structs.replace(CUSTOM, task_type=TaskType.BASE, voices=(), takes_instructions=False)
+DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, speakers=())
+BASE = msgspec.structs.replace(
+    CUSTOM, task_type=TaskType.BASE, speakers=(), supports_instructions=False, supports_reference=True
+)
 
 
-def order_json(body: str | bytes, checkpoint: Checkpoint = CUSTOM) -> Order:
+def order_json(body: str | bytes, checkpoint: Description = CUSTOM) -> Order:
     raw = body if isinstance(body, bytes) else body.encode()
     return place(parse_fields(parse_json(raw)), checkpoint, "qwen3-tts", "id", 1.5)
 
 
-def order(checkpoint: Checkpoint = CUSTOM, **fields: Any) -> Order:
+def order(checkpoint: Description = CUSTOM, **fields: Any) -> Order:
     return order_json(json.dumps({"input": "Hello.", **fields}), checkpoint)
 
 
-def refusal(checkpoint: Checkpoint = CUSTOM, **fields: Any) -> ApiError:
+def refusal(checkpoint: Description = CUSTOM, **fields: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
         order(checkpoint, **fields)
     return caught.value
@@ -227,7 +233,7 @@ def test_base_needs_its_reference_and_only_that(fields: dict[str, Any], param: s
         (BASE, {"ref_audio": "QUJD", "x_vector_only_mode": True, "instructions": "Sad."}, "instructions"),
     ],
 )
-def test_what_another_checkpoint_could_do_is_a_422(checkpoint: Checkpoint, fields: dict[str, Any], param: str):
+def test_what_another_checkpoint_could_do_is_a_422(checkpoint: Description, fields: dict[str, Any], param: str):
     error = refusal(checkpoint, **fields)
     assert (error.status, error.param) == (422, param)
 
@@ -291,13 +297,17 @@ def test_an_error_is_ascii_json_whatever_it_quotes():
     assert answer.headers["x-request-id"] == "abc"
 
 
+def test_half_the_positions_are_left_for_the_prompt():
+    small = msgspec.structs.replace(CUSTOM, max_positions=1024)
+    assert order(small).request.max_frames == 512
+    assert refusal(small, max_new_tokens=513).param == "max_new_tokens"
+
+
 def test_the_bundled_checkpoint_is_described_by_its_config():
-    bundled = read_checkpoint("bundled")
-    assert bundled.task_type is TaskType.CUSTOM_VOICE
-    assert bundled.voices[0] == "us"
-    assert bundled.languages == ("auto", "english")
-    assert not bundled.takes_instructions
-    assert refusal(bundled, instructions="Sad.").status == 422
+    listed = voice_list(describe("bundled"))
+    assert listed["default"] == listed["voices"][0] == "us"
+    assert listed["languages"] == ["auto", "english"]
+    assert order(describe("bundled"), voice="GB", language="English").request.voice == "gb"
 
 
 JSON = st.recursive(
@@ -310,7 +320,7 @@ FIELDS = st.sampled_from(SpeechFields.__struct_fields__) | st.text(st.characters
 
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(FIELDS, JSON, max_size=5), st.sampled_from([CUSTOM, DESIGN, BASE]))
-def test_any_object_is_an_order_or_a_clear_refusal(body: dict[str, Any], checkpoint: Checkpoint):
+def test_any_object_is_an_order_or_a_clear_refusal(body: dict[str, Any], checkpoint: Description):
     body.setdefault("input", "Hello.")
     try:
         accepted = order_json(json.dumps(body), checkpoint)

@@ -12,13 +12,16 @@ import msgspec
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.gateway.encoders import STREAMABLE, Format
 from syrinx_stages.gateway.errors import ApiError, bad, shown, unsupported
-from syrinx_stages.gateway.schema import SpeechFields
-from syrinx_stages.gateway.voices import DEFAULT_VOICE, Checkpoint
+from syrinx_stages.gateway.schema import SpeechFields, VoiceId
+from syrinx_stages.gateway.voices import DEFAULT_VOICE, find, voice_names
+from syrinx_stages.model.describe import Description
 
 MAX_TEXT = 4096
 """Characters of `input`, `instructions` and `ref_text` each: OpenAI's limit, some five minutes of speech."""
 DEFAULT_FRAMES = 2048
 """The official default of `max_new_tokens`."""
+MAX_FRAMES = 4096
+"""The most that `max_new_tokens` accepts: 5 minutes and 27 seconds."""
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -45,7 +48,7 @@ class Order(msgspec.Struct, frozen=True):
     """What the client sent as reference: not fetched or decoded yet. `request.has_reference` says that it will be."""
 
 
-def place(fields: SpeechFields, checkpoint: Checkpoint, model_name: str, request_id: str, accepted_at: float) -> Order:
+def place(fields: SpeechFields, checkpoint: Description, model_name: str, request_id: str, accepted_at: float) -> Order:
     """Checks what the fields mean for this checkpoint.
 
     Raises 400 (wrong in itself), 404 (another model) or 422 (this checkpoint cannot).
@@ -123,7 +126,7 @@ def _delivery(fields: SpeechFields) -> tuple[Format, Delivery]:
     return form, Delivery(stream_format or Delivery.AUDIO)
 
 
-def _task(fields: SpeechFields, checkpoint: Checkpoint) -> TaskType:
+def _task(fields: SpeechFields, checkpoint: Description) -> TaskType:
     """What was asked for; left out, a reference means Base, and otherwise it is what the checkpoint does."""
     asked = _choice("task_type", fields.task_type, TaskType)
     if asked not in (None, checkpoint.task_type):
@@ -151,45 +154,48 @@ def _check_reference(fields: SpeechFields, task: TaskType) -> None:
         _check_text("ref_text", fields.ref_text)
 
 
-def _voice(fields: SpeechFields, task: TaskType, checkpoint: Checkpoint) -> str | None:
-    voice = fields.voice if isinstance(fields.voice, str | None) else fields.voice.id
-    wanted = voice.lower() if voice is not None else DEFAULT_VOICE
-    if wanted in checkpoint.voices:
-        return wanted
-    if wanted == DEFAULT_VOICE:
-        return checkpoint.voices[0] if checkpoint.voices else None
-    if not checkpoint.voices:
+def _voice(fields: SpeechFields, task: TaskType, checkpoint: Description) -> str | None:
+    wanted = fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
+    names = voice_names(checkpoint)
+    if wanted is not None and (name := find(wanted, names)):
+        return name
+    if wanted is None or wanted.lower() == DEFAULT_VOICE:
+        return names[0] if names else None
+    if not names:
         source = "ref_audio" if task is TaskType.BASE else "instructions"
         raise bad("voice", f"with {task} the voice comes from {source}; leave voice out or send {DEFAULT_VOICE!r}")
-    raise bad("voice", f"{shown(voice or '')} is unknown; accepted: {', '.join(checkpoint.voices)}")
+    raise bad("voice", f"{shown(wanted)} is unknown; accepted: {', '.join(names)}")
 
 
-def _language(fields: SpeechFields, checkpoint: Checkpoint) -> str:
-    language = "auto" if fields.language is None else fields.language.lower()
-    if language not in checkpoint.languages:
-        accepted = ", ".join(checkpoint.languages)
-        raise bad("language", f"{shown(fields.language or '')} is unknown; accepted: {accepted}")
+def _language(fields: SpeechFields, checkpoint: Description) -> str:
+    wanted = "auto" if fields.language is None else fields.language
+    if (language := find(wanted, checkpoint.languages)) is None:
+        raise bad("language", f"{shown(wanted)} is unknown; accepted: {', '.join(checkpoint.languages)}")
     return language
 
 
-def _instructions(fields: SpeechFields, task: TaskType, checkpoint: Checkpoint) -> str | None:
+def _instructions(fields: SpeechFields, task: TaskType, checkpoint: Description) -> str | None:
     if not fields.instructions:
         if task is TaskType.VOICE_DESIGN:
             raise bad(
                 "instructions", "is required for task_type VoiceDesign: a description of the voice", "missing_field"
             )
         return None
-    if not checkpoint.takes_instructions:
-        raise unsupported("instructions", "this checkpoint was trained without instructions; leave them out")
+    if not checkpoint.supports_instructions:
+        raise unsupported(
+            "instructions", f"this checkpoint ({task}, {checkpoint.size}) has no use for them; leave them out"
+        )
     _check_text("instructions", fields.instructions)
     return fields.instructions
 
 
-def _max_frames(fields: SpeechFields, checkpoint: Checkpoint) -> int:
+def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:
+    # Half the positions at the most: the prompt needs the others.
+    limit = min(MAX_FRAMES, checkpoint.max_positions // 2)
     if fields.max_new_tokens is None:
-        return min(DEFAULT_FRAMES, checkpoint.max_frames)
-    if fields.max_new_tokens > checkpoint.max_frames:
-        message = f"{fields.max_new_tokens} is too many; at most {checkpoint.max_frames} (12.5 a second) are accepted"
+        return min(DEFAULT_FRAMES, limit)
+    if fields.max_new_tokens > limit:
+        message = f"{fields.max_new_tokens} is too many; at most {limit} (12.5 a second) are accepted"
         raise bad("max_new_tokens", message)
     return fields.max_new_tokens
 

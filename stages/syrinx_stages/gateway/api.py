@@ -1,0 +1,76 @@
+"""The public routes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from syrinx_stages.gateway.body import parse_json, read_body
+from syrinx_stages.gateway.delivery import SpeechResponse
+from syrinx_stages.gateway.errors import ApiError, error_response, failed, shown
+from syrinx_stages.gateway.order import place
+from syrinx_stages.gateway.schema import parse_fields
+from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.voices import model_card, voice_list
+
+
+def create_app(service: GatewayService) -> FastAPI:
+    """The application. The service is started and closed by its owner."""
+    app = FastAPI(openapi_url=None)
+    _add_errors(app)
+
+    @app.post("/v1/audio/speech")
+    async def speech(http: Request) -> Response:
+        http.state.request_id = request_id = uuid.uuid4().hex
+        try:
+            service.check_open()
+            body = await read_body(http)
+            accepted, accepted_at = time.monotonic(), time.time()
+            fields = parse_fields(parse_json(body))
+            order = place(fields, service.checkpoint, service.model_name, request_id, accepted_at)
+            reference = await service.reference(order.ref_audio) if order.ref_audio is not None else None
+        except ApiError:
+            service.refused()
+            raise
+        return SpeechResponse(service, order, reference, accepted)
+
+    @app.get("/v1/audio/voices")
+    async def voices() -> Response:
+        return JSONResponse(voice_list(service.checkpoint))
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [model_card(service.model_name, service.created)]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        if name != service.model_name:
+            message = f"model {shown(name)} is not served here; accepted: {service.model_name}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return JSONResponse(model_card(service.model_name, service.created))
+
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error has OpenAI's shape, the framework's own included."""
+
+    @app.exception_handler(ApiError)
+    async def known(http: Request, error: ApiError) -> Response:
+        return error_response(error, getattr(http.state, "request_id", None))
+
+    @app.exception_handler(HTTPException)
+    async def routing(http: Request, error: HTTPException) -> Response:
+        message = f"{http.method} {shown(http.url.path)}: {error.detail}"
+        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+        return error_response(ApiError(error.status_code, message, code=code))
+
+    @app.exception_handler(Exception)
+    async def unknown(http: Request, error: Exception) -> Response:
+        request_id = getattr(http.state, "request_id", None)
+        return error_response(failed("the gateway failed at this request"), request_id)

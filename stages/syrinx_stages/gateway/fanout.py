@@ -1,0 +1,80 @@
+"""One connector reader for all requests of the process, and one teller of how far their clients have been served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from syrinx_stages.connector.base import Connector, ConnectorError, Reader, StreamEntry
+from syrinx_stages.contract.keys import START, StreamKind
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+"""Pause after the connector failed, before it is told again."""
+
+Inbox = asyncio.Queue[StreamEntry]
+
+
+class FanOut:
+    """Hands every entry of a followed audio stream to its request's inbox.
+
+    Inboxes are bounded by what a request may hold: a live stream's lead limit, or `max_frames`.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._inboxes: dict[str, Inbox] = {}
+
+    def open(self, request_id: str) -> Inbox:
+        """Follows a request's audio from its start."""
+        inbox = self._inboxes[request_id] = Inbox()
+        self._reader.watch(request_id, StreamKind.AUDIO, START)
+        return inbox
+
+    def close(self, request_id: str) -> None:
+        """Stops following; unknown ids are fine."""
+        if self._inboxes.pop(request_id, None) is not None:
+            self._reader.unwatch(request_id, StreamKind.AUDIO)
+
+    async def run(self) -> None:
+        """Reads until the reader is closed."""
+        while events := await self._reader.read():
+            for event in events:
+                # Cancellations are the echo of this process's own releases, or another gateway's.
+                if isinstance(event, StreamEntry) and (inbox := self._inboxes.get(event.request_id)) is not None:
+                    inbox.put_nowait(event)
+
+
+class Teller:
+    """Tells the talkers how far clients have been served: the newest number only, and never in the audio's way."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._news: dict[str, int] = {}
+        self._wake = asyncio.Event()
+
+    def tell(self, request_id: str, frames: int) -> None:
+        """The client has been handed `frames` frames in all."""
+        self._news[request_id] = frames
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Tells until cancelled. What could not be told is told again: a talker may wait for it."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            news, self._news = self._news, {}
+            told = await asyncio.gather(*(self._tell(request_id, frames) for request_id, frames in news.items()))
+            if not all(told):
+                await asyncio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def _tell(self, request_id: str, frames: int) -> bool:
+        try:
+            await self._connector.played(request_id, frames)
+        except ConnectorError as error:
+            log.warning("request %s: cannot say that %d frames are played: %s", request_id, frames, error)
+            self._news.setdefault(request_id, frames)
+            return False
+        return True

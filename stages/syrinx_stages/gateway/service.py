@@ -1,0 +1,237 @@
+"""The gateway of one process: every request's way to the stages and back, admission, readiness, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import httpx
+
+from syrinx_stages.connector.base import Admission, Connector, ConnectorError, QueueFull, Ticket
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.keys import Group
+from syrinx_stages.contract.messages import SpeechRequest
+from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.gateway import reference
+from syrinx_stages.gateway.errors import bad, unavailable
+from syrinx_stages.gateway.fanout import FanOut, Teller
+from syrinx_stages.gateway.speech import Speech
+from syrinx_stages.model.config import read_model_config
+from syrinx_stages.model.describe import checkpoint_directory, describe
+from syrinx_stages.model.tokenizer import load_tokenizer
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import Live
+
+log = logging.getLogger(__name__)
+
+STALL_SECONDS = 60.0
+"""A request whose stages are silent for this long has failed."""
+CONNECTOR_SECONDS = 5.0
+"""The connector must answer within this time."""
+WATCH_SECONDS = 1.0
+"""How often the queue is measured, which also tells whether Redis is there."""
+RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
+"""Pauses before each attempt to release a request; after the last its streams are left to expire."""
+STAGE = "gateway"
+
+
+class GatewayService:
+    """Shared by all HTTP requests. Raises `CheckpointError` if the checkpoint's configs cannot be read."""
+
+    def __init__(
+        self, config: StageConfig, connector: Connector, metrics: Metrics, stall_seconds: float = STALL_SECONDS
+    ) -> None:
+        self.live = Live[GatewaySettings](config.gateway, config.settings_generation)
+        self.failed = asyncio.Event()
+        self.model_name = config.model_name
+        self.created = int(time.time())
+        self.checkpoint = describe(config.model)
+        directory = checkpoint_directory(config.model)
+        self._tokenizer = load_tokenizer(directory, read_model_config(directory))
+        self._hosts = config.reference_hosts
+        self._connector = connector
+        self._metrics = metrics
+        self._stall_seconds = stall_seconds
+        self._fanout: FanOut | None = None
+        self._teller = Teller(connector)
+        self._unready: str | None = "starting"
+        self._unreachable: str | None = None
+        self._active = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
+        self._http: httpx.AsyncClient | None = None
+
+    # Life of the process ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begins to follow streams. Redis need not be there yet: then the gateway is not ready."""
+        # Environment proxies would decide by their own rules which hosts can be reached.
+        self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
+        self._reader = self._connector.reader()
+        self._fanout = FanOut(self._reader)
+        for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE):
+            self._metrics[gauge].set(0)
+        self.settings_changed()
+        await self._measure()
+        self._spawn(self._fanout.run())
+        self._spawn(self._teller.run())
+        self._spawn(self._watch())
+        self._unready = None
+
+    def ready(self) -> str | None:
+        """None if requests are welcome, else why not."""
+        return self._unready or self._unreachable
+
+    def settings_changed(self) -> None:
+        """Admission reads the settings at every request; only their generation is told."""
+        self._metrics[m.SETTINGS_GENERATION].labels(STAGE).set(self.live.generation)
+
+    async def drain(self, seconds: float) -> None:
+        """Refuses new requests and waits for the running ones, for `seconds` at the most."""
+        self._unready = "draining"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
+                await asyncio.gather(*self._releases)
+
+    async def close(self) -> None:
+        """Ends every task and connection of the gateway; the connector itself is its owner's."""
+        self._unready = "closed"
+        for task in [*self._tasks, *self._releases]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._releases, return_exceptions=True)
+        if self._fanout is not None:
+            await self._reader.close()
+        if self._http is not None:
+            await self._http.aclose()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the gateway failed", exc_info=error)
+            self._unready = f"a task failed: {error!r}"
+            self.failed.set()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await self._measure()
+
+    async def _measure(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECTOR_SECONDS):
+                queue = await self._connector.queue(Group.TALKERS)
+        except (ConnectorError, TimeoutError) as error:
+            self._unreachable = f"Redis cannot be reached: {error or 'no answer'}"
+            return
+        self._unreachable = None
+        self._metrics[m.QUEUE_LENGTH].set(queue.length)
+        self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
+
+    # Requests -----------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raises 503 unless new requests are taken."""
+        if self._unready is not None:
+            raise unavailable(f"this gateway takes no requests: {self._unready}", 1)
+
+    def refused(self, task_type: str = "unknown") -> None:
+        """Counts a request that never reached the stages."""
+        self._metrics[m.REQUESTS].labels(task_type, "refused").inc()
+
+    async def reference(self, ref_audio: str) -> bytes:
+        """The PCM of a reference. Raises 400 or 413."""
+        if not reference.is_url(ref_audio):
+            return await asyncio.to_thread(lambda: reference.decode(reference.unpack(ref_audio)))
+        url = reference.check_url(ref_audio, self._hosts)
+        assert self._http is not None
+        try:
+            async with asyncio.timeout(reference.FETCH_SECONDS):
+                data = await reference.fetch(self._http, url)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise bad(reference.FIELD, f"cannot be fetched: {error or type(error).__name__}") from None
+        return await asyncio.to_thread(reference.decode, data)
+
+    def input_tokens(self, request: SpeechRequest) -> int:
+        """Text tokens of everything the client sent to be read."""
+        texts = (request.text, request.instructions, request.reference_text)
+        return sum(len(self._tokenizer.encode(text)) for text in texts if text)
+
+    @contextlib.asynccontextmanager
+    async def speak(self, request: SpeechRequest, pcm: bytes | None, accepted: float) -> AsyncIterator[Speech]:
+        """Submits the request and follows it; on the way out it is released. `accepted` is in monotonic seconds.
+
+        Raises 503 if it is not admitted.
+        """
+        self.check_open()
+        self._active += 1
+        self._quiet.clear()
+        try:
+            ticket = await self._submit(request, pcm)
+            async with self._followed(request, ticket, accepted) as speech:
+                yield speech
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._quiet.set()
+
+    @contextlib.asynccontextmanager
+    async def _followed(self, request: SpeechRequest, ticket: Ticket, accepted: float) -> AsyncIterator[Speech]:
+        fanout = self._fanout
+        assert fanout is not None
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            if not released:
+                released = True
+                fanout.close(request.id)
+                task = asyncio.create_task(self._release(ticket))
+                self._releases.add(task)
+                task.add_done_callback(self._releases.discard)
+
+        inbox = fanout.open(request.id)
+        speech = Speech(
+            request, inbox, accepted, self._stall_seconds, self._metrics, tell=self._teller.tell, arrived=release
+        )
+        try:
+            yield speech
+        finally:
+            release()
+            speech.account()
+
+    async def _submit(self, request: SpeechRequest, pcm: bytes | None) -> Ticket:
+        settings = self.live.current
+        admission = Admission(settings.max_queue, settings.max_queue_seconds)
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(CONNECTOR_SECONDS):
+                ticket = await self._connector.submit(request, admission, pcm)
+        except QueueFull as error:
+            self.refused(request.task_type)
+            raise unavailable(f"the service is at its limit: {error}", error.retry_after, "queue_full") from None
+        except (ConnectorError, TimeoutError) as error:
+            log.warning("request %s could not be queued: %s", request.id, error)
+            self.refused(request.task_type)
+            raise unavailable("the service cannot reach its queue", 2) from None
+        self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
+        return ticket
+
+    async def _release(self, ticket: Ticket) -> None:
+        for delay in RELEASE_DELAYS:
+            await asyncio.sleep(delay)
+            try:
+                return await self._connector.release(ticket)
+            except ConnectorError as error:
+                log.warning("request %s could not be released: %s", ticket.request_id, error)

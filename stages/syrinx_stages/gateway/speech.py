@@ -1,0 +1,138 @@
+"""One request between submit and release, from its client's side."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+from msgspec import Struct
+
+from syrinx_stages.connector.base import StreamEntry
+from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
+from syrinx_stages.gateway.errors import bad, failed, unavailable
+from syrinx_stages.gateway.fanout import Inbox
+from syrinx_stages.gateway.playback import Playback
+from syrinx_stages.runtime.metrics import Metrics
+
+
+class Chunk(Struct, frozen=True):
+    """Audio that arrived: PCM, and the request's frames so far with it."""
+
+    pcm: bytes
+    frames: int
+
+
+class Speech:
+    """Follows the audio, notes what the client was handed, and measures it.
+
+    `tell` is called with the frames handed so far; `arrived` once, when nothing more will come from the stages.
+    """
+
+    def __init__(
+        self,
+        request: SpeechRequest,
+        inbox: Inbox,
+        accepted: float,
+        stall_seconds: float,
+        metrics: Metrics,
+        tell: Callable[[str, int], None],
+        arrived: Callable[[], None],
+    ) -> None:
+        self.request = request
+        self.frames = 0
+        """Handed to the client so far."""
+        self.reason: EndReason | None = None
+        """How the stages ended it; None while they have not."""
+        self.outcome: EndReason = EndReason.CANCELLED
+        """For the metrics: cancelled until delivered or failed."""
+        self._inbox = inbox
+        self._stall_seconds = stall_seconds
+        self._metrics = metrics
+        self._tell = tell
+        self._arrived = arrived
+        self._playback = Playback(accepted)
+        self._served: tuple[str, str, str] | None = None
+
+    async def audio(self) -> AsyncIterator[Chunk]:
+        """The audio as it is made; ends when all has arrived.
+
+        Raises `ApiError`: 400 or 500 if a stage refused or failed, 503 if nothing arrived for the stall deadline.
+        """
+        seen = 0
+        while True:
+            event = await self._next()
+            if isinstance(event.entry, Audio):
+                if self._served is None:
+                    served = (self.request.task_type, event.entry.talker or "unknown", event.entry.codec or "unknown")
+                    self._served = served
+                seen = event.position.frames
+                yield Chunk(event.entry.pcm, seen)
+            elif isinstance(event.entry, End):
+                self._end(event.entry, seen)
+                return
+
+    async def _next(self) -> StreamEntry:
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                return await self._inbox.get()
+        except TimeoutError:
+            self.outcome = EndReason.ERROR
+            message = f"no stage has made anything of this request for {self._stall_seconds:.0f} seconds"
+            raise unavailable(message, 5, "stalled") from None
+
+    def _end(self, end: End, frames: int) -> None:
+        self._arrived()
+        if end.reason is EndReason.ERROR:
+            self.outcome = EndReason.ERROR
+            if end.param:
+                prefix = f"{end.param}: "
+                raise bad(end.param, end.message.removeprefix(prefix))
+            raise failed(end.message or "a stage failed")
+        if end.reason is EndReason.CANCELLED:
+            raise unavailable("the request was cancelled by the server", 1, "cancelled")
+        if not frames:
+            self.outcome = EndReason.ERROR
+            raise failed("the model ended this text before its first frame; try another seed")
+        self.reason = end.reason
+
+    def handed(self, chunk: Chunk) -> None:
+        """The chunk's bytes are the transport's now. (Of a whole response: they are kept for it.)"""
+        self.frames = chunk.frames
+        self._tell(self.request.id, chunk.frames)
+        if not self.request.live:
+            return
+        before = self._playback.first_byte, self._playback.ttfa
+        self._playback.deliver(time.monotonic(), chunk.pcm)
+        if before[0] is None:
+            self._metrics[m.LIVE_STREAMS].inc()
+            self._metrics[m.FIRST_BYTE].labels(*self._labels).observe(self._playback.first_byte)
+        if before[1] is None and self._playback.ttfa is not None:
+            self._metrics[m.TTFA].labels(*self._labels).observe(self._playback.ttfa)
+
+    def complete(self) -> None:
+        """The client has everything."""
+        assert self.reason is not None
+        self.outcome = self.reason
+
+    def account(self) -> None:
+        """Counts the request; called once, when it is over."""
+        self._metrics[m.REQUESTS].labels(self.request.task_type, self.outcome).inc()
+        if self._playback.first_byte is not None:
+            self._metrics[m.LIVE_STREAMS].dec()
+        if not self.frames:
+            return
+        self._metrics[m.AUDIO_SECONDS].labels(*self._labels).inc(self.frames * FRAME_SECONDS)
+        self._metrics[m.UNDERRUNS].labels(*self._labels).inc(self._playback.underruns > 0)
+        self._metrics[m.UNDERRUN_SECONDS].labels(*self._labels).inc(self._playback.underrun_seconds)
+        if self.outcome in (EndReason.STOP, EndReason.LENGTH):
+            seconds = time.monotonic() - self._playback.accepted
+            self._metrics[m.REQUEST_SECONDS].labels(*self._labels).observe(seconds)
+
+    @property
+    def _labels(self) -> tuple[str, str, str]:
+        """The replicas that began it answer for all of it: a takeover's pause is theirs."""
+        assert self._served is not None
+        return self._served
