@@ -1,0 +1,166 @@
+"""What the bench says: playback, quantiles, arrivals and summaries against values worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from syrinx_operator.bench.loadgen import Limit, Script, poisson
+from syrinx_operator.bench.playback import Arrival, Listener, first_audible, simulate
+from syrinx_operator.bench.run import corpus
+from syrinx_operator.bench.stats import Loop, Outcome, quantile, spread, summarise
+
+SECOND = 24_000
+SILENCE = b"\0\0"
+LOUD = (1000).to_bytes(2, "little", signed=True)
+
+
+def stream(*pieces):
+    """Pieces as (seconds, seconds of audio)."""
+    return [Arrival(at, round(length * SECOND)) for at, length in pieces]
+
+
+def test_a_stream_that_is_always_early_has_no_underrun():
+    heard = simulate(stream((0.2, 0.5), (0.5, 0.5), (1.0, 1.0)), audible=0)
+    assert (heard.first_byte, heard.first_playable, heard.ttfa, heard.end) == (0.2, 0.2, 0.2, 1.0)
+    assert heard.duration == 2.0
+    assert heard.rtf == 0.5
+    assert heard.underruns == 0
+    assert heard.underrun_seconds == 0
+    assert heard.gaps == pytest.approx((0.3, 0.5))
+
+
+def test_playback_waits_for_a_late_piece_and_goes_on_later_from_there():
+    # Plays 0.2 to 0.7, waits until 1.0, plays to 1.5; the third piece is there by then, the fourth 0.25 late.
+    heard = simulate(stream((0.2, 0.5), (1.0, 0.5), (1.4, 0.5), (2.25, 0.5)), audible=0)
+    assert heard.underruns == 2
+    assert heard.underrun_seconds == pytest.approx(0.3 + 0.25)
+
+
+def test_leading_silence_and_stalls_before_the_first_sound_count_as_waiting():
+    assert simulate(stream((0.2, 1.0)), audible=6_000).ttfa == pytest.approx(0.45)
+    assert simulate(stream((0.2, 0.5), (1.0, 0.5)), audible=18_000).ttfa == pytest.approx(0.2 + 0.75 + 0.3)
+    assert simulate(stream((0.2, 0.5), (1.0, 0.5)), audible=6_000).ttfa == pytest.approx(0.45), "a later stall does not"
+    assert simulate(stream((0.2, 0.5)), audible=None).ttfa is None
+
+
+def test_a_player_starts_with_a_tenth_of_a_second_or_all_there_is():
+    assert simulate(stream((0.1, 0.04), (0.2, 0.04), (0.3, 0.04), (0.4, 0.04)), audible=0).first_playable == 0.3
+    assert simulate(stream((0.1, 0.04), (0.2, 0.04)), audible=0).first_playable == 0.2
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2), st.integers(1, 48_000)), min_size=1, max_size=20),
+    st.integers(0, 100_000),
+)
+def test_playback_ends_when_the_audio_and_all_waits_are_over(steps, audible):
+    at, arrivals = 0.0, []
+    for pause, samples in steps:
+        at += pause
+        arrivals.append(Arrival(at, samples))
+    heard = simulate(arrivals, audible)
+    played_until = heard.first_playable + heard.duration + heard.underrun_seconds
+    assert played_until >= heard.end - 1e-9, "nothing is played before it came"
+    assert heard.first_byte <= heard.first_playable <= heard.ttfa
+    assert math.isclose(heard.first_byte + sum(heard.gaps), heard.end, abs_tol=1e-9)
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=20))
+def test_how_the_bytes_are_cut_does_not_matter(data, cuts):
+    cut, whole = Listener(), Listener()
+    rest = data
+    for length in cuts:
+        cut.hear(1.0, rest[:length])
+        rest = rest[length:]
+    cut.hear(1.0, rest)
+    whole.hear(1.0, data)
+    assert cut.heard == whole.heard == (len(data) >= 2)
+    if whole.heard:
+        assert (cut.playback().ttfa, cut.playback().duration) == (whole.playback().ttfa, whole.playback().duration)
+
+
+def test_the_first_audible_sample_is_at_minus_50_decibels():
+    samples = np.array([0, 103, -103, 104], dtype="<i2")
+    assert first_audible(samples.tobytes()) == 3
+    assert first_audible(np.array([0, -32768], dtype="<i2").tobytes()) == 1
+    assert first_audible(samples[:3].tobytes()) is None
+    assert first_audible(b"") is None
+
+
+def test_quantiles_are_linear_between_ranks():
+    assert quantile([4, 1, 3, 2], 0.5) == 2.5
+    assert quantile([10], 0.95) == 10
+    assert [quantile(range(101), q) for q in (0, 0.5, 0.95, 1)] == [0, 50, 95, 100]
+    with pytest.raises(ValueError, match="no values"):
+        quantile([], 0.5)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 1))
+def test_quantiles_are_numpys(values, q):
+    assert quantile(values, q) == pytest.approx(float(np.quantile(values, q)), abs=1e-6)
+
+
+def test_a_spread_of_nothing_is_nothing():
+    assert spread([]) is None
+    found = spread([1, 2, 3])
+    assert (found.mean, found.p50, found.max) == (2, 2, 3)
+
+
+def test_a_point_counts_what_was_heard_and_what_failed():
+    smooth = Outcome(playback=simulate(stream((0.2, 1.0), (0.6, 1.0)), audible=2_400))
+    stalled = Outcome(playback=simulate(stream((0.4, 0.5), (1.4, 0.5)), audible=0))
+    silent = Outcome(playback=simulate(stream((0.1, 1.0)), audible=None))
+    failed = [Outcome(error="http 503"), Outcome(error="timeout"), Outcome(error="http 503")]
+    point = summarise(Loop.OPEN, 2.5, [smooth, stalled, silent, *failed], wall_seconds=4)
+    assert (point.loop, point.load, point.requests) == ("open", 2.5, 6)
+    assert point.errors == {"http 503": 2, "timeout": 1}
+    assert point.audio_seconds == 4
+    assert point.audio_seconds_per_second == 1
+    assert point.requests_per_second == 0.75
+    assert point.silent == 1
+    assert point.ttfa.max == 0.4
+    assert point.ttfa.p50 == pytest.approx((0.3 + 0.4) / 2)
+    assert point.underrun_share == pytest.approx(1 / 3)
+    assert point.underrun_seconds == pytest.approx(0.5)
+    assert point.gap.max == pytest.approx(1.0)
+
+
+def test_a_point_where_all_failed_has_no_values_rather_than_zeros():
+    point = summarise(Loop.CLOSED, 1, [Outcome(error="connection")], wall_seconds=1)
+    assert (point.ttfa, point.rtf, point.underrun_share) == (None, None, None)
+    assert point.requests_per_second == 0
+
+
+def test_arrivals_are_poisson_seeded_and_bounded():
+    times = poisson(50, seed=1, limit=Limit(seconds=200))
+    assert times == poisson(50, seed=1, limit=Limit(seconds=200))
+    assert times != poisson(50, seed=2, limit=Limit(seconds=200))
+    assert times == sorted(times)
+    assert times[-1] < 200
+    pauses = np.diff([0, *times])
+    assert len(times) == pytest.approx(10_000, rel=0.05)
+    assert pauses.std() == pytest.approx(pauses.mean(), rel=0.05), "exponential: deviation equals mean"
+    assert len(poisson(50, seed=1, limit=Limit(requests=7))) == 7
+
+
+def test_a_script_says_every_text_equally_often_with_voices_in_turn():
+    script = Script(["a", "b", "c"], ["x", "y"], seed=3)
+    bodies = [script.body(number) for number in range(6)]
+    assert (
+        sorted(body["input"] for body in bodies[:3]) == sorted(body["input"] for body in bodies[3:]) == ["a", "b", "c"]
+    )
+    assert [body["voice"] for body in bodies] == ["x", "y"] * 3
+    assert bodies == [Script(["a", "b", "c"], ["x", "y"], seed=3).body(number) for number in range(6)]
+    assert len({body["seed"] for body in bodies}) == 6
+    assert "voice" not in Script(["a"], [], seed=3).body(0)
+
+
+def test_the_corpus_has_a_hundred_different_sentences_of_mixed_length():
+    texts = corpus()
+    words = [len(text.split()) for text in texts]
+    assert len(set(texts)) == len(texts) == 100
+    assert min(words) <= 3
+    assert max(words) >= 25
+    assert all(text[0].isupper() and text[-1] in ".?!" and text.isprintable() for text in texts)

@@ -1,0 +1,116 @@
+"""The load generator against a real server with a known schedule: what it measures is what was done to it."""
+
+import asyncio
+
+import pytest
+
+from support.known_gateway import LOUD, SECOND, KnownGateway, serve
+from syrinx_operator.bench.loadgen import Limit, Script, closed_loop, open_loop, speaker
+from syrinx_operator.bench.stats import Loop, summarise
+from syrinx_operator.client import SpeechError, connect, voices
+
+SCRIPT = Script(["Hello."], ["us"], seed=0)
+SLACK = 0.2
+"""What a busy machine may add to a time."""
+
+
+async def measure(gateway, load):
+    async with asyncio.timeout(30), serve(gateway.app) as url, connect(url) as client:
+        return await load(speaker(client, SCRIPT))
+
+
+async def test_the_times_of_a_known_stream_are_measured():
+    silent_start = bytes(SECOND // 4) + LOUD * (SECOND // 8)
+    gateway = KnownGateway([(0.1, silent_start), (0.2, LOUD * (SECOND // 2)), (0.7, LOUD * (SECOND // 4))])
+    outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    heard = outcomes[0].playback
+    assert heard.duration == pytest.approx(2.0)
+    assert heard.first_byte == pytest.approx(0.1, abs=SLACK)
+    assert heard.first_playable == pytest.approx(0.1, abs=SLACK)
+    assert heard.ttfa == pytest.approx(heard.first_playable + 0.25, abs=1e-6), "a quarter of a second is silent"
+    assert heard.end == pytest.approx(1.0, abs=SLACK)
+    assert heard.underruns == 0, "1.5 s of audio are there to bridge the 0.7 s"
+
+
+async def test_an_underrun_of_a_known_length_is_measured():
+    gateway = KnownGateway([(0.1, LOUD * (SECOND // 10)), (0.5, LOUD * (SECOND // 10))])
+    outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    heard = outcomes[0].playback
+    assert heard.underruns == 1
+    assert heard.underrun_seconds == pytest.approx(0.5 - 0.2, abs=SLACK)
+
+
+async def test_a_closed_loop_keeps_so_many_clients_busy_and_no_more():
+    gateway = KnownGateway([(0.05, LOUD * 4800)])
+    outcomes, wall = await measure(gateway, lambda speak: closed_loop(speak, 3, Limit(requests=9)))
+    assert len(outcomes) == 9
+    assert gateway.most_at_once == 3
+    assert wall == pytest.approx(0.15, abs=2 * SLACK)
+
+
+async def test_a_closed_loop_ends_in_time_and_counts_what_it_had_begun():
+    gateway = KnownGateway([(0.1, LOUD * 4800)])
+    outcomes, wall = await measure(gateway, lambda speak: closed_loop(speak, 2, Limit(seconds=0.25)))
+    assert len(outcomes) == len(gateway.bodies) > 2
+    assert all(outcome.playback for outcome in outcomes)
+    assert 0.25 <= wall < 0.25 + 0.1 + SLACK
+
+
+async def test_an_open_loop_does_not_wait_for_answers():
+    gateway = KnownGateway([(0.5, LOUD * 4800)])
+    outcomes, wall = await measure(gateway, lambda speak: open_loop(speak, [0.01 * n for n in range(20)]))
+    assert len(outcomes) == 20
+    assert gateway.most_at_once == 20
+    assert wall == pytest.approx(0.19 + 0.5, abs=2 * SLACK)
+
+
+async def test_an_open_loop_counts_from_when_a_request_was_due():
+    """A sender that is held up makes its requests late for their listeners: that is not hidden."""
+    due = []
+
+    async def speak(number, at):
+        due.append(at)
+        return None
+
+    await open_loop(speak, [0.0, 0.05])
+    assert due[1] - due[0] == pytest.approx(0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "kind"),
+    [
+        ((503, {"error": {"message": "busy", "type": "x", "param": None, "code": None}}), "http 503"),
+        ((500, b"oops"), "http 500"),
+    ],
+)
+async def test_failures_are_counted_by_kind(refuse, kind):
+    gateway = KnownGateway([])
+    gateway.refuse = refuse
+    outcomes, wall = await measure(gateway, lambda speak: open_loop(speak, [0.0, 0.01]))
+    assert summarise(Loop.OPEN, 1, outcomes, wall).errors == {kind: 2}
+
+
+async def test_a_stream_that_is_cut_off_is_a_failure_and_not_a_short_success():
+    gateway = KnownGateway([(0.0, LOUD * 4800)])
+    gateway.cut_off = True
+    outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    assert outcomes[0].error == "cut off"
+
+
+async def test_a_stream_without_audio_is_a_failure():
+    outcomes, _ = await measure(KnownGateway([]), lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    assert outcomes[0].error == "no audio"
+
+
+async def test_nobody_there_is_a_failure_that_names_the_address():
+    async with connect("http://127.0.0.1:1") as client:
+        outcomes, _ = await open_loop(speaker(client, SCRIPT), [0.0])
+        assert outcomes[0].error == "connection"
+        with pytest.raises(SpeechError, match=r"cannot reach http://127\.0\.0\.1:1"):
+            await voices(client)
+
+
+async def test_the_requests_are_what_the_script_says():
+    gateway = KnownGateway([(0.0, LOUD * 4800)])
+    await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=2)))
+    assert gateway.bodies == [SCRIPT.body(0), SCRIPT.body(1)]

@@ -1,0 +1,259 @@
+"""A local pipeline's supervision, with small real processes in the stages' places."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from syrinx_operator.events import Exited, Log, Ready, Stopped, exit_words
+from syrinx_operator.local import LocalError, LocalPipeline, stage_environment
+from syrinx_operator.plan import Stage
+from syrinx_operator.running import AlreadyUp, claim, find
+from syrinx_operator.spec import CodecSpec, ConnectorSpec, PipelineSpec, TalkerSpec, default_pipeline
+from syrinx_operator.supervisor import StageFailed, restart_delay
+
+SMALL_STAGE = Path(__file__).parents[1] / "support" / "small_stage.py"
+DEADLINE = 20.0
+
+
+def commands(**modes):
+    return {stage: [sys.executable, str(SMALL_STAGE), modes.get(stage, "serve")] for stage in Stage}
+
+
+def a_pipeline(**spec):
+    spec = {"connector": ConnectorSpec(url="redis://127.0.0.1:1")} | spec
+    return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
+
+
+def local(tmp_path, seen=None, pipeline=None, start_timeout=DEADLINE, **modes):
+    return LocalPipeline(
+        pipeline or a_pipeline(),
+        directory=tmp_path,
+        port=0,
+        observe=(seen if seen is not None else []).append,
+        start_timeout=start_timeout,
+        commands=commands(**modes),
+    )
+
+
+async def until(condition, what):
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110  What is waited for happens in another process.
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+async def environment_of(url):
+    """What the small stage at `url` was started with."""
+    async with httpx.AsyncClient() as client:
+        return (await client.get(url)).json()
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_all_stages_run_and_are_ready_when_it_is_entered(tmp_path):
+    seen = []
+    async with local(tmp_path, seen) as running:
+        assert [child.name for child in running.processes] == ["talker-0", "codec-0", "gateway-0"]
+        assert all(alive(child.pid) for child in running.processes)
+        assert await environment_of(running.gateway_url)
+        assert {event.name for event in seen if isinstance(event, Ready)} == {"talker-0", "codec-0", "gateway-0"}
+        pids = [child.pid for child in running.processes]
+    assert not any(map(alive, pids))
+
+
+async def test_the_gateway_drains_first_then_talkers_then_codecs(tmp_path):
+    pipeline = a_pipeline(talker=TalkerSpec(replicas=2), codec=CodecSpec(replicas=2))
+    async with local(tmp_path, pipeline=pipeline):
+        pass
+    words = (tmp_path / "history").read_text().splitlines()
+    drains = [line.split("-")[0] for line in words if line.endswith("drained")]
+    assert drains == ["gateway", "talker", "talker", "codec", "codec"]
+    assert words.index("gateway-0 drained") < words.index("talker-0 term")
+    assert max(words.index(f"talker-{n} drained") for n in (0, 1)) < words.index("codec-0 term")
+
+
+async def test_a_stage_that_dies_is_started_again_at_its_address_and_that_is_said(tmp_path):
+    seen = []
+    async with local(tmp_path, seen) as running:
+        talker = running.processes[0]
+        first, url = talker.pid, talker.url
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: sum(isinstance(e, Ready) and e.name == "talker-0" for e in seen) == 2, "ready again")
+        assert talker.pid != first
+        assert talker.url == url
+        assert talker.restarts == 1
+        assert await environment_of(url)
+    assert [event for event in seen if isinstance(event, Exited)] == [Exited("talker-0", -signal.SIGKILL, 0.0)]
+
+
+async def test_restarts_back_off():
+    assert [restart_delay(crashes) for crashes in (1, 2, 3, 4, 5)] == [0, 1, 2, 4, 8]
+    assert restart_delay(50) == 30
+
+
+async def test_a_stage_that_cannot_start_fails_with_its_own_words_and_takes_the_others_along(tmp_path):
+    seen = []
+    pipeline = local(tmp_path, seen, talker="fail")
+    with pytest.raises(StageFailed, match=r"(?s)talker-0 could not start \(exit code 3\).*no checkpoint in bundled"):
+        await pipeline.__aenter__()
+    assert all(child.pid is None for child in pipeline.processes)
+    assert not [event for event in seen if isinstance(event, Exited)], "what never was ready is not restarted"
+
+
+async def test_a_stage_that_never_gets_ready_fails_in_time(tmp_path):
+    with pytest.raises(StageFailed, match=r"(?s)codec-0 .*loading the model.*not ready within 1 s"):
+        await local(tmp_path, codec="silent", start_timeout=1).__aenter__()
+
+
+async def test_a_stage_that_will_not_leave_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("syrinx_operator.local.KILL_SECONDS", 0.2)
+    seen = []
+    pipeline = local(tmp_path, seen, codec="deaf")
+    async with pipeline:
+        pid = pipeline.processes[1].pid
+        pipeline.processes[1].drain_seconds = 0
+    assert not alive(pid)
+    assert [event.code for event in seen if isinstance(event, Stopped) and event.name == "codec-0"] == [-signal.SIGKILL]
+
+
+async def test_leaving_while_a_model_loads_leaves_nothing(tmp_path):
+    pipeline = local(tmp_path, codec="silent")
+    entering = asyncio.create_task(pipeline.__aenter__())
+    await until(lambda: len(pipeline.processes) == 3 and all(child.pid for child in pipeline.processes), "all started")
+    pids = [child.pid for child in pipeline.processes]
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert not any(map(alive, pids))
+
+
+async def test_logs_are_events_and_files(tmp_path):
+    seen = []
+    async with local(tmp_path, seen):
+        await until(lambda: Log("codec-0", "not the announcement") in seen, "logs")
+    assert Log("codec-0", "loading the model") in seen
+    assert sorted((tmp_path / "codec-0.log").read_text().splitlines()) == ["loading the model", "not the announcement"]
+
+
+async def test_stages_compute_on_one_thread_and_get_redis_from_the_resource_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
+    monkeypatch.setenv("REDIS_PASSWORD", "old")
+    monkeypatch.setenv("SECRET", "new")
+    connector = ConnectorSpec(url="redis://127.0.0.1:1/3", password_env="SECRET")
+    async with local(tmp_path, pipeline=a_pipeline(connector=connector)) as running:
+        environment = await environment_of(running.gateway_url)
+    assert environment["REDIS_URL"] == "redis://127.0.0.1:1/3"
+    assert environment["REDIS_PASSWORD"] == "new"
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "1"
+    for config in tmp_path.glob("*.json"):
+        assert b"new" not in config.read_bytes()
+    assert "REDIS_PASSWORD" not in stage_environment(os.environ)
+
+
+async def test_a_password_that_is_not_there_is_asked_for_by_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("SECRET", raising=False)
+    connector = ConnectorSpec(url="redis://127.0.0.1:1", password_env="SECRET")
+    with pytest.raises(LocalError, match="SECRET is not set"):
+        await local(tmp_path, pipeline=a_pipeline(connector=connector)).__aenter__()
+
+
+async def test_the_managed_redis_comes_back_at_its_address_when_it_dies(tmp_path):
+    import redis.asyncio
+
+    seen = []
+    async with local(tmp_path, seen, pipeline=a_pipeline(connector=ConnectorSpec(managed=True))) as running:
+        environment = await environment_of(running.gateway_url)
+        address = {"url": environment["REDIS_URL"], "password": environment["REDIS_PASSWORD"]}
+        async with redis.asyncio.from_url(**address) as client:
+            os.kill((await client.info("server"))["process_id"], signal.SIGKILL)
+        await until(lambda: sum(isinstance(e, Ready) and e.name == "redis" for e in seen) == 2, "redis again")
+        async with redis.asyncio.from_url(**address) as client:
+            pid = (await client.info("server"))["process_id"]
+    assert not alive(pid)
+
+
+def test_nothing_outlives_a_kill_9(tmp_path):
+    script = textwrap.dedent(
+        """
+        import asyncio, sys
+        sys.path.insert(0, {unit!r})
+        from pathlib import Path
+        from test_local import ConnectorSpec, a_pipeline, local
+
+        async def main():
+            async with local(Path({tmp!r}), pipeline=a_pipeline(connector=ConnectorSpec(managed=True))) as running:
+                import httpx, json
+                environment = httpx.get(running.gateway_url).json()
+                import redis
+                server = redis.Redis.from_url(environment["REDIS_URL"], password=environment["REDIS_PASSWORD"])
+                pids = [child.pid for child in running.processes] + [server.info("server")["process_id"]]
+                print(json.dumps(pids), flush=True)
+                await asyncio.sleep(60)
+
+        asyncio.run(main())
+        """
+    ).format(unit=str(Path(__file__).parent), tmp=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pids = json.loads(process.stdout.readline())
+    assert len(pids) == 4
+    assert all(map(alive, pids))
+    process.kill()
+    process.wait(DEADLINE)
+    process.stdout.close()
+    end = time.monotonic() + DEADLINE
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not any(map(alive, pids))
+
+
+def test_exit_codes_in_words():
+    assert exit_words(3) == "exit code 3"
+    assert exit_words(-11) == "killed by SIGSEGV"
+    assert exit_words(-200) == "killed by signal 200"
+
+
+def test_a_running_pipeline_is_found_while_it_serves_and_its_name_is_taken(tmp_path):
+    with claim(tmp_path, "demo") as slot:
+        assert find(tmp_path) == [], "not before it serves"
+        slot.announce("http://127.0.0.1:1234")
+        assert [(found.name, found.url, found.pid) for found in find(tmp_path)] == [
+            ("demo", "http://127.0.0.1:1234", os.getpid())
+        ]
+        message = f"named demo is up already: process {os.getpid()} serves http://127.0.0.1:1234"
+        with pytest.raises(AlreadyUp, match=message), claim(tmp_path, "demo"):
+            pass
+        with claim(tmp_path, "other"):
+            pass
+    assert find(tmp_path) == []
+
+
+def test_what_a_killed_process_left_behind_is_not_a_running_pipeline(tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from syrinx_operator.running import claim\n"
+        f"with claim(Path({str(tmp_path)!r}), 'demo') as slot:\n"
+        "    slot.announce('http://127.0.0.1:1234'); print('up', flush=True); sys.stdin.read()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    assert len(find(tmp_path)) == 1
+    process.kill()
+    process.communicate()
+    assert "1234" in (tmp_path / "demo" / "up.json").read_text()
+    assert find(tmp_path) == []
+    with claim(tmp_path, "demo"):
+        pass
