@@ -1,0 +1,358 @@
+"""The public API through a real HTTP server, with the stages' part played by a script."""
+
+import asyncio
+import base64
+import io
+import json
+import time
+import wave
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from openai import APIStatusError, AsyncOpenAI
+
+from support.gateway import DEADLINE, Gateway, Script, gateway, tone, until
+from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.keys import StreamKind
+from syrinx_stages.contract.messages import End, EndReason
+from syrinx_stages.contract.settings import GatewaySettings
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Gateway]:
+    async with gateway() as it:
+        yield it
+
+
+@pytest.fixture
+async def openai(running: Gateway) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def pcm_of(data: bytes) -> bytes:
+    with wave.open(io.BytesIO(data)) as file:
+        assert (file.getnchannels(), file.getframerate()) == (1, SAMPLE_RATE)
+        return file.readframes(10**7)
+
+
+def events(body: bytes) -> list[dict]:
+    blocks = body.decode().split("\n\n")
+    assert blocks.pop() == ""
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+# The official client ---------------------------------------------------------------------------------------------
+
+
+async def test_the_official_client_gets_a_whole_file(openai: AsyncOpenAI, running: Gateway):
+    answer = await openai.audio.speech.create(model="syrinx-us", voice="us", input="Hello.", response_format="wav")
+    assert pcm_of(answer.content) == tone(10)
+    [request] = running.stages.seen
+    assert (request.text, request.voice, request.live) == ("Hello.", "us", False)
+
+
+async def test_the_official_client_hears_a_stream_while_it_is_made(openai: AsyncOpenAI, running: Gateway):
+    running.stages.script = script = Script(pause_after=4)
+    call = openai.audio.speech.with_streaming_response.create(
+        model="syrinx-us", voice="us", input="Hello.", response_format="pcm", stream_format="audio"
+    )
+    heard = b""
+    async with call as answer:
+        async for data in answer.iter_bytes():
+            heard += data
+            if len(heard) == len(tone(4)):
+                script.go.set()
+    assert heard == tone(10)
+    assert script.go.is_set()
+
+
+async def test_the_official_client_reads_an_error(openai: AsyncOpenAI):
+    with pytest.raises(APIStatusError) as caught:
+        await openai.audio.speech.create(model="syrinx-us", voice="alloy", input="Hello.")
+    assert caught.value.status_code == 400
+    assert caught.value.body["param"] == "voice"
+    assert "accepted: us, us_f, us_m, gb" in caught.value.body["message"]
+    assert caught.value.request_id
+
+
+async def test_the_official_client_lists_models(openai: AsyncOpenAI):
+    assert [model.id async for model in await openai.models.list()] == ["syrinx-us"]
+    assert (await openai.models.retrieve("syrinx-us")).owned_by == "syrinx"
+    with pytest.raises(APIStatusError) as caught:
+        await openai.models.retrieve("tts-1")
+    assert caught.value.status_code == 404
+
+
+# Whole files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus", "pcm"])
+async def test_every_format_holds_the_speech(running: Gateway, form: str):
+    answer = await running.say(response_format=form, seed=7)
+    assert answer.status_code == 200
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert answer.headers["x-seed"] == "7"
+    assert answer.headers["x-finish-reason"] == "stop"
+    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(10 * FRAME_SECONDS)
+    assert answer.headers["x-request-id"] == running.stages.seen[0].id
+    expected = np.frombuffer(tone(10), "<i2").astype(float)
+    if form == "pcm":
+        samples = np.frombuffer(answer.content, "<i2")
+    else:
+        samples, rate = soundfile.read(io.BytesIO(answer.content), dtype="int16")
+        assert rate == SAMPLE_RATE
+    assert np.corrcoef(expected, samples.astype(float))[0, 1] > 0.99
+
+
+async def test_speed_changes_the_length(running: Gateway):
+    answer = await running.say(speed=2.0)
+    assert len(pcm_of(answer.content)) == len(tone(5))
+    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(5 * FRAME_SECONDS)
+
+
+async def test_reaching_max_new_tokens_is_said(running: Gateway):
+    running.stages.script = Script(end=End(EndReason.LENGTH))
+    assert (await running.say(max_new_tokens=10)).headers["x-finish-reason"] == "length"
+    assert running.stages.seen[0].max_frames == 10
+
+
+# Streams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "audio"}])
+async def test_a_raw_wav_stream_is_playable(running: Gateway, fields: dict):
+    answer = await running.say(**fields)
+    assert "content-length" not in answer.headers
+    assert answer.headers["content-type"] == "audio/wav"
+    assert pcm_of(answer.content) == tone(10)
+    assert running.stages.seen[0].live
+
+
+async def test_events_carry_the_audio_and_the_usage(running: Gateway):
+    answer = await running.say(stream_format="sse", response_format="pcm", input="The old teacher.")
+    *deltas, done = events(answer.content)
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert {delta["type"] for delta in deltas} == {"speech.audio.delta"}
+    assert b"".join(base64.b64decode(delta["audio"]) for delta in deltas) == tone(10)
+    assert done["type"] == "speech.audio.done"
+    assert done["usage"]["output_tokens"] == 10
+    assert done["usage"]["total_tokens"] == 10 + done["usage"]["input_tokens"] > 12
+
+
+async def test_events_of_a_wav_make_a_wav(running: Gateway):
+    *deltas, _ = events((await running.say(stream_format="sse", response_format="wav")).content)
+    assert pcm_of(b"".join(base64.b64decode(delta["audio"]) for delta in deltas)) == tone(10)
+
+
+async def test_the_talker_is_told_how_far_the_client_has_been_served(running: Gateway):
+    running.stages.script = script = Script(pause_after=6)
+
+    def played() -> int:
+        stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYED)
+        return stream.last.frames if stream else -1
+
+    async with running.http.stream("POST", "/v1/audio/speech", json={"input": "Hi.", "stream": True}):
+        await until(lambda: running.stages.seen and played() == 6, "six frames were played")
+        script.go.set()
+
+
+async def test_many_streams_do_not_mix(running: Gateway):
+    answers = await asyncio.gather(*(running.say(stream=True, response_format="pcm", seed=n) for n in range(30)))
+    assert all(answer.content == tone(10) for answer in answers)
+    assert {answer.headers["x-seed"] for answer in answers} == {str(n) for n in range(30)}
+
+
+# Failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stage_that_blames_a_field_makes_a_400(running: Gateway, stream: bool):
+    running.stages.script = Script(frames=0, end=End(EndReason.ERROR, "input: is too long", "input"))
+    answer = await running.say(stream=stream)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "input"
+    assert answer.json()["error"]["message"] == "input: is too long"
+    assert answer.headers["x-request-id"] == running.stages.seen[0].id
+
+
+@pytest.mark.parametrize(("frames", "stream"), [(0, True), (0, False), (4, False)])
+async def test_a_stage_that_fails_before_anything_was_sent_makes_a_500(running: Gateway, frames: int, stream: bool):
+    running.stages.script = Script(frames=frames, end=End(EndReason.ERROR, "gave up"))
+    answer = await running.say(stream=stream)
+    assert answer.status_code == 500
+    assert answer.json()["error"] == {
+        "message": "gave up",
+        "type": "server_error",
+        "param": None,
+        "code": "internal_error",
+    }
+
+
+async def test_a_raw_stream_that_fails_half_way_is_cut_off(running: Gateway):
+    running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
+    with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+        await running.say(stream=True)
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="error"), "counted")
+
+
+async def test_an_event_stream_that_fails_half_way_says_so(running: Gateway):
+    running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
+    *_, last = events((await running.say(stream_format="sse")).content)
+    assert last["type"] == "speech.audio.error"
+    assert last["error"]["message"] == "gave up"
+
+
+async def test_no_audio_at_all_is_a_failure(running: Gateway):
+    running.stages.script = Script(frames=0)
+    answer = await running.say(stream=True)
+    assert answer.status_code == 500
+    assert "before its first frame" in answer.json()["error"]["message"]
+
+
+async def test_stages_that_fall_silent_end_the_request():
+    async with gateway(stall_seconds=0.2) as running:
+        running.stages.script = Script(frames=0, end=None)
+        answer = await running.say(stream=True)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stalled")
+        assert answer.headers["retry-after"]
+        running.stages.script = Script(frames=4, end=None)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await running.say(stream=True)
+        *_, last = events((await running.say(stream_format="sse")).content)
+        assert last["error"]["code"] == "stalled"
+
+
+# Clients that leave ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "sse"}, {}])
+@pytest.mark.parametrize("pause_after", [0, 4])
+async def test_a_client_that_leaves_frees_its_rows_within_100_ms(running: Gateway, fields: dict, pause_after: int):
+    running.stages.script = Script(pause_after=pause_after)
+    call = asyncio.create_task(running.say(**fields))
+    await until(lambda: running.stages.seen, "the request was claimed")
+    await until(lambda: running.stages.spoken.get(running.stages.seen[0].id, 0) == pause_after, "it was spoken")
+    left = time.monotonic()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await until(lambda: len(running.streams) == 0, "the request was released")
+    assert time.monotonic() - left < 0.1
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "count")
+
+
+# Admission and drain ---------------------------------------------------------------------------------------------
+
+
+async def test_a_full_queue_is_a_503_at_once():
+    async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
+        answer = await running.say()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_full")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
+
+
+async def test_drain_finishes_what_runs_and_refuses_the_rest(running: Gateway):
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    await until(lambda: running.stages.seen, "the request was claimed")
+    drain = asyncio.create_task(running.service.drain(DEADLINE))
+    await until(lambda: running.service.ready() == "draining", "the drain began")
+    refused = await running.say()
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert not drain.done()
+    script.go.set()
+    assert (await call).content == tone(10)
+    await drain
+    assert len(running.streams) == 0
+
+
+# Bad requests ----------------------------------------------------------------------------------------------------
+
+
+async def post(running: Gateway, body: bytes, content_type: str = "application/json") -> httpx.Response:
+    return await running.http.post("/v1/audio/speech", content=body, headers={"Content-Type": content_type})
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"", "application/json"),
+        (b"input=Hello", "application/x-www-form-urlencoded"),
+        (b'{"input": "a"}', "text/plain"),
+        (b'{"input": "\\ud800"}', "application/json"),
+        (b'{"input": "a", "temperature": NaN}', "application/json"),
+        (b'{"input": "a", "input": "b"}', "application/json"),
+        (b'{"input": "a", "\\ud800": 1}', "application/json"),
+        (b"\xff\xfe", "application/json"),
+        (b'{"input": "' + b"a" * 100_000 + b'"}', "application/json"),
+    ],
+)
+async def test_a_bad_body_is_a_400_and_the_service_goes_on(running: Gateway, body: bytes, content_type: str):
+    answer = await post(running, body, content_type)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1
+    assert (await running.say()).status_code == 200
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_200_mb_are_a_413(running: Gateway, announced: bool):
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(200):
+            yield bytes(2**20)
+
+    headers = {"Content-Type": "application/json", **({"Content-Length": str(200 * 2**20)} if announced else {})}
+    answer = await running.http.post("/v1/audio/speech", content=chunks(), headers=headers)
+    assert answer.status_code == 413
+    assert "24 MB" in answer.json()["error"]["message"]
+    assert (await running.say()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/audio/nothing", 404), ("GET", "/v1/audio/speech", 405), ("GET", "/v1/models/x/y", 404)],
+)
+async def test_errors_of_the_router_have_the_same_shape(running: Gateway, method: str, path: str, status: int):
+    answer = await running.http.request(method, path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_voices_are_listed(running: Gateway):
+    listed = (await running.http.get("/v1/audio/voices")).json()
+    assert listed["voices"] == ["us", "us_f", "us_m", "gb"]
+    assert (listed["default"], listed["languages"]) == ("us", ["auto", "english"])
+
+
+# Measures --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: Gateway):
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+    # The first four frames have been played by then: a listener would have waited.
+    await asyncio.sleep(4 * FRAME_SECONDS + 0.1)
+    script.go.set()
+    await call
+    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    assert running.metric("syrinx_live_streams") == 0
+    for histogram in ("ttfa", "first_byte", "request"):
+        assert running.metric(f"syrinx_{histogram}_seconds_count", **served) == 1
+    assert 0 < running.metric("syrinx_first_byte_seconds_sum", **served) < 0.3
+    assert running.metric("syrinx_audio_seconds_total", **served) == pytest.approx(10 * FRAME_SECONDS)
+    assert running.metric("syrinx_underruns_total", **served) == 1
+    assert 0.05 < running.metric("syrinx_underrun_seconds_total", **served) < 0.5
+
+
+async def test_a_whole_file_has_no_time_to_first_audio(running: Gateway):
+    await running.say()
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
+    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+    assert running.metric("syrinx_request_seconds_count", **served) == 1
+    assert running.metric("syrinx_ttfa_seconds_count", **served) == 0

@@ -1,0 +1,169 @@
+"""A real gateway on a loopback port over the memory connector, and stages that follow a script."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import httpx
+import numpy as np
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from syrinx_stages.connector.base import Append, Claim, Gone
+from syrinx_stages.connector.memory import MemoryConnector
+from syrinx_stages.connector.memory_streams import MemoryStreams
+from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
+from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.gateway.api import create_app
+from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.runtime.metrics import Metrics
+
+DEADLINE = 10.0
+"""Seconds that anything may take here before the test fails."""
+
+
+def tone(frames: int) -> bytes:
+    """PCM of the first `frames` frames that the scripted stages speak."""
+    time = np.arange(frames * FRAME_SAMPLES) / SAMPLE_RATE
+    return (8000 * np.sin(2 * np.pi * 220 * time)).astype("<i2").tobytes()
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Waits until `condition()` is true, looking after every turn of the event loop."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
+        await asyncio.sleep(0.001)
+
+
+@dataclass
+class Script:
+    """What the stages do with a request."""
+
+    frames: int = 10
+    chunk: int = 2
+    end: End | None = field(default_factory=lambda: End(EndReason.STOP))
+    """None: fall silent."""
+    pause_after: int | None = None
+    """Waits for `go` once this many frames are out."""
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Stages:
+    """One talker that claims, and one codec that speaks the script."""
+
+    def __init__(self, streams: MemoryStreams) -> None:
+        self.script = Script()
+        self.seen: list[SpeechRequest] = []
+        self.references: list[bytes | None] = []
+        self.spoken: dict[str, int] = {}
+        """Frames written, by request."""
+        self.gone: dict[str, float] = {}
+        """When a request was found to be released, by request."""
+        self._connector = MemoryConnector(streams)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Stages":
+        self._spawn(self._talk())
+        self._spawn(self._decode())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
+            assert result is None or isinstance(result, asyncio.CancelledError), result
+        await self._connector.close()
+
+    def _spawn(self, work) -> None:
+        self._tasks.add(asyncio.create_task(work))
+
+    async def _talk(self) -> None:
+        consumer = self._connector.consumer(Group.TALKERS, "talker-0")
+        while True:
+            for claim in await consumer.claim(100):
+                await consumer.finish(claim.entry_id)
+
+    async def _decode(self) -> None:
+        consumer = self._connector.consumer(Group.CODECS, "codec-0")
+        while True:
+            for claim in await consumer.claim(100):
+                self.seen.append(claim.request)
+                self.references.append(await self._connector.reference(claim.request.id))
+                self._spawn(self._speak(claim, self.script))
+
+    async def _speak(self, claim: Claim, script: Script) -> None:
+        pcm, step = tone(script.frames), script.chunk * FRAME_SAMPLES * 2
+        frames = 0
+        for start in range(0, len(pcm), step):
+            if script.pause_after is not None and frames >= script.pause_after:
+                await script.go.wait()
+            frames = min(frames + script.chunk, script.frames)
+            first = {"talker": "talker-0", "codec": "codec-0"} if start == 0 else {}
+            if not await self._write(claim, Position(frames), Audio(pcm[start : start + step], **first)):
+                return
+            self.spoken[claim.request.id] = frames
+        if script.end is not None:
+            await self._write(claim, Position(frames, END_PART), script.end, finishes=claim.entry_id)
+
+    async def _write(self, claim: Claim, at: Position, entry: Audio | End, finishes: str | None = None) -> bool:
+        [outcome] = await self._connector.append([Append(claim.request.id, StreamKind.AUDIO, at, entry, finishes)])
+        if isinstance(outcome, Gone):
+            self.gone[claim.request.id] = time.monotonic()
+        return outcome is None
+
+
+@dataclass
+class Gateway:
+    """A running gateway and what is behind it."""
+
+    url: str
+    service: GatewayService
+    stages: Stages
+    streams: MemoryStreams
+    registry: CollectorRegistry
+    http: httpx.AsyncClient
+
+    async def say(self, **fields: object) -> httpx.Response:
+        """One request, its answer read to the end."""
+        return await self.http.post("/v1/audio/speech", json={"input": "Hello.", **fields})
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample's value; 0 if it is not there yet."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+@contextlib.asynccontextmanager
+async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIterator[Gateway]:
+    """Runs one with the bundled checkpoint's description."""
+    streams, registry = MemoryStreams(), CollectorRegistry()
+    defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
+    connector = MemoryConnector(streams)
+    service = GatewayService(StageConfig(**{**defaults, **config}), connector, Metrics(registry), stall_seconds)
+    await service.start()
+    try:
+        async with _serve(create_app(service)) as url, Stages(streams) as stages:
+            async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
+                yield Gateway(url, service, stages, streams, registry, http)
+            await service.drain(DEADLINE)
+    finally:
+        await service.close()
+        await connector.close()
+    assert len(streams) == 0, "a request left something behind"
+
+
+@contextlib.asynccontextmanager
+async def _serve(app) -> AsyncIterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off"))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
