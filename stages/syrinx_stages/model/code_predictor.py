@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import CODE_GROUPS, CodePredictorConfig
-from .layers import DecoderLayer, Linear, Packed, RMSNorm, Rotary, Slot, run_layers
+from .layers import DecoderStack, Linear, Packed, Slot
 
 Draw = Callable[[Tensor, int], Tensor]
 """(logits [rows, codebook_size], group 1 to 15) to codes [rows] (int64)."""
@@ -39,15 +39,12 @@ class CodeEmbeddings(Packed):
         return F.embedding_bag(codes + self.offsets, self.weight.flatten(0, 1), mode="sum")
 
 
-class PredictorModel(nn.Module):
+class PredictorModel(DecoderStack):
     """The decoder stack and the code embeddings, under their official names."""
 
     def __init__(self, config: CodePredictorConfig, talker_width: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        super().__init__(config, positions=CODE_GROUPS)
         self.embeddings = CodeEmbeddings(config.vocab_size, talker_width)
-        self.rotary = Rotary(config.head_size, config.rope_theta, CODE_GROUPS)
 
 
 class CodePredictor(nn.Module):
@@ -85,7 +82,7 @@ class CodePredictor(nn.Module):
         """One position of every row: embedding [rows, talker width] to normalised states [cache rows, hidden]."""
         if embedding.shape[0] < cache.shape[1]:
             # A lone row is run twice: matrix kernels sum two rows as any number of them, but one row differently.
-            embedding = embedding.repeat(2, 1)
+            embedding = torch.cat((embedding, embedding))
         config, end = self.config, position + 1
         heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
 
@@ -97,6 +94,4 @@ class CodePredictor(nn.Module):
             queries = qkv[:, :heads].view(-1, kv_heads, heads // kv_heads, size)
             return F.scaled_dot_product_attention(queries, keys, values).flatten(1)
 
-        cos, sin = self.model.rotary.at(slice(position, end))
-        x = run_layers(self.model.layers, self.small_to_mtp_projection(embedding), cos, sin, attend)  # type: ignore[arg-type]
-        return self.model.norm(x)  # type: ignore[no-any-return]
+        return self.model.run(self.small_to_mtp_projection(embedding), slice(position, end), attend)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .code_predictor import CodePredictor, Draw
 from .config import TalkerConfig
 from .kv_cache import KVCache
-from .layers import DecoderLayer, Linear, RMSNorm, Rotary, run_layers
+from .layers import DecoderStack, Linear
 
 
 class TextProjection(nn.Module):
@@ -40,16 +40,13 @@ class Embedding(nn.Module):
         return F.embedding(ids, self.weight)
 
 
-class TalkerModel(nn.Module):
+class TalkerModel(DecoderStack):
     """The decoder stack and the embeddings, under their official names."""
 
     def __init__(self, config: TalkerConfig) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        super().__init__(config, positions=config.max_position_embeddings)
         self.codec_embedding = Embedding(config.vocab_size, config.hidden_size)
         self.text_embedding = Embedding(config.text_vocab_size, config.text_hidden_size)
-        self.rotary = Rotary(config.head_size, config.rope_theta, config.max_position_embeddings)
 
 
 class Talker(nn.Module):
@@ -118,10 +115,7 @@ class Talker(nn.Module):
             attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
             return attended[0].transpose(0, 1).flatten(1)
 
-        cos, sin = self.model.rotary.at(slice(0, length))
-        x = run_layers(self.model.layers, embeds, cos, sin, attend)  # type: ignore[arg-type]
-        result: Tensor = self.model.norm(x[-1:])[0]
-        return result
+        return self.model.run(embeds, slice(0, length), attend)[-1]
 
     def decode(self, embeds: Tensor, caches: Sequence[KVCache]) -> Tensor:
         """Appends one position to each request: inputs [rows, hidden_size] to states of the same shape.
@@ -152,11 +146,8 @@ class Talker(nn.Module):
         index = torch.tensor(positions, device=embeds.device)
         if rows == 1:
             # A lone row is run twice: matrix kernels sum two rows as any number of them, but one row differently.
-            embeds, index = embeds.repeat(2, 1), index.repeat(2)
-        cos, sin = self.model.rotary.at(index)
-        x = run_layers(self.model.layers, embeds, cos, sin, attend)  # type: ignore[arg-type]
-        result: Tensor = self.model.norm(x)[:rows]
-        return result
+            embeds, index = torch.cat((embeds, embeds)), index.repeat(2)
+        return self.model.run(embeds, index, attend)[:rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """States [rows, hidden_size] to logits [rows, vocab_size] over code 0, EOS and the ids sampling suppresses."""
