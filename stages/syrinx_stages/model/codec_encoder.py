@@ -1,0 +1,93 @@
+"""Reference audio to codes: the encoder half of the 12 Hz speech tokenizer, which is transformers' Mimi."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from .config import CheckpointError
+
+if TYPE_CHECKING:
+    from .config import SpeechTokenizerConfig
+
+_PREFIX = "encoder."
+_DECODING_HALF = ("decoder", "decoder_transformer", "upsample")
+"""Mimi's modules that encoding does not use; a speech tokenizer has no weights for them."""
+
+
+class CodecEncoder(nn.Module):
+    """Mimi's encoder and quantizer."""
+
+    def __init__(self, mimi: Any, quantizers: int, frame_samples: int) -> None:
+        super().__init__()
+        self.mimi = mimi
+        self.quantizers, self.frame_samples = quantizers, frame_samples
+
+    @torch.no_grad()
+    def encode(self, samples: Tensor) -> Tensor:
+        """Codes [ceil(N / frame_samples), quantizers] long of mono samples [N] in -1..1 at 24 kHz.
+
+        Raises ValueError if there are none.
+        """
+        if samples.ndim != 1 or not len(samples):
+            raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least 1")
+        weight = next(self.mimi.parameters())
+        encoded = self.mimi.encode(samples.to(weight)[None, None], num_quantizers=self.quantizers)
+        codes: Tensor = encoded.audio_codes
+        return codes[0, :, : -(-len(samples) // self.frame_samples)].T.contiguous()
+
+
+def load_codec_encoder(
+    directory: Path, config: SpeechTokenizerConfig, device: torch.device | str, dtype: torch.dtype
+) -> CodecEncoder:
+    """The encoder from the tensors `encoder.*` of `directory`/model.safetensors, a speech tokenizer's.
+
+    Raises ImportError where transformers is not installed, `CheckpointError` for a config it does not take, a missing
+    or unexpected tensor, a wrong shape or an unreadable file.
+    """
+    try:
+        transformers: Any = import_module("transformers")
+        logging: Any = import_module("transformers.utils.logging")
+    except ImportError as error:
+        raise ImportError("cloning a voice needs transformers: pip install 'syrinx[clone]'") from error
+    path = directory / "model.safetensors"
+    if not config.encoder_config:
+        raise CheckpointError(f"{directory / 'config.json'}: encoder_config: missing, but encoding audio needs it")
+    tensors = _tensors(path)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # It would warn that the decoding half has no weights.
+    try:
+        settings = transformers.MimiConfig(**config.encoder_config)
+        # The official package (transformers 4.57) attends to the whole reference; newer ones would keep to this window.
+        settings.sliding_window = settings.max_position_embeddings
+        mimi, report = transformers.MimiModel.from_pretrained(
+            None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
+        )
+    except Exception as error:  # Whatever a library of many versions raises for a config or shape it does not take.
+        raise CheckpointError(f"{path}: encoder: {error}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    if missing := [name for name in report["missing_keys"] if not name.startswith(_DECODING_HALF)]:
+        raise CheckpointError(f"{path}: tensor encoder.{min(missing)} is missing ({len(missing)} in all)")
+    if unexpected := report["unexpected_keys"]:
+        raise CheckpointError(f"{path}: tensor encoder.{min(unexpected)} is unexpected ({len(unexpected)} in all)")
+    for name, _ in list(mimi.named_children()):
+        if name in _DECODING_HALF:
+            setattr(mimi, name, None)
+    encoder = CodecEncoder(mimi, config.encoder_valid_num_quantizers, config.encode_downsample_rate)
+    return encoder.eval().requires_grad_(False).to(device)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors under `encoder.`, without that prefix."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if name.startswith(_PREFIX)]  # noqa: SIM118 (it is no mapping)
+            return {name.removeprefix(_PREFIX): file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from None

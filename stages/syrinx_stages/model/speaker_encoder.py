@@ -1,0 +1,184 @@
+"""Reference audio to a speaker's x-vector: a mel spectrogram and the ECAPA-TDNN of Base checkpoints.
+
+Parameter names are the official checkpoint's without its `speaker_encoder.` root (QwenLM/Qwen3-TTS).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..contract.audio import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    from .config import SpeakerEncoderConfig
+
+FFT = 1024
+HOP = 256
+LEAST_SAMPLES = 9_600
+"""0.4 s: less says too little of a voice (and the widest convolution needs more frames than it reaches over)."""
+
+
+def _mel_to_hertz(mel: np.ndarray) -> np.ndarray:
+    """Slaney's scale: linear to 1 kHz (15 mel), then 27 steps to each factor of 6.4."""
+    return np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
+
+
+@lru_cache(maxsize=2)
+def mel_filters(bands: int) -> Tensor:
+    """[bands, FFT / 2 + 1] triangles of equal area from 0 Hz to the Nyquist frequency, even on Slaney's scale.
+
+    Auditory Toolbox (Slaney, 1998), as librosa's default filterbank.
+    """
+    top = 15 + 27 * np.log(SAMPLE_RATE / 2 / 1000) / np.log(6.4)
+    edges = _mel_to_hertz(np.linspace(0, top, bands + 2))
+    bins = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
+    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
+    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
+    area = 2 / (edges[2:] - edges[:-2])
+    return torch.from_numpy((np.maximum(0, np.minimum(rising, falling)) * area[:, None]).astype(np.float32))
+
+
+def mel_spectrogram(samples: Tensor, bands: int) -> Tensor:
+    """Natural logarithm of mel magnitudes [N // HOP, bands] of samples [N] at 24 kHz."""
+    edge = (FFT - HOP) // 2
+    padded = F.pad(samples.float()[None], (edge, edge), mode="reflect")[0]
+    window = torch.hann_window(FFT, device=samples.device)
+    spectrum = torch.stft(padded, FFT, HOP, window=window, center=False, return_complex=True)
+    magnitude = torch.sqrt(torch.view_as_real(spectrum).square().sum(-1) + 1e-9)
+    return (mel_filters(bands).to(samples.device) @ magnitude).clamp(min=1e-5).log().T
+
+
+def _conv(inputs: int, outputs: int, taps: int = 1, dilation: int = 1) -> nn.Conv1d:
+    return nn.Conv1d(inputs, outputs, taps, dilation=dilation, padding="same", padding_mode="reflect")
+
+
+class TimeDelay(nn.Module):
+    """A convolution and ReLU: [B, inputs, T] to [B, outputs, T]."""
+
+    def __init__(self, inputs: int, outputs: int, taps: int = 1, dilation: int = 1) -> None:
+        super().__init__()
+        self.conv = _conv(inputs, outputs, taps, dilation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, inputs, T]."""
+        return F.relu(self.conv(x))
+
+
+class Res2Net(nn.Module):
+    """Groups of channels, each but the first convolved with the one before added (https://arxiv.org/abs/1904.01169)."""
+
+    def __init__(self, channels: int, groups: int, taps: int, dilation: int) -> None:
+        super().__init__()
+        width = channels // groups
+        self.blocks = nn.ModuleList([TimeDelay(width, width, taps, dilation) for _ in range(groups - 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, channels, T]."""
+        first, *rest = x.chunk(len(self.blocks) + 1, dim=1)
+        parts = [first]
+        for block, part in zip(self.blocks, rest, strict=True):
+            parts.append(block(part if len(parts) == 1 else part + parts[-1]))
+        return torch.cat(parts, 1)
+
+
+class SqueezeExcitation(nn.Module):
+    """Scales each channel by a gate of all channels' means (https://arxiv.org/abs/1709.01507)."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(channels, squeezed)
+        self.conv2 = _conv(squeezed, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, channels, T]."""
+        return x * torch.sigmoid(self.conv2(F.relu(self.conv1(x.mean(2, keepdim=True)))))
+
+
+class SERes2NetBlock(nn.Module):
+    """[B, channels, T] to the same shape, with a residual connection."""
+
+    def __init__(self, inputs: int, channels: int, groups: int, squeezed: int, taps: int, dilation: int) -> None:
+        super().__init__()
+        self.tdnn1 = TimeDelay(inputs, channels)
+        self.res2net_block = Res2Net(channels, groups, taps, dilation)
+        self.tdnn2 = TimeDelay(channels, channels)
+        self.se_block = SqueezeExcitation(channels, squeezed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, inputs, T]."""
+        out: Tensor = self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
+        return out + x
+
+
+def _statistics(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted mean and standard deviation [B, channels, 1] over time."""
+    mean = (weight * x).sum(2, keepdim=True)
+    variance = (weight * (x - mean).square()).sum(2, keepdim=True)
+    return mean, variance.clamp(min=1e-12).sqrt()
+
+
+class AttentiveStatistics(nn.Module):
+    """Mean and deviation over time, weighted by attention per channel: [B, channels, T] to [B, 2 channels, 1]."""
+
+    def __init__(self, channels: int, hidden: int) -> None:
+        super().__init__()
+        self.tdnn = TimeDelay(3 * channels, hidden)
+        self.conv = _conv(hidden, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, channels, T]."""
+        mean, deviation = _statistics(x, torch.full_like(x[:, :1], 1 / x.shape[2]))
+        context = torch.cat((x, mean.expand_as(x), deviation.expand_as(x)), 1)
+        attention = self.conv(torch.tanh(self.tdnn(context))).softmax(2)
+        return torch.cat(_statistics(x, attention), 1)
+
+
+class SpeakerEncoder(nn.Module):
+    """ECAPA-TDNN (https://arxiv.org/abs/2005.07143)."""
+
+    def __init__(self, config: SpeakerEncoderConfig) -> None:
+        super().__init__()
+        self.bands = config.mel_dim
+        channels, taps, dilations = config.enc_channels, config.enc_kernel_sizes, config.enc_dilations
+        self.blocks = nn.ModuleList([TimeDelay(config.mel_dim, channels[0], taps[0], dilations[0])])
+        for i in range(1, len(channels) - 1):
+            self.blocks.append(
+                SERes2NetBlock(
+                    channels[i - 1],
+                    channels[i],
+                    config.enc_res2net_scale,
+                    config.enc_se_channels,
+                    taps[i],
+                    dilations[i],
+                )
+            )
+        self.mfa = TimeDelay(channels[-1], channels[-1], taps[-1], dilations[-1])
+        self.asp = AttentiveStatistics(channels[-1], config.enc_attention_channels)
+        self.fc = _conv(2 * channels[-1], config.enc_dim)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """mel: [B, T, bands]; returns [B, enc_dim]."""
+        x = mel.transpose(1, 2)
+        outputs = []
+        for block in self.blocks:
+            x = block(x)
+            outputs.append(x)
+        pooled = self.asp(self.mfa(torch.cat(outputs[1:], 1)))
+        out: Tensor = self.fc(pooled)
+        return out.squeeze(2)
+
+    @torch.no_grad()
+    def embed(self, samples: Tensor) -> Tensor:
+        """The x-vector [enc_dim] of mono samples [N] in -1..1 at 24 kHz. Raises ValueError under `LEAST_SAMPLES`."""
+        if samples.ndim != 1 or len(samples) < LEAST_SAMPLES:
+            raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least {LEAST_SAMPLES}")
+        weight = self.fc.weight
+        mel = mel_spectrogram(samples.to(weight.device), self.bands)
+        out: Tensor = self(mel[None].to(weight.dtype))
+        return out[0]

@@ -1,0 +1,119 @@
+"""The codec decoder against records of the official package (`tests/fixtures/official/make_codec.py`)."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import syrinx_stages
+from syrinx_stages.model.checkpoint import load_module
+from syrinx_stages.model.codec_decoder import CodecDecoder, check_codes
+from syrinx_stages.model.codec_layers import CausalTransposedConv
+from syrinx_stages.model.codec_state import StateLayout
+from syrinx_stages.model.config import read_speech_tokenizer_config
+
+OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
+VOICE = Path(syrinx_stages.__file__).parent / "voice"
+FRAME = 1920
+
+
+def load(directory: Path) -> CodecDecoder:
+    decoder = CodecDecoder(read_speech_tokenizer_config(directory).decoder_config)
+    load_module(decoder, directory / "speech_tokenizer", "decoder")
+    return decoder.eval()
+
+
+def decode(decoder: CodecDecoder, codes: Tensor) -> Tensor:
+    rows, frames, _ = codes.shape
+    return decoder(codes, torch.full((rows,), frames), decoder.new_state(rows))[0]
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Tensor]:
+    return load_file(OFFICIAL / "expected.safetensors")
+
+
+@pytest.fixture(scope="module")
+def decoder() -> CodecDecoder:
+    return load(OFFICIAL)
+
+
+def test_waveform_is_the_official_one(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
+    pcm = decode(decoder, expected["decoder.codes"])
+    assert pcm.shape == (2, 60 * FRAME)
+    assert pcm.abs().max() == 1  # The record clips here and there, so clipping is compared too.
+    assert relative_error(pcm[:, : 2 * FRAME], expected["decoder.pcm.first"]) < 1e-4
+    assert relative_error(pcm[:, -4 * FRAME :], expected["decoder.pcm.last"]) < 1e-4
+
+
+def test_the_bundled_voice_sounds_as_the_official_decoder_plays_it(expected: dict[str, Tensor]) -> None:
+    pcm = decode(load(VOICE), expected["voice.codes"])
+    assert relative_error(pcm[:, -4 * FRAME :], expected["voice.pcm.last"]) < 1e-5
+
+
+def test_every_tensor_of_the_checkpoint_is_heard(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
+    codes = expected["decoder.codes"][:1, :3]
+    before = decode(decoder, codes)
+    weights = {name: tensor.clone() for name, tensor in decoder.state_dict().items()}
+    unheard = set()
+    for name, tensor in weights.items():
+        decoder.load_state_dict(weights | {name: 1.5 * tensor + 0.1})
+        if torch.equal(decode(decoder, codes), before):
+            unheard.add(name)
+    decoder.load_state_dict(weights)
+    assert torch.equal(decode(decoder, codes), before)
+    # The encoder's projections are in the decoder's part of the file.
+    assert unheard == {"quantizer.rvq_first.input_proj.weight", "quantizer.rvq_rest.input_proj.weight"}
+
+
+def test_unused_codebook_entries_do_not_divide_by_zero(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
+    weights = {name: tensor.clone() for name, tensor in decoder.state_dict().items()}
+    book = "quantizer.rvq_first.vq.layers.0._codebook."
+    unused = {book + name: torch.zeros_like(weights[book + name]) for name in ("cluster_usage", "embedding_sum")}
+    decoder.load_state_dict(weights | unused)
+    pcm = decode(decoder, expected["decoder.codes"][:, :2])
+    decoder.load_state_dict(weights)
+    assert pcm.isfinite().all()
+
+
+@pytest.mark.parametrize(("value", "place"), [(-1, (0, 1, 15)), (32, (1, 0, 0)), (3000, (1, 2, 7))])
+def test_codes_outside_the_codebook_are_named_before_any_lookup(
+    decoder: CodecDecoder, value: int, place: tuple[int, int, int]
+) -> None:
+    codes = torch.zeros(2, 3, 16, dtype=torch.long)
+    codes[place] = value
+    message = f"codes: {value} in row {place[0]}, frame {place[1]}, quantizer {place[2]} is not in 0..31"
+    with pytest.raises(ValueError, match=message):
+        decode(decoder, codes)
+    with pytest.raises(ValueError, match=message):
+        check_codes(codes, 32)
+
+
+@pytest.mark.parametrize("shape", [(3, 16), (2, 0, 16), (2, 3, 15), (1, 3, 16)])
+def test_codes_of_a_wrong_shape_are_refused(decoder: CodecDecoder, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"codes: shape .* must be \[2, frames, 16\]"):
+        decoder(torch.zeros(shape, dtype=torch.long), torch.ones(2, dtype=torch.long), decoder.new_state(2))
+
+
+@pytest.mark.parametrize("lengths", [[1, 4], [-1, 1], [1]])
+def test_impossible_lengths_are_refused(decoder: CodecDecoder, lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match="lengths: "):
+        decoder(torch.zeros(2, 3, 16, dtype=torch.long), torch.tensor(lengths), decoder.new_state(2))
+
+
+def test_a_kernel_that_would_overlap_further_is_refused() -> None:
+    with pytest.raises(ValueError, match="kernel 9 must be the stride 3 or twice it"):
+        CausalTransposedConv(StateLayout(), 4, 4, 9, 3)
+
+
+def test_half_precision_is_close(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
+    half = load(OFFICIAL).to(torch.bfloat16)
+    codes = expected["decoder.codes"][:, :4]
+    assert half.new_state(1).data.dtype == torch.bfloat16
+    assert relative_error(decode(half, codes).float(), decode(decoder, codes)) < 0.2

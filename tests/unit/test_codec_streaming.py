@@ -1,0 +1,137 @@
+"""Streaming: samples depend on nothing but the request's own codes. Not nearly: bit for bit, on one CPU thread."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import syrinx_stages
+from syrinx_stages.model.checkpoint import load_module
+from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.config import read_speech_tokenizer_config
+
+OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
+VOICE = Path(syrinx_stages.__file__).parent / "voice"
+FRAME = 1920
+SPEECHES, FRAMES = 4, 40
+"""More frames than the fixture's attention window, which is 24."""
+
+
+def load(directory: Path) -> CodecDecoder:
+    decoder = CodecDecoder(read_speech_tokenizer_config(directory).decoder_config)
+    load_module(decoder, directory / "speech_tokenizer", "decoder")
+    return decoder.eval()
+
+
+def decode(decoder: CodecDecoder, codes: Tensor, chunks: list[int]) -> Tensor:
+    """Decodes the requests of a batch together in calls of `chunks` frames, then the rest in one."""
+    state, parts, start = decoder.new_state(codes.shape[0]), [], 0
+    for size in [*chunks, codes.shape[1]]:
+        part = codes[:, start : start + size]
+        if not part.shape[1]:
+            break
+        pcm, state = decoder(part, torch.full((codes.shape[0],), part.shape[1]), state)
+        parts.append(pcm)
+        start += size
+    return torch.cat(parts, 1)
+
+
+def random_codes(rows: int, frames: int, size: int, seed: int) -> Tensor:
+    return torch.randint(0, size, (rows, frames, 16), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def decoder() -> CodecDecoder:
+    return load(OFFICIAL)
+
+
+@pytest.fixture(scope="module")
+def codes() -> Tensor:
+    return random_codes(SPEECHES, FRAMES, 32, seed=0)
+
+
+@pytest.fixture(scope="module")
+def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
+    """Each speech decoded alone, in one call."""
+    return torch.cat([decode(decoder, speech[None], []) for speech in codes])
+
+
+@settings(max_examples=15, deadline=None)
+@given(chunks=st.lists(st.integers(1, 30), max_size=40))
+def test_any_chunking_gives_the_same_samples(
+    decoder: CodecDecoder, codes: Tensor, whole: Tensor, chunks: list[int]
+) -> None:
+    assert torch.equal(decode(decoder, codes[:1], chunks), whole[:1])
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_requests_of_all_ages_share_batches_without_touching_each_other(
+    decoder: CodecDecoder, codes: Tensor, whole: Tensor, data: st.DataObject
+) -> None:
+    """An arena of slots; each call takes some requests, in any order, with any lengths, padding and a spare row."""
+    arena = decoder.new_state(SPEECHES + 1)
+    arena.data.normal_()  # What earlier requests left behind; a reset must clear it.
+    arena.position.fill_(77)
+    slots = data.draw(st.permutations(range(SPEECHES + 1)))
+    *own, scratch = slots
+    arena.reset_(torch.tensor(own))
+    done = [0] * SPEECHES
+    heard: list[list[Tensor]] = [[] for _ in range(SPEECHES)]
+    while min(done) < FRAMES:
+        waiting = [speech for speech in range(SPEECHES) if done[speech] < FRAMES]
+        rows = data.draw(st.lists(st.sampled_from(waiting), unique=True, min_size=1))
+        fresh = [data.draw(st.integers(1, min(25, FRAMES - done[row]))) for row in rows]
+        spare = data.draw(st.integers(0, 1))
+        batch = torch.full((len(rows) + spare, max(fresh) + data.draw(st.integers(0, 2)), 16), 31)
+        for index, (row, count) in enumerate(zip(rows, fresh, strict=True)):
+            batch[index, :count] = codes[row, done[row] : done[row] + count]
+        used = torch.tensor([own[row] for row in rows] + [scratch] * spare)
+        pcm, state = decoder(batch, torch.tensor(fresh + [1] * spare), arena.gather(used))
+        arena.scatter_(used, state)
+        for index, (row, count) in enumerate(zip(rows, fresh, strict=True)):
+            heard[row].append(pcm[index, : count * FRAME])
+            done[row] += count
+            assert arena.position[own[row]] == done[row]
+    for speech in range(SPEECHES):
+        assert torch.equal(torch.cat(heard[speech]), whole[speech])
+
+
+def test_the_given_state_and_rows_of_length_zero_stay_as_they_were(decoder: CodecDecoder, codes: Tensor) -> None:
+    _, state = decoder(codes[:2, :5], torch.tensor([5, 3]), decoder.new_state(2))
+    data, position = state.data.clone(), state.position.clone()
+    _, after = decoder(codes[:2, 5:9], torch.tensor([4, 0]), state)
+    assert torch.equal(state.data, data) and torch.equal(state.position, position)
+    assert torch.equal(after.data[1], data[1]) and after.position.tolist() == [9, 3]
+    assert not torch.equal(after.data[0], data[0])
+
+
+def test_a_reset_slot_is_a_fresh_request_and_its_neighbours_are_not(decoder: CodecDecoder, codes: Tensor) -> None:
+    arena = decoder.new_state(3)
+    _, state = decoder(codes[:3, :6], torch.tensor([6, 6, 6]), arena)
+    arena.scatter_(torch.tensor([2, 0, 1]), state)
+    arena.reset_(torch.tensor([0]))
+    fresh = decoder.new_state(1)
+    assert torch.equal(arena.data[:1], fresh.data) and arena.position.tolist() == [0, 6, 6]
+    assert torch.equal(arena.gather(torch.tensor([2, 1])).data, state.data[[0, 2]])
+
+
+def test_the_bundled_voice_past_its_window_and_in_a_batch() -> None:
+    decoder = load(VOICE)
+    codes = random_codes(3, 150, 256, seed=1)
+    alone = decode(decoder, codes[:1], [])
+    assert torch.equal(decode(decoder, codes[:1], [2, 2, 4, 8, 12, 1, 1, 5, 70]), alone)
+    assert torch.equal(decode(decoder, codes, [2, 4, 8, 12, 60])[:1], alone)
+
+
+def test_loading_new_weights_is_heard_at_once(decoder: CodecDecoder, codes: Tensor) -> None:
+    """Tables made of the weights at first use must not outlive them."""
+    other = load(OFFICIAL)
+    before = decode(other, codes[:1, :2], [])
+    other.load_state_dict({name: tensor * 1.1 for name, tensor in decoder.state_dict().items()})
+    assert not torch.equal(decode(other, codes[:1, :2], []), before)
+    other.load_state_dict(decoder.state_dict())
+    assert torch.equal(decode(other, codes[:1, :2], []), before)
