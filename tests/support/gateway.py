@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import json
+import shutil
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -21,6 +24,7 @@ from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.api import create_app
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.runtime.metrics import Metrics
 
 DEADLINE = 10.0
@@ -138,6 +142,18 @@ class Gateway:
         return self.registry.get_sample_value(name, labels) or 0.0
 
 
+def base_checkpoint(directory: Path) -> str:
+    """What a gateway reads of a Base checkpoint: the bundled voice's configs and tokenizer, made Base."""
+    bundled = checkpoint_directory("bundled")
+    shutil.copytree(bundled, directory, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+    config = json.loads((bundled / "config.json").read_text())
+    hidden = config["talker_config"]["hidden_size"]
+    config |= {"tts_model_type": "base", "speaker_encoder_config": {"enc_dim": hidden}}
+    config["talker_config"]["spk_id"] = config["talker_config"]["spk_is_dialect"] = None
+    (directory / "config.json").write_text(json.dumps(config))
+    return str(directory)
+
+
 @contextlib.asynccontextmanager
 async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIterator[Gateway]:
     """Runs one with the bundled checkpoint's description."""
@@ -147,7 +163,7 @@ async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIte
     service = GatewayService(StageConfig(**{**defaults, **config}), connector, Metrics(registry), stall_seconds)
     await service.start()
     try:
-        async with _serve(create_app(service)) as url, Stages(streams) as stages:
+        async with serve(create_app(service)) as url, Stages(streams) as stages:
             async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
                 yield Gateway(url, service, stages, streams, registry, http)
             await service.drain(DEADLINE)
@@ -158,7 +174,8 @@ async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
-async def _serve(app) -> AsyncIterator[str]:
+async def serve(app) -> AsyncIterator[str]:
+    """Runs an application on a free loopback port."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off"))
     task = asyncio.create_task(server.serve(sockets=[listener]))

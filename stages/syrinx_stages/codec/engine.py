@@ -20,11 +20,11 @@ class CodecEngine:
     All methods but `split` are called from one thread.
     """
 
-    def __init__(self, decoder: CodecDecoder, groups: int, codebook_size: int, max_resident: int) -> None:
+    def __init__(self, decoder: CodecDecoder, max_resident: int) -> None:
         self._decoder = decoder.eval()
         self._device = next(decoder.parameters()).device
-        self._groups = groups
-        self._codebook_size = codebook_size
+        self._groups = decoder.config.num_quantizers
+        self._codebook_size = decoder.config.codebook_size
         # One slot more than requests: padded rows work there.
         self._scratch = max_resident
         self._arena = decoder.new_state(max_resident + 1)

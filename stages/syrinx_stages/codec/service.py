@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
-from syrinx_stages.connector.base import Append, Claim, StreamEntry
+from syrinx_stages.connector.base import Append, Claim, Connector, StreamEntry
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.keys import END_PART, START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
-from syrinx_stages.contract.settings import CodecSettings
-from syrinx_stages.runtime.metrics import row_bucket
+from syrinx_stages.contract.settings import CodecSettings, StageConfig
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.runtime.device import prepare
+from syrinx_stages.runtime.metrics import Metrics, row_bucket
+from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -40,10 +43,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     reads = StreamKind.CODES
     writes = StreamKind.AUDIO
 
-    async def admit(self, claim: Claim) -> None:
+    async def admit(self, claim: Claim, begun: bool) -> None:
         """Opens a row; its frames follow from the codes stream, from the first one on."""
         request = claim.request
-        last = await self.connector.last_position(request.id, self.writes)
+        last = await self.connector.last_position(request.id, self.writes) if begun else OPENED
         if last is None or last.part == END_PART:
             await self.ownership.finish(request.id)
             self.drop(request.id)
@@ -89,7 +92,9 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             frames = self.engine.split(codes)
         except ValueError as error:
             log.error("request %s: bad codes entry: %s", row.id, error)
-            self.end(row.id, row.emitted, End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}"))
+            self.end(
+                row.id, row.emitted, End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
+            )
             return 0
         row.codes.extend(frames)
         row.pending = len(row.codes)
@@ -157,3 +162,14 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         self.metrics[m.CODEC_CALLS].labels(str(rows), str(call.frames), call.result).inc()
         self.metrics[m.PADDED_FRAMES].inc(call.shape[0] * call.shape[1] - rows * call.frames)
         self.metrics[m.FRAMES].labels(self.stage).inc(rows * call.frames)
+
+
+def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[CodecService, None]:
+    """The codec of a process; it has no public application."""
+
+    def load() -> CodecEngine:
+        checkpoint = Checkpoint(config.model, prepare(config.device))
+        return CodecEngine(checkpoint.load_codec_decoder(), config.max_resident)
+
+    live = Live(config.codec, config.settings_generation, config.max_resident)
+    return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None

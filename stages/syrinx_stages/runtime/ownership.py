@@ -19,14 +19,15 @@ RETRY_SECONDS = 0.5
 class Ownership:
     """Claims up to `capacity` requests and keeps them until `give_up`, `finished`, or somebody else has them.
 
-    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours.
+    `admit` is called once for every claim, and told whether another replica may have begun to serve it; `lost` with
+    the id of a request that is no longer ours.
     """
 
     def __init__(
         self,
         consumer: Consumer,
         capacity: int,
-        admit: Callable[[Claim], None],
+        admit: Callable[[Claim, bool], None],
         lost: Callable[[str], None],
         takeovers: Counter,
     ) -> None:
@@ -96,9 +97,9 @@ class Ownership:
         self.claims.clear()
         await self._consumer.close()
 
-    def _take(self, claim: Claim) -> None:
+    def _take(self, claim: Claim, begun: bool) -> None:
         self.claims[claim.request.id] = claim
-        self._admit(claim)
+        self._admit(claim, begun)
 
     async def _claim_loop(self) -> None:
         while self._claiming:
@@ -115,7 +116,7 @@ class Ownership:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for claim in claims:
-                self._take(claim)
+                self._take(claim, begun=False)
 
     async def _keep_loop(self) -> None:
         while True:
@@ -125,7 +126,7 @@ class Ownership:
                     for claim in await self._consumer.take_over(self.free):
                         if claim.request.id not in self.claims:
                             self._takeovers.inc()
-                            self._take(claim)
+                            self._take(claim, begun=True)
             except ConnectorError as error:
                 log.warning("cannot refresh claims: %s", error)
             await asyncio.sleep(REFRESH_SECONDS)

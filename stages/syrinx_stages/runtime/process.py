@@ -23,6 +23,7 @@ from syrinx_stages.connector.base import Connector
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, load_config
+from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Stage, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
@@ -37,13 +38,15 @@ Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]
 
 
 def run(stage: str, build: Build) -> int:
-    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.<stage> CONFIG.json`. Returns the exit status."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO"))
+    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`. Returns the status."""
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO")
+    )
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         config = _config(stage, sys.argv[1:])
         return asyncio.run(_serve(stage, config, build))
-    except (StartError, SettingsError) as error:
+    except (StartError, SettingsError, CheckpointError) as error:
         print(f"syrinx {stage}: {error}", file=sys.stderr)
         return 1
 
@@ -68,7 +71,9 @@ def redis_url(environment: dict[str, str]) -> str:
     parts = urlsplit(url)
     if not password or parts.password:
         return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}"))
+    return urlunsplit(
+        parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}")
+    )
 
 
 class _Server(uvicorn.Server):

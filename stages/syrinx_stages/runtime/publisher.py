@@ -84,14 +84,14 @@ class Publisher:
             self._drained.set()
 
     async def _write(self, batch: list[Append]) -> None:
-        while batch:
+        """Until Redis answers. What arrived although its reply was lost is refused now; then the lease runs out."""
+        while True:
             started = time.perf_counter()
             try:
                 outcomes = await self._connector.append(batch)
             except ConnectorError as error:
                 log.warning("cannot write %d entries, will try again: %s", len(batch), error)
                 await asyncio.sleep(RETRY_SECONDS)
-                batch = await self._unwritten(batch)
                 continue
             self._seconds.observe(time.perf_counter() - started)
             for append, outcome in zip(batch, outcomes, strict=True):
@@ -100,17 +100,3 @@ class Publisher:
                 else:
                     self._refused(append, outcome)
             return
-
-    async def _unwritten(self, batch: list[Append]) -> list[Append]:
-        """What is left of a batch whose reply was lost: an entry of ours that arrived must not refuse its own copy."""
-        left = []
-        for append in batch:
-            try:
-                last = await self._connector.last_position(append.request_id, append.kind)
-            except ConnectorError:
-                return batch
-            if last is not None and last >= append.position:
-                self._written(append)
-            else:
-                left.append(append)
-        return left

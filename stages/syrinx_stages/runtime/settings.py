@@ -33,7 +33,9 @@ class Live(Generic[S]):
         """Puts an update in force and returns the settings. Raises `SettingsError`; then nothing has changed."""
         generation = self.generation + 1 if update.generation is None else update.generation
         if generation < self.generation:
-            raise SettingsError(f"generation {generation} is older than {self.generation}, which is in force", status=409)
+            raise SettingsError(
+                f"generation {generation} is older than {self.generation}, which is in force", status=409
+            )
         merged = {**msgspec.structs.asdict(self.current), **update.settings}
         try:
             settings = msgspec.convert(merged, type(self.current))

@@ -25,7 +25,7 @@ from syrinx_stages.connector.base import (
     Superseded,
 )
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.keys import END_PART, START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.errors import RequestError
@@ -74,7 +74,7 @@ class Worker(ABC, Generic[R, S, E]):
         live: Live[S],
         metrics: Metrics,
     ) -> None:
-        self.live = live
+        self.live: Live[S] = live
         self.replica = replica
         self.connector = connector
         self.metrics = metrics
@@ -98,15 +98,16 @@ class Worker(ABC, Generic[R, S, E]):
             self._lost,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
-        self.publisher = Publisher(
-            connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage)
-        )
+        self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
 
     # What a stage adds -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def admit(self, claim: Claim) -> None:
-        """Makes a claimed request a row. Raises `RequestError` if it cannot be served."""
+    async def admit(self, claim: Claim, begun: bool) -> None:
+        """Makes a claimed request a row; `begun`: another replica may have written some of it.
+
+        Raises `RequestError` if it cannot be served.
+        """
 
     @abstractmethod
     def on_entry(self, event: StreamEntry) -> None:
@@ -178,18 +179,18 @@ class Worker(ABC, Generic[R, S, E]):
         """This very claim is still held."""
         return self.ownership.claims.get(claim.request.id) is claim
 
-    def _claimed(self, claim: Claim) -> None:
+    def _claimed(self, claim: Claim, begun: bool) -> None:
         waited = max(0.0, time.time() - claim.request.accepted_at)
         self.metrics[m.CLAIM_WAIT].labels(self.stage).observe(waited)
         self._count_rows()
-        self.spawn(self._admit(claim))
+        self.spawn(self._admit(claim, begun))
 
-    async def _admit(self, claim: Claim) -> None:
+    async def _admit(self, claim: Claim, begun: bool) -> None:
         request_id = claim.request.id
         try:
             if claim.deliveries > MAX_DELIVERIES:
                 raise RequestError(f"gave up: {MAX_DELIVERIES} {self.stage} replicas failed while they served it")
-            await self.admit(claim)
+            await self.admit(claim, begun)
         except RequestError as error:
             await self.fail(claim, str(error), error.param)
         except ConnectorError as error:
@@ -287,5 +288,3 @@ class Worker(ABC, Generic[R, S, E]):
             return function(*args, **kwargs)
 
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, job)
-
-

@@ -15,7 +15,9 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.keys import REFERENCE, START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, Played, Reference
-from syrinx_stages.contract.settings import TalkerSettings
+from syrinx_stages.contract.settings import StageConfig, TalkerSettings
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.runtime.device import prepare
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
@@ -66,12 +68,12 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         await super().close()
         await asyncio.to_thread(self._prepare_thread.shutdown)
 
-    async def admit(self, claim: Claim) -> None:
+    async def admit(self, claim: Claim, begun: bool) -> None:
         """Prepares a request (tokens, reference audio) off the engine's thread and queues it for prefill."""
         request = claim.request
         frames: list[bytes] = []
         played: Position | None = None
-        if claim.deliveries > 1:
+        if begun:
             entries = await self.connector.history(request.id, self.writes)
             if not entries or any(isinstance(item.entry, End) for item in entries):
                 await self.ownership.finish(request.id)
@@ -191,3 +193,13 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         talker = self.replica if row.id in self._unsigned else ""
         self._unsigned.discard(row.id)
         return Append(row.id, self.writes, Position(row.produced), Codes(codes, talker))
+
+
+def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[TalkerService, None]:
+    """The talker of a process; it has no public application."""
+
+    def load() -> TalkerEngine:
+        return TalkerEngine(Checkpoint(config.model, prepare(config.device)))
+
+    live = Live(config.talker, config.settings_generation, config.max_resident)
+    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None

@@ -1,0 +1,240 @@
+"""Talker and codec together, with the bundled voice: what a listener gets, whatever happens to the stages."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
+from syrinx_stages.connector.base import Append, Claim
+from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_BYTES, FRAME_SECONDS
+from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Codes, EndReason, Sampling
+from syrinx_stages.runtime.settings import Update
+from syrinx_stages.runtime.worker import Worker
+
+NEIGHBOURS = (
+    "Her brother opened a broken window for his friends.",
+    "A young doctor painted the garden gate.",
+    "Our captain described a silver watch at the station.",
+    "The farmer repaired seven green apples before breakfast.",
+    "My neighbour watched the wooden boat in the city.",
+    "The quiet student carried the morning paper after the storm.",
+    "A young doctor bought an empty box.",
+)
+
+
+async def until(condition: object, what: str) -> None:
+    """Waits until `condition()` is true, looking after every turn of the event loop."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
+        await asyncio.sleep(0.002)
+
+
+def change(worker: Worker, **settings: object) -> None:
+    worker.live.apply(Update(settings))
+    worker.settings_changed()
+
+
+async def test_text_becomes_speech_in_the_chunks_of_the_ramp() -> None:
+    async with pipeline() as stages:
+        heard = await speak(stages.connector(), request("a"))
+    samples = np.frombuffer(heard.pcm, "<i2")
+    assert heard.end.reason is EndReason.STOP
+    assert len(heard.pcm) == heard.chunks[-1] * FRAME_BYTES
+    assert 1.0 < heard.chunks[-1] * FRAME_SECONDS < 5.0
+    assert np.abs(samples).max() > 20 * AUDIBLE_PEAK
+    assert heard.chunks[:4] == [2, 4, 8, 16]
+    assert (heard.talkers, heard.codecs) == (["talker-0"], ["codec-0"])
+
+
+@pytest.mark.parametrize("neighbours", [1, 2, 7])
+async def test_the_same_seed_sounds_the_same_whatever_else_is_in_the_batch(neighbours: int) -> None:
+    async with pipeline() as stages:
+        alone = await speak(stages.connector(), request("a"))
+        others = [request(f"n{index}", text) for index, text in enumerate(NEIGHBOURS[:neighbours])]
+        together = await asyncio.gather(*(speak(stages.connector(), item) for item in [*others, request("a")]))
+    assert together[-1].pcm == alone.pcm
+    assert len({heard.pcm for heard in together}) == neighbours + 1
+
+
+async def test_another_seed_sounds_different() -> None:
+    async with pipeline() as stages:
+        first = await speak(stages.connector(), request("a", seed=1))
+        second = await speak(stages.connector(), request("b", seed=2))
+    assert first.pcm != second.pcm
+
+
+async def test_settings_change_while_streams_play_and_nobody_hears_it() -> None:
+    requests = [request(f"n{index}", text) for index, text in enumerate(NEIGHBOURS)]
+    async with pipeline() as stages:
+        calm = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
+    async with pipeline() as stages:
+        talker, codec = stages.workers
+        tasks = [asyncio.create_task(speak(stages.connector(), item)) for item in requests]
+        for turn in range(8):
+            progress = talker.metrics.registry.get_sample_value
+            target = 25.0 * turn
+            await until(lambda: (progress("syrinx_frames_total", {"stage": "talker"}) or 0) >= target, "frames")  # noqa: B023
+            change(talker, max_num_seqs=(1, 3, 8, 2)[turn % 4], lead_limit_seconds=(8.0, 20.0)[turn % 2])
+            change(codec, max_num_seqs=(8, 2, 5)[turn % 3], chunk_ramp=[(1, 3), (4,), (2, 2, 4, 8, 12)][turn % 3])
+            change(codec, capture_pairs=[[(1, 4), (2, 4), (4, 16)], [], [(16, 16)]][turn % 3])
+        changed = await asyncio.gather(*tasks)
+        calls = codec.metrics.registry.get_sample_value
+        assert calls("syrinx_codec_padded_frames_total") > 0
+        assert calls("syrinx_settings_generation", {"stage": "codec"}) == 17
+    assert [heard.pcm for heard in changed] == [heard.pcm for heard in calm]
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_a_replica_dies_and_another_goes_on_at_the_next_frame(stage: str) -> None:
+    text = "The old teacher carried seven green apples before breakfast and described two heavy bags."
+    async with pipeline() as stages:
+        undisturbed = await speak(stages.connector(), request("a", text))
+    async with pipeline() as stages:
+        ticket = await submit(stages.connector(), request("a", text))
+        await listen(stages.connector(), "a", until_frames=8)
+        await stages.kill(next(worker for worker in stages.workers if worker.stage == stage))
+        await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
+        heard = await listen(stages.connector(), "a")
+        await stages.connector().release(ticket)
+    assert heard.end.reason is EndReason.STOP
+    assert heard.pcm == undisturbed.pcm
+    assert (heard.talkers if stage == "talker" else heard.codecs)[-1] == f"{stage}-1"
+
+
+async def test_a_request_whose_replicas_die_three_times_fails_with_a_reason() -> None:
+    stages = Pipeline(lease_seconds=0.05)
+    try:
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        for attempt in range(3):
+            # A replica that claims and never says anything again.
+            consumer = stages.connector().consumer(Group.TALKERS, f"dead-{attempt}")
+            claims: list[Claim] = []
+            while not claims:
+                claims = [*await consumer.take_over(1)] or [*await consumer.claim(1)]
+        await stages.talker()
+        await stages.codec()
+        heard = await listen(connector, "a")
+    finally:
+        await stages.close()
+    assert heard.end.reason is EndReason.ERROR
+    assert "gave up" in heard.end.message
+
+
+async def test_a_client_that_leaves_frees_its_rows_at_once() -> None:
+    async with pipeline() as stages:
+        connector = stages.connector()
+        ticket = await submit(connector, request("a", "The old teacher. " * 30))
+        await listen(connector, "a", until_frames=4)
+        released = time.monotonic()
+        await connector.release(ticket)
+        await until(lambda: not any(worker.ownership.claims for worker in stages.workers), "rows are free")
+        assert time.monotonic() - released < 0.1
+        assert (await speak(connector, request("b"))).end.reason is EndReason.STOP
+
+
+async def test_a_stream_waits_for_a_listener_who_is_too_far_behind() -> None:
+    stages = Pipeline()
+    try:
+        await stages.talker(lead_limit_seconds=1.0)
+        await stages.codec(chunk_ramp=(1,))
+        connector = stages.connector()
+        await submit(connector, request("a", "The old teacher carried seven green apples before breakfast."))
+        await listen(connector, "a", until_frames=12)
+        talker = stages.workers[0]
+        await until(
+            lambda: talker.metrics.registry.get_sample_value("syrinx_rows_running", {"stage": "talker"}) == 0, "idle"
+        )
+        produced = talker.rows["a"].produced
+        assert produced == 13, "the lead limit of 1 s is 12.5 frames"
+        await connector.played("a", 12)
+        await until(lambda: talker.rows["a"].produced > produced, "the talker goes on")
+    finally:
+        await stages.close()
+
+
+async def test_whole_file_requests_are_not_held_back() -> None:
+    stages = Pipeline()
+    try:
+        await stages.talker(lead_limit_seconds=0.1)
+        await stages.codec()
+        heard = await speak(stages.connector(), request("a", live=False))
+    finally:
+        await stages.close()
+    assert heard.end.reason is EndReason.STOP
+
+
+async def test_codes_that_the_codec_does_not_know_end_that_stream_alone() -> None:
+    stages = Pipeline()
+    try:
+        await stages.codec()
+        connector = stages.connector()
+        for name, codes in (("wild", [999] * 16), ("negative", [-1] * 16), ("torn", [1] * 7)):
+            await submit(connector, request(name))
+            entry = Codes(np.array(codes, "<i2").tobytes())
+            assert await connector.append([Append(name, StreamKind.CODES, Position(1), entry)]) == [None]
+            heard = await listen(connector, name)
+            assert heard.end.reason is EndReason.ERROR
+            assert "codes the codec cannot decode" in heard.end.message
+        await stages.talker()
+        assert (await speak(connector, request("good"))).end.reason is EndReason.STOP
+    finally:
+        await stages.close()
+
+
+async def test_greedy_and_length_are_honoured() -> None:
+    greedy = Sampling(temperature=0.0, residual_temperature=0.0)
+    async with pipeline() as stages:
+        first = await speak(stages.connector(), request("a", sampling=greedy, seed=1, max_frames=9))
+        second = await speak(stages.connector(), request("b", sampling=greedy, seed=2, max_frames=9))
+    assert first.pcm == second.pcm
+    assert first.chunks[-1] == 9
+    assert first.end.reason is EndReason.LENGTH
+
+
+async def test_drain_finishes_what_is_owned_and_claims_nothing_more() -> None:
+    async with pipeline() as stages:
+        talker = stages.workers[0]
+        tickets = [await submit(stages.connector(), request("a"))]
+        await listen(stages.connector(), "a", until_frames=2)
+        draining = asyncio.create_task(talker.drain(DEADLINE))
+        await asyncio.sleep(0)
+        assert talker.ready() == "draining"
+        tickets.append(await submit(stages.connector(), request("b")))
+        await draining
+        assert (await listen(stages.connector(), "a")).end.reason is EndReason.STOP
+        assert (await stages.connector().queue(Group.TALKERS)).length == 1
+        await stages.talker("talker-1")
+        assert (await listen(stages.connector(), "b")).end.reason is EndReason.STOP
+        for ticket in tickets:
+            await stages.connector().release(ticket)
+
+
+async def test_what_a_drain_cannot_finish_is_handed_over_at_once() -> None:
+    async with pipeline() as stages:
+        undisturbed = await speak(stages.connector(), request("a"))
+        await submit(stages.connector(), request("b", seed=request("a").seed))
+        await listen(stages.connector(), "b", until_frames=4)
+        talker = stages.workers.pop(0)
+        await talker.drain(0.0)
+        await talker.close()
+        successor = await stages.talker("talker-1")
+        heard = await listen(stages.connector(), "b")
+        claims = successor.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": "talker"})
+    assert heard.pcm == undisturbed.pcm
+    assert claims == 1
+
+
+async def test_every_stream_ends_once_and_nothing_stays_behind() -> None:
+    async with pipeline(talkers=2, codecs=2) as stages:
+        items = [request(f"r{index}", NEIGHBOURS[index % 7]) for index in range(10)]
+        heard = await asyncio.gather(*(speak(stages.connector(), item) for item in items))
+        await until(lambda: not any(worker.ownership.claims for worker in stages.workers), "rows are free")
+        assert all(not worker.rows for worker in stages.workers)
+    assert all(item.end.reason is EndReason.STOP for item in heard)
+    assert all(item.chunks == sorted(set(item.chunks)) for item in heard)
+    assert END_PART > 0

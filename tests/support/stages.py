@@ -1,0 +1,160 @@
+"""Talker and codec services within the test's process, over the memory connector, with the bundled voice."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import cache
+
+from prometheus_client import CollectorRegistry
+
+from syrinx_stages.codec.engine import CodecEngine
+from syrinx_stages.codec.service import CodecService
+from syrinx_stages.connector.base import Admission, Connector, Ticket
+from syrinx_stages.connector.memory import MemoryConnector
+from syrinx_stages.connector.memory_streams import MemoryStreams
+from syrinx_stages.contract.keys import START, StreamKind
+from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType
+from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.runtime import ownership
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.talker.engine import TalkerEngine
+from syrinx_stages.talker.service import TalkerService
+
+# Leases here are short, so that a test of a death does not wait for long; their refresh keeps pace.
+ownership.REFRESH_SECONDS = 0.05
+LEASE_SECONDS = 0.5
+
+DEADLINE = 30.0
+"""Seconds that anything may take here before the test fails."""
+
+bundled = cache(lambda: Checkpoint("bundled"))
+bundled_decoder = cache(lambda: bundled().load_codec_decoder())
+
+
+def request(name: str, text: str = "The old teacher found two heavy bags.", **fields: object) -> SpeechRequest:
+    """A request to the bundled voice; its seed follows from its name."""
+    defaults = {
+        "task_type": TaskType.CUSTOM_VOICE,
+        "voice": "us",
+        "seed": sum(name.encode()),
+        "accepted_at": time.time(),
+    }
+    return SpeechRequest(**{**defaults, "id": name, "text": text, **fields})
+
+
+@dataclass
+class Heard:
+    """What a gateway would have received."""
+
+    pcm: bytes = b""
+    chunks: list[int] = field(default_factory=list)
+    """Frames so far, at each entry."""
+    codecs: list[str] = field(default_factory=list)
+    talkers: list[str] = field(default_factory=list)
+    end: End | None = None
+
+
+class Pipeline:
+    """Any number of talkers and codecs on one hub of streams."""
+
+    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.streams = MemoryStreams(lease_seconds=lease_seconds)
+        self.workers: list[Worker] = []
+
+    def connector(self) -> MemoryConnector:
+        return MemoryConnector(self.streams)
+
+    async def talker(self, name: str = "talker-0", max_resident: int = 16, **settings: object) -> TalkerService:
+        live = Live(TalkerSettings(**settings), 1, max_resident)
+        return await self._start(
+            TalkerService(self.connector(), lambda: TalkerEngine(bundled()), name, max_resident, live, metrics())
+        )
+
+    async def codec(self, name: str = "codec-0", max_resident: int = 16, **settings: object) -> CodecService:
+        live = Live(CodecSettings(**settings), 1, max_resident)
+        return await self._start(
+            CodecService(
+                self.connector(),
+                lambda: CodecEngine(bundled_decoder(), max_resident),
+                name,
+                max_resident,
+                live,
+                metrics(),
+            )
+        )
+
+    async def _start(self, worker: Worker) -> Worker:
+        self.workers.append(worker)
+        await worker.start()
+        return worker
+
+    async def kill(self, worker: Worker) -> None:
+        """As kill -9 would: nothing is handed over, nothing is said."""
+        self.workers.remove(worker)
+        worker.ownership.claims.clear()
+        worker._closed = True
+        for task in [*worker._tasks, *worker.ownership._tasks, worker.publisher._task]:
+            task.cancel()
+        worker._engine_thread.shutdown()
+
+    async def close(self) -> None:
+        for worker in self.workers:
+            await worker.close()
+
+
+@contextlib.asynccontextmanager
+async def pipeline(talkers: int = 1, codecs: int = 1) -> AsyncIterator[Pipeline]:
+    """A pipeline with default settings."""
+    stages = Pipeline()
+    try:
+        for index in range(talkers):
+            await stages.talker(f"talker-{index}")
+        for index in range(codecs):
+            await stages.codec(f"codec-{index}")
+        yield stages
+    finally:
+        await stages.close()
+
+
+def metrics() -> Metrics:
+    return Metrics(CollectorRegistry())
+
+
+async def submit(connector: Connector, item: SpeechRequest, reference: bytes | None = None) -> Ticket:
+    return await connector.submit(item, Admission(100, 60.0), reference)
+
+
+async def listen(connector: Connector, request_id: str, until_frames: int | None = None) -> Heard:
+    """Reads a request's audio to its end, or until some frames have come."""
+    heard = Heard()
+    reader = connector.reader()
+    reader.watch(request_id, StreamKind.AUDIO, START)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                for event in await reader.read():
+                    if isinstance(event.entry, Audio):
+                        heard.pcm += event.entry.pcm
+                        heard.chunks.append(event.position.frames)
+                        heard.codecs += [event.entry.codec] * bool(event.entry.codec)
+                        heard.talkers += [event.entry.talker] * bool(event.entry.talker)
+                        if until_frames is not None and event.position.frames >= until_frames:
+                            return heard
+                    elif isinstance(event.entry, End):
+                        heard.end = event.entry
+                        return heard
+    finally:
+        await reader.close()
+
+
+async def speak(connector: Connector, item: SpeechRequest) -> Heard:
+    """One request from submit to end."""
+    ticket = await submit(connector, item)
+    heard = await listen(connector, item.id)
+    await connector.release(ticket)
+    return heard
