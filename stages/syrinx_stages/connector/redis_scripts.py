@@ -138,7 +138,7 @@ LAST = Script(
     """
 -- KEYS: a stream. Returns the last ID it ever held, or nil
 local pairs = redis.pcall('XINFO', 'STREAM', KEYS[1])
-if pairs.err then return string.find(pairs.err, 'no such key', 1, true) and false or pairs end
+if pairs.err then return not string.find(pairs.err, 'no such key', 1, true) and pairs end
 for i = 1, #pairs, 2 do
   if pairs[i] == 'last-generated-id' then return pairs[i + 1] end
 end

@@ -1,0 +1,171 @@
+"""One contract, two connectors: every test that takes `world` runs against both."""
+
+import asyncio
+import os
+import time
+import uuid
+
+import pytest
+from redis.asyncio import Redis
+
+from syrinx_stages.connector.base import Admission
+from syrinx_stages.connector.memory import MemoryConnector
+from syrinx_stages.connector.memory_streams import MemoryStreams
+from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.contract.keys import Group, Keys, StreamKind
+from syrinx_stages.contract.messages import SpeechRequest, TaskType
+
+DEADLINE = 20.0
+LEASE = 60.0
+"""Long: tests age claims instead of waiting."""
+
+
+class World:
+    """A pipeline's streams, and as many replicas of its stages as a test asks for."""
+
+    admission = Admission(max_queue=10_000, max_queue_seconds=60)
+
+    def __init__(self):
+        self.connectors = []
+
+    def connector(self):
+        self.connectors.append(self._connect())
+        return self.connectors[-1]
+
+    def replica(self, group, name):
+        """A consumer in a process of its own."""
+        return self.connector().consumer(group, name)
+
+    @staticmethod
+    def request(request_id="one", **fields):
+        return SpeechRequest(id=request_id, accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE, **fields)
+
+    async def submit(self, gateway, request_id="one"):
+        return await gateway.submit(self.request(request_id), self.admission)
+
+    async def submit_claimed(self, gateway, consumer, request_id="one"):
+        """Submits a request and has it claimed."""
+        ticket = await self.submit(gateway, request_id)
+        (claim,) = await consumer.claim(1)
+        return ticket, claim
+
+    async def close(self):
+        for connector in self.connectors:
+            await connector.close()
+
+
+class MemoryWorld(World):
+    """In one process."""
+
+    def __init__(self):
+        super().__init__()
+        self.hub = MemoryStreams(LEASE)
+
+    def _connect(self):
+        return MemoryConnector(self.hub)
+
+    async def age(self, group, owner, claim, seconds):
+        """A claim has been left alone for so long."""
+        self.hub._groups[group].pending[claim.entry_id].since -= seconds
+
+    async def expire(self, request_id):
+        """Nobody has written to the request for long."""
+        for kind in StreamKind:
+            self.hub._streams[request_id, kind].expires = time.monotonic()
+
+    async def left(self):
+        """What still exists besides the queue and the cancellations."""
+        return {"something"} if len(self.hub) else set()
+
+
+class RedisWorld(World):
+    """Over Redis."""
+
+    def __init__(self, url):
+        super().__init__()
+        self.url = url
+        self.keys = Keys(pipeline=f"test-{uuid.uuid4().hex}", generation="1")
+        self.raw = Redis.from_url(url, protocol=2)
+
+    def _connect(self):
+        return connect(self.url, self.keys, lease_seconds=LEASE)
+
+    async def age(self, group, owner, claim, seconds):
+        idle = round(1000 * seconds)
+        await self.raw.xclaim(self.keys.requests, group, owner, 0, [claim.entry_id], idle=idle, justid=True)
+
+    async def expire(self, request_id):
+        for kind in StreamKind:
+            await self.raw.delete(self.keys.stream(request_id, kind))
+        await self.raw.delete(self.keys.reference(request_id))
+
+    async def names(self):
+        return {key.decode() async for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
+
+    async def left(self):
+        assert await self.raw.xlen(self.keys.requests) == 0
+        for group in Group:
+            assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
+        return await self.names() - {self.keys.requests, self.keys.control}
+
+    async def close(self):
+        await super().close()
+        if names := await self.names():
+            await self.raw.delete(*names)
+        await self.raw.aclose()
+
+
+@pytest.fixture(scope="session")
+def redis_url():
+    """`REDIS_URL` if it is set, else a private server."""
+    if url := os.environ.get("REDIS_URL"):
+        yield url
+        return
+    with RedisServer() as server:
+        yield server.url_with_password
+
+
+@pytest.fixture
+async def redis_world(redis_url):
+    async with asyncio.timeout(DEADLINE):
+        world = RedisWorld(redis_url)
+        yield world
+        await world.close()
+
+
+@pytest.fixture
+def world_of():
+    """A world over a given Redis; the test closes it."""
+    return RedisWorld
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def world(request):
+    if request.param == "redis":
+        world = RedisWorld(request.getfixturevalue("redis_url"))
+    else:
+        world = MemoryWorld()
+    yield world
+    await world.close()
+
+
+@pytest.fixture(autouse=True)
+async def deadline():
+    """No test hangs."""
+    task = asyncio.current_task()
+    handle = asyncio.get_running_loop().call_later(DEADLINE, task.cancel)
+    yield
+    handle.cancel()
+
+
+@pytest.fixture
+def until():
+    """Waits for a condition, with a deadline."""
+
+    async def wait(condition):
+        async with asyncio.timeout(DEADLINE / 2):
+            while not await condition():
+                await asyncio.sleep(0.005)
+
+    return wait

@@ -1,0 +1,290 @@
+"""Who owns a request: each group once, kept by refreshing, taken over from the silent."""
+
+import asyncio
+
+import pytest
+
+from syrinx_stages.connector.base import MAX_DELIVERIES, Append, Superseded
+from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
+
+TALKERS, CODECS = Group.TALKERS, Group.CODECS
+
+
+def end(claim, kind=StreamKind.CODES, frames=1):
+    return Append(claim.request.id, kind, Position(frames, END_PART), End(EndReason.STOP), claim.entry_id)
+
+
+async def test_each_group_gets_every_request_once(world):
+    gateway = world.connector()
+    sent = {f"r{index}" for index in range(30)}
+    replicas = {group: [world.replica(group, f"{group}{index}") for index in range(3)] for group in Group}
+
+    async def serve(consumer):
+        got = []
+        while claims := await consumer.claim(4):
+            assert len(claims) <= 4
+            got += [claim.request.id for claim in claims]
+        return got
+
+    tasks = {group: [asyncio.create_task(serve(consumer)) for consumer in replicas[group]] for group in Group}
+    for request_id in sorted(sent):
+        await world.submit(gateway, request_id)
+    for group in Group:
+        got = [request_id for part in await asyncio.gather(*tasks[group]) for request_id in part]
+        assert sorted(got) == sorted(sent)
+
+
+async def test_a_claim_carries_the_whole_request_oldest_first(world):
+    gateway, talker = world.connector(), world.replica(TALKERS, "t")
+    requests = [world.request(f"r{index}", seed=index, voice="anna") for index in range(3)]
+    for request in requests:
+        await gateway.submit(request, world.admission)
+    claims = await talker.claim(2)
+    assert [claim.request for claim in claims] == requests[:2]
+    assert [claim.deliveries for claim in claims] == [1, 1]
+    assert [claim.request for claim in await talker.claim(2)] == requests[2:]
+
+
+async def test_requests_wait_for_a_replica_that_comes_later(world):
+    await world.submit(world.connector())
+    assert [claim.request.id for claim in await world.replica(CODECS, "late").claim(9)] == ["one"]
+
+
+async def test_a_quiet_second_claims_nothing(world):
+    started = asyncio.get_running_loop().time()
+    assert list(await world.replica(TALKERS, "t").claim(1)) == []
+    assert 0.9 < asyncio.get_running_loop().time() - started < 3
+
+
+async def test_a_fresh_claim_is_nobody_elses(world):
+    gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
+    _, claim = await world.submit_claimed(gateway, owner)
+    assert list(await other.take_over(9)) == []
+    assert list(await owner.take_over(9)) == []
+    assert list(await owner.refresh([claim.entry_id])) == []
+
+
+async def test_refreshing_keeps_a_claim(world):
+    gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
+    _, claim = await world.submit_claimed(gateway, owner)
+    for _ in range(3):
+        await world.age(TALKERS, "a", claim, 40)
+        assert list(await other.take_over(9)) == []
+        assert list(await owner.refresh([claim.entry_id])) == []
+
+
+async def test_a_silent_owner_is_replaced_and_stays_replaced(world):
+    gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
+    _, claim = await world.submit_claimed(gateway, owner)
+    await world.age(TALKERS, "a", claim, 61)
+    (taken,) = await other.take_over(9)
+    assert (taken.request, taken.entry_id, taken.deliveries) == (claim.request, claim.entry_id, 2)
+    assert list(await owner.refresh([claim.entry_id])) == [claim.entry_id], "a zombie must not steal it back"
+    assert list(await other.refresh([claim.entry_id])) == []
+
+
+async def test_one_of_many_takes_over(world):
+    gateway, owner = world.connector(), world.replica(TALKERS, "a")
+    _, claim = await world.submit_claimed(gateway, owner)
+    await world.age(TALKERS, "a", claim, 61)
+    others = [world.replica(TALKERS, f"b{index}") for index in range(4)]
+    taken = await asyncio.gather(*(other.take_over(9) for other in others))
+    assert sorted(len(claims) for claims in taken) == [0, 0, 0, 1]
+
+
+async def test_take_over_takes_no_more_than_asked(world):
+    gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
+    for index in range(5):
+        await world.submit(gateway, f"r{index}")
+    for claim in await owner.claim(5):
+        await world.age(TALKERS, "a", claim, 61)
+    assert len(await other.take_over(3)) == 3
+    assert len(await other.take_over(3)) == 2
+
+
+async def test_the_groups_own_a_request_independently(world):
+    gateway, talker, codec = world.connector(), world.replica(TALKERS, "t"), world.replica(CODECS, "c")
+    _, claim = await world.submit_claimed(gateway, talker)
+    (other,) = await codec.claim(1)
+    assert other.entry_id == claim.entry_id
+    await talker.finish(claim.entry_id)
+    assert list(await talker.refresh([claim.entry_id])) == [claim.entry_id]
+    assert list(await codec.refresh([other.entry_id])) == []
+
+
+async def test_deliveries_are_counted_up_to_the_limit_and_beyond(world):
+    gateway = world.connector()
+    _, claim = await world.submit_claimed(gateway, world.replica(TALKERS, "0"))
+    for life in range(1, MAX_DELIVERIES + 1):
+        await world.age(TALKERS, str(life - 1), claim, 61)
+        (claim,) = await world.replica(TALKERS, str(life)).take_over(1)
+        assert claim.deliveries == life + 1
+
+
+async def test_a_restarted_replica_finds_its_own_claims_at_once(world):
+    gateway = world.connector()
+    _, claim = await world.submit_claimed(gateway, world.replica(TALKERS, "stable"))
+    (again,) = await world.replica(TALKERS, "stable").take_over(9)
+    assert (again.entry_id, again.deliveries) == (claim.entry_id, 2)
+
+
+async def test_handing_over_is_at_once_and_not_counted(world):
+    gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
+    _, claim = await world.submit_claimed(gateway, owner)
+    await owner.hand_over([claim.entry_id])
+    (taken,) = await other.take_over(1)
+    assert (taken.entry_id, taken.deliveries) == (claim.entry_id, 1)
+    await owner.hand_over([claim.entry_id])
+    assert list(await other.refresh([claim.entry_id])) == [], "only an owner can hand over"
+
+
+async def test_finishing_with_the_end_is_one_act(world):
+    gateway, process = world.connector(), world.connector()
+    owner = process.consumer(TALKERS, "a")
+    _, claim = await world.submit_claimed(gateway, owner)
+    assert await process.append([end(claim)]) == [None]
+    assert list(await owner.refresh([claim.entry_id])) == [claim.entry_id]
+    assert list(await world.replica(TALKERS, "a").take_over(9)) == []
+
+
+async def test_an_end_that_is_refused_keeps_the_claim(world):
+    gateway, zombie, process = world.connector(), world.connector(), world.connector()
+    _, claim = await world.submit_claimed(gateway, zombie.consumer(TALKERS, "a"))
+    await world.age(TALKERS, "a", claim, 61)
+    owner = process.consumer(TALKERS, "b")
+    (taken,) = await owner.take_over(1)
+    await process.append([Append("one", StreamKind.CODES, Position(5), Codes(b""))])
+    (outcome,) = await zombie.append([end(claim, frames=4)])
+    assert isinstance(outcome, Superseded)
+    assert list(await owner.refresh([taken.entry_id])) == []
+
+
+async def test_what_a_codec_finished_is_done_for_the_talkers_too(world):
+    gateway, talker, process = world.connector(), world.replica(TALKERS, "t"), world.connector()
+    _, claim = await world.submit_claimed(gateway, talker)
+    (other,) = await process.consumer(CODECS, "c").claim(1)
+    assert await process.append([end(other, StreamKind.AUDIO)]) == [None]
+    assert list(await talker.refresh([claim.entry_id])) == [claim.entry_id]
+    (entry,) = (await gateway.history("one", StreamKind.AUDIO))[1:]
+    assert entry.entry == End(EndReason.STOP)
+
+
+async def test_what_a_codec_finished_before_any_talker_came_is_not_claimed(world):
+    gateway, process = world.connector(), world.connector()
+    await world.submit(gateway, "one")
+    (claim,) = await process.consumer(CODECS, "c").claim(1)
+    await process.append([end(claim, StreamKind.AUDIO)])
+    await world.submit(gateway, "two")
+    assert [claim.request.id for claim in await world.replica(TALKERS, "t").claim(9)] == ["two"]
+
+
+async def test_releasing_ends_the_claims(world):
+    gateway, talker, codec = world.connector(), world.replica(TALKERS, "t"), world.replica(CODECS, "c")
+    ticket, claim = await world.submit_claimed(gateway, talker)
+    await codec.claim(1)
+    await gateway.release(ticket)
+    for consumer in (talker, codec):
+        assert list(await consumer.refresh([claim.entry_id])) == [claim.entry_id]
+        assert list(await consumer.take_over(9)) == []
+    assert await world.left() == set()
+
+
+@pytest.mark.parametrize("group", Group)
+async def test_a_request_that_expired_in_the_queue_is_passed_over(world, group):
+    gateway = world.connector()
+    await world.submit(gateway, "dead")
+    await world.expire("dead")
+    await world.submit(gateway, "alive")
+    consumer = world.replica(group, "x")
+    assert [claim.request.id for claim in await consumer.claim(1) or await consumer.claim(1)] == ["alive"]
+
+
+async def test_a_request_that_expired_is_not_taken_over_and_not_kept(world):
+    gateway, owner, other = world.connector(), world.replica(CODECS, "a"), world.replica(CODECS, "b")
+    for request_id in ("one", "two"):
+        await world.submit_claimed(gateway, owner, request_id)
+    claims = await world.replica(CODECS, "a").take_over(9)
+    await world.expire("one")
+    await world.expire("two")
+    assert list(await owner.refresh([claims[0].entry_id])) == [claims[0].entry_id]
+    await world.age(CODECS, "a", claims[1], 61)
+    assert list(await other.take_over(9)) == []
+    await world.replica(TALKERS, "t").claim(9)
+    assert await world.left() == set()
+
+
+async def test_interrupting_ends_a_waiting_claim(world):
+    consumer = world.replica(TALKERS, "t")
+    for _ in range(20):
+        started = asyncio.get_running_loop().time()
+        waiting = asyncio.create_task(consumer.claim(1))
+        await asyncio.sleep(0)
+        consumer.interrupt()
+        assert list(await waiting) == []
+        assert asyncio.get_running_loop().time() - started < 0.5
+
+
+async def test_an_interrupted_claim_loses_nothing(world):
+    gateway, consumer = world.connector(), world.replica(TALKERS, "t")
+    sent = [f"r{index}" for index in range(40)]
+    got = []
+
+    async def claim_all():
+        while len(got) < len(sent):
+            got.extend(claim.request.id for claim in await consumer.claim(3))
+
+    claiming = asyncio.create_task(claim_all())
+    for request_id in sent:
+        submitting = asyncio.create_task(world.submit(gateway, request_id))
+        await asyncio.sleep(0)
+        consumer.interrupt()
+        await submitting
+    await claiming
+    assert got == sent
+
+
+async def test_a_cancelled_claim_loses_nothing(world):
+    gateway, consumer = world.connector(), world.replica(TALKERS, "t")
+    got = []
+    for index in range(40):
+        claiming = asyncio.create_task(consumer.claim(1))
+        submitting = asyncio.create_task(world.submit(gateway, f"r{index}"))
+        for _ in range(index % 8):
+            await asyncio.sleep(0.0002)
+        claiming.cancel()
+        (claims,) = await asyncio.gather(claiming, return_exceptions=True)
+        got += [] if isinstance(claims, asyncio.CancelledError) else claims
+        await submitting
+    while len(got) < 40:
+        got += await consumer.claim(5)
+    assert [claim.request.id for claim in got] == [f"r{index}" for index in range(40)]
+    assert {claim.deliveries for claim in got} == {1}
+
+
+async def test_closing_ends_a_waiting_claim_and_hands_over_what_nobody_got(world):
+    gateway, leaving = world.connector(), world.replica(TALKERS, "a")
+    claiming = asyncio.create_task(leaving.claim(1))
+    await asyncio.sleep(0.05)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    await world.submit(gateway)
+    await leaving.close()
+    other = world.replica(TALKERS, "b")
+    claims = await other.take_over(1) or await other.claim(1)
+    assert [(claim.request.id, claim.deliveries) for claim in claims] == [("one", 1)]
+
+    waiting = asyncio.create_task(other.claim(1))
+    await asyncio.sleep(0)
+    await other.close()
+    assert list(await waiting) == []
+    assert list(await other.claim(1)) == []
+
+
+async def test_a_claim_left_by_closing_is_taken_over_later(world):
+    gateway, leaving = world.connector(), world.replica(CODECS, "a")
+    _, claim = await world.submit_claimed(gateway, leaving)
+    await gateway.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b""))])
+    await leaving.close()
+    await world.age(CODECS, "a", claim, 61)
+    assert [taken.entry_id for taken in await world.replica(CODECS, "b").take_over(1)] == [claim.entry_id]

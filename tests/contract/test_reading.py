@@ -1,0 +1,186 @@
+"""The reader: every entry once, in order, without a lost wake-up."""
+
+import asyncio
+
+import pytest
+
+from syrinx_stages.connector.base import Append, Cancelled, StreamEntry
+from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Codes, End, EndReason, Opened
+
+CODES = StreamKind.CODES
+
+
+def codes(frames, request_id="one", text=b""):
+    return Append(request_id, CODES, Position(frames), Codes(text))
+
+
+async def read(reader, count):
+    """`count` events."""
+    events = []
+    while len(events) < count:
+        events += await reader.read()
+    assert len(events) == count
+    return events
+
+
+async def test_reads_from_behind_a_position(world):
+    writer, reader = world.connector(), world.connector().reader()
+    await world.submit(writer)
+    await writer.append([codes(1), codes(2), codes(3)])
+    reader.watch("one", CODES, Position(1))
+    assert [event.position for event in await read(reader, 2)] == [Position(2), Position(3)]
+    reader.unwatch("one", CODES)
+    reader.watch("one", CODES, START)
+    assert [event.position for event in await read(reader, 4)] == [OPENED, Position(1), Position(2), Position(3)]
+
+
+async def test_a_waiting_read_gets_what_is_written(world):
+    writer, reader = world.connector(), world.connector().reader()
+    await world.submit(writer)
+    reader.watch("one", CODES, OPENED)
+    for frames in range(1, 50):
+        reading = asyncio.create_task(read(reader, 1))
+        await writer.append([codes(frames, text=b"x%d" % frames)])
+        (event,) = await reading
+        assert event == StreamEntry("one", CODES, Position(frames), Codes(b"x%d" % frames))
+
+
+async def test_watching_wakes_a_waiting_read_every_time(world):
+    """Without the wake-up a read would go on for a second: two hundred would miss the deadline."""
+    gateway, reader = world.connector(), world.connector().reader()
+    for index in range(200):
+        request_id = f"r{index}"
+        await world.submit(gateway, request_id)
+        reading = asyncio.create_task(read(reader, 1))
+        for _ in range(index % 7):
+            await asyncio.sleep(0.0002 * (index % 3))
+        reader.watch(request_id, CODES, START)
+        (event,) = await reading
+        assert (event.request_id, event.entry) == (request_id, Opened())
+        reader.unwatch(request_id, CODES)
+
+
+async def test_watching_many_at_once_while_reading(world):
+    gateway, reader = world.connector(), world.connector().reader()
+    tickets = await asyncio.gather(*(world.submit(gateway, f"r{index}") for index in range(100)))
+    reading = asyncio.create_task(read(reader, 100))
+    for index, _ in enumerate(tickets):
+        reader.watch(f"r{index}", CODES, START)
+        if index % 3 == 0:
+            await asyncio.sleep(0)
+    assert sorted(event.request_id for event in await reading) == sorted(f"r{index}" for index in range(100))
+
+
+async def test_a_thousand_streams_in_one_reader(world):
+    gateway, writer, reader = world.connector(), world.connector(), world.connector().reader()
+    names = [f"r{index}" for index in range(1000)]
+    for start in range(0, 1000, 100):
+        await asyncio.gather(*(world.submit(gateway, name) for name in names[start : start + 100]))
+    for name in names:
+        reader.watch(name, CODES, OPENED)
+    reading = asyncio.create_task(read(reader, 3000))
+    for frames in (1, 2, 3):
+        assert await writer.append([codes(frames, name) for name in names]) == [None] * 1000
+    seen = {name: [] for name in names}
+    for event in await reading:
+        seen[event.request_id].append(event.position.frames)
+    assert all(frames == [1, 2, 3] for frames in seen.values())
+
+
+async def test_what_is_not_watched_is_not_read(world):
+    writer, reader = world.connector(), world.connector().reader()
+    for request_id in ("one", "two", "three"):
+        await world.submit(writer, request_id)
+    reader.watch("one", CODES, OPENED)
+    reader.watch("two", CODES, OPENED)
+    reader.watch("three", CODES, OPENED)
+    reader.unwatch("three", CODES)
+    reader.unwatch("never", CODES)
+    reading = asyncio.create_task(read(reader, 2))
+    await asyncio.sleep(0)
+    reader.unwatch("two", CODES)
+    await writer.append([codes(1, "two"), codes(1, "three"), codes(1, "one")])
+    await writer.append([codes(2, "one")])
+    assert [(event.request_id, event.position.frames) for event in await reading] == [("one", 1), ("one", 2)]
+
+
+async def test_watching_a_stream_that_is_gone_is_harmless(world):
+    gateway = world.connector()
+    await gateway.release(await world.submit(gateway, "gone"))
+    reader = world.connector().reader()
+    reader.watch("gone", CODES, START)
+    reader.watch("never", CODES, START)
+    await world.submit(gateway, "one")
+    reader.watch("one", CODES, START)
+    assert [event.request_id for event in await read(reader, 1)] == ["one"]
+
+
+async def test_a_cancellation_reaches_every_reader(world):
+    gateway = world.connector()
+    readers = [world.connector().reader() for _ in range(3)]
+    ticket, other = await world.submit(gateway, "one"), await world.submit(gateway, "two")
+    for reader in readers:
+        reader.watch("one", CODES, START)
+        await read(reader, 1)
+    reading = [asyncio.create_task(read(reader, 2)) for reader in readers]
+    await gateway.release(ticket)
+    await gateway.release(other)
+    for task in reading:
+        assert await task == [Cancelled("one"), Cancelled("two")]
+
+
+async def test_releasing_after_the_end_cancels_nothing(world):
+    gateway, process, reader = world.connector(), world.connector(), world.connector().reader()
+    done, dropped = await world.submit(gateway, "one"), await world.submit(gateway, "two")
+    reader.watch("two", CODES, START)
+    await read(reader, 1)
+    codec = process.consumer(Group.CODECS, "c")
+    claim = next(claim for claim in await codec.claim(2) if claim.request.id == "one")
+    last = Append("one", StreamKind.AUDIO, Position(1, END_PART), End(EndReason.STOP), claim.entry_id)
+    assert await process.append([last]) == [None]
+    reading = asyncio.create_task(read(reader, 1))
+    await gateway.release(done)
+    await gateway.release(dropped)
+    assert await reading == [Cancelled("two")]
+
+
+async def test_a_cancelled_read_loses_and_repeats_nothing(world):
+    writer, reader = world.connector(), world.connector().reader()
+    await world.submit(writer)
+    reader.watch("one", CODES, OPENED)
+    got = []
+    for frames in range(1, 60):
+        reading = asyncio.create_task(reader.read())
+        writing = asyncio.create_task(writer.append([codes(frames)]))
+        for _ in range(frames % 8):
+            await asyncio.sleep(0.0001)
+        reading.cancel()
+        (events,) = await asyncio.gather(reading, return_exceptions=True)
+        got += [] if isinstance(events, asyncio.CancelledError) else events
+        await writing
+    while len(got) < 59:
+        got += await reader.read()
+    assert [event.position.frames for event in got] == list(range(1, 60))
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5, 1000])
+async def test_closing_ends_a_waiting_read(world, turns):
+    reader = world.connector().reader()
+    reading = asyncio.create_task(reader.read())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    started = asyncio.get_running_loop().time()
+    await reader.close()
+    assert list(await reading) == []
+    assert asyncio.get_running_loop().time() - started < 0.5
+    assert list(await reader.read()) == []
+
+
+async def test_closing_the_connector_closes_its_readers_and_consumers(world):
+    connector = world.connector()
+    waiting = [asyncio.create_task(connector.reader().read()) for _ in range(2)]
+    waiting += [asyncio.create_task(connector.consumer(group, "x").claim(1)) for group in Group]
+    await asyncio.sleep(0.02)
+    await connector.close()
+    assert [list(result) for result in await asyncio.gather(*waiting)] == [[], [], [], []]

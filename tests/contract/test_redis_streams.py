@@ -1,0 +1,286 @@
+"""What only the Redis connector can get wrong: expiry, connections, restarts, foreign bytes, secrets."""
+
+import asyncio
+import os
+import threading
+import traceback
+
+import pytest
+from redis.asyncio import Redis
+
+from syrinx_stages.connector.base import STREAM_TTL_SECONDS, Admission, Append, ConnectorError, Gone
+from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.messages import Codes, End, EndReason
+
+CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
+
+
+def codes(frames, request_id="one"):
+    return Append(request_id, CODES, Position(frames), Codes(b"x%d" % frames))
+
+
+@pytest.fixture
+async def private_redis():
+    """A server that the test may stop, and a client to it."""
+    with RedisServer() as server:
+        async with Redis.from_url(server.url_with_password, protocol=2) as client:
+            yield server, client
+
+
+@pytest.fixture
+async def private_world(private_redis, world_of):
+    world = world_of(private_redis[0].url_with_password)
+    yield world
+    await world.close()
+
+
+async def read(reader, count):
+    events = []
+    while len(events) < count:
+        events += await reader.read()
+    return events
+
+
+async def test_everything_a_request_has_expires(redis_world):
+    world, gateway = redis_world, redis_world.connector()
+    admission = Admission(max_queue=9, max_queue_seconds=30)
+    await gateway.submit(world.request(has_reference=True), admission, b"sound")
+    own = [world.keys.stream("one", kind) for kind in StreamKind] + [world.keys.reference("one")]
+    assert await world.names() == {world.keys.requests, *own}
+    for key in own:
+        assert 120 < await world.raw.ttl(key) <= STREAM_TTL_SECONDS + 30
+        await world.raw.expire(key, 7)
+    await gateway.append([codes(1)])
+    assert [await world.raw.ttl(key) > 100 for key in own] == [True, False, False, False]
+    await gateway.played("one", 1)
+    assert all([await world.raw.ttl(key) > 100 for key in own])
+
+
+async def test_bytes_that_are_no_entry_end_their_stream_with_an_error(redis_world, caplog):
+    world, writer = redis_world, redis_world.connector()
+    await world.submit(writer, "bad")
+    await world.submit(writer, "good")
+    await world.raw.xadd(world.keys.stream("bad", CODES), {"d": b"\xc1 secret"}, id="1-0")
+    reader = writer.reader()
+    reader.watch("bad", CODES, OPENED)
+    (event,) = await reader.read()
+    assert event.position == Position(1) and isinstance(event.entry, End)
+    assert event.entry.reason is EndReason.ERROR and "cannot read" in event.entry.message
+    assert (await writer.history("bad", CODES))[1] == event
+    assert "secret" not in caplog.text
+    reader.watch("good", CODES, START)
+    assert [event.request_id for event in await read(reader, 1)] == ["good"]
+
+
+@pytest.mark.parametrize("group", Group)
+async def test_bytes_that_are_no_request_are_dropped_once(redis_world, group, caplog):
+    world, gateway = redis_world, redis_world.connector()
+    consumer = gateway.consumer(group, "x")
+    await world.submit(gateway, "first")
+    await world.raw.xadd(world.keys.requests, {"d": b"\xc1 secret"})
+    await world.submit(gateway, "second")
+    assert [claim.request.id for claim in await consumer.claim(9)] == ["first", "second"]
+    assert "secret" not in caplog.text and "cannot be read" in caplog.text
+    assert (await world.raw.xpending(world.keys.requests, group))["pending"] == 2
+
+
+async def test_an_entry_deleted_behind_our_back_leaves_the_pending_list(redis_world):
+    """Redis 6.2 answers nil for it, 7 drops it by itself."""
+    world, gateway = redis_world, redis_world.connector()
+    _, claim = await world.submit_claimed(gateway, gateway.consumer(Group.TALKERS, "a"))
+    await world.age(Group.TALKERS, "a", claim, 61)
+    await world.raw.xdel(world.keys.requests, claim.entry_id)
+    assert list(await world.connector().consumer(Group.TALKERS, "b").take_over(9)) == []
+    assert (await world.raw.xpending(world.keys.requests, Group.TALKERS))["pending"] == 0
+
+
+async def test_leaving_forgets_the_consumer_unless_it_owns_something(redis_world):
+    world, gateway = redis_world, redis_world.connector()
+    owner, idle = gateway.consumer(Group.TALKERS, "owner"), gateway.consumer(Group.TALKERS, "idle")
+    await world.submit_claimed(gateway, owner)
+    claiming = asyncio.create_task(idle.claim(1))
+    await asyncio.sleep(0.05)
+    await idle.close()
+    await owner.close()
+    assert list(await claiming) == []
+    consumers = await world.raw.xinfo_consumers(world.keys.requests, Group.TALKERS)
+    assert [consumer["name"] for consumer in consumers] == [b"owner"]
+
+
+async def test_a_lost_reply_is_not_another_replicas_entry(private_redis, private_world):
+    """Every connection is killed again and again; yet each entry is written once and reported as written."""
+    _, client = private_redis
+    writer, reader = private_world.connector(), private_world.connector().reader()
+    await private_world.submit(writer)
+    reader.watch("one", CODES, OPENED)
+
+    async def kill():
+        while True:
+            await client.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.003)
+
+    killing = asyncio.create_task(kill())
+    reading = asyncio.create_task(read(reader, 100))
+    for frames in range(1, 101):
+        assert await writer.append([codes(frames)]) == [None]
+    killing.cancel()
+    assert [event.position.frames for event in await reading] == list(range(1, 101))
+    assert writer.statistics()["errors"] > 0
+
+
+async def test_lost_connections_lose_no_request_and_submit_none_twice(private_redis, private_world):
+    _, client = private_redis
+    gateway, consumer = private_world.connector(), private_world.connector().consumer(Group.TALKERS, "t")
+    got = []
+
+    async def claim_all():
+        while len(got) < 60:
+            got.extend(claim.request.id for claim in await consumer.claim(5))
+
+    async def kill():
+        while True:
+            await client.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.004)
+
+    claiming, killing = asyncio.create_task(claim_all()), asyncio.create_task(kill())
+    for index in range(60):
+        await private_world.submit(gateway, f"r{index}")
+    killing.cancel()
+    await claiming
+    assert sorted(got) == sorted(f"r{index}" for index in range(60))
+    assert await client.xlen(private_world.keys.requests) == 60
+    assert list(await consumer.take_over(9)) == []
+
+
+async def test_a_restarted_redis_is_used_again_without_what_it_held(private_redis, world_of):
+    """Nothing is kept on disk here: requests in flight are gone, and new ones are served by the same objects."""
+    first, _ = private_redis
+    world = world_of(first.url_with_password)
+    gateway, stages = world.connector(), world.connector()
+    reader, consumer = stages.reader(), stages.consumer(Group.TALKERS, "t")
+    await world.submit_claimed(gateway, consumer)
+    reader.watch("one", CODES, OPENED)
+    reading, claiming = asyncio.create_task(read(reader, 1)), asyncio.create_task(claim_one(consumer))
+    await stages.append([codes(1)])
+    assert [event.position.frames for event in await reading] == [1]
+    reading = asyncio.create_task(read(reader, 1))
+    first.stop()
+    with pytest.raises(ConnectorError, match=r"127.0.0.1:\d+ cannot be reached"):
+        await gateway.ping()
+    with RedisServer(port=first.port, password=first.password):
+        assert isinstance((await stages.append([codes(2)]))[0], Gone)
+        await world.submit(gateway, "two")
+        reader.watch("two", CODES, START)
+        assert (await claiming).request.id == "two"
+        assert [event.request_id for event in await reading] == ["two"]
+        assert stages.statistics()["errors"] >= 2
+        await world.raw.connection_pool.disconnect()
+        await world.close()
+
+
+async def claim_one(consumer):
+    while True:
+        if claims := await consumer.claim(1):
+            return claims[0]
+
+
+async def test_a_queue_that_was_deleted_starts_anew(private_redis, private_world):
+    _, client = private_redis
+    gateway, consumer = private_world.connector(), private_world.connector().consumer(Group.CODECS, "c")
+    _, claim = await private_world.submit_claimed(gateway, consumer)
+    claiming = asyncio.create_task(claim_one(consumer))
+    await asyncio.sleep(0.05)
+    await client.flushall()
+    assert list(await consumer.refresh([claim.entry_id])) == [claim.entry_id]
+    assert list(await consumer.take_over(9)) == []
+    await private_world.submit(gateway, "new")
+    assert (await claiming).request.id == "new"
+
+
+async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of):
+    with RedisServer() as server:
+        world = world_of(server.url_with_password)
+    connector = world.connector()
+    connector._commands.retry_seconds = 0.1
+    with pytest.raises(ConnectorError, match="cannot be reached"):
+        await connector.append([codes(1)])
+    assert connector.statistics()["errors"] >= 1
+    reading = asyncio.create_task(connector.reader().read())
+    await asyncio.sleep(0.05)
+    await connector.close()
+    assert list(await reading) == []
+    await world.raw.aclose()
+
+
+async def test_secrets_do_not_show(private_redis):
+    server, _ = private_redis
+    wrong = connect(f"redis://:not-the-secret@127.0.0.1:{server.port}/0", Keys("p", "g"))
+    with pytest.raises(ConnectorError, match="REDIS_PASSWORD") as refused:
+        await wrong.ping()
+    assert "not-the-secret" not in "".join(traceback.format_exception(refused.value))
+    reading = asyncio.create_task(wrong.reader().read())
+    await asyncio.sleep(0.05)
+    await wrong.close()
+    assert list(await reading) == []
+    for url in ("http://:not-the-secret@host", "redis://:not-the-secret/x@host", "redis://host?db=not-the-secret"):
+        with pytest.raises(ValueError, match="redis://HOST:PORT/DB") as invalid:
+            connect(url, Keys("p", "g"))
+        assert "not-the-secret" not in "".join(traceback.format_exception(invalid.value))
+
+
+async def test_closing_leaves_no_connection_task_thread_or_descriptor(private_redis, world_of, until):
+    server, client = private_redis
+    await client.ping()
+
+    async def connections():
+        return len(await client.client_list())
+
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    before = await connections(), len(asyncio.all_tasks()), threading.active_count(), descriptors()
+    connector = connect(server.url_with_password, Keys("p", "g"))
+    world = world_of(server.url_with_password)
+    readers = [connector.reader() for _ in range(3)]
+    consumers = [connector.consumer(group, "x") for group in Group]
+    waiting = [asyncio.create_task(reader.read()) for reader in readers]
+    waiting += [asyncio.create_task(consumer.claim(1)) for consumer in consumers]
+    await asyncio.gather(*(connector.submit(world.request(f"r{i}"), world.admission) for i in range(20)))
+    readers[0].watch("r1", CODES, START)
+    waiting[1].cancel()
+    assert await connections() > before[0] + 5
+    await connector.close()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    del waiting
+
+    async def nothing_left():
+        return (await connections(), len(asyncio.all_tasks())) == before[:2] and descriptors() == before[3]
+
+    await until(nothing_left)
+    assert threading.active_count() == before[2]
+    await world.raw.aclose()
+
+
+async def test_a_last_entry_that_arrived_twice_still_finishes(private_redis, private_world):
+    """The reply to the first attempt is lost: the second one finds its own entry and gives up the claim."""
+    _, client = private_redis
+    process = private_world.connector()
+    consumer = process.consumer(Group.CODECS, "c")
+    _, claim = await private_world.submit_claimed(private_world.connector(), consumer)
+    last = Append("one", AUDIO, Position(3, END_PART), End(EndReason.STOP), claim.entry_id)
+    exchange, attempts = process._commands._once, []
+
+    async def lose_the_first_reply(command):
+        reply = await exchange(command)
+        attempts.append(reply)
+        if len(attempts) == 1:
+            raise ConnectionResetError("the reply was lost")
+        return reply
+
+    process._commands._once = lose_the_first_reply
+    assert await process.append([last]) == [None]
+    assert attempts == [[0], [0]]
+    assert list(await consumer.refresh([claim.entry_id])) == [claim.entry_id]
+    assert await client.xlen(private_world.keys.stream("one", AUDIO)) == 2

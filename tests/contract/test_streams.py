@@ -1,0 +1,252 @@
+"""A request's streams: what is written, what is refused, what is left."""
+
+import asyncio
+
+import pytest
+
+from syrinx_stages.connector.base import Admission, Append, ConnectorError, Gone, QueueFull, Superseded
+from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Opened, Played
+
+CODES, AUDIO, PLAYED = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYED
+
+
+def codes(frames, text=b"", request_id="one", part=0):
+    return Append(request_id, CODES, Position(frames, part), Codes(text))
+
+
+def audio(frames, request_id="one"):
+    return Append(request_id, AUDIO, Position(frames), Audio(b"pcm%d" % frames))
+
+
+def end(frames, finishes=None, kind=CODES):
+    return Append("one", kind, Position(frames, END_PART), End(EndReason.STOP), finishes)
+
+
+async def positions(connector, kind, request_id="one"):
+    return [entry.position for entry in await connector.history(request_id, kind)]
+
+
+async def test_submitting_opens_every_stream(world):
+    gateway, talker = world.connector(), world.connector()
+    await world.submit(gateway)
+    for kind in StreamKind:
+        (entry,) = await talker.history("one", kind)
+        assert (entry.request_id, entry.kind, entry.position, entry.entry) == ("one", kind, OPENED, Opened())
+        assert await talker.last_position("one", kind) == OPENED
+
+
+async def test_what_is_written_is_read_by_others_in_order(world):
+    writer, reader = world.connector(), world.connector()
+    await world.submit(writer)
+    assert await writer.append([codes(1, b"a"), codes(2, b"b"), codes(2, b"c", part=1), end(2)]) == [None] * 4
+    entries = [entry.entry for entry in await reader.history("one", CODES)]
+    assert entries == [Opened(), Codes(b"a"), Codes(b"b"), Codes(b"c"), End(EndReason.STOP)]
+    assert await reader.last_position("one", CODES) == Position(2, END_PART)
+
+
+async def test_nothing_to_write_is_no_error(world):
+    assert list(await world.connector().append([])) == []
+
+
+async def test_a_duplicate_or_an_earlier_frame_is_superseded(world):
+    owner, zombie = world.connector(), world.connector()
+    await world.submit(owner)
+    await owner.append([codes(4, b"owner")])
+    outcomes = await zombie.append([codes(4, b"zombie"), codes(3, b"zombie"), codes(4, b"owner"), codes(5, b"zombie")])
+    assert [type(outcome) for outcome in outcomes] == [Superseded, Superseded, Superseded, type(None)]
+    assert "codes" in str(outcomes[0]) and "4-0" in str(outcomes[0])
+    assert [entry.entry for entry in await owner.history("one", CODES)][1:] == [Codes(b"owner"), Codes(b"zombie")]
+
+
+async def test_outcomes_are_each_entrys_own(world):
+    connector = world.connector()
+    await world.submit(connector, "one")
+    await world.submit(connector, "two")
+    await connector.append([codes(1, request_id="two")])
+    outcomes = await connector.append([codes(1), codes(1, request_id="two"), codes(1, request_id="never"), audio(1)])
+    assert [type(outcome) for outcome in outcomes] == [type(None), Superseded, Gone, type(None)]
+
+
+async def test_a_released_request_cannot_be_written_again(world):
+    gateway, talker = world.connector(), world.connector()
+    ticket = await world.submit(gateway)
+    await talker.append([codes(1)])
+    await gateway.release(ticket)
+    (outcome,) = await talker.append([codes(2)])
+    assert isinstance(outcome, Gone)
+    await talker.played("one", 3)
+    for kind in StreamKind:
+        assert list(await talker.history("one", kind)) == []
+        assert await talker.last_position("one", kind) is None
+
+
+async def test_an_expired_request_cannot_be_written_again(world):
+    connector = world.connector()
+    await world.submit(connector)
+    await world.expire("one")
+    (outcome,) = await connector.append([codes(1)])
+    assert isinstance(outcome, Gone)
+    assert await connector.last_position("one", CODES) is None
+
+
+async def test_the_reference_lives_as_long_as_the_request(world):
+    gateway, talker = world.connector(), world.connector()
+    sound = bytes(range(256)) * 100
+    ticket = await gateway.submit(world.request(has_reference=True), world.admission, sound)
+    assert await talker.reference("one") == sound
+    await gateway.release(ticket)
+    assert await talker.reference("one") is None
+    assert await talker.reference("never") is None
+
+
+async def test_an_empty_reference_is_not_a_missing_one(world):
+    gateway = world.connector()
+    await gateway.submit(world.request(), world.admission, b"")
+    assert await gateway.reference("one") == b""
+
+
+async def test_an_id_is_used_once(world):
+    gateway = world.connector()
+    await world.submit(gateway)
+    with pytest.raises(ConnectorError, match="one is in use"):
+        await world.submit(gateway)
+    assert (await gateway.queue(Group.TALKERS)).length == 1
+
+
+async def test_played_lets_go_of_audio_but_not_of_its_end(world):
+    gateway, codec = world.connector(), world.connector()
+    await world.submit(gateway)
+    await codec.append([audio(2), audio(4), audio(8), end(8, kind=AUDIO)])
+    await gateway.played("one", 4)
+    assert await positions(codec, AUDIO) == [Position(8), Position(8, END_PART)]
+    await gateway.played("one", 8)
+    assert await positions(codec, AUDIO) == [Position(8, END_PART)]
+    assert await codec.last_position("one", AUDIO) == Position(8, END_PART)
+
+
+async def test_trimming_does_not_open_positions_again(world):
+    gateway, codec = world.connector(), world.connector()
+    await world.submit(gateway)
+    await codec.append([audio(4)])
+    await gateway.played("one", 4)
+    assert await positions(codec, AUDIO) == []
+    assert await codec.last_position("one", AUDIO) == Position(4)
+    (outcome,) = await codec.append([audio(4)])
+    assert isinstance(outcome, Superseded)
+
+
+async def test_played_keeps_the_last_position_and_never_goes_back(world):
+    gateway, talker = world.connector(), world.connector()
+    await world.submit(gateway)
+    for frames in (0, 3, 7, 7, 5):
+        await gateway.played("one", frames)
+    (entry,) = await talker.history("one", PLAYED)
+    assert (entry.position, entry.entry) == (Position(7), Played())
+
+
+async def test_release_is_idempotent(world):
+    gateway = world.connector()
+    ticket = await world.submit(gateway)
+    await gateway.release(ticket)
+    await gateway.release(ticket)
+    assert await world.left() == set()
+
+
+async def test_a_finished_and_released_request_leaves_nothing(world):
+    gateway, stages = world.connector(), world.connector()
+    talker, codec = stages.consumer(Group.TALKERS, "t"), stages.consumer(Group.CODECS, "c")
+    ticket = await gateway.submit(world.request(has_reference=True), world.admission, b"sound")
+    (claim,) = await talker.claim(1)
+    (other,) = await codec.claim(1)
+    assert await stages.append([codes(1), end(1, claim.entry_id)]) == [None, None]
+    assert await stages.append([audio(1), end(1, other.entry_id, AUDIO)]) == [None, None]
+    await gateway.played("one", 1)
+    await gateway.release(ticket)
+    assert await world.left() == set()
+
+
+async def test_a_request_that_was_never_claimed_leaves_nothing(world):
+    gateway = world.connector()
+    await gateway.release(await world.submit(gateway))
+    assert await world.left() == set()
+    assert list(await world.replica(Group.TALKERS, "t").take_over(9)) == []
+
+
+async def test_only_those_who_claim_can_finish():
+    with pytest.raises(ValueError, match="finishes: .*played"):
+        Append("one", PLAYED, START, Played(), finishes="1-0")
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+async def test_admission_is_bounded_by_count(world, bound):
+    gateway = world.connector()
+    admission = Admission(max_queue=bound, max_queue_seconds=60)
+    for index in range(bound):
+        await gateway.submit(world.request(f"r{index}"), admission)
+    with pytest.raises(QueueFull) as refused:
+        await gateway.submit(world.request("late"), admission)
+    assert 1 <= refused.value.retry_after <= 30
+    assert (await gateway.queue(Group.TALKERS)).length == bound
+    assert await gateway.last_position("late", CODES) is None
+
+
+async def test_what_a_talker_has_claimed_does_not_count(world):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    admission = Admission(max_queue=2, max_queue_seconds=60)
+    for index in range(2):
+        await gateway.submit(world.request(f"r{index}"), admission)
+    assert len(await talker.claim(1)) == 1
+    await gateway.submit(world.request("next"), admission)
+    with pytest.raises(QueueFull):
+        await gateway.submit(world.request("late"), admission)
+    assert (await gateway.queue(Group.TALKERS)).length == 2
+    assert (await gateway.queue(Group.CODECS)).length == 3
+
+
+async def test_admission_is_bounded_by_age(world, until):
+    gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
+    await world.submit(gateway)
+
+    async def has_waited():
+        return (await gateway.queue(Group.TALKERS)).oldest_seconds > 0.02
+
+    await until(has_waited)
+    with pytest.raises(QueueFull, match="waits? for a talker"):
+        await gateway.submit(world.request("late"), Admission(max_queue=100, max_queue_seconds=0.02))
+    assert len(await talker.claim(1)) == 1
+    await gateway.submit(world.request("next"), Admission(max_queue=100, max_queue_seconds=0.02))
+
+
+async def test_a_released_request_does_not_wait(world):
+    gateway = world.connector()
+    admission = Admission(max_queue=1, max_queue_seconds=60)
+    await gateway.release(await gateway.submit(world.request("one"), admission))
+    await gateway.submit(world.request("two"), admission)
+    state = await gateway.queue(Group.TALKERS)
+    assert state.length == 1 and 0 <= state.oldest_seconds < 10
+
+
+async def test_an_empty_queue_has_no_age(world):
+    state = await world.connector().queue(Group.TALKERS)
+    assert (state.length, state.oldest_seconds) == (0, 0.0)
+
+
+async def test_gateways_together_respect_the_bound(world):
+    gateways = [world.connector() for _ in range(4)]
+    admission = Admission(max_queue=5, max_queue_seconds=60)
+    submits = [gateways[i % 4].submit(world.request(f"r{i}"), admission) for i in range(20)]
+    results = await asyncio.gather(*submits, return_exceptions=True)
+    assert sum(isinstance(result, QueueFull) for result in results) == 15
+    assert (await gateways[0].queue(Group.TALKERS)).length == 5
+
+
+async def test_a_closed_connector_says_so(world):
+    connector = world.connector()
+    await connector.ping()
+    await connector.close()
+    await connector.close()
+    with pytest.raises(ConnectorError, match="closed"):
+        await connector.ping()
+    with pytest.raises(ConnectorError, match="closed"):
+        await connector.append([codes(1)])
