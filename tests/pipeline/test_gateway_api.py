@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import socket
 import time
 import wave
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.runtime.settings import Update
 
 
 @pytest.fixture
@@ -244,6 +246,28 @@ async def test_a_client_that_leaves_frees_its_rows_within_100_ms(running: Gatewa
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "count")
 
 
+async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_everything(running: Gateway):
+    frames = 4000
+    running.stages.script = Script(frames=frames, chunk=100)
+    body = json.dumps({"input": "Hi.", "stream": True, "response_format": "pcm"})
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", httpx.URL(running.url).port))
+    _, writer = await asyncio.open_connection(sock=deaf, limit=1024)
+    writer.write(
+        f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
+    )
+    writer.write(b"Content-Type: application/json\r\n\r\n" + body.encode())
+    await until(lambda: frames in running.stages.spoken.values(), "all was spoken")
+    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+    writer.transport.abort()
+    await until(
+        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+    )
+    assert 0 < running.metric("syrinx_audio_seconds_total", **served) < 0.8 * frames * FRAME_SECONDS
+
+
 # Admission and drain ---------------------------------------------------------------------------------------------
 
 
@@ -268,6 +292,23 @@ async def test_drain_finishes_what_runs_and_refuses_the_rest(running: Gateway):
     assert (await call).content == tone(10)
     await drain
     assert len(running.streams) == 0
+
+
+async def test_settings_change_live():
+    async with gateway() as running:
+        running.service.live.apply(Update({"max_queue": 0}))
+        running.service.settings_changed()
+        assert (await running.say()).status_code == 503
+        assert running.metric("syrinx_settings_generation", stage="gateway") == 1
+
+
+async def test_without_its_queue_the_gateway_says_so():
+    async with gateway() as running:
+        assert running.service.ready() is None
+        await running.service._connector.close()
+        answer = await running.say()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        await until(lambda: (running.service.ready() or "").startswith("Redis cannot be reached"), "it was noticed")
 
 
 # Bad requests ----------------------------------------------------------------------------------------------------
@@ -312,6 +353,16 @@ async def test_200_mb_are_a_413(running: Gateway, announced: bool):
     assert (await running.say()).status_code == 200
 
 
+async def test_a_body_that_does_not_come_is_given_up(running: Gateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("syrinx_stages.gateway.body.BODY_SECONDS", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port)
+    writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.read(), DEADLINE)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"body_timeout" in answer
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("GET", "/v1/audio/nothing", 404), ("GET", "/v1/audio/speech", 405), ("GET", "/v1/models/x/y", 404)],
@@ -335,7 +386,7 @@ async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: G
     running.stages.script = script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
-    # The first four frames have been played by then: a listener would have waited.
+    # The first four frames have been played by then: a deaf would have waited.
     await asyncio.sleep(4 * FRAME_SECONDS + 0.1)
     script.go.set()
     await call

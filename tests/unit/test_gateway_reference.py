@@ -5,6 +5,8 @@ import struct
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from syrinx_stages.contract.audio import SAMPLE_RATE
 from syrinx_stages.gateway import reference
@@ -165,3 +167,29 @@ def test_nothing_else_is_fetched(url: str):
     with pytest.raises(ApiError) as caught:
         reference.check_url(url, HOSTS)
     assert (caught.value.status, caught.value.param) == (400, "ref_audio")
+
+
+FILES = [
+    file(sine(1.2), kind=kind, subtype=subtype)
+    for kind, subtype in [
+        ("WAV", "PCM_16"),
+        ("FLAC", "PCM_16"),
+        ("OGG", "VORBIS"),
+        ("OGG", "OPUS"),
+        ("MP3", "MPEG_LAYER_III"),
+    ]
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(FILES), st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=8))
+def test_a_damaged_file_is_audio_or_a_clear_refusal(data: bytes, changes: list[tuple[int, int]]):
+    damaged = bytearray(data)
+    for at, value in changes:
+        damaged[at] = value
+    try:
+        pcm = reference.decode(bytes(damaged))
+    except ApiError as error:
+        assert (error.status, error.param) == (400, "ref_audio")
+    else:
+        assert 2 * SAMPLE_RATE <= len(pcm) <= 60 * SAMPLE_RATE + 100

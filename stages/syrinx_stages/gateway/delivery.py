@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from base64 import b64encode
@@ -90,6 +91,59 @@ def _event(content: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(content)}\n\n".encode()
 
 
+class ClientLeft(Exception):
+    """Nobody is there to send to."""
+
+
+class Client:
+    """The other end of one HTTP exchange."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._left = False
+
+    async def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work`, and cancels it as soon as the client has left. Raises what else `work` raises."""
+        working = asyncio.create_task(work)
+        leaving = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                with contextlib.suppress(ClientLeft):
+                    working.result()
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def start(self, headers: dict[str, str]) -> None:
+        """Sends the status line and the headers."""
+        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def body(self, data: bytes) -> None:
+        """Returns when the transport has taken the bytes. Raises `ClientLeft`, also if it takes nothing for long."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError:
+            raise ClientLeft from None
+        # The server drops what is sent to a lost connection without a word, and the watcher learns of it only now.
+        await asyncio.sleep(0)
+        if self._left:
+            raise ClientLeft
+
+    async def finish(self, data: bytes) -> None:
+        """Sends the last bytes."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._left = True
+
+
 class SpeechResponse(Response):
     """Submits the order once the server is ready to send, and delivers what comes.
 
@@ -105,12 +159,12 @@ class SpeechResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves the request. Raises `ApiError` if it fails before anything was sent."""
+        client = Client(receive, send)
         async with self._service.speak(self._order.request, self._reference, self._accepted) as speech:
             if self._order.delivery is Delivery.WHOLE:
-                work = self._whole(speech, scope, receive, send)
+                await client.serve(self._whole(speech, scope, receive, send))
             else:
-                work = self._stream(speech, send)
-            await unless_disconnected(receive, work)
+                await client.serve(self._stream(speech, client))
 
     def _identity(self) -> dict[str, str]:
         request = self._order.request
@@ -138,17 +192,18 @@ class SpeechResponse(Response):
             return SseFraming(self._order.form, self._service.input_tokens(self._order.request))
         return RawFraming(self._order.form)
 
-    async def _stream(self, speech: Speech, send: Send) -> None:
+    async def _stream(self, speech: Speech, client: Client) -> None:
         framing = self._framing()
         started = False
         try:
             async for chunk in speech.audio():
                 if not started:
-                    await send(self._start(framing))
-                await _send_body(send, framing.audio(chunk.pcm, first=not started), more=True)
+                    await client.start(self._stream_headers(framing))
+                data = framing.audio(chunk.pcm, first=not started)
                 started = True
+                await client.body(data)
                 speech.handed(chunk)
-            await _send_body(send, framing.done(speech.frames), more=False)
+            await client.finish(framing.done(speech.frames))
             speech.complete()
         except ApiError as error:
             if not started:
@@ -156,36 +211,7 @@ class SpeechResponse(Response):
             log.warning("request %s failed after %d frames: %s", self._order.request.id, speech.frames, error)
             # Without a last piece the server closes the connection: the client sees a transfer cut short.
             if (words := framing.error(error)) is not None:
-                await _send_body(send, words, more=False)
-        except TimeoutError:
-            log.info("request %s: its client took nothing for %.0f s", self._order.request.id, SEND_SECONDS)
+                await client.finish(words)
 
-    def _start(self, framing: Framing) -> dict[str, Any]:
-        headers = {**self._identity(), "Content-Type": framing.media_type, "Cache-Control": "no-store"}
-        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        return {"type": "http.response.start", "status": 200, "headers": raw}
-
-
-async def _send_body(send: Send, body: bytes, more: bool) -> None:
-    """Returns when the transport has taken the bytes. Raises `TimeoutError` if the client takes nothing."""
-    async with asyncio.timeout(SEND_SECONDS):
-        await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Runs `work`, and cancels it as soon as the client has left. Raises what `work` raises."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_disconnected(receive))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    def _stream_headers(self, framing: Framing) -> dict[str, str]:
+        return {**self._identity(), "Content-Type": framing.media_type, "Cache-Control": "no-store"}
