@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,19 +61,26 @@ def load_codec_encoder(
     if not config.encoder_config:
         raise CheckpointError(f"{directory / 'config.json'}: encoder_config: missing, but encoding audio needs it")
     tensors = _tensors(path)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # It would warn that the decoding half has no weights.
     try:
         settings = transformers.MimiConfig(**config.encoder_config)
         # The official package (transformers 4.57) attends to the whole reference; newer ones would keep to this window.
         settings.sliding_window = settings.max_position_embeddings
-        mimi, report = transformers.MimiModel.from_pretrained(
-            None, config=settings, state_dict=tensors, dtype=dtype, output_loading_info=True
-        )
-    except Exception as error:  # Whatever a library of many versions raises for a config or shape it does not take.
-        raise CheckpointError(f"{path}: encoder: {error}") from error
-    finally:
-        logging.set_verbosity(verbosity)
+        with _quiet(logging):
+            mimi, report = transformers.MimiModel.from_pretrained(
+                None,
+                config=settings,
+                state_dict=tensors,
+                dtype=dtype,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # Whatever a library of many versions raises for a config it does not take.
+        raise CheckpointError(f"{directory / 'config.json'}: encoder_config: {error}") from error
+    if mismatched := report["mismatched_keys"]:
+        # Before transformers 5 these are names, since then names with shapes.
+        name = min(entry if isinstance(entry, str) else entry[0] for entry in mismatched)
+        expected = list(mimi.state_dict()[name].shape)
+        raise CheckpointError(f"{path}: tensor encoder.{name} has a wrong shape, expected {expected}")
     if missing := [name for name in report["missing_keys"] if not name.startswith(_DECODING_HALF)]:
         raise CheckpointError(f"{path}: tensor encoder.{min(missing)} is missing ({len(missing)} in all)")
     if unexpected := report["unexpected_keys"]:
@@ -81,6 +90,20 @@ def load_codec_encoder(
             setattr(mimi, name, None)
     encoder = CodecEncoder(mimi, config.encoder_valid_num_quantizers, config.encode_downsample_rate)
     return encoder.eval().requires_grad_(False).to(device)
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Keeps transformers from reporting that the decoding half has no weights, and from drawing progress."""
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress:
+            logging.enable_progress_bar()
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,77 @@
+"""Mel spectrogram and x-vector against records of the official package (`tests/fixtures/official/make_codec.py`)."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from syrinx_stages.model.config import SpeakerEncoderConfig
+from syrinx_stages.model.speaker_encoder import LEAST_SAMPLES, SpeakerEncoder, mel_filters, mel_spectrogram
+
+OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
+CONFIG = SpeakerEncoderConfig(
+    enc_dim=24,
+    enc_channels=(32, 32, 32, 32, 96),
+    enc_attention_channels=16,
+    enc_res2net_scale=4,
+    enc_se_channels=12,
+)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Tensor]:
+    return load_file(OFFICIAL / "expected.safetensors")
+
+
+@pytest.fixture(scope="module")
+def samples(expected: dict[str, Tensor]) -> Tensor:
+    return expected["encoder.samples.0"] / 32768
+
+
+@pytest.fixture
+def encoder() -> SpeakerEncoder:
+    encoder = SpeakerEncoder(CONFIG)
+    tensors = load_file(OFFICIAL / "speaker.safetensors")
+    encoder.load_state_dict({name.removeprefix("speaker_encoder."): tensor for name, tensor in tensors.items()})
+    return encoder.eval()
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def test_mel_spectrogram_is_the_official_one(samples: Tensor, expected: dict[str, Tensor]) -> None:
+    mel = mel_spectrogram(samples, 128)
+    assert mel.shape == (len(samples) // 256, 128)
+    assert relative_error(mel[::8], expected["speaker.mel"]) < 1e-5
+
+
+def test_mel_filters_are_triangles_of_equal_area() -> None:
+    """Slaney's normalisation. The wide ones are measured: the narrow ones at the bottom fall between the FFT's bins."""
+    areas = mel_filters(128).sum(1) * 24_000 / 1024
+    assert torch.allclose(areas[100:], torch.ones(28), atol=0.01)
+
+
+def test_x_vector_is_the_official_one(encoder: SpeakerEncoder, samples: Tensor, expected: dict[str, Tensor]) -> None:
+    assert relative_error(encoder.embed(samples), expected["speaker.embedding"]) < 1e-4
+
+
+def test_every_tensor_of_the_checkpoint_counts(encoder: SpeakerEncoder, samples: Tensor) -> None:
+    before = encoder.embed(samples)
+    weights = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    for name, tensor in weights.items():
+        encoder.load_state_dict(weights | {name: 1.5 * tensor + 0.1})
+        assert not torch.equal(encoder.embed(samples), before), name
+
+
+def test_silence_has_an_x_vector_too(encoder: SpeakerEncoder) -> None:
+    assert encoder.embed(torch.zeros(24_000)).isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(LEAST_SAMPLES - 1,), (0,), (1, 24_000)])
+def test_too_little_audio_is_refused(encoder: SpeakerEncoder, shape: tuple[int, ...]) -> None:
+    assert encoder.embed(torch.zeros(LEAST_SAMPLES)).shape == (24,)
+    with pytest.raises(ValueError, match=r"reference audio: shape .* must be \[N\], N at least 9600"):
+        encoder.embed(torch.zeros(shape))
