@@ -16,7 +16,7 @@ from syrinx_stages.model.config import read_speech_tokenizer_config
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 VOICE = Path(syrinx_stages.__file__).parent / "voice"
 FRAME = 1920
-SPEECHES, FRAMES = 4, 40
+SPEECHES, FRAMES = 4, 36
 """More frames than the fixture's attention window, which is 24."""
 
 
@@ -59,7 +59,7 @@ def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
     return torch.cat([decode(decoder, speech[None], []) for speech in codes])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(chunks=st.lists(st.integers(1, 30), max_size=40))
 def test_any_chunking_gives_the_same_samples(
     decoder: CodecDecoder, codes: Tensor, whole: Tensor, chunks: list[int]
@@ -67,7 +67,7 @@ def test_any_chunking_gives_the_same_samples(
     assert torch.equal(decode(decoder, codes[:1], chunks), whole[:1])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_requests_of_all_ages_share_batches_without_touching_each_other(
     decoder: CodecDecoder, codes: Tensor, whole: Tensor, data: st.DataObject
