@@ -14,7 +14,7 @@ from pathlib import Path
 from syrinx_operator import __version__
 from syrinx_operator.bench.loadgen import Limit
 from syrinx_operator.bench.machine import publishable_command
-from syrinx_operator.bench.report import Report, ReportError, load, markdown, save, show
+from syrinx_operator.bench.report import Report, ReportError, line, load, markdown, save, show
 from syrinx_operator.bench.run import BenchPlan, bench
 from syrinx_operator.check import InvalidPipeline, check, load_file, read_file
 from syrinx_operator.client import SpeechError
@@ -101,7 +101,9 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
 
     async def measure() -> Report:
         async with _gateway(options.url, options.file, reuse=False) as (url, pipeline):
-            return await bench(url, plan, pipeline, publishable_command(given), lambda point: show([point], console))
+            return await bench(
+                url, plan, pipeline, publishable_command(given), lambda point: console.print(line(point))
+            )
 
     report = asyncio.run(measure())
     show(report.points, make_console())

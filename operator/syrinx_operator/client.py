@@ -56,9 +56,7 @@ def refusal(status: int, content: bytes) -> SpeechError:
     """The error of an OpenAI-shaped answer, or of whatever came instead."""
     kind = f"http {status}"
     with contextlib.suppress(msgspec.DecodeError, TypeError, KeyError):
-        error = msgspec.json.decode(content)["error"]
-        param = f" (field: {error['param']})" if error.get("param") else ""
-        return SpeechError(kind, f"{error['message']}{param}")
+        return SpeechError(kind, str(msgspec.json.decode(content)["error"]["message"]))
     return SpeechError(kind, f"the server answered {status}: {content[:200].decode('utf-8', 'replace')}")
 
 

@@ -62,8 +62,7 @@ class PipelineView:
                 self._loaded(name)
                 self._say(name, "finishing its work")
             case Stopped(name=name, code=code, seconds=seconds):
-                how = "stopped" if code == 0 else f"ended with {exit_words(code)}"
-                self._say(name, f"{how} after {seconds:.1f} s")
+                self._say(name, f"stopped after {seconds:.1f} s" + (f" ({exit_words(code)})" if code else ""))
             case Log(name=name, line=line) if self._logs:
                 self._say(name, line, "dim")
 

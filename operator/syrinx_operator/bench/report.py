@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -62,7 +63,7 @@ class _Column(Struct, frozen=True):
 def _milliseconds(pick: Callable[[Point], Spread | None]) -> Callable[[Point], str]:
     def cell(point: Point) -> str:
         values = pick(point)
-        return "-" if values is None else f"{values.p50 * 1000:.0f} / {values.p95 * 1000:.0f}"
+        return "-" if values is None else f"{values.p50 * 1000:.0f}/{values.p95 * 1000:.0f}"
 
     return cell
 
@@ -76,16 +77,15 @@ def _rtf(point: Point) -> str:
 
 
 def _underruns(point: Point) -> str:
-    if point.underrun_share is None:
-        return "-"
-    seconds = f" ({point.underrun_seconds:.1f} s)" if point.underrun_seconds else ""
-    return f"{point.underrun_share:.0%}{seconds}"
+    return "-" if point.underrun_share is None else f"{point.underrun_share:.0%}"
 
 
 def _errors(point: Point) -> str:
     return ", ".join(f"{count} x {kind}" for kind, count in point.errors.items()) or "0"
 
 
+_TABLE_WIDTH = 110
+"""A narrower terminal wraps the table's lines rather than lose numbers."""
 COLUMNS: Sequence[_Column] = (
     _Column("load", _load),
     _Column("requests", lambda point: str(point.requests)),
@@ -100,20 +100,28 @@ COLUMNS: Sequence[_Column] = (
     _Column("errors", _errors),
 )
 CAPTION = (
-    "Times are p50 / p95. TTFA: request sent to first audible sample heard, leading silence included; playable: "
+    "Times are p50/p95. TTFA: request sent to first audible sample heard, leading silence included; playable: "
     f"{PREROLL_SECONDS * 1000:.0f} ms of audio there; underruns: streams whose playback had to wait; RTF: wall seconds "
     "per audio second, median."
 )
 
 
+def line(point: Point) -> str:
+    """A point in a line, for whoever waits for the next one."""
+    ttfa = "nothing heard" if point.ttfa is None else f"TTFA {_milliseconds(lambda p: p.ttfa)(point)} ms"
+    speed = f"{point.audio_seconds_per_second:.2f} audio seconds a second"
+    return f"{_load(point)}: {point.requests} requests, {ttfa}, {speed}, errors: {_errors(point)}"
+
+
 def show(points: Sequence[Point], console: Console) -> None:
     """The table for people."""
-    table = Table(caption=CAPTION, caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in COLUMNS:
-        table.add_column(column.head, justify="right", no_wrap=True)
+        table.add_column(column.head.replace(" ", "\n"), justify="right", no_wrap=True)
     for point in points:
         table.add_row(*(column.cell(point) for column in COLUMNS))
-    console.print(table, soft_wrap=False)
+    console.print(table, width=max(console.width, _TABLE_WIDTH), crop=False, soft_wrap=False)
+    console.print(CAPTION)
 
 
 def markdown(report: Report) -> str:

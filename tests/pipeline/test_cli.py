@@ -1,0 +1,318 @@
+"""The command line as its users have it: real processes, the bundled voice, the whole pipeline."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import wave
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from syrinx_operator.bench.report import load
+from syrinx_operator.cli import main
+from syrinx_stages.contract.audio import AUDIBLE_PEAK
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
+DEADLINE = 60.0
+
+
+def environment(state):
+    own = {"XDG_STATE_HOME": str(state), "COLUMNS": "120", "NO_COLOR": "1"}
+    return {name: value for name, value in os.environ.items() if name != "SYRINX_URL"} | own
+
+
+def syrinx(state, *arguments, **options):
+    command = [sys.executable, "-m", "syrinx_operator", *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, timeout=DEADLINE, env=environment(state), check=False, **options
+    )
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@pytest.fixture
+def here(capfdbinary, tmp_path, monkeypatch):
+    """The command within this process, for what starts nothing: quicker."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+
+    def run(*arguments, state=tmp_path):
+        for name, value in environment(state).items():
+            monkeypatch.setenv(name, value)
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as leave:
+            code = leave.code
+        out, told = capfdbinary.readouterr()
+        return code, out, told.decode()
+
+    return run
+
+
+class Up:
+    """A `syrinx up` in the background."""
+
+    def __init__(self, state, file=EXAMPLE):
+        self.state = state
+        self.log = state / "up.log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "syrinx_operator", "up", str(file), "--port", "0"]
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(state))
+
+    def wait_for(self, pattern):
+        """The match, once the pattern is in the output."""
+        end = time.monotonic() + DEADLINE
+        while not (found := re.search(pattern, self.text)):
+            assert time.monotonic() < end, f"{pattern!r} did not come: {self.text}"
+            assert self.process.poll() is None or re.search(pattern, self.text), f"it ended: {self.text}"
+            time.sleep(0.02)
+        return found
+
+    @property
+    def text(self):
+        return self.log.read_text()
+
+    def pids(self):
+        """Of the stages and Redis."""
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def read_wav(file):
+    with wave.open(str(file)) as audio:
+        assert (audio.getnchannels(), audio.getsampwidth(), audio.getframerate()) == (1, 2, 24_000)
+        return np.frombuffer(audio.readframes(audio.getnframes()), dtype="<i2").astype(int)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    running = Up(tmp_path_factory.mktemp("state"))
+    try:
+        running.url = running.wait_for(r"speaking at (http://\S+)")[1]
+        yield running
+    finally:
+        running.process.terminate()
+        running.process.wait(DEADLINE)
+
+
+def test_say_speaks_without_anything_running(tmp_path):
+    code, _, told = syrinx(tmp_path, "say", "The farmer opened the garden gate.", "-o", "out.wav", cwd=tmp_path)
+    assert code == 0, told
+    samples = read_wav(tmp_path / "out.wav")
+    assert 1.0 < len(samples) / 24_000 < 5.0
+    assert np.abs(samples).max() > 10 * AUDIBLE_PEAK
+    summary = re.search(r"out\.wav: ([\d.]+) s of audio, TTFA (\d+) ms, RTF ([\d.]+)", told)
+    assert float(summary[1]) == pytest.approx(len(samples) / 24_000, abs=0.01)
+    assert "redis      stopped" in told
+
+
+def test_up_tells_each_stage_in_plain_lines_when_there_is_no_terminal(up):
+    for name in ("redis", "talker-0", "codec-0", "gateway-0"):
+        assert re.search(rf"^{name} +ready after [\d.]+ s at ", up.text, re.MULTILINE)
+    assert "\x1b" not in up.text
+    assert 'try: syrinx say "' in up.text
+
+
+def test_say_finds_the_pipeline_that_is_up_and_the_seed_decides(up, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"{name}.wav", "--seed", seed)
+        assert code == 0, told
+        assert "ready" not in told, "nothing was started"
+    a, b, c = ((tmp_path / f"{name}.wav").read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+@pytest.mark.parametrize("form", ["mp3", "flac", "opus"])
+def test_say_follows_the_extension(up, tmp_path, form):
+    code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"x.{form}")
+    assert code == 0, told
+    magic = {"mp3": (b"ID3", b"\xff"), "flac": (b"fLaC",), "opus": (b"OggS",)}[form]
+    assert (tmp_path / f"x.{form}").read_bytes().startswith(magic)
+
+
+def test_a_streamed_wav_is_the_same_audio_with_a_true_header(up, tmp_path):
+    for name, more in (("whole", []), ("streamed", ["--stream"])):
+        code, _, told = syrinx(up.state, "say", "Come in.", "-o", tmp_path / f"{name}.wav", "--seed", 5, *more)
+        assert code == 0, told
+    assert "underrun" in told
+    assert np.array_equal(read_wav(tmp_path / "whole.wav"), read_wav(tmp_path / "streamed.wav"))
+
+
+def test_say_streams_raw_audio_to_standard_output(up):
+    code, audio, told = syrinx(up.state, "say", "Come in.", "-o", "-", "--stream", "--url", up.url)
+    assert code == 0, told
+    assert len(audio) > 24_000
+    assert len(audio) % 3840 == 0, "whole frames"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hello", "--voice", "nobody"], "'nobody' is unknown; accepted: us, "),
+        (["hello", "--language", "Klingon"], "language"),
+        (["   "], "input: is empty"),
+        (["hello", "-o", "x.txt"], "cannot tell the format; name it .wav"),
+        (["hello", "-o", "x.mp3", "--stream"], "mp3 cannot be streamed; wav and pcm can"),
+        (["hello", "-o", "-", "--stream", "--format", "wav"], "use --format pcm"),
+        (["hello", "-o", "/no/such/folder/x.wav"], "cannot write /no/such/folder/x.wav"),
+        (["hello", "--url", "http://127.0.0.1:1"], "cannot reach http://127.0.0.1:1"),
+        (["hello", "--file", "/no/such/file.yaml"], "/no/such/file.yaml: No such file"),
+    ],
+)
+def test_what_say_cannot_do_it_says_in_one_line(up, here, arguments, message):
+    code, _, told = here("say", *arguments, state=up.state)
+    assert code == 1
+    assert message in told
+    assert told.startswith("syrinx say: ")
+    assert "Traceback" not in told
+
+
+def test_a_pipeline_that_is_up_cannot_be_started_twice(up, here):
+    code, _, told = here("up", EXAMPLE, state=up.state)
+    assert code == 1
+    assert f"a pipeline named demo is up already: process {up.process.pid} serves {up.url}" in told
+
+
+def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
+    results = ["--json", tmp_path / "r.json", "--plot", tmp_path / "r.png"]
+    load_options = ["--concurrency", "1,2", "--rate", "2", "--requests", "2", "--warmup", "1"]
+    code, table, told = syrinx(up.state, "bench", "--url", up.url, *load_options, *results)
+    assert code == 0, told
+    report = load(tmp_path / "r.json")
+    assert [(point.loop, point.load, point.requests) for point in report.points] == [
+        ("closed", 1, 2),
+        ("closed", 2, 2),
+        ("open", 2, 2),
+    ]
+    for point in report.points:
+        assert not point.errors
+        assert point.ttfa.p50 >= point.first_playable.p50 * 0.999
+        assert point.audio_seconds > 1
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    text = table.decode()
+    assert "TTFA" in text
+    assert "2 req/s" in text
+    assert "\x1b" not in text
+    raw = (tmp_path / "r.json").read_text()
+    assert str(tmp_path) not in raw, "no paths of the machine"
+    assert up.url not in raw, "no hosts"
+    assert os.uname().nodename not in raw
+    code, markdown, _ = here("bench", "--table", tmp_path / "r.json")
+    rows = markdown.decode().splitlines()
+    assert code == 0
+    assert rows[0].startswith("| load | requests |")
+    assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 at once", "2 at once", "2 req/s"]
+
+
+def test_a_talker_that_is_killed_comes_back_and_the_pipeline_speaks_on(up, tmp_path):
+    code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "before.wav", "--seed", 9)
+    assert code == 0, told
+    (talker,) = (pid for pid in up.pids() if b"syrinx_stages.talker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(talker, signal.SIGKILL)
+    up.wait_for(r"talker-0 +died \(killed by SIGKILL\); starting it again now(.*\n)+talker-0 +ready")
+    code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "after.wav", "--seed", 9)
+    assert code == 0, told
+    assert (tmp_path / "before.wav").read_bytes() == (tmp_path / "after.wav").read_bytes()
+
+
+def test_ctrl_c_finishes_what_is_being_spoken_and_leaves_nothing(tmp_path):
+    running = Up(tmp_path)
+    url = running.wait_for(r"speaking at (http://\S+)")[1]
+    pids = running.pids()
+    assert len(pids) == 4
+    body = {
+        "input": "We walked along the beach on a warm day.",
+        "voice": "us",
+        "response_format": "pcm",
+        "stream": True,
+    }
+    with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=DEADLINE) as response:
+        pieces = response.iter_raw()
+        heard = len(next(pieces))
+        running.process.send_signal(signal.SIGINT)
+        heard += sum(map(len, pieces))
+    assert heard > 1.5 * 48_000, "the sentence was finished"
+    assert running.process.wait(DEADLINE) == 0
+    assert not any(map(alive, pids))
+    assert running.text.index("gateway-0  stopped") < running.text.index("talker-0   finishing its work")
+    assert running.text.rstrip().endswith("nothing is left running")
+    assert syrinx(tmp_path, "say", "x", "--url", url)[0] == 1
+
+
+def test_ctrl_c_while_models_load_leaves_nothing(tmp_path):
+    running = Up(tmp_path)
+    running.wait_for("gateway-0 +starting")
+    pids = running.pids()
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(DEADLINE) == 0
+    assert not any(map(alive, pids))
+
+
+def test_a_model_that_is_not_there_fails_with_the_stages_words(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text(EXAMPLE.read_text().replace("bundled: true", "path: nowhere"))
+    code, _, told = syrinx(tmp_path, "up", file)
+    assert code == 1
+    assert re.search(r"could not start \(exit code 1\)", told)
+    assert str(tmp_path / "nowhere") in told
+    assert "Traceback" not in told
+
+
+def test_check_tells_all_and_its_status(here, tmp_path):
+    code, out, _ = here("check", EXAMPLE)
+    assert (code, out.decode()) == (0, f"{EXAMPLE}: TTSPipeline demo is valid\n")
+    file = tmp_path / "bad.yaml"
+    file.write_text(EXAMPLE.read_text().replace("maxNumSeqs: 8", "maxNumSeq: 8"))
+    code, out, _ = here("check", EXAMPLE, file)
+    lines = out.decode().splitlines()
+    assert code == 1
+    assert [line.partition("bad.yaml")[2] for line in lines[1:]] == [
+        ":16:5: spec.talker.maxNumSeq: unknown field; did you mean maxNumSeqs?",
+        ":21:5: spec.codec.maxNumSeq: unknown field; did you mean maxNumSeqs?",
+    ]
+    assert syrinx(tmp_path, "check", "-", input=b"kind: Pod")[0] == 1
+
+
+@pytest.mark.parametrize("command", [[], ["up"], ["say"], ["check"], ["bench"]])
+def test_help_reads(here, command):
+    code, out, _ = here(*command, "--help")
+    assert code == 0
+    assert out.decode().startswith("usage: syrinx")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["sing"],
+        ["bench", "--rate", "0"],
+        ["bench", "--concurrency", "1,x"],
+        ["bench", "--requests", "3", "--duration", "1"],
+        ["up", "f", "--port", "70000"],
+    ],
+)
+def test_wrong_usage_is_status_2(here, arguments):
+    code, _, told = here(*arguments)
+    assert code == 2
+    assert "usage: syrinx" in told
+
+
+def test_a_report_that_is_none_is_refused(here, tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps({"points": 3}))
+    code, _, told = here("bench", "--table", tmp_path / "x.json")
+    assert code == 1
+    assert "not a bench report" in told
