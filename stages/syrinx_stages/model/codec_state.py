@@ -57,7 +57,10 @@ class DecoderState:
         return DecoderState(self.data.index_select(0, slots), self.position.index_select(0, slots))
 
     def scatter_(self, slots: Tensor, other: DecoderState) -> None:
-        """Writes the B rows of `other` into the rows `slots` [B] long (each named once); no other row changes."""
+        """Writes the B rows of `other` into the rows `slots` [B] long; no other row changes.
+
+        Of several rows for one slot (a scratch slot for padding, say) any may stay.
+        """
         self.data.index_copy_(0, slots, other.data)
         self.position.index_copy_(0, slots, other.position)
 
