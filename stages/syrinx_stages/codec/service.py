@@ -43,10 +43,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     reads = StreamKind.CODES
     writes = StreamKind.AUDIO
 
-    async def admit(self, claim: Claim, begun: bool) -> None:
+    async def admit(self, claim: Claim) -> None:
         """Opens a row; its frames follow from the codes stream, from the first one on."""
         request = claim.request
-        last = await self.connector.last_position(request.id, self.writes) if begun else OPENED
+        last = await self.connector.last_position(request.id, self.writes) if claim.begun else OPENED
         if last is None or last.part == END_PART:
             await self.ownership.finish(request.id)
             self.drop(request.id)

@@ -80,7 +80,9 @@ class Claim(Struct, frozen=True):
     entry_id: str
     request: SpeechRequest
     deliveries: int = 1
-    """Times it has been delivered to this group, this time included; more than one means taken over."""
+    """Times it has been delivered to this group, this time included and hand-overs left out."""
+    begun: bool = False
+    """It was delivered before, so some of its result may have been written."""
 
 
 class Append(Struct, frozen=True):

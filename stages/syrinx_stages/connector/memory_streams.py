@@ -210,7 +210,7 @@ class MemoryStreams:
             entry_id = next(iter(state.waiting))
             del state.waiting[entry_id]
             state.pending[entry_id] = _Pending(owner, self._clock())
-            claims += self._wanted(group, entry_id)
+            claims += self._wanted(group, entry_id, begun=False)
         return claims
 
     def take_over(self, group: Group, owner: str, count: int, held: Set[str]) -> list[Claim]:
@@ -222,21 +222,21 @@ class MemoryStreams:
             if len(claims) < count and silent and entry_id not in held:
                 pending.owner, pending.since = owner, now
                 pending.deliveries += 1
-                claims += self._wanted(group, entry_id)
+                claims += self._wanted(group, entry_id, begun=True)
         return claims
 
-    def _wanted(self, group: Group, entry_id: str) -> list[Claim]:
+    def _wanted(self, group: Group, entry_id: str, begun: bool) -> list[Claim]:
         """The claim, or nothing if nobody waits for its result any more."""
         request = self._queued[entry_id].request
         if self.stream(request.id, WRITES[group]) is None:
             self.finish(group, entry_id)
             return []
-        return [Claim(entry_id, request, self._groups[group].pending[entry_id].deliveries)]
+        return [Claim(entry_id, request, self._groups[group].pending[entry_id].deliveries, begun)]
 
     def refresh(self, group: Group, owner: str, entry_id: str) -> bool:
         """Renews a lease; False if it is not the owner's any more or nobody waits for the result."""
         pending = self._groups[group].pending.get(entry_id)
-        if pending is None or pending.owner != owner or not self._wanted(group, entry_id):
+        if pending is None or pending.owner != owner or not self._wanted(group, entry_id, begun=True):
             return False
         pending.since = self._clock()
         return True

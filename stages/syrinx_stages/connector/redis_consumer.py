@@ -18,8 +18,8 @@ from syrinx_stages.contract.messages import decode_request
 
 log = logging.getLogger(__name__)
 
-_Delivered = tuple[bytes, bytes, int]
-"""Entry id, request, deliveries."""
+_Delivered = tuple[bytes, bytes, int, bool]
+"""Entry id, request, deliveries, whether it was delivered before."""
 
 
 class RedisConsumer:
@@ -102,7 +102,7 @@ class RedisConsumer:
                 if self._blocking.outstanding:
                     await self._receive(0)
                 if self._delivered:
-                    await self.hand_over([entry_id.decode() for entry_id, _, _ in self._delivered])
+                    await self.hand_over([entry_id.decode() for entry_id, *_ in self._delivered])
                 await self._commands.run(scripts.LEAVE, [self._keys.requests], [self._group, self._name])
         except (ConnectorError, TimeoutError) as error:
             log.warning("%s could not leave %s, its leases will run out: %s", self._name, self._group, error)
@@ -131,7 +131,7 @@ class RedisConsumer:
             await self._join()
             return
         for _, entries in reply or ():
-            self._delivered += [(entry_id, fields[1], 1) for entry_id, fields in entries]
+            self._delivered += [(entry_id, fields[1], 1, False) for entry_id, fields in entries]
 
     @property
     def _uncertain(self) -> bool:
@@ -143,11 +143,11 @@ class RedisConsumer:
         self._blocking.interrupted = False
 
     async def _take_over(self, count: int, own: bool) -> list[_Delivered]:
-        arriving = [entry_id for entry_id, _, _ in self._delivered]
+        arriving = [entry_id for entry_id, *_ in self._delivered]
         who: Command = [self._group, self._name]
         arguments = [*who, self._lease_ms, count, int(own), *self._held, *arriving]
         taken = await self._commands.run(scripts.TAKE_OVER, [self._keys.requests], arguments)
-        return [(entry_id, request, deliveries) for entry_id, request, deliveries in taken]
+        return [(entry_id, request, deliveries, True) for entry_id, request, deliveries in taken]
 
     async def _take(self, count: int) -> Sequence[Claim]:
         """Claims of what was delivered; until they are ready it stays where the next call or `close` finds it."""
@@ -160,9 +160,9 @@ class RedisConsumer:
     async def _accept(self, delivered: Sequence[_Delivered]) -> list[Claim]:
         """Makes claims of what was delivered, without what cannot be read and what nobody waits for."""
         claims: list[Claim] = []
-        for entry_id, payload, deliveries in delivered:
+        for entry_id, payload, deliveries, begun in delivered:
             try:
-                claims.append(Claim(entry_id.decode(), decode_request(payload), deliveries))
+                claims.append(Claim(entry_id.decode(), decode_request(payload), deliveries, begun))
             except msgspec.DecodeError as error:
                 log.error("dropping request entry %s, which cannot be read: %s", entry_id.decode(), error)
                 await self.finish(entry_id.decode())

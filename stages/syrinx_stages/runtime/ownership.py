@@ -19,15 +19,14 @@ RETRY_SECONDS = 0.5
 class Ownership:
     """Claims up to `capacity` requests and keeps them until `give_up`, `finished`, or somebody else has them.
 
-    `admit` is called once for every claim, and told whether another replica may have begun to serve it; `lost` with
-    the id of a request that is no longer ours.
+    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours.
     """
 
     def __init__(
         self,
         consumer: Consumer,
         capacity: int,
-        admit: Callable[[Claim, bool], None],
+        admit: Callable[[Claim], None],
         lost: Callable[[str], None],
         takeovers: Counter,
     ) -> None:
@@ -97,9 +96,11 @@ class Ownership:
         self.claims.clear()
         await self._consumer.close()
 
-    def _take(self, claim: Claim, begun: bool) -> None:
+    def _take(self, claim: Claim) -> None:
+        if claim.begun:
+            self._takeovers.inc()
         self.claims[claim.request.id] = claim
-        self._admit(claim, begun)
+        self._admit(claim)
 
     async def _claim_loop(self) -> None:
         while self._claiming:
@@ -116,7 +117,7 @@ class Ownership:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for claim in claims:
-                self._take(claim, begun=False)
+                self._take(claim)
 
     async def _keep_loop(self) -> None:
         while True:
@@ -125,8 +126,7 @@ class Ownership:
                 if self._claiming and self.free > 0:
                     for claim in await self._consumer.take_over(self.free):
                         if claim.request.id not in self.claims:
-                            self._takeovers.inc()
-                            self._take(claim, begun=True)
+                            self._take(claim)
             except ConnectorError as error:
                 log.warning("cannot refresh claims: %s", error)
             await asyncio.sleep(REFRESH_SECONDS)

@@ -103,11 +103,8 @@ class Worker(ABC, Generic[R, S, E]):
     # What a stage adds -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def admit(self, claim: Claim, begun: bool) -> None:
-        """Makes a claimed request a row; `begun`: another replica may have written some of it.
-
-        Raises `RequestError` if it cannot be served.
-        """
+    async def admit(self, claim: Claim) -> None:
+        """Makes a claimed request a row. Raises `RequestError` if it cannot be served."""
 
     @abstractmethod
     def on_entry(self, event: StreamEntry) -> None:
@@ -179,18 +176,18 @@ class Worker(ABC, Generic[R, S, E]):
         """This very claim is still held."""
         return self.ownership.claims.get(claim.request.id) is claim
 
-    def _claimed(self, claim: Claim, begun: bool) -> None:
+    def _claimed(self, claim: Claim) -> None:
         waited = max(0.0, time.time() - claim.request.accepted_at)
         self.metrics[m.CLAIM_WAIT].labels(self.stage).observe(waited)
         self._count_rows()
-        self.spawn(self._admit(claim, begun))
+        self.spawn(self._admit(claim))
 
-    async def _admit(self, claim: Claim, begun: bool) -> None:
+    async def _admit(self, claim: Claim) -> None:
         request_id = claim.request.id
         try:
             if claim.deliveries > MAX_DELIVERIES:
                 raise RequestError(f"gave up: {MAX_DELIVERIES} {self.stage} replicas failed while they served it")
-            await self.admit(claim, begun)
+            await self.admit(claim)
         except RequestError as error:
             await self.fail(claim, str(error), error.param)
         except ConnectorError as error:

@@ -68,12 +68,12 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         await super().close()
         await asyncio.to_thread(self._prepare_thread.shutdown)
 
-    async def admit(self, claim: Claim, begun: bool) -> None:
+    async def admit(self, claim: Claim) -> None:
         """Prepares a request (tokens, reference audio) off the engine's thread and queues it for prefill."""
         request = claim.request
         frames: list[bytes] = []
         played: Position | None = None
-        if begun:
+        if claim.begun:
             entries = await self.connector.history(request.id, self.writes)
             if not entries or any(isinstance(item.entry, End) for item in entries):
                 await self.ownership.finish(request.id)

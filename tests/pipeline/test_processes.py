@@ -1,0 +1,258 @@
+"""The whole pipeline as real processes over a real Redis: what a listener hears when processes are killed."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import msgspec
+import openai
+import pytest
+import pytest_asyncio
+import redis.asyncio
+
+from syrinx_operator.local import LocalPipeline
+from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.supervisor import Child
+from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.contract.audio import FRAME_BYTES
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DEADLINE = 60.0
+LONG = (
+    "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends. "
+    "Our captain described a silver watch at the station."
+)
+SHORT = "The farmer found two heavy bags."
+PASSWORD_ENV = "SYRINX_TEST_REDIS_PASSWORD"
+
+
+class Running:
+    """The pipeline, a client of it, and a look into its Redis."""
+
+    def __init__(self, pipeline: LocalPipeline, client: httpx.AsyncClient, store: redis.asyncio.Redis) -> None:
+        self.pipeline, self.client, self.store = pipeline, client, store
+
+    def children(self, stage: str) -> list[Child]:
+        return [child for child in self.pipeline.processes if child.stage == stage]
+
+    async def speak(self, text: str, seed: int = 1, chunks: Callable[[int], None] | None = None) -> bytes:
+        """The PCM of a streamed request; `chunks` is told the frames received so far."""
+        body = {"input": text, "voice": "us", "response_format": "pcm", "stream": True, "seed": seed}
+        pcm = b""
+        async with asyncio.timeout(DEADLINE), self.client.stream("POST", "/v1/audio/speech", json=body) as response:
+            if response.status_code != 200:
+                raise AssertionError(await response.aread())
+            async for chunk in response.aiter_raw():
+                pcm += chunk
+                if chunks is not None:
+                    chunks(len(pcm) // FRAME_BYTES)
+        return pcm
+
+    async def metric(self, child: Child, name: str) -> float:
+        """The sum over a metric's series."""
+        text = (await self.client.get(f"{child.admin_url}/metrics")).text
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    async def resident(self) -> float:
+        """Rows held by all talkers and codecs."""
+        stages = self.children("talker") + self.children("codec")
+        return sum([await self.metric(child, "syrinx_rows_resident") for child in stages])
+
+    async def ready(self) -> None:
+        """Waits until every process is ready (again)."""
+        async with asyncio.timeout(DEADLINE):
+            for child in self.pipeline.processes:
+                while not await self._is_ready(child):
+                    await asyncio.sleep(0.05)
+
+    async def _is_ready(self, child: Child) -> bool:
+        try:
+            return (await self.client.get(f"{child.admin_url}/readyz")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> RedisServer:
+    with RedisServer() as server:
+        os.environ[PASSWORD_ENV] = server.password
+        yield server
+        del os.environ[PASSWORD_ENV]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running_pipeline(redis_server: RedisServer) -> AsyncIterator[Running]:
+    resource = {
+        "apiVersion": "syrinx.dev/v1alpha1",
+        "kind": "TTSPipeline",
+        "metadata": {"name": "chaos"},
+        "spec": {
+            "talker": {"replicas": 2},
+            "codec": {"replicas": 2},
+            "connector": {"url": redis_server.url, "passwordEnv": PASSWORD_ENV},
+        },
+    }
+    pipeline = msgspec.convert(resource, TTSPipeline)
+    async with (
+        LocalPipeline(pipeline, port=0) as local,
+        httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
+        redis.asyncio.from_url(redis_server.url_with_password) as store,
+    ):
+        yield Running(local, client, store)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def running(running_pipeline: Running) -> Running:
+    """The pipeline, whole."""
+    await running_pipeline.ready()
+    return running_pipeline
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(running_pipeline: Running) -> bytes:
+    """What `LONG` sounds like when nothing happens."""
+    await running_pipeline.ready()
+    return await running_pipeline.speak(LONG)
+
+
+def kill(children: list[Child], number: signal.Signals) -> None:
+    for child in children:
+        os.kill(child.pid, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "kill -TERM"])
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_every_replica_of_a_stage_is_killed_and_the_listener_hears_no_difference(
+    running: Running, undisturbed: bytes, stage: str, number: signal.Signals
+) -> None:
+    killed: list[int] = []
+
+    def on_chunk(frames: int) -> None:
+        if frames >= 8 and not killed:
+            killed.append(frames)
+            kill(running.children(stage), number)
+
+    assert await running.speak(LONG, chunks=on_chunk) == undisturbed
+    assert killed
+    await running.ready()
+
+
+async def test_a_stopped_process_that_wakes_up_later_harms_nobody(running: Running, undisturbed: bytes) -> None:
+    """A zombie: it lost its claims while it slept, and goes on where it was."""
+    frozen: list[Child] = []
+
+    def on_chunk(frames: int) -> None:
+        if frames >= 8 and not frozen:
+            frozen.extend([*running.children("talker")[:1], *running.children("codec")[:1]])
+            kill(frozen, signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(4.0, kill, frozen, signal.SIGCONT)
+
+    tasks = [running.speak(LONG, chunks=on_chunk), *(running.speak(LONG) for _ in range(3))]
+    assert set(await asyncio.gather(*tasks)) == {undisturbed}
+    assert frozen
+
+
+async def test_settings_change_over_http_while_a_stream_plays(running: Running, undisturbed: bytes) -> None:
+    updates = {
+        "talker": {"max_num_seqs": 1, "lead_limit_seconds": 30.0},
+        "codec": {"max_num_seqs": 2, "chunk_ramp": [1, 5], "capture_pairs": [[1, 5], [2, 8]]},
+    }
+    answers: list[httpx.Response] = []
+
+    async def change(settings: dict[str, dict[str, object]]) -> None:
+        for stage, values in settings.items():
+            for child in running.children(stage):
+                answers.append(await running.client.put(f"{child.admin_url}/settings", json={"settings": values}))
+
+    defaults = {}
+    for stage in updates:
+        answer = await running.client.get(f"{running.children(stage)[0].admin_url}/settings")
+        defaults[stage] = answer.json()["settings"]
+    stream = asyncio.create_task(running.speak(LONG))
+    await asyncio.sleep(0.3)
+    await change(updates)
+    assert await stream == undisturbed
+    await change(defaults)
+    assert [answer.status_code for answer in answers] == [200] * 8
+    assert answers[0].json() == {"generation": 1, "settings": {"max_num_seqs": 1, "lead_limit_seconds": 30.0}}
+
+
+async def test_wrong_settings_are_refused_by_name(running: Running) -> None:
+    url = f"{running.children('codec')[0].admin_url}/settings"
+    for body, status, word in (
+        ({"settings": {"max_num_seqs": 0}}, 422, "max_num_seqs"),
+        ({"settings": {"max_num_seqs": 33}}, 422, "max_resident"),
+        ({"settings": {"no_such": 1}}, 422, "no_such"),
+        ({"settings": {}, "generation": -1}, 409, "older"),
+        ({"max_num_seqs": 1}, 422, "max_num_seqs"),
+        ([], 422, "settings"),
+    ):
+        answer = await running.client.put(url, json=body)
+        assert (answer.status_code, word in answer.text) == (status, True), answer.text
+    answer = await running.client.put(url, content=b"x" * 100_000)
+    assert answer.status_code == 413
+
+
+async def test_a_client_that_disconnects_frees_its_rows_within_100_ms(running: Running) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while await running.resident():
+            await asyncio.sleep(0.05)
+        left: list[float] = []
+        body = {"input": LONG * 4, "voice": "us", "response_format": "pcm", "stream": True}
+        async with running.client.stream("POST", "/v1/audio/speech", json=body) as response:
+            async for _ in response.aiter_raw():
+                break
+            assert await running.resident() == 2
+        left.append(time.monotonic())
+        while await running.resident():
+            await asyncio.sleep(0.005)
+        # The look itself, four scrapes on a busy machine, is within the time.
+        assert time.monotonic() - left[0] < 0.1 + 0.1
+
+
+async def test_a_gateway_is_killed_and_its_successor_serves(running: Running, undisturbed: bytes) -> None:
+    def on_chunk(frames: int) -> None:
+        if frames >= 4:
+            kill(running.children("gateway"), signal.SIGKILL)
+
+    with pytest.raises(httpx.HTTPError):
+        await running.speak(LONG, chunks=on_chunk)
+    await running.ready()
+    assert await running.speak(LONG) == undisturbed
+
+
+async def test_nothing_stays_behind_in_redis(running: Running) -> None:
+    """Streams of finished requests are gone; those of a killed gateway's clients have an expiry."""
+    await running.speak(SHORT)
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            keys = [key async for key in running.store.scan_iter("*chaos*")]
+            lasting = [key for key in keys if await running.store.ttl(key) == -1]
+            if all(key.endswith((b":requests", b":control")) for key in lasting):
+                break
+            await asyncio.sleep(0.05)
+
+
+async def test_the_openai_client_speaks_to_it(running: Running) -> None:
+    client = openai.AsyncOpenAI(base_url=f"{running.pipeline.gateway_url}/v1", api_key="none", timeout=DEADLINE)
+    async with client:
+        whole = await client.audio.speech.create(model="tts-1", voice="us", input=SHORT, response_format="wav")
+        assert whole.content[:4] == b"RIFF"
+        streaming = client.audio.speech.with_streaming_response.create(
+            model="syrinx-us", voice="us", input=SHORT, response_format="pcm", extra_body={"stream": True}
+        )
+        async with streaming as response:
+            chunks = [chunk async for chunk in response.iter_bytes()]
+        assert len(chunks) > 1
+        assert len(b"".join(chunks)) % FRAME_BYTES == 0
+
+
+async def test_eight_at_once_all_speak(running: Running) -> None:
+    spoken = await asyncio.gather(*(running.speak(SHORT, seed=seed) for seed in range(8)))
+    assert len({*spoken}) == 8
+    assert all(len(pcm) >= FRAME_BYTES * 10 for pcm in spoken)
