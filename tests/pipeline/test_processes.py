@@ -202,17 +202,16 @@ async def test_a_client_that_disconnects_frees_its_rows_within_100_ms(running: R
     async with asyncio.timeout(DEADLINE):
         while await running.resident():
             await asyncio.sleep(0.05)
-        left: list[float] = []
         body = {"input": LONG * 4, "voice": "us", "response_format": "pcm", "stream": True}
         async with running.client.stream("POST", "/v1/audio/speech", json=body) as response:
-            async for _ in response.aiter_raw():
-                break
+            audio = response.aiter_raw()
+            await anext(audio)
             assert await running.resident() == 2
-        left.append(time.monotonic())
+        left = time.monotonic()
         while await running.resident():
             await asyncio.sleep(0.005)
         # The look itself, four scrapes on a busy machine, is within the time.
-        assert time.monotonic() - left[0] < 0.1 + 0.1
+        assert time.monotonic() - left < 0.1 + 0.1
 
 
 async def test_a_gateway_is_killed_and_its_successor_serves(running: Running, undisturbed: bytes) -> None:
@@ -241,7 +240,7 @@ async def test_nothing_stays_behind_in_redis(running: Running) -> None:
 async def test_the_openai_client_speaks_to_it(running: Running) -> None:
     client = openai.AsyncOpenAI(base_url=f"{running.pipeline.gateway_url}/v1", api_key="none", timeout=DEADLINE)
     async with client:
-        whole = await client.audio.speech.create(model="tts-1", voice="us", input=SHORT, response_format="wav")
+        whole = await client.audio.speech.create(model="syrinx-us", voice="us", input=SHORT, response_format="wav")
         assert whole.content[:4] == b"RIFF"
         streaming = client.audio.speech.with_streaming_response.create(
             model="syrinx-us", voice="us", input=SHORT, response_format="pcm", extra_body={"stream": True}
