@@ -255,3 +255,25 @@ async def test_eight_at_once_all_speak(running: Running) -> None:
     spoken = await asyncio.gather(*(running.speak(SHORT, seed=seed) for seed in range(8)))
     assert len({*spoken}) == 8
     assert all(len(pcm) >= FRAME_BYTES * 10 for pcm in spoken)
+
+
+async def test_redis_dies_and_comes_back_empty(running: Running, redis_server: RedisServer, undisturbed: bytes) -> None:
+    """What was being spoken is lost and its client is told soon; what comes after is spoken."""
+    restarted: list[RedisServer] = []
+
+    def on_chunk(frames: int) -> None:
+        if frames >= 8 and not restarted:
+            redis_server.process.kill()
+            redis_server.process.wait()
+            restarted.append(RedisServer(redis_server.port, redis_server.password))
+
+    try:
+        began = time.monotonic()
+        with pytest.raises(httpx.HTTPError):
+            await running.speak(LONG, chunks=on_chunk)
+        assert time.monotonic() - began < 15
+        await running.ready()
+        assert await running.speak(LONG) == undisturbed
+    finally:
+        for server in restarted:
+            server.stop()

@@ -13,7 +13,7 @@ import httpx
 
 from syrinx_stages.connector.base import Admission, Connector, ConnectorError, QueueFull, Ticket
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.keys import Group
+from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway import reference
@@ -197,13 +197,18 @@ class GatewayService:
             if not released:
                 released = True
                 fanout.close(request.id)
-                task = asyncio.create_task(self._release(ticket))
-                self._releases.add(task)
-                task.add_done_callback(self._releases.discard)
+                self._hold(self._release(ticket))
 
         inbox = fanout.open(request.id)
         speech = Speech(
-            request, inbox, accepted, self._stall_seconds, self._metrics, tell=self._teller.tell, arrived=release
+            request,
+            inbox,
+            accepted,
+            self._stall_seconds,
+            self._metrics,
+            tell=self._teller.tell,
+            arrived=release,
+            exists=self._exists,
         )
         try:
             yield speech
@@ -215,9 +220,10 @@ class GatewayService:
         settings = self.live.current
         admission = Admission(settings.max_queue, settings.max_queue_seconds)
         started = time.perf_counter()
+        submit = asyncio.create_task(self._connector.submit(request, admission, pcm))
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
-                ticket = await self._connector.submit(request, admission, pcm)
+                ticket = await asyncio.shield(submit)
         except QueueFull as error:
             self.refused(request.task_type)
             raise unavailable(f"the service is at its limit: {error}", error.retry_after, "queue_full") from None
@@ -225,8 +231,29 @@ class GatewayService:
             log.warning("request %s could not be queued: %s", request.id, error)
             self.refused(request.task_type)
             raise unavailable("the service cannot reach its queue", 2) from None
+        finally:
+            if not submit.done():
+                # Nobody waits any more, but it may yet be queued: then the stages must not work for nobody.
+                self._hold(self._release_when_submitted(submit))
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
+
+    async def _exists(self, request_id: str) -> bool:
+        """Whether a request's audio can still arrive: not if Redis has lost its streams."""
+        try:
+            return await self._connector.last_position(request_id, StreamKind.AUDIO) is not None
+        except ConnectorError:
+            return True
+
+    def _hold(self, work: Coroutine[Any, Any, None]) -> None:
+        """Keeps a release running, whoever started it."""
+        task = asyncio.create_task(work)
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _release_when_submitted(self, submit: asyncio.Task[Ticket]) -> None:
+        with contextlib.suppress(ConnectorError):
+            await self._release(await submit)
 
     async def _release(self, ticket: Ticket) -> None:
         for delay in RELEASE_DELAYS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from syrinx_stages.gateway.fanout import Inbox
 from syrinx_stages.gateway.playback import Playback
 from syrinx_stages.runtime.metrics import Metrics
 
+QUIET_SECONDS = 2.0
+"""After this long without audio the gateway asks whether the request still exists."""
+
 
 class Chunk(Struct, frozen=True):
     """Audio that arrived: PCM, and the request's frames so far with it."""
@@ -28,7 +31,8 @@ class Chunk(Struct, frozen=True):
 class Speech:
     """Follows the audio, notes what the client was handed, and measures it.
 
-    `tell` is called with the frames handed so far; `arrived` once, when nothing more will come from the stages.
+    `tell` is called with the frames handed so far; `arrived` once, when nothing more will come from the stages;
+    `exists` when it is quiet, to learn whether anything can come at all.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Speech:
         metrics: Metrics,
         tell: Callable[[str, int], None],
         arrived: Callable[[], None],
+        exists: Callable[[str], Awaitable[bool]],
     ) -> None:
         self.request = request
         self.frames = 0
@@ -53,6 +58,7 @@ class Speech:
         self._metrics = metrics
         self._tell = tell
         self._arrived = arrived
+        self._exists = exists
         self._playback = Playback(accepted)
         self._served: tuple[str, str, str] | None = None
 
@@ -75,13 +81,18 @@ class Speech:
                 return
 
     async def _next(self) -> StreamEntry:
-        try:
-            async with asyncio.timeout(self._stall_seconds):
-                return await self._inbox.get()
-        except TimeoutError:
-            self.outcome = EndReason.ERROR
-            message = f"no stage has made anything of this request for {self._stall_seconds:.0f} seconds"
-            raise unavailable(message, 5, "stalled") from None
+        deadline = time.monotonic() + self._stall_seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(min(QUIET_SECONDS, left)):
+                    return await self._inbox.get()
+            except TimeoutError:
+                if not await self._exists(self.request.id):
+                    self.outcome = EndReason.ERROR
+                    raise unavailable("Redis has lost this request; send it again", 1, "lost") from None
+        self.outcome = EndReason.ERROR
+        message = f"no stage has made anything of this request for {self._stall_seconds:.0f} seconds"
+        raise unavailable(message, 5, "stalled")
 
     def _end(self, end: End, frames: int) -> None:
         self._arrived()

@@ -128,6 +128,8 @@ class Ownership:
                         if claim.request.id not in self.claims:
                             self._take(claim)
             except ConnectorError as error:
+                # A waiting `claim` goes on trying by itself; this is what tells that it cannot be reading.
+                self.reading = False
                 log.warning("cannot refresh claims: %s", error)
             await asyncio.sleep(REFRESH_SECONDS)
 
