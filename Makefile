@@ -1,0 +1,50 @@
+# Everything from a fresh clone: needs Python 3.11 or newer and make, nothing else.
+PYTHON ?= $(shell command -v python3.11 || echo python3)
+VENV := .venv
+PIP := $(VENV)/bin/pip
+# The version everything was measured with; where it is not to be had, pyproject's range decides.
+TORCH := torch==2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-voice lint bench-cpu clean
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.wav
+	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us -o speech.wav
+
+test: $(VENV)/.develops ## Run all tests but the voice's score
+	$(VENV)/bin/pytest -m "not voice"
+
+test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood, through the running pipeline
+	$(VENV)/bin/pytest -m voice -s tests/voice
+
+lint: $(VENV)/.develops ## Check style and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench/results/cpu.*
+	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 0.5,1,1.5,2,3 --duration 60 \
+		--json bench/results/cpu.json --plot bench/results/cpu.png
+	$(VENV)/bin/syrinx bench --table bench/results/cpu.json > bench/results/cpu.md
+
+clean: ## Remove what make made
+	rm -rf $(VENV) build dist *.egg-info speech.wav
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Syrinx needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+			"Name another: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: installed anew only when pyproject.toml changes.
+$(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet "$(TORCH)" || echo "$(TORCH) is not to be had here; pyproject.toml's range decides" >&2
+	$(PIP) install --quiet --editable ".[stages,cli,redis-server]"
+	@touch $@
+
+$(VENV)/.develops: pyproject.toml $(VENV)/.runs
+	$(PIP) install --quiet --editable ".[stages,clone,cli,redis-server,test]"
+	@touch $@
