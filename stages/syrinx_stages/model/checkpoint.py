@@ -17,9 +17,11 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from .codec_decoder import CodecDecoder
+from .codec_encoder import CodecEncoder, load_codec_encoder
 from .config import CheckpointError, read_file, read_model_config, read_speech_tokenizer_config
 from .describe import checkpoint_directory
 from .layers import slots
+from .speaker_encoder import SpeakerEncoder
 from .talker import Talker
 from .tokenizer import Tokenizer, load_tokenizer
 
@@ -55,6 +57,15 @@ class Checkpoint:
         """Codes to audio."""
         decoder = self.speech_tokenizer.decoder_config
         return self._load(lambda: CodecDecoder(decoder), self.directory / "speech_tokenizer", "decoder")
+
+    def load_speaker_encoder(self) -> SpeakerEncoder:
+        """Reference audio to a speaker embedding; Base checkpoints alone have it."""
+        return self._load(lambda: SpeakerEncoder(self.config.speaker_encoder_config), self.directory, "speaker_encoder")
+
+    def load_codec_encoder(self) -> CodecEncoder:
+        """Reference audio to codes; Base checkpoints alone need it. Raises ImportError without transformers."""
+        directory = self.directory / "speech_tokenizer"
+        return load_codec_encoder(directory, self.speech_tokenizer, self.device, self.dtype)
 
     def _load(self, make: Callable[[], _Module], directory: Path, prefix: str) -> _Module:
         before = torch.get_default_dtype()

@@ -79,6 +79,9 @@ class _Builder:
     ) -> None:
         self.request, self.talker, self.tokenizer = request, talker, tokenizer
         self.config, self.codec, self.voice = config, config.talker_config, voice
+        if (voice is None) is (config.tts_model_type is ModelType.BASE):
+            wanted = "is needed by" if voice is None else "is only for"
+            raise PromptError("ref_audio", f"a reference voice {wanted} a Base checkpoint")
         marks = self._text([config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id])
         self.pad, self.bos, self.eos = torch.split(marks, 1)
 
@@ -136,9 +139,7 @@ class _Builder:
 
     def _speaker(self) -> Tensor:
         """The speaker's embedding [1, hidden_size]; VoiceDesign has none [0, hidden_size]."""
-        if self.config.tts_model_type is ModelType.BASE:
-            if self.voice is None:
-                raise PromptError("ref_audio", "a Base checkpoint needs a reference voice")
+        if self.voice is not None:
             embedding: Tensor = self.voice.embedding.to(self.pad)
             return embedding[None]
         if self.config.tts_model_type is ModelType.VOICE_DESIGN:

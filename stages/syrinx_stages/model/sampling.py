@@ -31,7 +31,7 @@ def uniforms(seeds: Tensor, frames: Tensor) -> Tensor:
     state = _mix(_mix(seeds + _GAMMA) + (frames + 1) * _GAMMA)
     groups = torch.arange(1, CODE_GROUPS + 1, device=seeds.device) * _GAMMA
     # 32 bits, so that a product with the total of a float64 distribution stays below that total.
-    return ((_mix(state[:, None] + groups) >> 32) & 0xFFFFFFFF) * 2.0**-32
+    return ((_mix(state[:, None] + groups) >> 32) & 0xFFFFFFFF).double() * 2.0**-32
 
 
 class Filter:

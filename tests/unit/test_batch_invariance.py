@@ -1,0 +1,152 @@
+"""What a request says does not depend on its neighbours: bit-identical states, logits and codes on a CPU."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from support import talker_recipe as recipe
+from support.talker import speech_request, write_checkpoint
+from syrinx_stages.contract.messages import Sampling
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.kv_cache import KVCache
+from syrinx_stages.model.prompt import build_prompt
+from syrinx_stages.model.sampling import Sampler
+from syrinx_stages.model.talker import Talker
+
+NEIGHBOURS = [1, 2, 7, 40]
+FRAMES = 4
+
+
+@pytest.fixture(scope="module", params=["bundled", "1b7", "0b6"])
+def checkpoint(request, tmp_path_factory) -> Checkpoint:
+    if request.param == "bundled":
+        return Checkpoint("bundled")
+    return Checkpoint(str(write_checkpoint(tmp_path_factory.mktemp("m") / "x", "custom_voice", request.param)))
+
+
+@pytest.fixture(scope="module")
+def talker(checkpoint: Checkpoint) -> Talker:
+    return checkpoint.load_talker()
+
+
+class Row:
+    """One request, spoken a frame at a time in whatever company."""
+
+    def __init__(self, checkpoint: Checkpoint, talker: Talker, number: int, age: int) -> None:
+        voice = next(iter(checkpoint.config.talker_config.speakers))
+        words = "word " * (number % 5) + "and so on."
+        sampling = Sampling(temperature=0.9 if number % 3 else 0.0, top_k=50 - number % 40, top_p=1 - number % 2 / 10)
+        fields = {"text": words, "voice": voice, "non_streaming_text": number % 2 == 0}
+        self.request = speech_request("custom_voice", fields, sampling, seed=number)
+        self.prompt = build_prompt(self.request, talker, checkpoint.load_tokenizer(), checkpoint.config)
+        self.cache: KVCache = talker.new_cache()
+        self.hidden = talker.prefill(self.prompt.embeds, self.cache)
+        self.seen = torch.zeros(talker.config.vocab_size, dtype=torch.bool)
+        self.frame = 0
+        self.states: list[torch.Tensor] = []
+        self.codes: list[list[int]] = []
+        for _ in range(age):
+            step(talker, [self])
+
+
+def step(talker: Talker, rows: Sequence[Row]) -> None:
+    """One frame of all rows together."""
+    hidden = torch.stack([row.hidden for row in rows])
+    sampler = Sampler(
+        [row.request.sampling for row in rows], [row.request.seed for row in rows], talker.config, talker.device
+    )
+    draw = sampler.frame(torch.tensor([row.frame for row in rows]))
+    logits = talker.logits(hidden)
+    codes = talker.predict(hidden, draw.code0(logits, torch.stack([row.seen for row in rows])), draw.residual)
+    text = torch.stack([row.prompt.text_row(row.frame) for row in rows])
+    states = talker.decode(talker.embed_frame(codes) + text, [row.cache for row in rows])
+    for row, state, frame, scores in zip(rows, states, codes, logits, strict=True):
+        row.hidden = state
+        row.seen[frame[0]] = True
+        row.frame += 1
+        row.codes.append(frame.tolist())
+        row.states += [state, scores]
+
+
+@torch.inference_mode()
+def test_a_request_says_the_same_alone_and_in_company(checkpoint: Checkpoint, talker: Talker) -> None:
+    """Neighbours of other ages, texts and sampling, on either side, joining and leaving from frame to frame."""
+    alone = Row(checkpoint, talker, 1, age=0)
+    for _ in range(FRAMES):
+        step(talker, [alone])
+    company = [Row(checkpoint, talker, 2 + i, age=i % 7) for i in range(max(NEIGHBOURS))]
+    for count in NEIGHBOURS:
+        together = Row(checkpoint, talker, 1, age=0)
+        for frame in range(FRAMES):
+            others = company[frame : frame + count] if count < len(company) else company
+            place = (frame * 3) % (count + 1)
+            step(talker, [*others[:place], together, *others[place:]])
+        assert together.codes == alone.codes, count
+        assert all(torch.equal(a, b) for a, b in zip(together.states, alone.states, strict=True)), count
+
+
+@torch.inference_mode()
+def test_predictor_logits_are_bit_identical_in_any_batch(talker: Talker) -> None:
+    generator = torch.Generator().manual_seed(5)
+    hidden = torch.randn(41, talker.config.hidden_size, generator=generator)
+    said = torch.randint(0, talker.config.codebook_size, (41, 16), generator=generator)
+
+    def logits(rows: torch.Tensor) -> torch.Tensor:
+        kept = []
+
+        def draw(values: torch.Tensor, group: int) -> torch.Tensor:
+            kept.append(values.clone())
+            return said[rows, group]
+
+        talker.predict(hidden[rows], said[rows, 0], draw)
+        return torch.stack(kept, 1)
+
+    everything = torch.arange(41)
+    whole, embedded = logits(everything), talker.embed_frame(said)
+    for count in (1, 2, 3, 8, 17):
+        for start in (0, 5, 41 - count):
+            rows = everything[start : start + count]
+            assert torch.equal(logits(rows), whole[rows]), (count, start)
+            assert torch.equal(talker.embed_frame(said[rows]), embedded[rows]), (count, start)
+
+
+@torch.inference_mode()
+def test_cache_growth_does_not_change_a_state(checkpoint: Checkpoint, talker: Talker) -> None:
+    """A cache that grows step by step and one with room from the start end alike."""
+    inputs = torch.randn(140, talker.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    growing, roomy = talker.new_cache(), talker.new_cache()
+    roomy.extend(300)
+    roomy.length = 0
+    for position in range(len(inputs)):
+        states = [talker.decode(inputs[position : position + 1], [cache]) for cache in (growing, roomy)]
+        assert torch.equal(*states), position
+    assert growing.capacity < roomy.capacity
+
+
+@torch.inference_mode()
+def test_prefill_and_decode_agree(talker: Talker) -> None:
+    """Not to the bit (their sums are ordered otherwise), but closely."""
+    inputs = torch.randn(20, talker.config.hidden_size, generator=torch.Generator().manual_seed(2))
+    whole, stepped = talker.new_cache(), talker.new_cache()
+    state = talker.prefill(inputs, whole)
+    for row in inputs:
+        last = talker.decode(row[None], [stepped])[0]
+    assert torch.allclose(state, last, rtol=1e-4, atol=1e-4 * float(state.abs().max()))
+
+
+@torch.inference_mode()
+def test_the_last_position_is_an_error_that_changes_nothing(talker: Talker) -> None:
+    cache, full = talker.new_cache(), talker.new_cache()
+    full.extend(talker.config.max_position_embeddings)
+    inputs = torch.zeros(2, talker.config.hidden_size)
+    with pytest.raises(ValueError, match="positions are more than the model's"):
+        talker.decode(inputs, [cache, full])
+    assert cache.length == 0
+    with pytest.raises(ValueError, match="needs an empty cache"):
+        talker.prefill(inputs, full)
+
+
+def test_recipe_widths_have_no_short_tail() -> None:
+    """Elementwise kernels round a tail otherwise: widths that are no multiple of 32 would void these tests."""
+    assert not recipe.WIDTH % 32 and not recipe.CODES % 32

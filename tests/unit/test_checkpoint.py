@@ -1,0 +1,134 @@
+"""Weights are loaded strictly: what does not fit is refused by the tensor's name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from support import talker_recipe as recipe
+from support.talker import weights
+from syrinx_stages.model.checkpoint import Checkpoint, load_module
+from syrinx_stages.model.config import CheckpointError
+from syrinx_stages.model.layers import slots
+
+KIND = ("custom_voice", "1b7")
+TENSORS = weights(*KIND)
+QUERY = "talker.model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    recipe.write_configs(tmp_path / "model", *KIND)
+    return tmp_path / "model"
+
+
+def test_every_tensor_lands_where_its_name_says(directory: Path) -> None:
+    save_file(TENSORS, directory / "model.safetensors")
+    loaded = dict(slots(Checkpoint(str(directory)).load_talker(), "talker"))
+    assert loaded.keys() == TENSORS.keys()
+    for name, slot in loaded.items():
+        assert torch.equal(slot.target, TENSORS[name].expand_as(slot.target)), name
+
+
+def test_names_are_the_official_ones() -> None:
+    official = load_file(recipe.VOICE / "model.safetensors")
+    loaded = dict(slots(Checkpoint("bundled").load_talker(), "talker"))
+    assert {name: slot.shape for name, slot in loaded.items()} == {k: tuple(v.shape) for k, v in official.items()}
+
+
+def test_weights_are_cast_to_the_type_asked_for(directory: Path) -> None:
+    save_file(TENSORS, directory / "model.safetensors")
+    talker = Checkpoint(str(directory), dtype=torch.bfloat16).load_talker()
+    assert {parameter.dtype for parameter in talker.parameters()} == {torch.bfloat16}
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_shards_are_read_through_their_index(directory: Path) -> None:
+    names = sorted(TENSORS)
+    halves = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, part in halves.items():
+        save_file({name: TENSORS[name] for name in part}, directory / file)
+    index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    loaded = dict(slots(Checkpoint(str(directory)).load_talker(), "talker"))
+    assert torch.equal(loaded[QUERY].target, TENSORS[QUERY])
+
+
+@pytest.mark.parametrize("file", ["../secret.safetensors", "/etc/passwd", "sub/model.safetensors", "model.bin", ""])
+def test_index_may_only_name_safetensors_beside_it(directory: Path, file: str) -> None:
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {QUERY: file}}))
+    with pytest.raises(CheckpointError, match=f"weight_map.{QUERY}"):
+        Checkpoint(str(directory)).load_talker()
+
+
+def test_missing_tensor_is_named_with_its_shape(directory: Path) -> None:
+    save_file({name: tensor for name, tensor in TENSORS.items() if name != QUERY}, directory / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"{QUERY} \[128, 64\] is missing"):
+        Checkpoint(str(directory)).load_talker()
+
+
+def test_unexpected_tensor_is_named(directory: Path) -> None:
+    name = "talker.model.layers.3.input_layernorm.weight"
+    save_file(TENSORS | {name: torch.zeros(64)}, directory / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"{name} is unexpected"):
+        Checkpoint(str(directory)).load_talker()
+
+
+def test_tensors_of_other_modules_are_not_in_the_way(directory: Path) -> None:
+    save_file(TENSORS | {"speaker_encoder.fc.bias": torch.zeros(1)}, directory / "model.safetensors")
+    Checkpoint(str(directory)).load_talker()
+
+
+@pytest.mark.parametrize("name", [QUERY, "talker.model.layers.0.self_attn.k_norm.weight", "talker.codec_head.weight"])
+def test_wrong_shape_says_found_and_expected(directory: Path, name: str) -> None:
+    expected = list(TENSORS[name].shape)
+    save_file(TENSORS | {name: torch.zeros(7, 7)}, directory / "model.safetensors")
+    with pytest.raises(CheckpointError) as error:
+        Checkpoint(str(directory)).load_talker()
+    assert f"{name} is [7, 7], expected {expected}" in str(error.value)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not safetensors" * 10])
+def test_unreadable_file_is_named(directory: Path, content: bytes | None) -> None:
+    if content is not None:
+        (directory / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        Checkpoint(str(directory)).load_talker()
+
+
+def test_truncated_file_is_named(directory: Path) -> None:
+    path = directory / "model.safetensors"
+    save_file(TENSORS, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        Checkpoint(str(directory)).load_talker()
+
+
+def test_talker_and_codec_must_agree_on_the_codes(directory: Path) -> None:
+    path = directory / "speech_tokenizer" / "config.json"
+    config = json.loads(path.read_text())
+    config["decoder_config"]["codebook_size"] = 2048
+    path.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="codebook_size: 2048, but the talker speaks 64 codes"):
+        Checkpoint(str(directory))
+
+
+def test_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        Checkpoint(str(tmp_path / "nowhere"))
+
+
+def test_the_codec_stage_loads_the_decoder_alone(tmp_path: Path) -> None:
+    decoder = Checkpoint("bundled").load_codec_decoder()
+    expected = load_file(recipe.VOICE / "speech_tokenizer" / "model.safetensors")
+    name = "decoder.pre_conv.conv.weight"
+    assert torch.equal(dict(slots(decoder, "decoder"))[name].target, expected[name].float())
+
+
+def test_plain_modules_load_too(tmp_path: Path) -> None:
+    save_file({"part.weight": torch.ones(2, 3), "part.bias": torch.ones(2)}, tmp_path / "model.safetensors")
+    module = torch.nn.Linear(3, 2)
+    load_module(module, tmp_path, "part")
+    assert torch.equal(module.weight, torch.ones(2, 3))

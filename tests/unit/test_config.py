@@ -1,0 +1,148 @@
+"""What a checkpoint's configs must say, and what is told from them without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import talker_recipe as recipe
+from syrinx_stages.contract.messages import TaskType
+from syrinx_stages.model.config import CheckpointError, ModelType, read_model_config, read_speech_tokenizer_config
+from syrinx_stages.model.describe import Speaker, describe
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    recipe.write_configs(tmp_path / "model", "custom_voice", "1b7")
+    return tmp_path / "model"
+
+
+def change(path: Path, field: str, value: Any) -> None:
+    """Sets a dotted field of a JSON file; `...` removes it."""
+    whole = json.loads(path.read_text())
+    *parents, last = field.split(".")
+    part = whole
+    for name in parents:
+        part = part[name]
+    if value is ...:
+        del part[last]
+    else:
+        part[last] = value
+    path.write_text(json.dumps(whole))
+
+
+def test_official_fields_are_read_and_unknown_ones_ignored(directory: Path) -> None:
+    change(directory / "config.json", "talker_config.some_new_field", {"x": 1})
+    config = read_model_config(directory)
+    assert config.tts_model_type is ModelType.CUSTOM_VOICE
+    assert config.talker_config.codebook_size == 64
+    assert config.talker_config.code_predictor_config.hidden_size == 32
+    assert config.talker_config.dialect("dylan") == "beijing_dialect"
+    assert config.talker_config.dialect("vivian") is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("tts_model_type", "singer", "tts_model_type 'singer' is unknown; accepted: base, custom_voice, voice_design"),
+        ("tts_model_type", ..., "missing required field `tts_model_type`"),
+        ("tokenizer_type", "qwen3_tts_tokenizer_25hz", "tokenizer_type"),
+        ("model_type", "qwen3_omni", "model_type"),
+        ("talker_config", ..., "talker_config"),
+        ("talker_config.hidden_size", ..., "hidden_size"),
+        ("talker_config.hidden_size", "wide", r"\$\.talker_config\.hidden_size"),
+        ("talker_config.num_hidden_layers", 0, r"\$\.talker_config\.num_hidden_layers"),
+        ("talker_config.hidden_act", "gelu", "hidden_act"),
+        ("talker_config.attention_bias", True, "attention_bias: only false"),
+        ("talker_config.use_sliding_window", True, "use_sliding_window: only false"),
+        ("talker_config.rope_scaling", {"rope_type": "yarn"}, "rope_scaling: rope_type 'yarn'"),
+        ("talker_config.num_attention_heads", 3, "num_attention_heads: not a multiple"),
+        ("talker_config.num_code_groups", 32, "num_code_groups: 32"),
+        ("talker_config.vocab_size", 900, "vocab_size: 900"),
+        ("talker_config.vocab_size", 2000, "vocab_size: 2000 less 1024"),
+        ("talker_config.codec_eos_token_id", 5000, "codec_eos_token_id: id 5000"),
+        ("talker_config.spk_id.vivian", 5000, r"spk_id\.vivian: id 5000"),
+        ("talker_config.spk_is_dialect.dylan", "klingon", r"spk_is_dialect\.dylan: 'klingon'"),
+        ("tts_pad_token_id", 4000, "tts_pad_token_id: 4000"),
+    ],
+)
+def test_wrong_field_is_refused_by_name(directory: Path, field: str, value: Any, words: str) -> None:
+    path = directory / "config.json"
+    change(path, field, value)
+    with pytest.raises(CheckpointError, match=words) as error:
+        read_model_config(directory)
+    assert str(path) in str(error.value)
+
+
+def test_base_needs_a_speaker_embedding_of_the_talkers_width(directory: Path) -> None:
+    change(directory / "config.json", "tts_model_type", "base")
+    change(directory / "config.json", "speaker_encoder_config.enc_dim", 192)
+    with pytest.raises(CheckpointError, match="enc_dim: 192"):
+        read_model_config(directory)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("output_sample_rate", 16_000, "output_sample_rate"),
+        ("decode_upsample_rate", 960, "decode_upsample_rate"),
+        ("decoder_config.upsample_rates", [8, 5, 4, 2], "their product 1280"),
+        ("decoder_config.num_quantizers", 8, "num_quantizers"),
+        ("decoder_config.codebook_size", ..., "codebook_size"),
+    ],
+)
+def test_wrong_field_of_the_speech_tokenizer_is_refused_by_name(
+    directory: Path, field: str, value: Any, words: str
+) -> None:
+    change(directory / "speech_tokenizer" / "config.json", field, value)
+    with pytest.raises(CheckpointError, match=words):
+        read_speech_tokenizer_config(directory)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe"])
+def test_unreadable_config_is_refused_by_path(directory: Path, content: bytes | None) -> None:
+    path = directory / "config.json"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        read_model_config(directory)
+
+
+def test_description_says_what_is_served(directory: Path) -> None:
+    told = describe(str(directory))
+    assert told.task_type is TaskType.CUSTOM_VOICE
+    assert told.speakers == (
+        Speaker("vivian", None),
+        Speaker("dylan", "beijing_dialect"),
+        Speaker("eric", "sichuan_dialect"),
+    )
+    assert told.languages == ("auto", "chinese", "english", "german")
+    assert told.sample_rate == 24_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "instructions", "reference"),
+    [
+        ("custom_voice", "1b7", True, False),
+        ("custom_voice", "0b6", False, False),
+        ("voice_design", "1b7", True, False),
+        ("base", "1b7", False, True),
+    ],
+)
+def test_description_says_which_fields_have_an_effect(
+    tmp_path: Path, kind: str, size: str, instructions: bool, reference: bool
+) -> None:
+    recipe.write_configs(tmp_path / "model", kind, size)
+    told = describe(str(tmp_path / "model"))
+    assert (told.supports_instructions, told.supports_reference) == (instructions, reference)
+
+
+def test_describing_the_bundled_voice_needs_no_torch() -> None:
+    code = (
+        "import sys; from syrinx_stages.model.describe import describe; d = describe('bundled');"
+        "assert [s.name for s in d.speakers] == ['us', 'us_f', 'us_m', 'gb'] and not d.supports_instructions;"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

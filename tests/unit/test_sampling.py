@@ -1,0 +1,168 @@
+"""How codes are drawn: transformers' processors row by row, and numbers that follow from (seed, frame, group) alone."""
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from support import talker_recipe as recipe
+from syrinx_stages.contract.messages import Sampling
+from syrinx_stages.model.config import TalkerConfig
+from syrinx_stages.model.sampling import Filter, Sampler, uniforms
+
+CPU = torch.device("cpu")
+CONFIG = msgspec.convert(recipe.config("custom_voice", "1b7")["talker_config"], TalkerConfig)
+EOS = CONFIG.codec_eos_token_id
+
+
+def seen(frames: int) -> torch.Tensor:
+    mask = torch.zeros(CONFIG.vocab_size, dtype=torch.bool)
+    mask[recipe.SAID[:frames]] = True
+    return mask
+
+
+def logits(frames: int) -> torch.Tensor:
+    return torch.from_numpy(recipe.scores(frames))
+
+
+def test_scores_are_those_of_transformers_processors() -> None:
+    """All recorded knobs in one batch, against records made one by one."""
+    with np.load(recipe.RECORDS) as file:
+        records = {name: file[name] for name in file.files if name.startswith("scores/")}
+    cases = [(name, frames) for name in recipe.SAMPLING for frames in (1, 4)]
+    rows = [Sampling(**recipe.SAMPLING[name]) for name, _ in cases]
+    sampler = Sampler(rows, [0] * len(rows), CONFIG, CPU)
+    counts = torch.tensor([frames for _, frames in cases])
+    scores = sampler.code0_scores(
+        torch.stack([logits(frames) for _, frames in cases]), torch.stack([seen(frames) for _, frames in cases]), counts
+    )
+    for row, (name, frames) in zip(sampler.code0_filter.keep(scores), cases, strict=True):
+        expected = torch.from_numpy(records[f"scores/{name}/{frames}"])
+        assert torch.equal(row.isneginf(), expected.isneginf()), (name, frames)
+        assert torch.allclose(row, expected, rtol=1e-6), (name, frames)
+
+
+def test_only_codes_and_end_of_sequence_are_ever_drawn() -> None:
+    rows = 64
+    sampler = Sampler([Sampling(temperature=50.0, top_k=0)] * rows, range(rows), CONFIG, CPU)
+    codes = sampler.frame(torch.full((rows,), 5)).code0(logits(4).expand(rows, -1), seen(4).expand(rows, -1))
+    assert all(code < recipe.CODES or code == EOS for code in codes.tolist())
+    assert len(set(codes.tolist())) > 20
+
+
+def test_end_of_sequence_waits_for_the_least_number_of_frames() -> None:
+    wants_to_end = torch.zeros(5, CONFIG.vocab_size)
+    wants_to_end[:, EOS] = 100
+    sampler = Sampler([Sampling(min_frames=3)] * 5, range(5), CONFIG, CPU)
+    said = torch.zeros_like(wants_to_end, dtype=torch.bool)
+    codes = sampler.frame(torch.arange(5)).code0(wants_to_end, said)
+    assert [code == EOS for code in codes.tolist()] == [False, False, False, True, True]
+
+
+def test_temperature_zero_is_greedy_row_by_row() -> None:
+    rows = [Sampling(temperature=0, residual_temperature=0), Sampling(temperature=30.0, residual_temperature=30.0)] * 40
+    sampler = Sampler(rows, range(80), CONFIG, CPU)
+    draw = sampler.frame(torch.full((80,), 9))
+    values = logits(4).expand(80, -1)
+    codes = draw.code0(values, torch.zeros(80, CONFIG.vocab_size, dtype=torch.bool))
+    assert set(codes[::2].tolist()) == {int(values[0, : recipe.CODES].argmax())}
+    assert len(set(codes[1::2].tolist())) > 5
+    residual = draw.residual(values[:, : recipe.CODES], 3)
+    assert set(residual[::2].tolist()) == {int(values[0, : recipe.CODES].argmax())}
+    assert len(set(residual[1::2].tolist())) > 5
+
+
+@pytest.mark.parametrize("neighbours", [1, 2, 7, 40])
+def test_a_row_is_drawn_the_same_beside_any_others(neighbours: int) -> None:
+    knobs = [Sampling(**values) for values in recipe.SAMPLING.values()]
+    knobs += [Sampling(temperature=0), Sampling(top_k=300, top_p=0.8), Sampling(min_frames=30)]
+    mine = Sampling(top_k=20, top_p=0.95, residual_top_p=0.9)
+    generator = torch.Generator().manual_seed(neighbours)
+    others = [knobs[i % len(knobs)] for i in range(neighbours)]
+    values = torch.randn(neighbours + 1, CONFIG.vocab_size, generator=generator)
+    said = torch.rand(values.shape, generator=generator) < 0.1
+    frames = torch.randint(0, 2000, (neighbours + 1,), generator=generator)
+    for place in {0, neighbours // 2, neighbours}:
+        rows = [*others[:place], mine, *others[place:]]
+        together = Sampler(rows, range(neighbours + 1), CONFIG, CPU)
+        alone = Sampler([mine], [place], CONFIG, CPU)
+        pick = slice(place, place + 1)
+        scores = together.code0_scores(values, said, frames)
+        assert torch.equal(scores[pick], alone.code0_scores(values[pick], said[pick], frames[pick]))
+        assert torch.equal(together.code0_filter.keep(scores)[pick], alone.code0_filter.keep(scores[pick]))
+        joint, single = together.frame(frames), alone.frame(frames[pick])
+        assert torch.equal(joint.code0(values, said)[pick], single.code0(values[pick], said[pick]))
+        residual = values[:, : recipe.CODES]
+        for group in (1, 15):
+            assert torch.equal(joint.residual(residual, group)[pick], single.residual(residual[pick], group))
+
+
+def test_draws_follow_the_distribution() -> None:
+    """Chi-square against softmax over the kept codes; fixed seeds."""
+    scores = torch.tensor([[2.0, 1.0, 0.0, -1.0, 3.0, -torch.inf]])
+    chosen = Filter([(1.5, 4, 1.0)], CPU)
+    expected = (scores / 1.5).masked_fill(scores < 0, -torch.inf).softmax(-1)[0]
+    count = 20_000
+    numbers = uniforms(torch.full((count,), 7), torch.arange(count))[:, 3]
+    many = Filter([(1.5, 4, 1.0)] * count, CPU).draw(scores.expand(count, -1), numbers)
+    found = many.bincount(minlength=6)
+    kept = expected > 0
+    assert not found[~kept].any()
+    assert chi_square(found[kept], expected[kept] * count) < 16.3  # 3 degrees of freedom, p = 0.001
+    assert torch.equal(chosen.draw(scores, numbers[:1]), many[:1])
+
+
+@pytest.mark.parametrize(("number", "code"), [(0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2.0**-32, 3)])
+def test_codes_of_probability_zero_are_not_drawn_at_the_edges(number: float, code: int) -> None:
+    scores = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
+    drawn = Filter([(1.0, 0, 1.0)], CPU).draw(scores, torch.tensor([number], dtype=torch.float64))
+    assert drawn.tolist() == [code]
+
+
+def chi_square(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float(((found - expected) ** 2 / expected).sum())
+
+
+def test_numbers_are_known() -> None:
+    """The same on every device and in every version: a resumed request depends on it."""
+    numbers = uniforms(torch.tensor([0, 12345, -1]), torch.tensor([0, 7, 2047]))
+    first = [round(value * 2**32) for value in numbers[:, [0, 15]].flatten().tolist()]
+    assert first == [reference(0, 0, 0), reference(0, 0, 15), *(reference(12345, 7, g) for g in (0, 15))] + [
+        reference(-1, 2047, g) for g in (0, 15)
+    ]
+
+
+def reference(seed: int, frame: int, group: int) -> int:
+    """The definition, in Python's integers: three rounds of SplitMix64, the upper 32 bits."""
+    gamma, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+    def mix(x: int) -> int:
+        x &= mask
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
+        return x ^ (x >> 31)
+
+    return mix(mix(mix(seed + gamma) + (frame + 1) * gamma) + (group + 1) * gamma) >> 32
+
+
+@pytest.mark.parametrize("axis", ["seed", "frame", "group"])
+def test_numbers_are_uniform_and_independent_along_every_counter(axis: str) -> None:
+    """Chi-square of single numbers and of neighbouring pairs on an 8 x 8 grid; fixed seeds."""
+    count = 1 << 14
+    if axis == "seed":
+        numbers = uniforms(torch.arange(count), torch.zeros(count, dtype=torch.int64))[:, 0]
+    elif axis == "frame":
+        numbers = uniforms(torch.full((count,), 42), torch.arange(count))[:, 5]
+    else:
+        numbers = uniforms(torch.full((count // 16,), 42), torch.arange(count // 16)).flatten()
+    assert float(numbers.min()) >= 0 and float(numbers.max()) < 1
+    cells = (numbers * 8).long()
+    assert chi_square(cells.bincount(minlength=8), torch.full((8,), count / 8)) < 24.3  # 7 degrees, p = 0.001
+    pairs = cells[:-1] * 8 + cells[1:]
+    assert chi_square(pairs.bincount(minlength=64), torch.full((64,), (count - 1) / 64)) < 103  # 63 degrees, p = 0.001
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 2**64 - 1])
+def test_any_64_bit_seed_is_taken(seed: int) -> None:
+    sampler = Sampler([Sampling()], [seed], CONFIG, CPU)
+    assert sampler.frame(torch.zeros(1, dtype=torch.int64)).code0(logits(1)[None], seen(1)[None]).shape == (1,)

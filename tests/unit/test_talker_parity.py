@@ -1,0 +1,104 @@
+"""The talker against records of the official package (`tests/fixtures/official/make_talker.py`).
+
+Same prompt, same logits to 1e-4, same greedy codes: for every task type, text layout, language, dialect and voice.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from support import talker_recipe as recipe
+from support.talker import reference_voice, speak, speech_request, write_checkpoint
+from syrinx_stages.contract.messages import SpeechRequest
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.prompt import Prompt, build_prompt
+from syrinx_stages.model.talker import Talker
+from syrinx_stages.model.tokenizer import Tokenizer
+
+Loaded = tuple[Checkpoint, Talker, Tokenizer]
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, np.ndarray]:
+    with np.load(recipe.RECORDS) as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Loaded]:
+    def load(directory: Path) -> Loaded:
+        checkpoint = Checkpoint(str(directory))
+        return checkpoint, checkpoint.load_talker(), checkpoint.load_tokenizer()
+
+    kinds = dict.fromkeys(kind for kind, _ in recipe.CASES.values())
+    return {kind: load(write_checkpoint(tmp_path_factory.mktemp("model") / "x", *kind)) for kind in kinds}
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Loaded:
+    checkpoint = Checkpoint("bundled")
+    return checkpoint, checkpoint.load_talker(), checkpoint.load_tokenizer()
+
+
+def case(name: str, loaded: dict[tuple[str, str], Loaded]) -> tuple[Talker, SpeechRequest, Prompt]:
+    kind, fields = recipe.CASES[name]
+    checkpoint, talker, tokenizer = loaded[kind]
+    request = speech_request(kind[0], fields)
+    with torch.inference_mode():
+        prompt = build_prompt(request, talker, tokenizer, checkpoint.config, reference_voice(kind[0], fields))
+    return talker, request, prompt
+
+
+def assert_near(found: torch.Tensor, expected: np.ndarray) -> None:
+    """Relative error below 1e-4 of the record's size."""
+    assert tuple(found.shape) == expected.shape
+    assert np.abs(found.numpy() - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", recipe.CASES)
+def test_prompt_is_the_official_one(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
+    _, _, prompt = case(name, loaded)
+    assert_near(prompt.embeds, records[f"case/{name}/embeds"])
+    assert_near(prompt.pad_row, records[f"case/{name}/pad"])
+    rows = records[f"case/{name}/rows"]
+    assert_near(torch.stack([prompt.text_row(frame) for frame in range(len(rows))]), rows)
+    assert torch.equal(prompt.text_row(len(rows)), prompt.pad_row)
+
+
+@pytest.mark.parametrize("name", recipe.CASES)
+def test_greedy_codes_are_the_official_ones(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
+    talker, request, prompt = case(name, loaded)
+    expected = records[f"case/{name}/codes"]
+    assert speak(talker, [prompt], [request], len(expected)).codes[0].tolist() == expected.tolist()
+
+
+def logit_cases() -> list[str]:
+    with np.load(recipe.RECORDS) as file:
+        return [name.split("/")[1] for name in file.files if name.endswith("/logits")]
+
+
+@pytest.mark.parametrize("name", logit_cases())
+def test_logits_are_the_official_ones(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
+    talker, request, prompt = case(name, loaded)
+    expected, residual = records[f"case/{name}/logits"], records[f"case/{name}/residual_logits"]
+    spoken = speak(talker, [prompt], [request], len(expected))
+    assert_near(spoken.logits[0, :, : recipe.CODES], expected)
+    assert_near(spoken.residual_logits[0, : len(residual)], residual)
+
+
+@pytest.mark.parametrize("layout", ["whole", "streamed"])
+@pytest.mark.parametrize("sentence", recipe.BUNDLED)
+def test_bundled_voice_says_what_the_official_package_says(
+    sentence: str, layout: str, bundled: Loaded, records
+) -> None:
+    checkpoint, talker, tokenizer = bundled
+    fields = {"text": recipe.BUNDLED[sentence], "voice": "us", "language": "english"}
+    request = speech_request("custom_voice", fields | {"non_streaming_text": layout == "whole"})
+    with torch.inference_mode():
+        prompt = build_prompt(request, talker, tokenizer, checkpoint.config)
+    expected = records[f"bundled/{sentence}/{layout}"]
+    codes = speak(talker, [prompt], [request], len(expected) + 1).codes[0]
+    assert codes[:-1].tolist() == expected.tolist()
+    assert codes[-1, 0] == talker.config.codec_eos_token_id
