@@ -12,7 +12,7 @@ help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.wav
-	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us -o speech.wav
+	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
 test: $(VENV)/.develops ## Run all tests but the voice's score
 	$(VENV)/bin/pytest -m "not voice"

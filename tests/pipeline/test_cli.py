@@ -253,6 +253,20 @@ def test_ctrl_c_finishes_what_is_being_spoken_and_leaves_nothing(tmp_path):
     assert syrinx(tmp_path, "say", "x", "--url", url)[0] == 1
 
 
+def test_a_second_ctrl_c_kills(tmp_path):
+    running = Up(tmp_path)
+    url = running.wait_for(r"speaking at (http://\S+)")[1]
+    pids = running.pids()
+    body = {"input": "We walked along the beach. " * 20, "response_format": "pcm", "stream": True}
+    with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=DEADLINE) as response:
+        next(response.iter_raw())
+        running.process.send_signal(signal.SIGINT)
+        running.wait_for("gateway-0 +finishing its work")
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(10) == 130
+    assert not any(map(alive, pids))
+
+
 def test_ctrl_c_while_models_load_leaves_nothing(tmp_path):
     running = Up(tmp_path)
     running.wait_for("gateway-0 +starting")
