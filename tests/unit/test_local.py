@@ -47,7 +47,7 @@ def local(tmp_path, seen=None, pipeline=None, start_timeout=DEADLINE, **modes):
 
 async def until(condition, what):
     async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110  What is waited for happens in another process.
+        while not condition():
             await asyncio.sleep(0.01)
     assert condition(), what
 

@@ -25,6 +25,8 @@ def plot(report: Report, file: Path) -> None:
         _throughput(right, points)
         for each in (left, right):
             each.set_xlabel(_AXIS[loop])
+            each.set_xticks([point.load for point in points], [f"{point.load:g}" for point in points])
+            each.margins(y=0.1)
             each.set_ylim(bottom=0)
             each.grid(alpha=0.3)
     figure.suptitle(f"{report.machine.cpu}, {report.machine.cores} cores", fontsize=10)
