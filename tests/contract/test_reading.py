@@ -19,7 +19,9 @@ async def read(reader, count):
     """`count` events."""
     events = []
     while len(events) < count:
-        events += await reader.read()
+        new = await reader.read()
+        assert new, "the reader was closed"
+        events += new
     assert len(events) == count
     return events
 

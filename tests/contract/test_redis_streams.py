@@ -39,8 +39,16 @@ async def private_world(private_redis, world_of):
 async def read(reader, count):
     events = []
     while len(events) < count:
-        events += await reader.read()
+        new = await reader.read()
+        assert new, "the reader was closed"
+        events += new
     return events
+
+
+async def kill_connections(client, tenths):
+    """Kills every connection but the client's own, a little into whatever is going on."""
+    await asyncio.sleep(0.0001 * tenths)
+    await client.client_kill_filter(_type="normal", skipme=True)
 
 
 async def test_everything_a_request_has_expires(redis_world):
@@ -116,16 +124,11 @@ async def test_a_lost_reply_is_not_another_replicas_entry(private_redis, private
     await private_world.submit(writer)
     reader.watch("one", CODES, OPENED)
 
-    async def kill():
-        while True:
-            await client.client_kill_filter(_type="normal", skipme=True)
-            await asyncio.sleep(0.003)
-
-    killing = asyncio.create_task(kill())
     reading = asyncio.create_task(read(reader, 100))
     for frames in range(1, 101):
-        assert await writer.append([codes(frames)]) == [None]
-    killing.cancel()
+        writing = asyncio.create_task(writer.append([codes(frames)]))
+        await kill_connections(client, frames % 8)
+        assert await writing == [None]
     assert [event.position.frames for event in await reading] == list(range(1, 101))
     assert writer.statistics()["errors"] > 0
 
@@ -139,15 +142,11 @@ async def test_lost_connections_lose_no_request_and_submit_none_twice(private_re
         while len(got) < 60:
             got.extend(claim.request.id for claim in await consumer.claim(5))
 
-    async def kill():
-        while True:
-            await client.client_kill_filter(_type="normal", skipme=True)
-            await asyncio.sleep(0.004)
-
-    claiming, killing = asyncio.create_task(claim_all()), asyncio.create_task(kill())
+    claiming = asyncio.create_task(claim_all())
     for index in range(60):
-        await private_world.submit(gateway, f"r{index}")
-    killing.cancel()
+        submitting = asyncio.create_task(private_world.submit(gateway, f"r{index}"))
+        await kill_connections(client, index % 8)
+        await submitting
     await claiming
     assert sorted(got) == sorted(f"r{index}" for index in range(60))
     assert await client.xlen(private_world.keys.requests) == 60
