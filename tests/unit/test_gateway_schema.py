@@ -337,3 +337,8 @@ def test_any_bytes_are_an_order_or_a_clear_refusal(body: bytes):
     with pytest.raises(ApiError) as caught:
         order_json(body)
     assert caught.value.status == 400
+
+
+def test_a_checkpoint_with_one_language_speaks_it_unless_told_otherwise() -> None:
+    assert order(describe("bundled")).request.language == "english"
+    assert order(describe("bundled"), language="Auto").request.language == "auto"

@@ -168,7 +168,10 @@ def _voice(fields: SpeechFields, task: TaskType, checkpoint: Description) -> str
 
 
 def _language(fields: SpeechFields, checkpoint: Description) -> str:
-    wanted = "auto" if fields.language is None else fields.language
+    spoken = [language for language in checkpoint.languages if language != "auto"]
+    # A checkpoint with one language speaks nothing else, and speaks it better when told.
+    default = spoken[0] if len(spoken) == 1 else "auto"
+    wanted = default if fields.language is None else fields.language
     if (language := find(wanted, checkpoint.languages)) is None:
         raise bad("language", f"{shown(wanted)} is unknown; accepted: {', '.join(checkpoint.languages)}")
     return language
