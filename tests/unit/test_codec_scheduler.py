@@ -81,9 +81,7 @@ def test_captured_shapes_are_hit_or_padded_to_or_missed() -> None:
     assert call([row("a", pending=8, emitted=8)], settings) == Call(("a",), 8, (1, 8), "eager")
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 16), st.integers(1, 16)), max_size=8), st.integers(1, 16), st.integers(1, 16)
-)
+@given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 16)), max_size=8), st.integers(1, 16), st.integers(1, 16))
 def test_the_cheapest_captured_shape_holds_the_call_with_least_work(
     pairs: list[tuple[int, int]], rows: int, frames: int
 ) -> None:
@@ -99,9 +97,7 @@ def test_the_cheapest_captured_shape_holds_the_call_with_least_work(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60), st.booleans()), max_size=12),
     st.lists(st.integers(1, 16), min_size=1, max_size=5),
 )
-def test_a_call_never_asks_for_more_than_is_pending(
-    drawn: list[tuple[int, int, bool]], ramp: list[int]
-) -> None:
+def test_a_call_never_asks_for_more_than_is_pending(drawn: list[tuple[int, int, bool]], ramp: list[int]) -> None:
     rows = [row(str(i), pending, emitted, ended=ended) for i, (pending, emitted, ended) in enumerate(drawn)]
     chosen = call(rows, CodecSettings(max_num_seqs=4, chunk_ramp=tuple(ramp)))
     able = [item for item in rows if item.pending and (item.ended or item.pending >= max(ramp))]

@@ -53,7 +53,11 @@ def test_whole_file_requests_have_no_lead_limit() -> None:
 
 
 def test_a_held_back_stream_is_abandoned_when_its_listener_stays_silent() -> None:
-    rows = [row("silent", produced=125, age=61.0), row("fresh", produced=125, age=59.0), row("behind", produced=2, age=61.0)]
+    rows = [
+        row("silent", produced=125, age=61.0),
+        row("fresh", produced=125, age=59.0),
+        row("behind", produced=2, age=61.0),
+    ]
     assert abandoned(rows, NOW, lead_limit=8.0, patience=60.0) == ["silent"]
 
 
