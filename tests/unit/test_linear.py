@@ -23,9 +23,9 @@ def test_column_major_rows_are_bit_identical_from_one_row_to_many(inner: int, ou
     generator = torch.Generator().manual_seed(inner * outer)
     weight = column_major(outer, inner).copy_(torch.randn(outer, inner, generator=generator))
     bias = torch.randn(outer, generator=generator)
-    x = torch.randn(MANY_ROWS, inner, generator=generator)
+    x = torch.randn(3 * MANY_ROWS, inner, generator=generator)
     whole = linear(x, weight, bias)
-    for rows in (1, 2, 3, 7, 8, 12, 40, 127):
+    for rows in (1, 2, 3, 6, 7, 8, 12, 40, MANY_ROWS, MANY_ROWS + 1):
         for offset in (0, 1):
             assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows]), rows
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .config import CODE_GROUPS, CodePredictorConfig
 from .layers import DecoderStack, Linear, Packed, Slot
+from .linear import pad_rows
 
 Draw = Callable[[Tensor, int], Tensor]
 """(logits [rows, codebook_size], group 1 to 15) to codes [rows] (int64)."""
@@ -61,28 +62,26 @@ class CodePredictor(nn.Module):
     def generate(self, hidden: Tensor, code0: Tensor, code0_embedding: Tensor, draw: Draw) -> Tensor:
         """The whole frame [rows, 16] for talker states [rows, talker width] and code 0 [rows] with its embedding."""
         rows = hidden.shape[0]
+        hidden = pad_rows(hidden)
         cache = self._new_cache(hidden)
         self._step(hidden, 0, cache)
         codes, embedding = [code0], code0_embedding
         for group in range(1, CODE_GROUPS):
-            logits = self.lm_head[group - 1](self._step(embedding, group, cache))
+            logits = self.lm_head[group - 1](self._step(pad_rows(embedding), group, cache))
             codes.append(draw(logits[:rows], group))
             if group < CODE_GROUPS - 1:
                 embedding = self.model.embeddings(codes[-1], group)
         return torch.stack(codes, 1)
 
     def _new_cache(self, hidden: Tensor) -> Tensor:
-        """Keys and values: [layers, rows (at least 2), 2 * kv_heads, 16, head_size]."""
+        """Keys and values: [layers, rows, 2 * kv_heads, 16, head_size]."""
         config = self.config
-        rows = max(2, hidden.shape[0])
-        shape = (config.num_hidden_layers, rows, 2 * config.num_key_value_heads, CODE_GROUPS, config.head_size)
+        heads = 2 * config.num_key_value_heads
+        shape = (config.num_hidden_layers, hidden.shape[0], heads, CODE_GROUPS, config.head_size)
         return hidden.new_empty(shape)
 
     def _step(self, embedding: Tensor, position: int, cache: Tensor) -> Tensor:
-        """One position of every row: embedding [rows, talker width] to normalised states [cache rows, hidden]."""
-        if embedding.shape[0] < cache.shape[1]:
-            # A lone row is run twice: matrix kernels sum two rows as any number of them, but one row differently.
-            embedding = torch.cat((embedding, embedding))
+        """One position of every row: embedding [rows, talker width] to normalised states [rows, hidden]."""
         config, end = self.config, position + 1
         heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
 

@@ -3,8 +3,9 @@
 BLAS libraries choose their kernel, and with it the order of summation, by the number of rows: a request's numbers
 would then change in the last bit with its neighbours in the batch. Padded to a multiple of `ROWS`, on one thread,
 every row is summed in the same order whatever the batch (`tests/unit/test_linear.py` proves it for this machine).
-Weights kept column-major (`column_major`) have a kernel that needs no padding beyond two rows, up to `MANY_ROWS`: a
-decode step of one request costs a fifth.
+That needs a CPU with AVX-512. Weights kept column-major (`column_major`) have kernels that take rows in sixes: padded
+to a multiple of `ROW_GROUP`, in blocks of up to `MANY_ROWS`, rows are independent with AVX2 too, and a decode step of
+one request costs a fifth.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from torch import Tensor
 ROWS = 16
 """The least row count from which MKL's float32 kernels sum in one order (measured: 1 to 12 rows differ)."""
 
+ROW_GROUP = 6
+"""Rows that MKL's column-major kernels take at once: with AVX2 a group of 1 to 3 is summed otherwise."""
 
-MANY_ROWS = 128
-"""Up to here column-major products of 2 rows and more are summed in one order (measured: 192 rows differ)."""
+MANY_ROWS = 48
+"""Rows of a column-major product at most: MKL divides the inner axis otherwise from 192 (AVX2: 96) rows."""
 
 
 def column_major(outer: int, inner: int) -> Tensor:
@@ -29,17 +32,30 @@ def column_major(outer: int, inner: int) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` over the last axis; on a CPU each row's result is independent of the other rows.
 
-    x: [..., in]; weight: [out, in]; bias: [out]; returns [..., out]. With a column-major weight the independence holds
-    up to `MANY_ROWS` rows.
+    x: [..., in]; weight: [out, in]; bias: [out]; returns [..., out].
     """
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    count = rows.shape[0]
-    short = max(0, 2 - count) if weight.stride(0) == 1 else -count % ROWS
-    if short:
-        rows = F.pad(rows, (0, 0, 0, short))
-    out = F.linear(rows, weight, bias)
-    if short:
-        out = out[:count]
+    out = _grouped(rows, weight, bias) if weight.stride(0) == 1 else _padded(rows, weight, bias, ROWS)
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _grouped(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A column-major product, block by block."""
+    if rows.shape[0] <= MANY_ROWS:
+        return _padded(rows, weight, bias, ROW_GROUP)
+    return torch.cat([_padded(block, weight, bias, ROW_GROUP) for block in torch.split(rows, MANY_ROWS)])
+
+
+def _padded(rows: Tensor, weight: Tensor, bias: Tensor | None, unit: int) -> Tensor:
+    count = rows.shape[0]
+    if short := -count % unit:
+        return F.linear(F.pad(rows, (0, 0, 0, short)), weight, bias)[:count]
+    return F.linear(rows, weight, bias)
+
+
+def pad_rows(rows: Tensor) -> Tensor:
+    """[count, ...] with zero rows up to whole groups: what passes through many column-major products is padded once."""
+    short = -rows.shape[0] % ROW_GROUP
+    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, short)) if short else rows

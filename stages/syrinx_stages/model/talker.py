@@ -12,6 +12,7 @@ from .code_predictor import CodePredictor, Draw
 from .config import TalkerConfig
 from .kv_cache import KVCache
 from .layers import DecoderStack, Linear
+from .linear import pad_rows
 
 
 class TextProjection(nn.Module):
@@ -53,7 +54,7 @@ class Talker(nn.Module):
     """Qwen3-TTS's talker with its code predictor. Use it under `torch.inference_mode()`.
 
     On a CPU, on one thread, every row of `decode`, `logits`, `predict` and `embed_frame` is bit-identical whatever the
-    other rows are, up to 128 of them.
+    other rows are.
     """
 
     def __init__(self, config: TalkerConfig) -> None:
@@ -139,15 +140,11 @@ class Talker(nn.Module):
                 # The queries that share a key head are that head's query positions: no key is repeated.
                 queries = qkv[row, :heads].view(grouped)
                 attended.append(F.scaled_dot_product_attention(queries, keys, values).view(1, heads * size))
-            if rows == 1:
-                attended *= 2
-            return torch.cat(attended)
+            return pad_rows(torch.cat(attended))
 
-        index = torch.tensor(positions, device=embeds.device)
-        if rows == 1:
-            # A lone row is run twice: matrix kernels sum two rows as any number of them, but one row differently.
-            embeds, index = torch.cat((embeds, embeds)), index.repeat(2)
-        return self.model.run(embeds, index, attend)[:rows]
+        padded = pad_rows(embeds)
+        index = torch.tensor(positions + [0] * (len(padded) - rows), device=embeds.device)
+        return self.model.run(padded, index, attend)[:rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """States [rows, hidden_size] to logits [rows, vocab_size] over code 0, EOS and the ids sampling suppresses."""
