@@ -107,6 +107,20 @@ async def test_what_is_not_watched_is_not_read(world):
     assert [(event.request_id, event.position.frames) for event in await reading] == [("one", 1), ("one", 2)]
 
 
+async def test_watching_again_from_earlier_forgets_what_was_on_its_way(world):
+    writer, reader = world.connector(), world.connector().reader()
+    await world.submit(writer)
+    await writer.append([codes(1), codes(2)])
+    reader.watch("one", CODES, Position(2))
+    reading = asyncio.create_task(reader.read())
+    await asyncio.sleep(0.05)
+    reading.cancel()
+    await writer.append([codes(3)])
+    await asyncio.sleep(0.05)
+    reader.watch("one", CODES, START)
+    assert [event.position.frames for event in await read(reader, 4)] == [0, 1, 2, 3]
+
+
 async def test_watching_a_stream_that_is_gone_is_harmless(world):
     gateway = world.connector()
     await gateway.release(await world.submit(gateway, "gone"))

@@ -8,11 +8,11 @@ import traceback
 import pytest
 from redis.asyncio import Redis
 
-from syrinx_stages.connector.base import STREAM_TTL_SECONDS, Admission, Append, ConnectorError, Gone
+from syrinx_stages.connector.base import STREAM_TTL_SECONDS, Admission, Append, Cancelled, ConnectorError, Gone
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Keys, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, End, EndReason
+from syrinx_stages.contract.messages import Codes, End, EndReason, Opened
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 
@@ -262,6 +262,42 @@ async def test_closing_leaves_no_connection_task_thread_or_descriptor(private_re
     await world.raw.aclose()
 
 
+def lose_the_first_reply(connector):
+    """The connector's next command is carried out, but its connection breaks before the reply. Returns all replies."""
+    once, replies = connector._commands._once, []
+
+    async def losing(command):
+        reply = await once(command)
+        replies.append(reply)
+        if len(replies) == 1:
+            raise ConnectionResetError("the reply was lost")
+        return reply
+
+    connector._commands._once = losing
+    return replies
+
+
+async def test_a_request_whose_reply_was_lost_is_queued_once(redis_world):
+    gateway, talker = redis_world.connector(), redis_world.connector().consumer(Group.TALKERS, "t")
+    await redis_world.submit_claimed(gateway, talker, "before")
+    replies = lose_the_first_reply(gateway)
+    ticket = await redis_world.submit(gateway, "one")
+    assert replies == [[b"queued", ticket.entry_id.encode()]] * 2
+    assert [claim.entry_id for claim in await talker.claim(9)] == [ticket.entry_id]
+
+
+async def test_a_cancellation_while_the_reader_was_cut_off_is_not_missed(private_redis, private_world):
+    _, client = private_redis
+    gateway, reader = private_world.connector(), private_world.connector().reader()
+    early, ticket = await private_world.submit(gateway, "early"), await private_world.submit(gateway, "one")
+    await gateway.release(early)
+    reader.watch("one", CODES, START)
+    assert [event.entry for event in await read(reader, 1)] == [Opened()], "nothing from before its time"
+    await client.client_kill_filter(_type="normal", skipme=True)
+    await gateway.release(ticket)
+    assert await read(reader, 1) == [Cancelled("one")]
+
+
 async def test_a_last_entry_that_arrived_twice_still_finishes(private_redis, private_world):
     """The reply to the first attempt is lost: the second one finds its own entry and gives up the claim."""
     _, client = private_redis
@@ -269,17 +305,8 @@ async def test_a_last_entry_that_arrived_twice_still_finishes(private_redis, pri
     consumer = process.consumer(Group.CODECS, "c")
     _, claim = await private_world.submit_claimed(private_world.connector(), consumer)
     last = Append("one", AUDIO, Position(3, END_PART), End(EndReason.STOP), claim.entry_id)
-    exchange, attempts = process._commands._once, []
-
-    async def lose_the_first_reply(command):
-        reply = await exchange(command)
-        attempts.append(reply)
-        if len(attempts) == 1:
-            raise ConnectionResetError("the reply was lost")
-        return reply
-
-    process._commands._once = lose_the_first_reply
+    replies = lose_the_first_reply(process)
     assert await process.append([last]) == [None]
-    assert attempts == [[0], [0]]
+    assert replies == [[0], [0]]
     assert list(await consumer.refresh([claim.entry_id])) == [claim.entry_id]
     assert await client.xlen(private_world.keys.stream("one", AUDIO)) == 2
