@@ -59,7 +59,7 @@ def _add_say(commands: _Commands) -> None:
     say.add_argument("--format", choices=FORMATS, help="default: by the file's extension")
     say.add_argument("--stream", action="store_true", help="write audio while it is made (wav and pcm)")
     say.add_argument("--voice", help="a speaker of the model; default: its first")
-    say.add_argument("--language", help="such as English; default: found out by the model")
+    say.add_argument("--language", help="such as English; default: the model's only one, or found out by it")
     say.add_argument("--instructions", help="how to say it, where the model takes instructions")
     say.add_argument("--seed", type=int, help="the same seed gives the same audio")
     _add_target(say)

@@ -33,7 +33,6 @@ DEADLINE = 30.0
 """Seconds that anything may take here before the test fails."""
 
 bundled = cache(lambda: Checkpoint("bundled"))
-bundled_decoder = cache(lambda: bundled().load_codec_decoder())
 
 
 def request(name: str, text: str = "The old teacher found two heavy bags.", **fields: object) -> SpeechRequest:
@@ -62,7 +61,8 @@ class Heard:
 class Pipeline:
     """Any number of talkers and codecs on one hub of streams."""
 
-    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, lease_seconds: float = LEASE_SECONDS, checkpoint: Checkpoint | None = None) -> None:
+        self.checkpoint = checkpoint or bundled()
         self.streams = MemoryStreams(lease_seconds=lease_seconds)
         self.workers: list[Worker] = []
 
@@ -72,7 +72,7 @@ class Pipeline:
     async def talker(self, name: str = "talker-0", max_resident: int = 16, **settings: object) -> TalkerService:
         live = Live(TalkerSettings(**settings), 1, max_resident)
         return await self._start(
-            TalkerService(self.connector(), lambda: TalkerEngine(bundled()), name, max_resident, live, metrics())
+            TalkerService(self.connector(), lambda: TalkerEngine(self.checkpoint), name, max_resident, live, metrics())
         )
 
     async def codec(self, name: str = "codec-0", max_resident: int = 16, **settings: object) -> CodecService:
@@ -80,7 +80,7 @@ class Pipeline:
         return await self._start(
             CodecService(
                 self.connector(),
-                lambda: CodecEngine(bundled_decoder(), max_resident),
+                lambda: CodecEngine(self.checkpoint.load_codec_decoder(), max_resident),
                 name,
                 max_resident,
                 live,
@@ -108,9 +108,9 @@ class Pipeline:
 
 
 @contextlib.asynccontextmanager
-async def pipeline(talkers: int = 1, codecs: int = 1) -> AsyncIterator[Pipeline]:
-    """A pipeline with default settings."""
-    stages = Pipeline()
+async def pipeline(talkers: int = 1, codecs: int = 1, checkpoint: Checkpoint | None = None) -> AsyncIterator[Pipeline]:
+    """A pipeline with default settings, of the bundled voice unless told otherwise."""
+    stages = Pipeline(checkpoint=checkpoint)
     try:
         for index in range(talkers):
             await stages.talker(f"talker-{index}")
@@ -152,9 +152,9 @@ async def listen(connector: Connector, request_id: str, until_frames: int | None
         await reader.close()
 
 
-async def speak(connector: Connector, item: SpeechRequest) -> Heard:
+async def speak(connector: Connector, item: SpeechRequest, reference: bytes | None = None) -> Heard:
     """One request from submit to end."""
-    ticket = await submit(connector, item)
+    ticket = await submit(connector, item, reference)
     heard = await listen(connector, item.id)
     await connector.release(ticket)
     return heard

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.config import ModelType
+from syrinx_stages.model.config import CheckpointError, ModelType
 from syrinx_stages.model.prompt import Prompt, PromptError, Voice, build_prompt
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.runtime.errors import RequestError
@@ -31,7 +31,12 @@ class Prompter:
         self._clones = checkpoint.config.tts_model_type is ModelType.BASE
         if self._clones:
             self._speaker_encoder = checkpoint.load_speaker_encoder()
-            self._codec_encoder = checkpoint.load_codec_encoder()
+            try:
+                self._codec_encoder = checkpoint.load_codec_encoder()
+            except ImportError as error:
+                raise CheckpointError(
+                    f"{checkpoint.directory}: a Base checkpoint cannot be used here: {error}"
+                ) from None
 
     def build(self, request: SpeechRequest, reference: bytes | None) -> tuple[Prompt, bytes | None]:
         """The prompt, and the reference's codes (int16 little-endian) for the codec where it decodes them first.

@@ -1,0 +1,169 @@
+"""Checkpoints of every kind through talker and codec: voice clones, designed voices, damaged files."""
+
+import base64
+import io
+from pathlib import Path
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from support import small_checkpoint
+from support.stages import DEADLINE, Heard, listen, pipeline, request, speak, submit
+from syrinx_operator.local import LocalPipeline
+from syrinx_operator.spec import default_pipeline
+from syrinx_operator.supervisor import StageFailed
+from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.keys import REFERENCE, StreamKind
+from syrinx_stages.contract.messages import Codes, EndReason, Reference, Sampling, TaskType
+from syrinx_stages.model.checkpoint import Checkpoint
+
+FRAMES = 30
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint(str(small_checkpoint.write(tmp_path_factory.mktemp("base") / "model", "base")))
+
+
+@pytest.fixture(scope="module")
+def reference() -> bytes:
+    """1.6 s of a gliding tone: 20 frames."""
+    seconds = np.arange(int(1.6 * SAMPLE_RATE)) / SAMPLE_RATE
+    return (8000 * np.sin(2 * np.pi * (200 + 150 * seconds) * seconds)).astype("<i2").tobytes()
+
+
+def clone(name: str, **fields: object):
+    fields = {"reference_text": "Okay. Yeah.", "language": "english", "seed": 5, **fields}
+    sampling = Sampling(min_frames=FRAMES)
+    return request(
+        name, task_type=TaskType.BASE, voice=None, has_reference=True, max_frames=FRAMES, sampling=sampling, **fields
+    )
+
+
+def frames_of(heard: Heard) -> int:
+    return len(heard.pcm) // FRAME_BYTES
+
+
+@pytest.mark.parametrize("whole_text", [True, False], ids=["whole text", "streamed text"])
+async def test_a_clone_continues_its_reference_and_does_not_repeat_it(
+    base: Checkpoint, reference: bytes, whole_text: bool
+) -> None:
+    """The audio is what the official package cuts out of one decoding of reference and speech together."""
+    async with pipeline(checkpoint=base) as stages:
+        connector = stages.connector()
+        ticket = await submit(connector, clone("a", non_streaming_text=whole_text), reference)
+        heard = await listen(connector, "a")
+        entries = await connector.history("a", StreamKind.CODES)
+        await connector.release(ticket)
+    assert (entries[1].position, type(entries[1].entry)) == (REFERENCE, Reference)
+    spoken = [np.frombuffer(item.entry.codes, "<i2") for item in entries if isinstance(item.entry, Codes | Reference)]
+    codes = torch.from_numpy(np.concatenate(spoken).reshape(1, -1, 16).astype(np.int64))
+    assert codes.shape[1] == 20 + FRAMES
+    decoder = base.load_codec_decoder()
+    pcm, _ = decoder(codes, torch.tensor([codes.shape[1]]), decoder.new_state(1))
+    samples = (pcm[0, 20 * FRAME_SAMPLES :] * 32767).round().to(torch.int16).numpy()
+    assert heard.pcm == samples.tobytes()
+
+
+async def test_the_x_vector_alone_needs_no_text_and_sends_no_reference(base: Checkpoint, reference: bytes) -> None:
+    async with pipeline(checkpoint=base) as stages:
+        connector = stages.connector()
+        await submit(connector, clone("a", x_vector_only=True, reference_text=None), reference)
+        alone = await listen(connector, "a")
+        entries = await connector.history("a", StreamKind.CODES)
+        other = await speak(connector, clone("b", x_vector_only=True, reference_text=None), reference[::-1])
+    assert not any(isinstance(item.entry, Reference) for item in entries)
+    assert frames_of(alone) == frames_of(other) == FRAMES
+    assert alone.pcm != other.pcm, "another voice sounds different"
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_a_clone_survives_the_death_of_a_replica(base: Checkpoint, reference: bytes, stage: str) -> None:
+    async with pipeline(checkpoint=base) as stages:
+        undisturbed = await speak(stages.connector(), clone("a"), reference)
+    async with pipeline(checkpoint=base) as stages:
+        await submit(stages.connector(), clone("a"), reference)
+        await listen(stages.connector(), "a", until_frames=4)
+        await stages.kill(next(worker for worker in stages.workers if worker.stage == stage))
+        await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
+        heard = await listen(stages.connector(), "a")
+    assert heard.pcm == undisturbed.pcm
+
+
+async def test_a_designed_voice_follows_its_instructions(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "voice_design")))
+    async with pipeline(checkpoint=checkpoint) as stages:
+        heard = [
+            await speak(
+                stages.connector(),
+                request(name, task_type=TaskType.VOICE_DESIGN, voice=None, instructions=told, seed=1, max_frames=12),
+            )
+            for name, told in (("a", "A calm old man."), ("b", "A calm old man."), ("c", "An excited child."))
+        ]
+    assert heard[0].pcm == heard[1].pcm != heard[2].pcm
+
+
+async def test_a_request_of_another_kind_ends_with_the_field_to_blame(base: Checkpoint) -> None:
+    async with pipeline(checkpoint=base) as stages:
+        heard = await speak(stages.connector(), request("a"))
+    assert (heard.end.reason, heard.end.param) == (EndReason.ERROR, "task_type")
+    assert "Base" in heard.end.message
+
+
+async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -> None:
+    recording = io.BytesIO()
+    soundfile.write(recording, np.frombuffer(reference, "<i2"), SAMPLE_RATE, format="WAV")
+    audio = base64.b64encode(recording.getvalue()).decode()
+    body = {"input": "Hello.", "ref_audio": f"data:audio/wav;base64,{audio}", "ref_text": "Okay.", "seed": 3}
+    async with (
+        LocalPipeline(of(base.directory), port=0, start_timeout=DEADLINE) as running,
+        httpx.AsyncClient(base_url=running.gateway_url, timeout=DEADLINE) as client,
+    ):
+        cloned = await client.post("/v1/audio/speech", json={**body, "max_new_tokens": 10})
+        refused = await client.post("/v1/audio/speech", json={"input": "Hello."})
+        voices = await client.get("/v1/audio/voices")
+    assert cloned.status_code == 200, cloned.text
+    samples, rate = soundfile.read(io.BytesIO(cloned.content))
+    assert (len(samples) <= 10 * FRAME_SAMPLES, rate) == (True, SAMPLE_RATE)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ref_audio")
+    assert voices.json()["task_types"] == ["Base"]
+
+
+async def test_a_prompt_longer_than_the_model_is_refused_by_name(base: Checkpoint, reference: bytes) -> None:
+    async with pipeline(checkpoint=base) as stages:
+        heard = await speak(stages.connector(), clone("a", text="word " * 600), reference)
+        good = await speak(stages.connector(), clone("b"), reference)
+    assert (heard.end.reason, heard.end.param) == (EndReason.ERROR, "input")
+    assert "shorter" in heard.end.message
+    assert frames_of(good) == FRAMES
+
+
+TENSOR = "talker.model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda tensor: None, [TENSOR, "missing"]), (lambda tensor: tensor[:-1], [TENSOR, "[95, 64]", "[96, 64]"])],
+    ids=["missing tensor", "wrong shape"],
+)
+async def test_a_damaged_checkpoint_fails_the_start_with_the_tensors_name(
+    tmp_path: Path, change: object, words: list[str]
+) -> None:
+    directory = small_checkpoint.write(tmp_path / "model", "voice_design")
+    small_checkpoint.damage(directory, TENSOR, change)
+    with pytest.raises(StageFailed) as failure:
+        async with LocalPipeline(of(directory), port=0, start_timeout=DEADLINE):
+            pass
+    assert all(word in str(failure.value) for word in words), failure.value
+    assert "Traceback" not in str(failure.value)
+
+
+def of(directory: Path):
+    """The default pipeline with another model."""
+    pipeline = default_pipeline()
+    model = msgspec.structs.replace(pipeline.spec.model, bundled=False, path=str(directory))
+    return msgspec.structs.replace(pipeline, spec=msgspec.structs.replace(pipeline.spec, model=model))

@@ -1,0 +1,49 @@
+"""Small random checkpoints with every part that a kind of checkpoint has, in the official layout."""
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+
+from support import talker_recipe as recipe
+from syrinx_stages.model.config import ModelConfig
+from syrinx_stages.model.layers import slots
+from syrinx_stages.model.speaker_encoder import SpeakerEncoder
+from syrinx_stages.model.talker import Talker
+
+SPEECH_TOKENIZER = Path(__file__).parents[1] / "fixtures" / "official" / "codec" / "speech_tokenizer"
+CODES = 32
+"""Entries of that speech tokenizer's codebooks."""
+
+
+def write(directory: Path, kind: str, size: str = "1b7") -> Path:
+    """A checkpoint that speaks (noise): talker weights from their names, the recorded speech tokenizer."""
+    recipe.write_configs(directory, kind, size)
+    shutil.copytree(SPEECH_TOKENIZER, directory / "speech_tokenizer", dirs_exist_ok=True)
+    settings = recipe.config(kind, size)
+    settings["talker_config"]["vocab_size"] = CODES + 1024
+    settings["talker_config"]["code_predictor_config"]["vocab_size"] = CODES
+    (directory / "config.json").write_text(json.dumps(settings))
+    config = msgspec.convert(settings, ModelConfig)
+    modules = {"talker": Talker(config.talker_config)}
+    if kind == "base":
+        modules["speaker_encoder"] = SpeakerEncoder(config.speaker_encoder_config)
+    tensors = {
+        name: torch.from_numpy(recipe.weight(name, slot.shape))
+        for prefix, module in modules.items()
+        for name, slot in slots(module, prefix)
+    }
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+def damage(directory: Path, name: str, change: object) -> None:
+    """Rewrites the checkpoint with `change(tensor)` in place of a tensor, or without it if that is None."""
+    tensors = load_file(directory / "model.safetensors")
+    tensor = change(tensors.pop(name))
+    if tensor is not None:
+        tensors[name] = tensor
+    save_file(tensors, directory / "model.safetensors")
