@@ -98,7 +98,7 @@ class Pipeline:
         self.workers.remove(worker)
         worker.ownership.claims.clear()
         worker._closed = True
-        for task in [*worker._tasks, *worker.ownership._tasks, worker.publisher._task]:
+        for task in [*worker._tasks._running, *worker.ownership._tasks, worker.publisher._task]:
             task.cancel()
         worker._engine_thread.shutdown()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
 from msgspec import Struct
 
-from syrinx_stages.contract.audio import AUDIBLE_PEAK, SAMPLE_RATE
+from syrinx_stages.contract.audio import SAMPLE_RATE, first_audible
 
 PREROLL_SECONDS = 0.1
 """A player starts once it holds this much audio, or all of it."""
@@ -118,10 +117,3 @@ class Listener:
     def playback(self) -> Playback:
         """What was heard."""
         return simulate(self._arrivals, self._audible)
-
-
-def first_audible(pcm: bytes) -> int | None:
-    """Index of the first sample at or beyond `AUDIBLE_PEAK`, or None."""
-    samples = np.frombuffer(pcm, dtype="<i2").astype(np.int32)
-    loud = np.flatnonzero(np.abs(samples) >= AUDIBLE_PEAK)
-    return int(loud[0]) if loud.size else None

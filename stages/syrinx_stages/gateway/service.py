@@ -25,6 +25,7 @@ from syrinx_stages.model.describe import checkpoint_directory, describe
 from syrinx_stages.model.tokenizer import load_tokenizer
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class GatewayService:
         self, config: StageConfig, connector: Connector, metrics: Metrics, stall_seconds: float = STALL_SECONDS
     ) -> None:
         self.live = Live[GatewaySettings](config.gateway, config.settings_generation)
-        self.failed = asyncio.Event()
+        self._tasks = Tasks()
+        self.failed = self._tasks.failed
         self.model_name = config.model_name
         self.created = int(time.time())
         self.checkpoint = describe(config.model)
@@ -63,7 +65,6 @@ class GatewayService:
         self._active = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._releases: set[asyncio.Task[None]] = set()
         self._http: httpx.AsyncClient | None = None
 
@@ -79,14 +80,14 @@ class GatewayService:
             self._metrics[gauge].set(0)
         self.settings_changed()
         await self._measure()
-        self._spawn(self._fanout.run())
-        self._spawn(self._teller.run())
-        self._spawn(self._watch())
+        self._tasks.spawn(self._fanout.run())
+        self._tasks.spawn(self._teller.run())
+        self._tasks.spawn(self._watch())
         self._unready = None
 
     def ready(self) -> str | None:
         """None if requests are welcome, else why not."""
-        return self._unready or self._unreachable
+        return self._unready or self._tasks.failure or self._unreachable
 
     def settings_changed(self) -> None:
         """Admission reads the settings at every request; only their generation is told."""
@@ -103,25 +104,14 @@ class GatewayService:
     async def close(self) -> None:
         """Ends every task and connection of the gateway; the connector itself is its owner's."""
         self._unready = "closed"
-        for task in [*self._tasks, *self._releases]:
+        for task in self._releases:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._releases, return_exceptions=True)
+        await asyncio.gather(*self._releases, return_exceptions=True)
+        await self._tasks.cancel()
         if self._fanout is not None:
             await self._reader.close()
         if self._http is not None:
             await self._http.aclose()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the gateway failed", exc_info=error)
-            self._unready = f"a task failed: {error!r}"
-            self.failed.set()
 
     async def _watch(self) -> None:
         while True:

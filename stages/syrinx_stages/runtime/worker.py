@@ -9,9 +9,9 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from syrinx_stages.connector.base import (
     MAX_DELIVERIES,
@@ -33,6 +33,7 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.ownership import Ownership
 from syrinx_stages.runtime.publisher import Publisher
 from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +86,10 @@ class Worker(ABC, Generic[R, S, E]):
         self._load = load
         self._engine_thread = ThreadPoolExecutor(1, f"{self.stage}-engine")
         self._released: list[str] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+        self.failed = self._tasks.failed
+        """The process should end and be started anew."""
         self._closed = False
-        self.failed = asyncio.Event()
-        """A task failed: the process should end and be started anew."""
         self._unready: str | None = "loading the model"
         self.reader = connector.reader()
         self.ownership = Ownership(
@@ -123,15 +124,16 @@ class Worker(ABC, Generic[R, S, E]):
         self._unready = "warming up"
         await self.run_engine(self.engine.warm_up)
         self.publisher.start()
-        self.spawn(self._read_loop())
-        self.spawn(self._step_loop())
+        self._tasks.spawn(self._read_loop())
+        self._tasks.spawn(self._step_loop())
         self.ownership.start()
         self._unready = None
         self.settings_changed()
 
     def ready(self) -> str | None:
         """None if warm and reading the group, else why not."""
-        return self._unready or (None if self.ownership.reading else "not reading the request stream")
+        reading = None if self.ownership.reading else "not reading the request stream"
+        return self._unready or self._tasks.failure or reading
 
     def settings_changed(self) -> None:
         """Looks at the rows again under the new settings."""
@@ -150,25 +152,10 @@ class Worker(ABC, Generic[R, S, E]):
         self._closed = True
         self._unready = "closed"
         await self.reader.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         await self.publisher.close()
         await self.ownership.close()
         await asyncio.to_thread(self._engine_thread.shutdown)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a task of this worker's; a failure makes the replica unready, so that it is restarted."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the %s failed", self.stage, exc_info=error)
-            self._unready = f"a task failed: {error!r}"
-            self.failed.set()
 
     # Claims ----------------------------------------------------------------------------------------------------
 
@@ -180,7 +167,7 @@ class Worker(ABC, Generic[R, S, E]):
         waited = max(0.0, time.time() - claim.request.accepted_at)
         self.metrics[m.CLAIM_WAIT].labels(self.stage).observe(waited)
         self._count_rows()
-        self.spawn(self._admit(claim))
+        self._tasks.spawn(self._admit(claim))
 
     async def _admit(self, claim: Claim) -> None:
         request_id = claim.request.id
