@@ -152,8 +152,8 @@ class Reader(Protocol):
         """Waits for the next events, in order per stream: each entry once, also across reconnects.
 
         An entry that cannot be decoded comes as `End` with reason `error`. Cancellations are those since the first
-        `read` at the latest. One caller at a time; a caller that is cancelled loses nothing. Never raises
-        `ConnectorError`.
+        `read` at the latest. One caller at a time; a caller that is cancelled loses nothing. Empty only once
+        closed, and then at once. Never raises `ConnectorError`.
         """
 
     async def close(self) -> None:
