@@ -103,7 +103,7 @@ def test_draws_follow_the_distribution() -> None:
     chosen = Filter([(1.5, 4, 1.0)], CPU)
     expected = (scores / 1.5).masked_fill(scores < 0, -torch.inf).softmax(-1)[0]
     count = 20_000
-    numbers = uniforms(torch.full((count,), 7), torch.arange(count))[:, 3]
+    numbers = uniforms(torch.full((count,), 7), torch.arange(count))[:, 3:4]
     many = Filter([(1.5, 4, 1.0)] * count, CPU).draw(scores.expand(count, -1), numbers)
     found = many.bincount(minlength=6)
     kept = expected > 0
@@ -115,7 +115,7 @@ def test_draws_follow_the_distribution() -> None:
 @pytest.mark.parametrize(("number", "code"), [(0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2.0**-32, 3)])
 def test_codes_of_probability_zero_are_not_drawn_at_the_edges(number: float, code: int) -> None:
     scores = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
-    drawn = Filter([(1.0, 0, 1.0)], CPU).draw(scores, torch.tensor([number], dtype=torch.float64))
+    drawn = Filter([(1.0, 0, 1.0)], CPU).draw(scores, torch.tensor([[number]], dtype=torch.float64))
     assert drawn.tolist() == [code]
 
 

@@ -82,15 +82,16 @@ class CodePredictor(nn.Module):
 
     def _step(self, embedding: Tensor, position: int, cache: Tensor) -> Tensor:
         """One position of every row: embedding [rows, talker width] to normalised states [rows, hidden]."""
-        config, end = self.config, position + 1
+        config = self.config
         heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
+        kept = torch.split(cache.narrow(3, 0, position + 1), kv_heads, 2)
+        new, keys, values = cache.select(3, position).unbind(), kept[0].unbind(), kept[1].unbind()
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
-            stored = cache[layer]
-            stored[:, :, position] = qkv[:, heads:]
-            keys, values = stored[:, :kv_heads, :end], stored[:, kv_heads:, :end]
+            new[layer].copy_(qkv.narrow(1, heads, 2 * kv_heads))
             # The queries that share a key head are that head's query positions: no key is repeated.
-            queries = qkv[:, :heads].view(-1, kv_heads, heads // kv_heads, size)
-            return F.scaled_dot_product_attention(queries, keys, values).flatten(1)
+            queries = qkv.narrow(1, 0, heads).view(-1, kv_heads, heads // kv_heads, size)
+            return F.scaled_dot_product_attention(queries, keys[layer], values[layer]).view(-1, heads * size)
 
-        return self.model.run(self.small_to_mtp_projection(embedding), slice(position, end), attend)
+        inputs = self.small_to_mtp_projection(embedding)
+        return self.model.run(inputs, slice(position, position + 1), attend)

@@ -205,7 +205,7 @@ class DecoderStack(nn.Module):
         eps, half = self.eps, self._head_size // 2
         for index, layer in enumerate(self._weights):
             heads = linear(rms_norm(x, layer.input_norm, eps), layer.qkv).view(x.shape[0], -1, self._head_size)
-            turning = heads[:, : self._rotated]
+            turning = heads.narrow(1, 0, self._rotated)
             normed = rms_norm(turning, layer.qk_norm, eps)
             torch.addcmul(normed * cos, normed.roll(half, -1), sin, out=turning)
             x = x + linear(attend(index, heads), layer.output)

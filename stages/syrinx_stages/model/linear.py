@@ -37,22 +37,19 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    out = _grouped(rows, weight, bias) if weight.stride(0) == 1 else _padded(rows, weight, bias, ROWS)
+    count = rows.shape[0]
+    if weight.stride(0) != 1:
+        out = _padded(rows, weight, bias, ROWS)
+    elif count <= MANY_ROWS:
+        out = _padded(rows, weight, bias, ROW_GROUP) if count % ROW_GROUP else F.linear(rows, weight, bias)
+    else:
+        out = torch.cat([_padded(block, weight, bias, ROW_GROUP) for block in torch.split(rows, MANY_ROWS)])
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], weight.shape[0])
-
-
-def _grouped(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A column-major product, block by block."""
-    if rows.shape[0] <= MANY_ROWS:
-        return _padded(rows, weight, bias, ROW_GROUP)
-    return torch.cat([_padded(block, weight, bias, ROW_GROUP) for block in torch.split(rows, MANY_ROWS)])
 
 
 def _padded(rows: Tensor, weight: Tensor, bias: Tensor | None, unit: int) -> Tensor:
     count = rows.shape[0]
-    if short := -count % unit:
-        return F.linear(F.pad(rows, (0, 0, 0, short)), weight, bias)[:count]
-    return F.linear(rows, weight, bias)
+    return F.linear(F.pad(rows, (0, 0, 0, -count % unit)), weight, bias)[:count]
 
 
 def pad_rows(rows: Tensor) -> Tensor:

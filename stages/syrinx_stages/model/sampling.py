@@ -45,19 +45,21 @@ class Filter:
             self._greedy = torch.tensor([t == 0 for t in temperatures], device=device)
         self._temperature = torch.tensor([[t or 1.0] for t in temperatures], dtype=torch.float32, device=device)
         self._top_k = max(top_ks)
-        self._kth = torch.tensor([[max(k, 1) - 1] for k in top_ks], device=device)
+        self._kth = None
+        if len(set(top_ks)) > 1:
+            self._kth = torch.tensor([[max(k, 1) - 1] for k in top_ks], device=device)
         self._keep_all = None if all(top_ks) else torch.tensor([[k == 0] for k in top_ks], device=device)
         self._top_p = None
         if any(p < 1 for p in top_ps):
             self._top_p = torch.tensor([[p] for p in top_ps], dtype=torch.float32, device=device)
 
     def draw(self, scores: Tensor, uniform: Tensor) -> Tensor:
-        """Scores [rows, vocabulary] (float32) and numbers [rows] to ids [rows] (int64)."""
+        """Scores [rows, vocabulary] (float32) and numbers [rows, 1] to ids [rows] (int64)."""
         if self._all_greedy:
             return scores.argmax(-1)
         distribution = self.keep(scores).softmax(-1).cumsum(-1, dtype=torch.float64)
         # The first id whose cumulative probability exceeds the number: one of probability 0 never is.
-        ids = (distribution <= uniform[:, None] * distribution[:, -1:]).sum(-1)
+        ids = torch.searchsorted(distribution, uniform * distribution[:, -1:], right=True).squeeze(1)
         return ids if self._greedy is None else torch.where(self._greedy, scores.argmax(-1), ids)
 
     def keep(self, scores: Tensor) -> Tensor:
@@ -66,7 +68,8 @@ class Filter:
         if self._top_k:
             # The k-th score is a copy, not a sum: taking the longest k of the batch cannot change a row.
             count = min(self._top_k, scores.shape[-1])
-            least = scores.topk(count).values.gather(-1, self._kth.clamp(max=count - 1))
+            best = scores.topk(count).values
+            least = best[:, -1:] if self._kth is None else best.gather(-1, self._kth.clamp(max=count - 1))
             dropped = scores < least
             if self._keep_all is not None:
                 dropped &= ~self._keep_all
@@ -121,13 +124,13 @@ class FrameSampler:
     def __init__(self, sampler: Sampler, frames: Tensor) -> None:
         self._sampler = sampler
         self._frames = frames
-        self._uniforms = uniforms(sampler.seeds, frames)
+        self._uniforms = torch.split(uniforms(sampler.seeds, frames), 1, 1)
 
     def code0(self, logits: Tensor, seen: Tensor) -> Tensor:
         """Code 0 or EOS [rows]; logits [rows, vocab_size], seen [rows, vocab_size] (bool): codes 0 said before."""
         scores = self._sampler.code0_scores(logits, seen, self._frames)
-        return self._sampler.code0_filter.draw(scores, self._uniforms[:, 0])
+        return self._sampler.code0_filter.draw(scores, self._uniforms[0])
 
     def residual(self, logits: Tensor, group: int) -> Tensor:
         """Codes [rows] of a group (1 to 15); logits [rows, codebook_size]. This is `Talker.predict`'s `draw`."""
-        return self._sampler.residual_filter.draw(logits.float(), self._uniforms[:, group])
+        return self._sampler.residual_filter.draw(logits.float(), self._uniforms[group])
