@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import msgspec
@@ -13,12 +13,14 @@ import openai
 import pytest
 import pytest_asyncio
 import redis.asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
 from syrinx_operator.local import LocalPipeline
 from syrinx_operator.spec import TTSPipeline
 from syrinx_operator.supervisor import Child
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.metrics import BY_STAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -77,16 +79,31 @@ class Running:
             return False
 
 
+class Redis:
+    """A Redis that can be killed and comes back at the same address, empty."""
+
+    def __init__(self) -> None:
+        self.server = RedisServer()
+
+    def crash(self) -> None:
+        dead = self.server
+        dead.process.kill()
+        dead.process.wait()
+        self.server = RedisServer(dead.port, dead.password)
+        dead.stop()
+
+
 @pytest.fixture(scope="module")
-def redis_server() -> RedisServer:
-    with RedisServer() as server:
-        os.environ[PASSWORD_ENV] = server.password
-        yield server
-        del os.environ[PASSWORD_ENV]
+def redis_server() -> Iterator[Redis]:
+    own = Redis()
+    os.environ[PASSWORD_ENV] = own.server.password
+    yield own
+    del os.environ[PASSWORD_ENV]
+    own.server.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running_pipeline(redis_server: RedisServer) -> AsyncIterator[Running]:
+async def running_pipeline(redis_server: Redis) -> AsyncIterator[Running]:
     resource = {
         "apiVersion": "syrinx.dev/v1alpha1",
         "kind": "TTSPipeline",
@@ -94,14 +111,14 @@ async def running_pipeline(redis_server: RedisServer) -> AsyncIterator[Running]:
         "spec": {
             "talker": {"replicas": 2},
             "codec": {"replicas": 2},
-            "connector": {"url": redis_server.url, "passwordEnv": PASSWORD_ENV},
+            "connector": {"url": redis_server.server.url, "passwordEnv": PASSWORD_ENV},
         },
     }
     pipeline = msgspec.convert(resource, TTSPipeline)
     async with (
         LocalPipeline(pipeline, port=0) as local,
         httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
-        redis.asyncio.from_url(redis_server.url_with_password) as store,
+        redis.asyncio.from_url(redis_server.server.url_with_password) as store,
     ):
         yield Running(local, client, store)
 
@@ -225,6 +242,14 @@ async def test_a_gateway_is_killed_and_its_successor_serves(running: Running, un
     assert await running.speak(LONG) == undisturbed
 
 
+@pytest.mark.parametrize("stage", ["gateway", "talker", "codec"])
+async def test_every_metric_of_the_contract_is_exported_by_its_stage_and_no_other(running: Running, stage: str) -> None:
+    for child in running.children(stage):
+        text = (await running.client.get(f"{child.admin_url}/metrics")).text
+        families = {family.name for family in text_string_to_metric_families(text)}
+        assert families == {metric.name.removesuffix("_total") for metric in BY_STAGE[stage]}
+
+
 async def test_nothing_stays_behind_in_redis(running: Running) -> None:
     """Streams of finished requests are gone; those of a killed gateway's clients have an expiry."""
     await running.speak(SHORT)
@@ -257,23 +282,18 @@ async def test_eight_at_once_all_speak(running: Running) -> None:
     assert all(len(pcm) >= FRAME_BYTES * 10 for pcm in spoken)
 
 
-async def test_redis_dies_and_comes_back_empty(running: Running, redis_server: RedisServer, undisturbed: bytes) -> None:
+async def test_redis_dies_and_comes_back_empty(running: Running, redis_server: Redis, undisturbed: bytes) -> None:
     """What was being spoken is lost and its client is told soon; what comes after is spoken."""
-    restarted: list[RedisServer] = []
+    crashes: list[int] = []
 
     def on_chunk(frames: int) -> None:
-        if frames >= 8 and not restarted:
-            redis_server.process.kill()
-            redis_server.process.wait()
-            restarted.append(RedisServer(redis_server.port, redis_server.password))
+        if frames >= 8 and not crashes:
+            crashes.append(frames)
+            redis_server.crash()
 
-    try:
-        began = time.monotonic()
-        with pytest.raises(httpx.HTTPError):
-            await running.speak(LONG, chunks=on_chunk)
-        assert time.monotonic() - began < 15
-        await running.ready()
-        assert await running.speak(LONG) == undisturbed
-    finally:
-        for server in restarted:
-            server.stop()
+    began = time.monotonic()
+    with pytest.raises(httpx.HTTPError):
+        await running.speak(LONG, chunks=on_chunk)
+    assert time.monotonic() - began < 15
+    await running.ready()
+    assert await running.speak(LONG) == undisturbed

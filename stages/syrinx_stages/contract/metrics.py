@@ -128,5 +128,24 @@ REDIS_ERRORS = Metric(
     "syrinx_redis_errors_total", "counter", "Redis commands that failed and were tried again.", ("stage",)
 )
 
-ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All metrics, in the order above."""
+_GATEWAY = (
+    REQUESTS,
+    TTFA,
+    FIRST_BYTE,
+    REQUEST_SECONDS,
+    AUDIO_SECONDS,
+    UNDERRUNS,
+    UNDERRUN_SECONDS,
+    LIVE_STREAMS,
+    QUEUE_LENGTH,
+    QUEUE_AGE,
+)
+_EVERY_STAGE = (SETTINGS_GENERATION, REDIS_SECONDS, REDIS_ERRORS)
+_WORKER = (CLAIM_WAIT, ROWS_RESIDENT, ROWS_RUNNING, MAX_NUM_SEQS, STEP_SECONDS, FRAMES, TAKEOVERS, LOST, ENDS)
+
+BY_STAGE: dict[str, tuple[Metric, ...]] = {
+    "gateway": _GATEWAY + _EVERY_STAGE,
+    "talker": (*_WORKER, PREFILL_SECONDS, *_EVERY_STAGE),
+    "codec": (*_WORKER, CODEC_CALLS, PADDED_FRAMES, *_EVERY_STAGE),
+}
+"""What each stage's `/metrics` has, from its start."""

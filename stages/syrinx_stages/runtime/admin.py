@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -53,8 +54,8 @@ def add_health(app: FastAPI, stage: Stage) -> None:
         return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
 
 
-def create_admin(stage: Stage, registry: CollectorRegistry) -> FastAPI:
-    """The admin application."""
+def create_admin(stage: Stage, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
+    """The admin application; `before_scrape` brings metrics up to date."""
     app = FastAPI(openapi_url=None)
     add_health(app, stage)
 
@@ -63,6 +64,7 @@ def create_admin(stage: Stage, registry: CollectorRegistry) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
+        before_scrape()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/settings")

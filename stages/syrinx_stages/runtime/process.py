@@ -17,10 +17,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import msgspec
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from syrinx_stages.connector.base import Connector
 from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, load_config
 from syrinx_stages.model.config import CheckpointError
@@ -102,6 +103,20 @@ class _Http:
         await self._task
 
 
+class _RedisErrors:
+    """Brings the connector's own count of errors into a metric."""
+
+    def __init__(self, connector: Connector, counter: Counter) -> None:
+        self._connector = connector
+        self._counter = counter
+        self._counted = 0.0
+
+    def count(self) -> None:
+        errors = self._connector.statistics()["errors"]
+        self._counter.inc(errors - self._counted)
+        self._counted = errors
+
+
 async def _serve(stage: str, config: StageConfig, build: Build) -> int:
     registry = CollectorRegistry()
     keys = Keys(config.pipeline, config.generation)
@@ -111,8 +126,12 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     servers: list[_Http] = []
     try:
-        service, public = build(config, connector, Metrics(registry))
-        admin = _Http(create_admin(service, registry), config.host, config.admin_port)
+        metrics = Metrics(registry)
+        for metric in m.BY_STAGE[stage]:
+            metrics[metric]
+        service, public = build(config, connector, metrics)
+        errors = _RedisErrors(connector, metrics[m.REDIS_ERRORS].labels(stage))
+        admin = _Http(create_admin(service, registry, errors.count), config.host, config.admin_port)
         servers.append(admin)
         line = {"stage": stage, "replica": config.replica, "url": admin.url, "admin_url": admin.url}
         if public is not None:
