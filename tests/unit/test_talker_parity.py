@@ -102,3 +102,18 @@ def test_bundled_voice_says_what_the_official_package_says(
     codes = speak(talker, [prompt], [request], len(expected) + 1).codes[0]
     assert codes[:-1].tolist() == expected.tolist()
     assert codes[-1, 0] == talker.config.codec_eos_token_id
+
+
+def test_half_precision_weights_say_nearly_the_same() -> None:
+    """The bundled voice in bfloat16, as on a GPU: its first scores are the float32 ones to two digits."""
+    request = speech_request("custom_voice", {"text": recipe.BUNDLED["letter"], "voice": "us", "language": "english"})
+    scores = []
+    for dtype in (torch.float32, torch.bfloat16):
+        checkpoint = Checkpoint("bundled", dtype=dtype)
+        talker = checkpoint.load_talker()
+        with torch.inference_mode():
+            prompt = build_prompt(request, talker, checkpoint.load_tokenizer(), checkpoint.config)
+        spoken = speak(talker, [prompt], [request], 2)
+        assert spoken.logits.dtype == dtype
+        scores.append(spoken.logits[0, 0, : talker.config.codebook_size].float())
+    assert float((scores[0] - scores[1]).abs().max()) < 0.03 * float(scores[0].abs().max())
