@@ -3,23 +3,11 @@
 import pytest
 import torch
 
-from syrinx_stages.model.linear import MANY_ROWS, column_major, linear
-
-
-@pytest.mark.parametrize(("inner", "outer"), [(320, 512), (512, 320), (192, 256), (896, 128), (112, 16), (1024, 3072)])
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 16, 40, 333])
-def test_rows_are_bit_identical_whatever_the_batch(inner: int, outer: int, rows: int) -> None:
-    generator = torch.Generator().manual_seed(inner * outer)
-    weight = torch.randn(outer, inner, generator=generator)
-    bias = torch.randn(outer, generator=generator)
-    x = torch.randn(512, inner, generator=generator)
-    whole = linear(x, weight, bias)
-    for offset in (0, 5):
-        assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows])
+from syrinx_stages.model.linear import BLOCK, MANY_ROWS, add_product, column_major, linear
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(320, 448), (512, 320), (192, 768), (1024, 3072), (2048, 6144)])
-def test_column_major_rows_are_bit_identical_from_one_row_to_many(inner: int, outer: int) -> None:
+def test_few_rows_are_bit_identical_whatever_the_batch(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
     weight = column_major(outer, inner).copy_(torch.randn(outer, inner, generator=generator))
     bias = torch.randn(outer, generator=generator)
@@ -30,12 +18,22 @@ def test_column_major_rows_are_bit_identical_from_one_row_to_many(inner: int, ou
             assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows]), rows
 
 
-def test_memory_order_of_the_weight_does_not_change_the_product() -> None:
+@pytest.mark.parametrize(("inner", "outer"), [(16, 7), (16, 16), (32, 96), (128, 128), (256, 2048), (768, 192)])
+def test_many_rows_are_bit_identical_wherever_they_stand(inner: int, outer: int) -> None:
+    generator = torch.Generator().manual_seed(inner * outer)
+    weight = torch.randn(inner, outer, generator=generator)
+    x = torch.randn(1940, inner, generator=generator)
+    start = torch.randn(1940, outer, generator=generator)
+    whole = add_product(start.clone(), x, weight)
+    for rows in (1, 2, 3, 7, BLOCK - 1, BLOCK, BLOCK + 1, 160, 1920):
+        for offset in (0, 1, 5, 13):
+            some = slice(offset, offset + rows)
+            assert torch.equal(add_product(start[some].clone(), x[some], weight), whole[some]), (rows, offset)
+
+
+def test_both_are_the_product() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 4, generator=generator)
-    x = torch.randn(3, 4, generator=generator)
-    assert torch.allclose(linear(x, column_major(6, 4).copy_(weight)), x @ weight.T, atol=1e-6)
-
-
-def test_shape_is_kept() -> None:
-    assert linear(torch.zeros(2, 3, 8), torch.zeros(5, 8)).shape == (2, 3, 5)
+    x = torch.randn(50, 4, generator=generator)
+    torch.testing.assert_close(linear(x, column_major(6, 4).copy_(weight)), x @ weight.T)
+    torch.testing.assert_close(add_product(torch.ones(50, 6), x, weight.T), 1 + x @ weight.T)

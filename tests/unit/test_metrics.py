@@ -32,8 +32,13 @@ def test_only_families_that_were_asked_for_are_exported(metrics: Metrics):
 
 
 def test_every_metric_of_the_contract_can_be_made(metrics: Metrics):
-    for metric in contract.ALL:
-        assert metrics[metric] is metrics[metric]
+    for families in contract.BY_STAGE.values():
+        assert all(metrics[metric] is metrics[metric] for metric in families)
+
+
+def test_every_metric_of_the_contract_belongs_to_a_stage():
+    metrics = {value for value in vars(contract).values() if isinstance(value, contract.Metric)}
+    assert metrics == {metric for families in contract.BY_STAGE.values() for metric in families}
 
 
 @pytest.mark.parametrize(("rows", "label"), [(1, "1"), (3, "4"), (8, "8"), (256, "256"), (257, "+Inf")])

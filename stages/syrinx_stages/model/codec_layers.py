@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .codec_state import Carry, StateLayout
-from .linear import MANY_ROWS, ROWS, column_major, linear
+from .linear import add_product, column_major, linear
 
 
 class Derived(nn.Module):
@@ -75,10 +75,8 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [rows, in]; many rows go block by block, because only so many are summed in one order."""
-        if x.device.type != "cpu" or x.shape[0] <= MANY_ROWS:
-            return linear(x, self.weight, self.bias)
-        return torch.cat([linear(rows, self.weight, self.bias) for rows in torch.split(x, MANY_ROWS)])
+        """x: [rows, in]."""
+        return linear(x, self.weight, self.bias)
 
 
 class ConvWeights(nn.Module):
@@ -86,14 +84,16 @@ class ConvWeights(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, taps: int, transposed: bool = False) -> None:
         super().__init__()
-        self._order = (2, 1, 0) if transposed else (2, 0, 1)
-        memory = torch.zeros(taps, outputs, inputs)
-        self.weight = nn.Parameter(memory.permute((2, 1, 0) if transposed else (1, 2, 0)))
+        if transposed:
+            self._order, official = (0, 2, 1), torch.zeros(inputs, taps, outputs).permute(0, 2, 1)
+        else:
+            self._order, official = (2, 1, 0), torch.zeros(taps, inputs, outputs).permute(2, 1, 0)
+        self.weight = nn.Parameter(official)
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     @property
     def taps(self) -> Tensor:
-        """The weight as [taps, out, in]: how it lies in memory, so that each tap is a matrix ready to multiply with."""
+        """The weight as it lies in memory, ready to multiply with: [taps, in, out]; transposed, [in, taps, out]."""
         return self.weight.permute(self._order)
 
 
@@ -112,20 +112,19 @@ class CausalConv(nn.Module):
         One product per tap over the shifted buffer costs less memory traffic than gathering windows of all taps. The
         batch is one long run of rows, in which the few that straddle two requests are computed and not used.
         """
-        batch, positions, channels = x.shape
+        batch, positions, _ = x.shape
         past = self.slot.positions
         rows = batch * (past + positions) - past
-        spare = -rows % ROWS
-        buffer = carry.open(self.slot, positions, spare)
+        buffer = carry.open(self.slot, positions)
         if activation is None:
             buffer[:, past:] = x
         else:
             activation(x, out=buffer[:, past:])
         carry.close(self.slot, buffer)
-        y = self.conv.bias.expand(rows + spare, -1).contiguous()
+        run = buffer.flatten(0, 1)
+        y = self.conv.bias.repeat(rows, 1)
         for tap, weight in enumerate(self.conv.taps):
-            start = buffer.storage_offset() + tap * self.dilation * channels
-            y.addmm_(buffer.as_strided((rows + spare, channels), (channels, 1), start), weight.T)
+            add_product(y, run[tap * self.dilation :][:rows], weight)
         outputs = y.shape[1]
         return y.as_strided((batch, positions, outputs), ((past + positions) * outputs, outputs, 1))
 
@@ -139,7 +138,9 @@ class PointwiseConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, T, in]."""
-        return linear(x, self.conv.taps[0], self.conv.bias)
+        rows = x.flatten(0, 1)
+        y = self.conv.bias.repeat(len(rows), 1)
+        return add_product(y, rows, self.conv.taps[0]).view(*x.shape[:2], -1)
 
 
 class CausalTransposedConv(nn.Module):
@@ -159,7 +160,9 @@ class CausalTransposedConv(nn.Module):
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         """x: [B, T, in]."""
         batch, positions, _ = x.shape
-        y = linear(x, self.conv.taps.flatten(0, 1))
+        weight = self.conv.taps.flatten(1)
+        y = add_product(x.new_zeros(batch * positions, weight.shape[1]), x.flatten(0, 1), weight)
+        y = y.view(batch, positions, -1)
         if self.slot is not None:
             width = self.slot.channels
             overlap = carry.open(self.slot, positions)
@@ -183,8 +186,8 @@ class CausalDepthwiseConv(nn.Module):
         buffer = carry.open(self.slot, positions)
         buffer[:, self.slot.positions :] = x
         carry.close(self.slot, buffer)
-        y = self.conv.bias.expand(x.shape).contiguous()
-        for tap, weight in enumerate(self.conv.taps.squeeze(2)):
+        y = self.conv.bias.repeat(*x.shape[:2], 1)
+        for tap, weight in enumerate(self.conv.taps.squeeze(1)):
             y.addcmul_(buffer[:, tap : tap + positions], weight)
         return y
 
@@ -206,7 +209,9 @@ class WaveConv(nn.Module):
         """x: [B, T, in]."""
         positions = x.shape[1]
         products = carry.open(self.slot, positions)
-        products[:, self.slot.positions :] = linear(x, self.conv.taps.squeeze(1))
+        rows = x.flatten(0, 1)
+        product = add_product(x.new_zeros(len(rows), self.taps), rows, self.conv.taps.squeeze(2).T)
+        products[:, self.slot.positions :] = product.view(*x.shape[:2], self.taps)
         carry.close(self.slot, products)
         y = products[:, :positions, 0] + self.conv.bias
         for tap in range(1, self.taps):

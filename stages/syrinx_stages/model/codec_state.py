@@ -88,14 +88,9 @@ class Carry:
         self._full = lengths.device.type == "cpu" and bool((lengths == frames).all())
         self._rows = torch.arange(lengths.shape[0], device=lengths.device)
 
-    def open(self, slot: Slot, positions: int, spare: int = 0) -> Tensor:
-        """[B, slot.positions + positions, channels]: the tail, then room for `positions` new inputs.
-
-        Its memory goes on for `spare` more rows of channels.
-        """
-        rows = self._old.shape[0] * (slot.positions + positions)
-        buffer = self._old.new_empty(rows + spare, slot.channels)[:rows]
-        buffer = buffer.view(self._old.shape[0], slot.positions + positions, slot.channels)
+    def open(self, slot: Slot, positions: int) -> Tensor:
+        """[B, slot.positions + positions, channels]: the tail, then room for `positions` new inputs."""
+        buffer = self._old.new_empty(self._old.shape[0], slot.positions + positions, slot.channels)
         buffer[:, : slot.positions] = slot.view(self._old)
         return buffer
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .codec_layers import Linear
 from .codec_state import Carry, StateLayout
-from .linear import ROWS
+from .linear import pad_rows
 
 if TYPE_CHECKING:
     from .config import DecoderConfig
@@ -100,7 +100,7 @@ class Attention(nn.Module):
         reach = reach.expand(-1, -1, self.kv_heads, -1).reshape(-1, 1, window)
         scores = torch.baddbmm(reach, query, keys.mT, alpha=self.head_dim**-0.5)
         heard = scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ values
-        out: Tensor = self.o_proj(pad_rows(heard.view(count, -1), x.shape[0]))
+        out: Tensor = self.o_proj(pad_rows(heard.view(count, -1)))
         return out
 
 
@@ -160,13 +160,8 @@ class PreTransformer(nn.Module):
         reach = torch.zeros(batch, frames, 1, self.window, dtype=x.dtype, device=x.device)
         reach.masked_fill_((positions[:, :, None, None] + back) < 0, float("-inf"))
         # The rows are padded once, here, rather than in every product.
-        x = self.input_proj(pad_rows(x.reshape(count, latent), count + -count % ROWS))
+        x = self.input_proj(pad_rows(x.reshape(count, latent)))
         for layer in self.layers:
             x = layer(x, rotation, reach, carry)
         out: Tensor = self.output_proj(self.norm(x))[:count]
         return out.view(batch, frames, latent)
-
-
-def pad_rows(x: Tensor, rows: int) -> Tensor:
-    """x [n, channels] with zero rows added up to `rows`."""
-    return F.pad(x, (0, 0, 0, rows - x.shape[0]))
