@@ -20,6 +20,7 @@ from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.gateway.body import LARGE_BODIES, LARGE_BODY
 from syrinx_stages.runtime.settings import Update
 
 
@@ -351,6 +352,31 @@ async def test_200_mb_are_a_413(running: Gateway, announced: bool):
     assert answer.status_code == 413
     assert "24 MB" in answer.json()["error"]["message"]
     assert (await running.say()).status_code == 200
+
+
+async def test_only_so_many_large_bodies_are_held_at_once(running: Gateway):
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'{"input": "a", "ref_text": "' + b"a" * LARGE_BODY
+        begun.release()
+        await go_on.wait()
+        yield b'"}'
+
+    async def send() -> httpx.Response:
+        headers = {"Content-Type": "application/json"}
+        return await running.http.post("/v1/audio/speech", content=chunks(), headers=headers)
+
+    async with asyncio.timeout(DEADLINE):
+        held = [asyncio.create_task(send()) for _ in range(LARGE_BODIES)]
+        for _ in held:
+            await begun.acquire()
+        await until(running.service.large_bodies.locked, "all places are taken")
+        assert (await send()).status_code == 503
+        assert (await running.say()).status_code == 200
+        go_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*held)} == {400}
+        assert (await send()).status_code == 400, "the places are free again"
 
 
 async def test_a_body_that_does_not_come_is_given_up(running: Gateway, monkeypatch: pytest.MonkeyPatch):

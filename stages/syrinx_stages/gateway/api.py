@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from http import HTTPStatus
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -27,17 +29,19 @@ def create_app(service: GatewayService) -> FastAPI:
     @app.post("/v1/audio/speech")
     async def speech(http: Request) -> Response:
         http.state.request_id = request_id = uuid.uuid4().hex
-        try:
-            service.check_open()
-            body = await read_body(http)
-            accepted, accepted_at = time.monotonic(), time.time()
-            fields = parse_fields(parse_json(body))
-            order = place(fields, service.checkpoint, service.model_name, request_id, accepted_at)
-            reference = await service.reference(order.ref_audio) if order.ref_audio is not None else None
-        except ApiError:
-            service.refused()
-            raise
-        return SpeechResponse(service, order, reference, accepted)
+        with contextlib.ExitStack() as held:
+            try:
+                service.check_open()
+                body = await read_body(http, service.large_bodies, held)
+                accepted, accepted_at = time.monotonic(), time.time()
+                fields = parse_fields(parse_json(body))
+                order = place(fields, service.checkpoint, service.model_name, request_id, accepted_at)
+                reference = await service.reference(order.ref_audio) if order.ref_audio is not None else None
+            except ApiError:
+                service.refused()
+                raise
+            # The decoded reference goes on; what was sent for it, many times larger, does not.
+            return SpeechResponse(service, msgspec.structs.replace(order, ref_audio=None), reference, accepted)
 
     @app.get("/v1/audio/voices")
     async def voices() -> Response:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
-from syrinx_stages.gateway.errors import ApiError, bad, shown, too_large
+from syrinx_stages.gateway.errors import ApiError, bad, shown, too_large, unavailable
 
 MAX_BODY = 24 * 2**20
 """Bytes: room for the largest reference as base64."""
+LARGE_BODY = 2**20
+"""Bytes from which a body counts as large: it holds reference audio."""
+LARGE_BODIES = 8
+"""Large bodies held at once, so that many clients together cannot fill the memory."""
 BODY_SECONDS = 60.0
 """The whole body must arrive within this time."""
 LINGER_SECONDS = 5.0
 """A body that is too large is thrown away for this long, so that its sender finishes and reads the answer."""
 
 
-async def read_body(http: Request) -> bytes:
-    """The body. Raises 413 past `MAX_BODY` (it never holds more), 408 if it is too slow, 400 for another type."""
+async def read_body(http: Request, large: asyncio.Semaphore, held: contextlib.ExitStack) -> bytes:
+    """The body. A large one takes a place of `large` until `held` is closed.
+
+    Raises 413 past `MAX_BODY` (it never holds more), 408 if it is too slow, 503 if no place is left, 400 for another
+    type.
+    """
     content_type = http.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise bad(None, f"Content-Type is {shown(content_type)}; send application/json", "invalid_content_type")
@@ -27,6 +36,8 @@ async def read_body(http: Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in http.stream():
+                if len(body) < LARGE_BODY <= len(body) + len(chunk):
+                    await _take_place(large, held)
                 body += chunk
                 if len(body) > MAX_BODY:
                     break
@@ -39,6 +50,13 @@ async def read_body(http: Request) -> bytes:
         raise bad(None, "the client left before the body was complete", "client_left") from None
     await _discard(http)
     raise too_large(None, f"the body is larger than {MAX_BODY // 2**20} MB")
+
+
+async def _take_place(large: asyncio.Semaphore, held: contextlib.ExitStack) -> None:
+    if large.locked():
+        raise unavailable("too many large requests are being received; send it again", 1)
+    await large.acquire()
+    held.callback(large.release)
 
 
 async def _discard(http: Request) -> None:

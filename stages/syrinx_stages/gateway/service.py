@@ -17,6 +17,7 @@ from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway import reference
+from syrinx_stages.gateway.body import LARGE_BODIES
 from syrinx_stages.gateway.errors import bad, unavailable
 from syrinx_stages.gateway.fanout import FanOut, Teller
 from syrinx_stages.gateway.speech import Speech
@@ -67,6 +68,7 @@ class GatewayService:
         self._quiet.set()
         self._releases: set[asyncio.Task[None]] = set()
         self._http: httpx.AsyncClient | None = None
+        self.large_bodies = asyncio.Semaphore(LARGE_BODIES)
 
     # Life of the process ------------------------------------------------------------------------------------
 
