@@ -355,28 +355,26 @@ async def test_200_mb_are_a_413(running: Gateway, announced: bool):
 
 
 async def test_only_so_many_large_bodies_are_held_at_once(running: Gateway):
-    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+    body = b'{"input": "a", "ref_text": "' + b"a" * LARGE_BODY + b'"}'
+    go_on = asyncio.Event()
 
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b'{"input": "a", "ref_text": "' + b"a" * LARGE_BODY
-        begun.release()
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:-1]
         await go_on.wait()
-        yield b'"}'
+        yield body[-1:]
 
-    async def send() -> httpx.Response:
+    async def send(content: bytes | AsyncIterator[bytes]) -> int:
         headers = {"Content-Type": "application/json"}
-        return await running.http.post("/v1/audio/speech", content=chunks(), headers=headers)
+        return (await running.http.post("/v1/audio/speech", content=content, headers=headers)).status_code
 
     async with asyncio.timeout(DEADLINE):
-        held = [asyncio.create_task(send()) for _ in range(LARGE_BODIES)]
-        for _ in held:
-            await begun.acquire()
+        held = [asyncio.create_task(send(slowly())) for _ in range(LARGE_BODIES)]
         await until(running.service.large_bodies.locked, "all places are taken")
-        assert (await send()).status_code == 503
+        assert await send(body) == 503
         assert (await running.say()).status_code == 200
         go_on.set()
-        assert {answer.status_code for answer in await asyncio.gather(*held)} == {400}
-        assert (await send()).status_code == 400, "the places are free again"
+        assert set(await asyncio.gather(*held)) == {400}
+        assert await send(body) == 400, "the places are free again"
 
 
 async def test_a_body_that_does_not_come_is_given_up(running: Gateway, monkeypatch: pytest.MonkeyPatch):
