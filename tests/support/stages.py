@@ -98,8 +98,7 @@ class Pipeline:
         self.workers.remove(worker)
         worker.ownership.claims.clear()
         worker._closed = True
-        for task in [*worker._tasks._running, *worker.ownership._tasks, worker.publisher._task]:
-            task.cancel()
+        await worker._tasks.cancel()
         worker._engine_thread.shutdown()
 
     async def close(self) -> None:

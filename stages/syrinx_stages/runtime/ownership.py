@@ -40,11 +40,6 @@ class Ownership:
         self._takeovers = takeovers
         self._changed = asyncio.Event()
         self._claiming = True
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        """Begins to claim."""
-        self._tasks = [asyncio.create_task(self._claim_loop()), asyncio.create_task(self._keep_loop())]
 
     @property
     def free(self) -> int:
@@ -81,13 +76,8 @@ class Ownership:
         return True
 
     async def close(self) -> None:
-        """Hands over what is left and leaves the group."""
+        """Hands over what is left and leaves the group; `claim` and `keep` have been cancelled."""
         self.stop_claiming()
-        if self._tasks:
-            await asyncio.wait(self._tasks[:1], timeout=2 * REFRESH_SECONDS + 1)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             if self.claims:
                 await self._consumer.hand_over([claim.entry_id for claim in self.claims.values()])
@@ -102,7 +92,8 @@ class Ownership:
         self.claims[claim.request.id] = claim
         self._admit(claim)
 
-    async def _claim_loop(self) -> None:
+    async def claim(self) -> None:
+        """Claims while there are free rows, until `stop_claiming`."""
         while self._claiming:
             self._changed.clear()
             if self.free <= 0:
@@ -119,7 +110,8 @@ class Ownership:
             for claim in claims:
                 self._take(claim)
 
-    async def _keep_loop(self) -> None:
+    async def keep(self) -> None:
+        """Refreshes claims and takes over from the silent, until cancelled."""
         while True:
             try:
                 await self._refresh()

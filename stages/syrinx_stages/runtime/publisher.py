@@ -36,52 +36,31 @@ class Publisher:
         self._refused = refused
         self._seconds = seconds
         self._waiting: list[Append] = []
-        self._busy = False
         self._changed = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._drained.set()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begins to write."""
-        self._task = asyncio.create_task(self._run())
+        self._taken = asyncio.Event()
 
     def put(self, appends: Sequence[Append]) -> None:
         """Queues entries behind all earlier ones."""
         if appends:
             self._waiting.extend(appends)
-            self._drained.clear()
             self._changed.set()
 
     async def room(self) -> None:
         """Waits while too much is queued."""
         while len(self._waiting) >= MAX_WAITING:
-            self._drained.clear()
-            await self._drained.wait()
+            self._taken.clear()
+            await self._taken.wait()
 
-    async def flush(self) -> None:
-        """Waits until everything queued has been written or refused."""
-        while self._waiting or self._busy:
-            self._drained.clear()
-            await self._drained.wait()
-
-    async def close(self) -> None:
-        """Stops writing; what is still queued is dropped (another replica will make it again)."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Writes until cancelled; what is queued then is dropped (another replica will make it again)."""
         while True:
             self._changed.clear()
             if not self._waiting:
                 await self._changed.wait()
                 continue
             batch, self._waiting = self._waiting, []
-            self._busy = True
+            self._taken.set()
             await self._write(batch)
-            self._busy = False
-            self._drained.set()
 
     async def _write(self, batch: list[Append]) -> None:
         """Until Redis answers. What arrived although its reply was lost is refused now; then the lease runs out."""

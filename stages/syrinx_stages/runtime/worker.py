@@ -123,10 +123,9 @@ class Worker(ABC, Generic[R, S, E]):
         self.engine = await loop.run_in_executor(self._engine_thread, self._load)
         self._unready = "warming up"
         await self.run_engine(self.engine.warm_up)
-        self.publisher.start()
-        self._tasks.spawn(self._read_loop())
-        self._tasks.spawn(self._step_loop())
-        self.ownership.start()
+        loops = (self.publisher.run, self._read_loop, self._step_loop, self.ownership.claim, self.ownership.keep)
+        for run in loops:
+            self._tasks.spawn(run())
         self._unready = None
         self.settings_changed()
 
@@ -153,7 +152,6 @@ class Worker(ABC, Generic[R, S, E]):
         self._unready = "closed"
         await self.reader.close()
         await self._tasks.cancel()
-        await self.publisher.close()
         await self.ownership.close()
         await asyncio.to_thread(self._engine_thread.shutdown)
 
