@@ -153,7 +153,7 @@ class Worker(ABC, Generic[R, S, E]):
         await self.reader.close()
         await self._tasks.cancel()
         await self.ownership.close()
-        await asyncio.to_thread(self._engine_thread.shutdown)
+        await shut_down(self._engine_thread)
 
     # Claims ----------------------------------------------------------------------------------------------------
 
@@ -270,3 +270,9 @@ class Worker(ABC, Generic[R, S, E]):
             return function(*args, **kwargs)
 
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, job)
+
+
+async def shut_down(executor: ThreadPoolExecutor) -> None:
+    """Ends an executor's thread behind what it is doing, without blocking the event loop meanwhile."""
+    await asyncio.get_running_loop().run_in_executor(executor, lambda: None)
+    executor.shutdown()

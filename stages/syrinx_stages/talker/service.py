@@ -21,7 +21,7 @@ from syrinx_stages.runtime.device import prepare
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
-from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.engine import Prepared, TalkerEngine
 from syrinx_stages.talker.scheduler import Row, abandoned, schedule
 
@@ -66,7 +66,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
     async def close(self) -> None:
         """Hands over what is left and frees threads and connections."""
         await super().close()
-        await asyncio.to_thread(self._prepare_thread.shutdown)
+        await shut_down(self._prepare_thread)
 
     async def admit(self, claim: Claim) -> None:
         """Prepares a request (tokens, reference audio) off the engine's thread and queues it for prefill."""
