@@ -14,6 +14,7 @@ from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason, Sampling
 from syrinx_stages.runtime.settings import Update
 from syrinx_stages.runtime.worker import Worker
+from syrinx_stages.talker.service import MOST_UNSTARTED
 
 NEIGHBOURS = (
     "Her brother opened a broken window for his friends.",
@@ -242,6 +243,22 @@ async def test_closed_stages_leave_no_thread_no_task_and_no_request_behind() -> 
     assert asyncio.all_tasks() == tasks
     successor = stages.connector().consumer(Group.TALKERS, "successor")
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
+
+
+async def test_a_burst_waits_in_the_queue_for_whoever_is_free_first() -> None:
+    async with pipeline() as stages:
+        talker = stages.workers[0]
+        speaking = [asyncio.create_task(speak(stages.connector(), request(f"r{index}"))) for index in range(12)]
+        unstarted = []
+
+        def all_done() -> bool:
+            started = sum(row.first_frame is not None for row in talker.rows.values())
+            unstarted.append(len(talker.ownership.claims) - started)
+            return all(task.done() for task in speaking)
+
+        await until(all_done, "all have spoken")
+        assert all(task.result().end.reason is EndReason.STOP for task in speaking)
+    assert 1 <= max(unstarted) <= MOST_UNSTARTED + 1, "one more while an end is being written"
 
 
 async def test_every_stream_ends_once_and_nothing_stays_behind() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.audio import FRAME_SECONDS
-from syrinx_stages.talker.scheduler import Row, abandoned, schedule
+from syrinx_stages.talker.scheduler import Row, abandoned, late, schedule
 
 NOW = 100.0
 
@@ -59,6 +59,14 @@ def test_a_held_back_stream_is_abandoned_when_its_listener_stays_silent() -> Non
         row("behind", produced=2, age=61.0),
     ]
     assert abandoned(rows, NOW, lead_limit=8.0, patience=60.0) == ["silent"]
+
+
+def test_a_live_stream_that_has_run_dry_is_late() -> None:
+    assert not late([row("ahead", produced=13, age=1.0), row("new")], NOW)
+    assert late([row("ahead", produced=13, age=1.0), row("dry", produced=12, age=1.0)], NOW)
+    whole = row("whole", produced=1, age=9.0)
+    whole.live = False
+    assert not late([whole], NOW), "nobody waits for a file's next second"
 
 
 rows_strategy = st.lists(

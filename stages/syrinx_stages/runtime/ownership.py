@@ -17,9 +17,10 @@ RETRY_SECONDS = 0.5
 
 
 class Ownership:
-    """Claims up to `capacity` requests and keeps them until `give_up`, `finished`, or somebody else has them.
+    """Claims up to `capacity` requests and keeps them until they are finished or somebody else has them.
 
-    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours.
+    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours. While `welcome` is
+    false nothing new is claimed: what waits in the queue is there for other replicas, and its age tells the gateway.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Ownership:
         capacity: int,
         admit: Callable[[Claim], None],
         lost: Callable[[str], None],
+        welcome: Callable[[], bool],
         takeovers: Counter,
     ) -> None:
         self.claims: dict[str, Claim] = {}
@@ -37,6 +39,7 @@ class Ownership:
         self._capacity = capacity
         self._admit = admit
         self._lost = lost
+        self._welcome = welcome
         self._takeovers = takeovers
         self._changed = asyncio.Event()
         self._claiming = True
@@ -49,6 +52,10 @@ class Ownership:
     def forget(self, request_id: str) -> None:
         """The claim is no longer held (finished, or lost)."""
         self.claims.pop(request_id, None)
+        self._changed.set()
+
+    def reconsider(self) -> None:
+        """`welcome` may have changed."""
         self._changed.set()
 
     async def finish(self, request_id: str) -> None:
@@ -93,14 +100,14 @@ class Ownership:
         self._admit(claim)
 
     async def claim(self) -> None:
-        """Claims while there are free rows, until `stop_claiming`."""
+        """Claims while there are free rows, until `stop_claiming`: one at a time, so that replicas share a burst."""
         while self._claiming:
             self._changed.clear()
-            if self.free <= 0:
+            if self.free <= 0 or not self._welcome():
                 await self._changed.wait()
                 continue
             try:
-                claims = await self._consumer.claim(self.free)
+                claims = await self._consumer.claim(1)
                 self.reading = True
             except ConnectorError as error:
                 self.reading = False

@@ -97,6 +97,7 @@ class Worker(ABC, Generic[R, S, E]):
             max_resident,
             self._claimed,
             self._lost,
+            self.welcome,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
         self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
@@ -114,6 +115,10 @@ class Worker(ABC, Generic[R, S, E]):
     @abstractmethod
     async def turn(self) -> float | None:
         """One look at the rows and, if there is work, one step. Returns the time to look again, 0 for at once."""
+
+    def welcome(self) -> bool:
+        """Whether a further request would be served in time."""
+        return True
 
     # Life of the process ---------------------------------------------------------------------------------------
 

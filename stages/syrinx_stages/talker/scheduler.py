@@ -71,6 +71,11 @@ def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: flo
     return Step(ids=ids, wake=None if ids or wake == math.inf else wake)
 
 
+def late(rows: Iterable[Row], now: float) -> bool:
+    """Whether a live stream has run dry: there is more work than this talker can do."""
+    return any(row.live and row.first_frame is not None and row.runs_dry() < now for row in rows)
+
+
 def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:
     """Live rows held back by the lead limit whose listener has not been heard of for `patience` seconds."""
     return [row.id for row in rows if row.live and row.lead(now) >= lead_limit and now - row.heard > patience]

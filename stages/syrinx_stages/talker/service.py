@@ -23,12 +23,17 @@ from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.engine import Prepared, TalkerEngine
-from syrinx_stages.talker.scheduler import Row, abandoned, schedule
+from syrinx_stages.talker.scheduler import Row, abandoned, late, schedule
 
 log = logging.getLogger(__name__)
 
 LISTENER_PATIENCE = 60.0
 """Seconds without a sign of the listener after which a stream that waits for him is given up."""
+
+
+MOST_UNSTARTED = 4
+"""Requests that may be claimed ahead of their first frame: enough to keep the engine busy; the rest can wait for
+whichever replica is free first."""
 
 
 class Waiting(Struct, frozen=True):
@@ -109,6 +114,12 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             row.first_delivered = row.heard
         self.work.set()
 
+    def welcome(self) -> bool:
+        """Nothing new while streams that play run dry: a few that play well are worth more than many that stutter."""
+        started = sum(row.first_frame is not None for row in self.rows.values())
+        unstarted = len(self.ownership.claims) - started
+        return unstarted < MOST_UNSTARTED and not late(self.rows.values(), time.monotonic())
+
     async def turn(self) -> float | None:
         """Prefills one waiting request and steps the rows that are due."""
         await self._prefill_one()
@@ -121,6 +132,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         self.metrics[m.ROWS_RUNNING].labels(self.stage).set(len(step.ids))
         if step.ids:
             await self._step(step.ids)
+            self.ownership.reconsider()
             return 0.0
         return 0.0 if self._waiting else step.wake
 
