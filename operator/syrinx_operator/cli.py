@@ -43,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _EXPECTED as error:
         print(f"syrinx {options.command}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read our output has left; the flush at exit must not complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

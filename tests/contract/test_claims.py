@@ -129,6 +129,16 @@ async def test_a_restarted_replica_finds_its_own_claims_at_once(world):
     assert (again.entry_id, again.deliveries) == (claim.entry_id, 2)
 
 
+async def test_what_its_owner_forgets_comes_back_when_the_lease_has_run_out(world):
+    gateway, owner = world.connector(), world.replica(TALKERS, "a")
+    _, claim = await world.submit_claimed(gateway, owner)
+    owner.forget(claim.request.id)
+    assert list(await owner.take_over(9)) == []
+    await world.age(TALKERS, "a", claim, 61)
+    (again,) = await owner.take_over(9)
+    assert (again.entry_id, again.deliveries) == (claim.entry_id, 2)
+
+
 async def test_handing_over_is_at_once_and_not_counted(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     _, claim = await world.submit_claimed(gateway, owner)

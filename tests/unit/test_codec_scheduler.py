@@ -43,6 +43,12 @@ def test_a_stream_about_to_run_dry_gets_what_there_is() -> None:
     assert call([dry]) == Call(("a",), 5, (1, 5), "eager")
 
 
+def test_but_not_while_others_have_whole_chunks() -> None:
+    """Under overload every stream is about to run dry: many small calls would make all of them later still."""
+    dry = row("dry", pending=5, emitted=8, age=2.0)
+    assert call([dry, row("whole", pending=12, emitted=16, age=0.1)]) == Call(("whole",), 12, (1, 12), "eager")
+
+
 def test_otherwise_the_plan_says_when_it_would() -> None:
     plan = schedule([row("a", pending=5, emitted=8, age=0.1)], NOW, SETTINGS)
     assert plan.call is None

@@ -61,9 +61,9 @@ def test_a_held_back_stream_is_abandoned_when_its_listener_stays_silent() -> Non
     assert abandoned(rows, NOW, lead_limit=8.0, patience=60.0) == ["silent"]
 
 
-def test_a_live_stream_that_has_run_dry_is_late() -> None:
-    assert not late([row("ahead", produced=13, age=1.0), row("new")], NOW)
-    assert late([row("ahead", produced=13, age=1.0), row("dry", produced=12, age=1.0)], NOW)
+def test_a_live_stream_that_is_about_to_run_dry_is_late() -> None:
+    assert not late([row("ahead", produced=16, age=1.0), row("new")], NOW)
+    assert late([row("ahead", produced=16, age=1.0), row("dry", produced=15, age=1.0)], NOW)
     whole = row("whole", produced=1, age=9.0)
     whole.live = False
     assert not late([whole], NOW), "nobody waits for a file's next second"

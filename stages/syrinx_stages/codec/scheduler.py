@@ -1,6 +1,6 @@
 """Which frames the codec decodes next, and in which shape: pure.
 
-A stream is ready when it has a whole chunk of its ramp, when it has ended, or when playback is about to run dry.
+A stream is ready when it has a whole chunk of its ramp or has ended, and, if none is, when it is about to run dry.
 The most urgent ready stream sets the number of frames; others ready for the same number join its call.
 """
 
@@ -15,7 +15,7 @@ from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
 
 RESERVE_SECONDS = 0.08
-"""A stream this close to running dry is given what there is, chunk full or not."""
+"""A stream this close to running dry is given what there is, if the codec has nothing else to do."""
 
 
 class Row(Struct, kw_only=True):
@@ -71,17 +71,13 @@ def to_boundary(ramp: Sequence[int], emitted: int) -> int:
     return ramp[-1] - (emitted - end) % ramp[-1]
 
 
-def frames_ready(row: Row, ramp: Sequence[int], now: float) -> int:
-    """Frames to decode of this row now; 0 if it should wait for more."""
+def chunk_ready(row: Row, ramp: Sequence[int]) -> int:
+    """Frames of the row's next chunk if they are all there, or if no others will come; else 0."""
     largest = max(ramp)
     if row.silent:
         return min(row.silent, row.pending, largest)
     wanted = to_boundary(ramp, row.emitted) if row.live else largest
-    if row.pending >= wanted:
-        return wanted
-    if row.ended or (row.live and row.first_audio is not None and row.runs_dry() - now <= RESERVE_SECONDS):
-        return row.pending
-    return 0
+    return wanted if row.pending >= wanted else row.pending if row.ended else 0
 
 
 def cheapest(pairs: Iterable[CapturePair], rows: int, frames: int) -> CapturePair | None:
@@ -92,16 +88,14 @@ def cheapest(pairs: Iterable[CapturePair], rows: int, frames: int) -> CapturePai
 
 def schedule(rows: Iterable[Row], now: float, settings: CodecSettings) -> Plan:
     """Chooses the next call."""
-    ready: list[tuple[Row, int]] = []
-    wake = math.inf
-    for row in rows:
-        frames = frames_ready(row, settings.chunk_ramp, now)
-        if frames:
-            ready.append((row, frames))
-        elif row.pending and row.live and row.first_audio is not None:
-            wake = min(wake, row.runs_dry() - RESERVE_SECONDS)
+    rows = list(rows)
+    ready = [(row, frames) for row in rows if (frames := chunk_ready(row, settings.chunk_ramp))]
     if not ready:
-        return Plan(call=None, wake=None if wake == math.inf else wake)
+        # Part of a chunk costs nearly as much as a whole one: only while there is nothing else to do.
+        playing = [row for row in rows if row.pending and row.live and row.first_audio is not None]
+        ready = [(row, row.pending) for row in playing if row.runs_dry() - now <= RESERVE_SECONDS]
+        if not ready:
+            return Plan(call=None, wake=min((row.runs_dry() - RESERVE_SECONDS for row in playing), default=None))
     ready.sort(key=lambda item: (item[0].runs_dry(), item[0].accepted, item[0].id))
     wanted = ready[0][1]
     ids = tuple(row.id for row, frames in ready if frames == wanted)[: settings.max_num_seqs]

@@ -64,6 +64,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             codes=[],
         )
         await self.run_engine(self.engine.open, request.id)
+        if not self.owns(claim):
+            return
         self.reader.watch(request.id, self.reads, START)
 
     def on_entry(self, event: StreamEntry) -> None:

@@ -179,6 +179,9 @@ class Consumer(Protocol):
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
         """Keeps claims; returns those that are no longer this consumer's (finished, released, expired, taken over)."""
 
+    def forget(self, request_id: str) -> None:
+        """Serves a request no longer and says nothing: if it is not over, whoever finds the lease run out takes it."""
+
     async def finish(self, entry_id: str) -> None:
         """Gives a claim up for good without writing."""
 

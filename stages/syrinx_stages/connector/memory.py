@@ -132,7 +132,7 @@ class MemoryConsumer:
         return claims
 
     def forget(self, request_id: str) -> None:
-        """A write said that this request is finished, gone or another's."""
+        """Serves a request no longer and says nothing."""
         for entry_id in [entry_id for entry_id, held in self._held.items() if held == request_id]:
             del self._held[entry_id]
 

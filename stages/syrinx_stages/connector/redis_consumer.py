@@ -72,17 +72,17 @@ class RedisConsumer:
 
     async def finish(self, entry_id: str) -> None:
         """Gives a claim up for good without writing."""
-        await self._commands.run(scripts.FINISH, [self._keys.requests], [self._group, entry_id])
         self._held.pop(entry_id, None)
+        await self._commands.run(scripts.FINISH, [self._keys.requests], [self._group, entry_id])
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
         """Lets others take these claims over at once."""
-        await self._commands.run(scripts.HAND_OVER, [self._keys.requests], [self._group, self._name, *entry_ids])
         for entry_id in entry_ids:
             self._held.pop(entry_id, None)
+        await self._commands.run(scripts.HAND_OVER, [self._keys.requests], [self._group, self._name, *entry_ids])
 
     def forget(self, request_id: str) -> None:
-        """A write said that this request is finished, gone or another's."""
+        """Serves a request no longer and says nothing."""
         for entry_id in [entry_id for entry_id, held in self._held.items() if held == request_id]:
             del self._held[entry_id]
 

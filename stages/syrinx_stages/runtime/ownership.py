@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import Counter
 
@@ -50,8 +50,9 @@ class Ownership:
         return self._capacity - len(self.claims)
 
     def forget(self, request_id: str) -> None:
-        """The claim is no longer held (finished, or lost)."""
+        """The claim is no longer held (finished, lost, or left to its lease)."""
         self.claims.pop(request_id, None)
+        self._consumer.forget(request_id)
         self._changed.set()
 
     def reconsider(self) -> None:
@@ -82,22 +83,28 @@ class Ownership:
             return False
         return True
 
-    async def close(self) -> None:
-        """Hands over what is left and leaves the group; `claim` and `keep` have been cancelled."""
+    async def close(self, hand_over: bool) -> None:
+        """Hands over what is left, or leaves it to its leases; leaves the group. `claim` and `keep` are cancelled."""
         self.stop_claiming()
         try:
-            if self.claims:
+            if self.claims and hand_over:
                 await self._consumer.hand_over([claim.entry_id for claim in self.claims.values()])
         except ConnectorError as error:
             log.warning("could not hand %d requests over, their lease will run out: %s", len(self.claims), error)
         self.claims.clear()
         await self._consumer.close()
 
-    def _take(self, claim: Claim) -> None:
-        if claim.begun:
-            self._takeovers.inc()
-        self.claims[claim.request.id] = claim
-        self._admit(claim)
+    async def _take(self, claims: Sequence[Claim]) -> None:
+        """Takes what there is room for: a claim and a takeover may both have been given the last free row."""
+        new = [claim for claim in claims if claim.request.id not in self.claims]
+        taken, excess = new[: self.free], new[self.free :]
+        for claim in taken:
+            if claim.begun:
+                self._takeovers.inc()
+            self.claims[claim.request.id] = claim
+            self._admit(claim)
+        if excess:
+            await self._consumer.hand_over([claim.entry_id for claim in excess])
 
     async def claim(self) -> None:
         """Claims while there are free rows, until `stop_claiming`: one at a time, so that replicas share a burst."""
@@ -109,13 +116,11 @@ class Ownership:
             try:
                 claims = await self._consumer.claim(1)
                 self.reading = True
+                await self._take(claims)
             except ConnectorError as error:
                 self.reading = False
                 log.warning("cannot claim: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
-                continue
-            for claim in claims:
-                self._take(claim)
 
     async def keep(self) -> None:
         """Refreshes claims and takes over from the silent, until cancelled."""
@@ -123,9 +128,7 @@ class Ownership:
             try:
                 await self._refresh()
                 if self._claiming and self.free > 0:
-                    for claim in await self._consumer.take_over(self.free):
-                        if claim.request.id not in self.claims:
-                            self._take(claim)
+                    await self._take(await self._consumer.take_over(self.free))
             except ConnectorError as error:
                 # A waiting `claim` goes on trying by itself; this is what tells that it cannot be reading.
                 self.reading = False

@@ -146,18 +146,28 @@ class Worker(ABC, Generic[R, S, E]):
         self.work.set()
 
     async def drain(self, seconds: float) -> None:
-        """Claims nothing more and finishes what is owned; what is left after `seconds` is for `close` to hand over."""
+        """Claims nothing more and finishes what is owned; what is left after `seconds` is for `close` to hand over.
+
+        A stage that has failed finishes nothing, so it does not wait.
+        """
         self._unready = "draining"
         self.ownership.stop_claiming()
-        await self.ownership.until_empty(asyncio.get_running_loop().time() + seconds)
+        empty = asyncio.create_task(self.ownership.until_empty(asyncio.get_running_loop().time() + seconds))
+        failed = asyncio.create_task(self.failed.wait())
+        await asyncio.wait([empty, failed], return_when=asyncio.FIRST_COMPLETED)
+        for task in (empty, failed):
+            task.cancel()
 
     async def close(self) -> None:
-        """Hands over what is left and frees threads and connections."""
+        """Hands over what is left and frees threads and connections.
+
+        After a failure leases run out instead: it may be the request's doing, and is counted among its deliveries.
+        """
         self._closed = True
         self._unready = "closed"
         await self.reader.close()
         await self._tasks.cancel()
-        await self.ownership.close()
+        await self.ownership.close(hand_over=not self.failed.is_set())
         await shut_down(self._engine_thread)
 
     # Claims ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,9 @@ from msgspec import Struct
 
 from syrinx_stages.contract.audio import FRAME_SECONDS
 
+MARGIN_SECONDS = 0.25
+"""A stream whose codes are less than this ahead of playback is late: codec and network need their time too."""
+
 
 class Row(Struct, kw_only=True):
     """What the schedule knows of one resident request. Times are seconds on one monotonic clock."""
@@ -72,8 +75,8 @@ def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: flo
 
 
 def late(rows: Iterable[Row], now: float) -> bool:
-    """Whether a live stream has run dry: there is more work than this talker can do."""
-    return any(row.live and row.first_frame is not None and row.runs_dry() < now for row in rows)
+    """Whether a live stream is about to run dry: there is as much work as this talker can do."""
+    return any(row.live and row.first_frame is not None and row.runs_dry() < now + MARGIN_SECONDS for row in rows)
 
 
 def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:

@@ -34,6 +34,7 @@ LISTENER_PATIENCE = 60.0
 MOST_UNSTARTED = 4
 """Requests that may be claimed ahead of their first frame: enough to keep the engine busy; the rest can wait for
 whichever replica is free first."""
+_FAILED = "the talker failed at this request"
 
 
 class Waiting(Struct, frozen=True):
@@ -77,6 +78,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         """Prepares a request (tokens, reference audio) off the engine's thread and queues it for prefill."""
         request = claim.request
         frames: list[bytes] = []
+        told = False
         played: Position | None = None
         if claim.begun:
             entries = await self.connector.history(request.id, self.writes)
@@ -85,13 +87,14 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
                 self.drop(request.id)
                 return
             frames = [item.entry.codes for item in entries if isinstance(item.entry, Codes)]
+            told = any(isinstance(item.entry, Reference) for item in entries)
             played = await self.connector.last_position(request.id, self.reads)
         pcm = await self.connector.reference(request.id) if request.has_reference else None
         loop = asyncio.get_running_loop()
         prepared = await loop.run_in_executor(self._prepare_thread, self.engine.prepare, request, b"".join(frames), pcm)
         if not self.owns(claim):
             return
-        if prepared.reference_codes is not None and not frames:
+        if prepared.reference_codes is not None and not told:
             entry = Reference(prepared.reference_codes)
             self.publisher.put([Append(request.id, self.writes, REFERENCE, entry)])
         self._waiting[request.id] = Waiting(claim, prepared, played or START)
@@ -149,6 +152,10 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         except RequestError as error:
             await self.fail(claim, str(error), error.param)
             return
+        except Exception:
+            log.exception("request %s fails at prefill", request.id)
+            await self.fail(claim, _FAILED)
+            return
         if not self.owns(claim):
             self._released.append(request.id)
             return
@@ -198,7 +205,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
                 results.update(await self.run_engine(self.engine.step, [request_id]))
             except Exception:
                 log.exception("request %s fails in the engine", request_id)
-                results[request_id] = End(EndReason.ERROR, "the talker failed at this request")
+                results[request_id] = End(EndReason.ERROR, _FAILED)
         return results
 
     def _append(self, row: Row, codes: bytes) -> Append:

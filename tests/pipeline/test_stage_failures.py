@@ -1,0 +1,163 @@
+"""Talker and codec when something goes wrong at an unlucky moment: nothing leaks, and no request is lost by it."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support import small_checkpoint
+from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
+from syrinx_stages.connector.base import Append, Claim, Connector, ConnectorError
+from syrinx_stages.contract.keys import REFERENCE, Group, StreamKind
+from syrinx_stages.contract.messages import EndReason, Reference, TaskType
+from syrinx_stages.model.checkpoint import Checkpoint
+
+SHORT_LEASE = 0.2
+LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
+
+
+async def until(condition: object, what: str) -> None:
+    """Waits until `condition()` is true, looking after every turn of the event loop."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
+        await asyncio.sleep(0.002)
+
+
+async def claimed_by_the_dead(connector: Connector, group: Group) -> Claim:
+    """A replica claims a request and is never heard of again."""
+    claims: list[Claim] = []
+    while not claims:
+        claims = [*await connector.consumer(group, "dead").claim(1)]
+    return claims[0]
+
+
+async def test_a_client_that_leaves_before_its_row_is_open_is_not_followed_for_ever() -> None:
+    """The request is cancelled while the engine is busy and its decoder state waits to be made."""
+    async with pipeline(talkers=0) as stages:
+        codec, connector = stages.workers[0], stages.connector()
+        busy = threading.Event()
+        working = asyncio.create_task(codec.run_engine(busy.wait))
+        ticket = await submit(connector, request("a"))
+        await until(lambda: "a" in codec.rows, "the request has a row")
+        await connector.release(ticket)
+        await until(lambda: "a" not in codec.rows, "it was cancelled")
+        busy.set()
+        await working
+        await codec.run_engine(lambda: None)
+        await until(lambda: len(codec._tasks._running) == 5, "it was admitted")
+        assert not codec.reader._watched
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_cancelled_requests_leave_nothing_in_the_consumer(stage: str) -> None:
+    async with pipeline() as stages:
+        worker = next(worker for worker in stages.workers if worker.stage == stage)
+        for turn in range(3):
+            ticket = await submit(stages.connector(), request(f"r{turn}", LONG_TEXT))
+            await until(lambda: f"r{turn}" in worker.rows, "it has a row")  # noqa: B023
+            await stages.connector().release(ticket)
+            await until(lambda: not worker.ownership.claims, "it is cancelled")
+        assert not worker.ownership._consumer._held
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_a_request_that_was_dropped_while_redis_was_away_comes_back_to_the_only_replica(stage: str) -> None:
+    stages = Pipeline(lease_seconds=SHORT_LEASE)
+    try:
+        workers = {"talker": await stages.talker(), "codec": await stages.codec()}
+        real, failures = workers[stage].admit, iter([ConnectorError("Redis is away")])
+
+        async def admit(claim: Claim) -> None:
+            if error := next(failures, None):
+                raise error
+            await real(claim)
+
+        workers[stage].admit = admit
+        heard = await speak(stages.connector(), request("a"))
+    finally:
+        await stages.close()
+    assert heard.end.reason is EndReason.STOP
+
+
+async def test_claims_and_takeovers_together_never_exceed_the_rows() -> None:
+    """A takeover fills the row for which a claim already waits; what comes then is left to others, not failed."""
+    stages = Pipeline(lease_seconds=SHORT_LEASE)
+    try:
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        await claimed_by_the_dead(stages.connector(), Group.CODECS)
+        codec = await stages.codec(max_resident=1, max_num_seqs=1)
+        await until(lambda: "a" in codec.rows, "it was taken over")
+        await submit(connector, request("b"))
+        await stages.talker()
+        heard = await asyncio.gather(listen(connector, "a"), listen(connector, "b"))
+    finally:
+        await stages.close()
+    assert [item.end.reason for item in heard] == [EndReason.STOP] * 2
+
+
+async def test_a_talker_that_dies_between_reference_and_first_frame_is_followed_by_another(tmp_path: Path) -> None:
+    base = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "base")))
+    reference = (8000 * np.sin(np.arange(24_000) / 20)).astype("<i2").tobytes()
+    fields = {"task_type": TaskType.BASE, "voice": None, "has_reference": True, "reference_text": "Okay."}
+    item = request("a", max_frames=5, **fields)
+    stages = Pipeline(lease_seconds=SHORT_LEASE, checkpoint=base)
+    try:
+        connector = stages.connector()
+        await submit(connector, item, reference)
+        await claimed_by_the_dead(stages.connector(), Group.TALKERS)
+        talker = await stages.talker()
+        codes = talker.engine.prepare(item, b"", reference).reference_codes
+        entry = Append("a", StreamKind.CODES, REFERENCE, Reference(codes))
+        assert await stages.connector().append([entry]) == [None]
+        await stages.codec()
+        heard = await listen(connector, "a")
+        takeovers = talker.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": "talker"})
+    finally:
+        await stages.close()
+    assert (heard.end.reason, heard.end.message, takeovers) == (EndReason.LENGTH, "", 1)
+
+
+async def test_a_request_that_fails_at_prefill_harms_no_other() -> None:
+    async with pipeline() as stages:
+        talker = stages.workers[0]
+        real = talker.engine.admit
+
+        def admit(prepared) -> None:
+            if prepared.request.id == "bad":
+                raise RuntimeError("out of memory")
+            real(prepared)
+
+        talker.engine.admit = admit
+        bad, good = await asyncio.gather(*(speak(stages.connector(), request(name)) for name in ("bad", "good")))
+        assert talker.ready() is None
+    assert (bad.end.reason, bad.end.message) == (EndReason.ERROR, "the talker failed at this request")
+    assert good.end.reason is EndReason.STOP
+
+
+async def test_a_stage_that_failed_leaves_at_once_and_its_requests_count_that_as_a_silence() -> None:
+    """Its own end may be the request's doing, so the request must not come back for ever."""
+    stages = Pipeline(lease_seconds=SHORT_LEASE)
+    try:
+        talker = await stages.talker()
+
+        async def turn() -> None:
+            raise RuntimeError("broken")
+
+        talker.turn = turn
+        await submit(stages.connector(), request("a"))
+        await asyncio.wait_for(talker.failed.wait(), DEADLINE)
+        await asyncio.wait_for(talker.drain(DEADLINE), 1.0)
+        stages.workers.remove(talker)
+        await talker.close()
+        successor, claims = stages.connector().consumer(Group.TALKERS, "successor"), []
+        while not claims:
+            claims = [*await successor.take_over(1)]
+            await asyncio.sleep(0.01)
+    finally:
+        await stages.close()
+    assert [claim.deliveries for claim in claims] == [2]
