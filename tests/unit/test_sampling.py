@@ -59,6 +59,15 @@ def test_end_of_sequence_waits_for_the_least_number_of_frames() -> None:
     assert [code == EOS for code in codes.tolist()] == [False, False, False, True, True]
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-31, 1e-29, 1e-6])
+def test_a_tiny_temperature_draws_the_best_code_and_nothing_beyond_the_vocabulary(temperature: float) -> None:
+    """NaN probabilities would draw an id that no embedding has: an error of this row, on a GPU of the process."""
+    scores = torch.tensor([[-300.0, 41.5, 300.0, -torch.inf], [7.0, -7.0, 0.0, 6.5]])
+    numbers = torch.tensor([[0.999], [0.5]], dtype=torch.float64)
+    for top_k, top_p in [(0, 1.0), (3, 1.0), (0, 0.5)]:
+        assert Filter([(temperature, top_k, top_p)] * 2, CPU).draw(scores, numbers).tolist() == [2, 0]
+
+
 def test_temperature_zero_is_greedy_row_by_row() -> None:
     rows = [Sampling(temperature=0, residual_temperature=0), Sampling(temperature=30.0, residual_temperature=30.0)] * 40
     sampler = Sampler(rows, range(80), CONFIG, CPU)
