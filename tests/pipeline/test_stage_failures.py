@@ -11,6 +11,7 @@ import pytest
 from support import small_checkpoint
 from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
 from syrinx_stages.connector.base import Append, Claim, Connector, ConnectorError
+from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.keys import REFERENCE, Group, StreamKind
 from syrinx_stages.contract.messages import EndReason, Reference, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -120,6 +121,28 @@ async def test_a_talker_that_dies_between_reference_and_first_frame_is_followed_
     finally:
         await stages.close()
     assert (heard.end.reason, heard.end.message, takeovers) == (EndReason.LENGTH, "", 1)
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(stage: str) -> None:
+    """Not as if playback began with the takeover."""
+    stages = Pipeline(lease_seconds=SHORT_LEASE)
+    try:
+        workers = {"talker": await stages.talker(lead_limit_seconds=1.0), "codec": await stages.codec()}
+        connector = stages.connector()
+        await submit(connector, request("a", LONG_TEXT))
+        await listen(connector, "a", until_frames=8)
+        await connector.played("a", 8)
+        await stages.kill(workers[stage])
+        successor = await (stages.talker("new", lead_limit_seconds=1.0) if stage == "talker" else stages.codec("new"))
+        await until(lambda: "a" in successor.rows, "it was taken over")
+        row = successor.rows["a"]
+        await until(lambda: stage == "codec" or row.first_frame is not None, "it goes on")
+        done = row.produced if stage == "talker" else row.emitted
+        assert done >= 8
+        assert row.runs_dry() <= time.monotonic() + (done - 8) * FRAME_SECONDS
+    finally:
+        await stages.close()
 
 
 async def test_a_request_that_fails_at_prefill_harms_no_other() -> None:

@@ -62,11 +62,16 @@ def test_a_held_back_stream_is_abandoned_when_its_listener_stays_silent() -> Non
 
 
 def test_a_live_stream_that_is_about_to_run_dry_is_late() -> None:
-    assert not late([row("ahead", produced=16, age=1.0), row("new")], NOW)
-    assert late([row("ahead", produced=16, age=1.0), row("dry", produced=15, age=1.0)], NOW)
+    assert not late([row("ahead", produced=16, age=1.0), row("new")], NOW, 8.0)
+    assert late([row("ahead", produced=16, age=1.0), row("dry", produced=15, age=1.0)], NOW, 8.0)
     whole = row("whole", produced=1, age=9.0)
     whole.live = False
-    assert not late([whole], NOW), "nobody waits for a file's next second"
+    assert not late([whole], NOW, 8.0), "nobody waits for a file's next second"
+
+
+def test_a_stream_whose_listener_takes_nothing_is_not_late() -> None:
+    """It waits for him, not for the talker: others are welcome."""
+    assert not late([row("stuck", produced=125, delivered=25, first_delivered=NOW - 12.0, age=12.0)], NOW, 8.0)
 
 
 rows_strategy = st.lists(

@@ -10,6 +10,7 @@ from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.connector.base import Append, Claim, Connector, StreamEntry
 from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
@@ -59,7 +60,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             accepted=now - max(0.0, time.time() - request.accepted_at),
             live=request.live,
             emitted=last.frames,
-            first_audio=now if last.frames else None,
+            # All that was given out may have been played.
+            first_audio=now - last.frames * FRAME_SECONDS if last.frames else None,
             skip=last.frames,
             codes=[],
         )

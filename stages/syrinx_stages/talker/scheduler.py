@@ -26,7 +26,8 @@ class Row(Struct, kw_only=True):
     produced: int = 0
     """Frames made."""
     first_frame: float | None = None
-    """When the first frame was made here: playback cannot have begun before."""
+    """When the first frame was made: playback cannot have begun before. Of a stream taken over, the latest that its
+    listener may have begun."""
     delivered: int = 0
     """Frames the client has been handed."""
     first_delivered: float | None = None
@@ -74,9 +75,13 @@ def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: flo
     return Step(ids=ids, wake=None if ids or wake == math.inf else wake)
 
 
-def late(rows: Iterable[Row], now: float) -> bool:
-    """Whether a live stream is about to run dry: there is as much work as this talker can do."""
-    return any(row.live and row.first_frame is not None and row.runs_dry() < now + MARGIN_SECONDS for row in rows)
+def late(rows: Iterable[Row], now: float, lead_limit: float) -> bool:
+    """Whether a live stream is about to run dry: there is as much work as this talker can do.
+
+    One that the lead limit holds back waits for its listener, who paused or takes nothing.
+    """
+    begun = [row for row in rows if row.live and row.first_frame is not None and row.lead(now) < lead_limit]
+    return any(row.runs_dry() < now + MARGIN_SECONDS for row in begun)
 
 
 def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:

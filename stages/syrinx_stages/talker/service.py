@@ -121,7 +121,9 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         """Nothing new while streams that play run dry: a few that play well are worth more than many that stutter."""
         started = sum(row.first_frame is not None for row in self.rows.values())
         unstarted = len(self.ownership.claims) - started
-        return unstarted < MOST_UNSTARTED and not late(self.rows.values(), time.monotonic())
+        return unstarted < MOST_UNSTARTED and not late(
+            self.rows.values(), time.monotonic(), self.live.current.lead_limit_seconds
+        )
 
     async def turn(self) -> float | None:
         """Prefills one waiting request and steps the rows that are due."""
@@ -162,15 +164,18 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         now = time.monotonic()
         self.metrics[m.PREFILL_SECONDS].labels(self.stage).observe(now - started)
         self._unsigned.add(request.id)
+        # Of a stream taken over, what was handed over may have been played: never hold it back too early.
+        delivered = waiting.played.frames
+        began = now - delivered * FRAME_SECONDS
         self.rows[request.id] = Row(
             id=request.id,
             accepted=now - max(0.0, time.time() - request.accepted_at),
             live=request.live,
             produced=prepared.frames,
+            first_frame=began if prepared.frames else None,
             heard=now,
-            delivered=waiting.played.frames,
-            # Of a stream taken over, what was handed over may have been played: never hold it back too early.
-            first_delivered=now - waiting.played.frames * FRAME_SECONDS if waiting.played.frames else None,
+            delivered=delivered,
+            first_delivered=began if delivered else None,
         )
         self.reader.watch(request.id, self.reads, waiting.played)
 
