@@ -247,10 +247,9 @@ async def test_a_client_that_leaves_frees_its_rows_within_100_ms(running: Gatewa
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "count")
 
 
-async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_everything(running: Gateway):
-    frames = 4000
-    running.stages.script = Script(frames=frames, chunk=100)
-    body = json.dumps({"input": "Hi.", "stream": True, "response_format": "pcm"})
+async def deaf_client(running: Gateway, **fields: object) -> asyncio.StreamWriter:
+    """Asks for speech and reads nothing."""
+    body = json.dumps({"input": "Hi.", "response_format": "pcm", **fields})
     deaf = socket.socket()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     deaf.setblocking(False)
@@ -260,6 +259,13 @@ async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_e
         f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
     )
     writer.write(b"Content-Type: application/json\r\n\r\n" + body.encode())
+    return writer
+
+
+async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_everything(running: Gateway):
+    frames = 4000
+    running.stages.script = Script(frames=frames, chunk=100)
+    writer = await deaf_client(running, stream=True)
     await until(lambda: frames in running.stages.spoken.values(), "all was spoken")
     served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
     writer.transport.abort()
@@ -267,6 +273,22 @@ async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_e
         lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
     )
     assert 0 < running.metric("syrinx_audio_seconds_total", **served) < 0.8 * frames * FRAME_SECONDS
+
+
+@pytest.mark.parametrize("chunk", [100, 4000], ids=["some of it", "all of it but its end"])
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "sse"}, {}], ids=str)
+async def test_a_client_that_does_not_read_is_given_up(
+    running: Gateway, monkeypatch: pytest.MonkeyPatch, fields: dict, chunk: int
+):
+    monkeypatch.setattr("syrinx_stages.gateway.delivery.SEND_SECONDS", 0.2)
+    running.stages.script = Script(frames=4000, chunk=chunk)
+    writer = await deaf_client(running, **fields)
+    try:
+        await until(
+            lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+        )
+    finally:
+        writer.transport.abort()
 
 
 # Admission and drain ---------------------------------------------------------------------------------------------
@@ -389,12 +411,18 @@ async def test_a_body_that_does_not_come_is_given_up(running: Gateway, monkeypat
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/v1/audio/nothing", 404), ("GET", "/v1/audio/speech", 405), ("GET", "/v1/models/x/y", 404)],
+    [
+        ("GET", "/v1/audio/nothing", 404),
+        ("GET", "/v1/audio/speech", 405),
+        ("GET", "/v1/models/x/y", 404),
+        ("POST", "/v1/audio/speech/", 404),
+    ],
 )
 async def test_errors_of_the_router_have_the_same_shape(running: Gateway, method: str, path: str, status: int):
     answer = await running.http.request(method, path)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert answer.headers.get("allow") == ("POST" if status == 405 else None)
 
 
 async def test_voices_are_listed(running: Gateway):

@@ -282,6 +282,23 @@ async def test_eight_at_once_all_speak(running: Running) -> None:
     assert all(len(pcm) >= FRAME_BYTES * 10 for pcm in spoken)
 
 
+async def test_an_upload_that_stalls_does_not_hold_a_gateway_that_is_to_leave(running: Running) -> None:
+    [gateway] = running.children("gateway")
+    port = httpx.URL(running.pipeline.gateway_url).port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n{")
+    assert await asyncio.wait_for(reader.readline(), DEADLINE) == b"HTTP/1.1 100 Continue\r\n"
+    began, restarts = time.monotonic(), gateway.restarts
+    kill([gateway], signal.SIGTERM)
+    async with asyncio.timeout(DEADLINE):
+        while gateway.restarts == restarts:
+            await asyncio.sleep(0.05)
+    assert time.monotonic() - began < 10
+    writer.close()
+    await running.ready()
+    assert await running.speak(SHORT)
+
+
 async def test_redis_dies_and_comes_back_empty(running: Running, redis_server: Redis, undisturbed: bytes) -> None:
     """What was being spoken is lost and its client is told soon; what comes after is spoken."""
     crashes: list[int] = []

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SEND_SECONDS = 60.0
 """A client that takes nothing for this long has left."""
+PIECE_BYTES = 64 * 1024
+"""Of a whole file that is sent at once."""
 
 
 class Framing(Protocol):
@@ -124,19 +126,22 @@ class Client:
 
     async def body(self, data: bytes) -> None:
         """Returns when the transport has taken the bytes. Raises `ClientLeft`, also if it takes nothing for long."""
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        except TimeoutError:
-            raise ClientLeft from None
+        await self._body(data, more=True)
         # The server drops what is sent to a lost connection without a word, and the watcher learns of it only now.
         await asyncio.sleep(0)
         if self._left:
             raise ClientLeft
 
     async def finish(self, data: bytes) -> None:
-        """Sends the last bytes."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        """Sends the last bytes. Raises `ClientLeft` if the client takes nothing for long."""
+        await self._body(data, more=False)
+
+    async def _body(self, data: bytes, more: bool) -> None:
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        except TimeoutError:
+            raise ClientLeft from None
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -162,7 +167,7 @@ class SpeechResponse(Response):
         client = Client(receive, send)
         async with self._service.speak(self._order.request, self._reference, self._accepted) as speech:
             if self._order.delivery is Delivery.WHOLE:
-                await client.serve(self._whole(speech, scope, receive, send))
+                await client.serve(self._whole(speech, client))
             else:
                 await client.serve(self._stream(speech, client))
 
@@ -170,16 +175,19 @@ class SpeechResponse(Response):
         request = self._order.request
         return {"X-Request-Id": request.id, "X-Seed": str(request.seed)}
 
-    async def _whole(self, speech: Speech, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _whole(self, speech: Speech, client: Client) -> None:
         pcm = bytearray()
         async for chunk in speech.audio():
             pcm += chunk.pcm
             speech.handed(chunk)
         seconds, body = await asyncio.to_thread(self._render, bytes(pcm))
         assert speech.reason is not None
-        headers = {**self._identity(), "X-Finish-Reason": speech.reason, "X-Audio-Seconds": f"{seconds:.3f}"}
-        media_type = MEDIA_TYPES[self._order.form]
-        await Response(body, headers=headers, media_type=media_type)(scope, receive, send)
+        facts = {"X-Finish-Reason": speech.reason, "X-Audio-Seconds": f"{seconds:.3f}"}
+        kind = {"Content-Type": MEDIA_TYPES[self._order.form], "Content-Length": str(len(body))}
+        await client.start({**self._identity(), **facts, **kind})
+        for start in range(0, len(body), PIECE_BYTES):
+            await client.body(body[start : start + PIECE_BYTES])
+        await client.finish(b"")
         speech.complete()
 
     def _render(self, pcm: bytes) -> tuple[float, bytes]:

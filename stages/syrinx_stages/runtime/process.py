@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.0005
 """How long the engine's thread may hold the interpreter from the event loop; Python's 5 ms is a TTFA of its own."""
 
+LEAVE_SECONDS = 2
+"""After the drain: time for answers that are on their way. A client that stalls does not hold the process."""
+
 Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]]
 """Makes the stage's service, and the public application if it has one. Raises `StartError`."""
 
@@ -94,7 +97,14 @@ class _Http:
         except OSError as error:
             raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         self.url = f"http://{host}:{self._socket.getsockname()[1]}"
-        options = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=30)
+        options = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=LEAVE_SECONDS,
+        )
         self._server = _Server(options)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
