@@ -23,7 +23,8 @@ from syrinx_stages.gateway.voices import model_card, voice_list
 
 def create_app(service: GatewayService) -> FastAPI:
     """The application. The service is started and closed by its owner."""
-    app = FastAPI(openapi_url=None)
+    # A redirect would name this process's own scheme and host, which a proxy in front has changed.
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
     _add_errors(app)
 
     @app.post("/v1/audio/speech")
@@ -72,7 +73,9 @@ def _add_errors(app: FastAPI) -> None:
     async def routing(http: Request, error: HTTPException) -> Response:
         message = f"{http.method} {shown(http.url.path)}: {error.detail}"
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-        return error_response(ApiError(error.status_code, message, code=code))
+        response = error_response(ApiError(error.status_code, message, code=code))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(Exception)
     async def unknown(http: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -74,7 +74,7 @@ async def _discard(http: Request) -> None:
 def parse_json(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`. Raises 400, naming the field where there is one."""
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
+        value = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_NoNumber)
     except UnicodeDecodeError as error:
         raise bad(None, f"the body is not UTF-8 (byte {error.start})", "invalid_json") from None
     except RecursionError:
@@ -86,6 +86,10 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return value
 
 
+class _NoNumber(str):
+    """NaN, Infinity or -Infinity: Python reads them, JSON does not have them."""
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
@@ -93,6 +97,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise bad(None, f"a field's name: {problem}")
         if isinstance(value, str) and (problem := _surrogate(value)):
             raise bad(name[:100], problem)
+        if isinstance(value, _NoNumber):
+            raise bad(name[:100], f"{value} is not a JSON number", "invalid_json")
         if name in fields:
             raise bad(name[:100], "stands twice in the body", "invalid_json")
         fields[name] = value
@@ -106,7 +112,3 @@ def _surrogate(text: str) -> str | None:
     except UnicodeEncodeError as error:
         return f"character {error.start + 1} is half of a surrogate pair (\\u{ord(text[error.start]):04x})"
     return None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
