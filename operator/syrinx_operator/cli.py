@@ -14,21 +14,21 @@ from pathlib import Path
 from syrinx_operator import __version__
 from syrinx_operator.bench.loadgen import Limit
 from syrinx_operator.bench.machine import publishable_command
-from syrinx_operator.bench.report import Report, ReportError, line, load, markdown, save, show
+from syrinx_operator.bench.report import Report, ReportError, check_writable, line, load, markdown, save, show
 from syrinx_operator.bench.run import BenchPlan, bench
 from syrinx_operator.check import InvalidPipeline, check, load_file, read_file
 from syrinx_operator.client import SpeechError
 from syrinx_operator.console import PipelineView, make_console
 from syrinx_operator.local import LocalError, LocalPipeline
 from syrinx_operator.parser import make_parser
-from syrinx_operator.running import AlreadyUp, find, state_directory
+from syrinx_operator.running import AlreadyUp, NoState, find, state_directory
 from syrinx_operator.say import SayError, Utterance, say, summary
 from syrinx_operator.spec import TTSPipeline, default_pipeline
 from syrinx_operator.supervisor import StageFailed
 from syrinx_operator.up import up
 
 INTERRUPTED = 130
-_EXPECTED = (InvalidPipeline, SpeechError, LocalError, AlreadyUp, SayError, StageFailed, ReportError)
+_EXPECTED = (InvalidPipeline, SpeechError, LocalError, AlreadyUp, NoState, SayError, StageFailed, ReportError)
 """Failures whose message is all that a person needs."""
 
 
@@ -93,6 +93,8 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
     if options.table:
         print(markdown(load(Path(options.table))))
         return 0
+    for file in filter(None, (options.json, options.plot)):
+        check_writable(Path(file))
     console = make_console(stderr=True)
     plan = BenchPlan(
         concurrency=() if options.rate and not options.concurrency else options.concurrency or (1, 2, 4, 8),
@@ -137,4 +139,6 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
 
 
 def _one_that_is_up() -> str | None:
-    return next((running.url for running in find(state_directory(os.environ))), None)
+    with contextlib.suppress(NoState):
+        return next((running.url for running in find(state_directory(os.environ))), None)
+    return None

@@ -101,7 +101,9 @@ def _add_bench(commands: _Commands) -> None:
     length = load.add_mutually_exclusive_group()
     length.add_argument("--duration", type=_positive(float), default=30.0, metavar="S", help="of a point; default 30")
     length.add_argument("--requests", type=_positive(int), metavar="N", help="of a point, instead of a duration")
-    load.add_argument("--warmup", type=int, default=3, metavar="N", help="requests before the first point; default 3")
+    load.add_argument(
+        "--warmup", type=_count, default=3, metavar="N", help="requests before the first point; default 3"
+    )
     load.add_argument("--seed", type=int, default=0, help="of arrivals, texts and voices; default 0")
     load.add_argument(
         "--voices", type=lambda text: tuple(text.split(",")), metavar="V[,V...]", help="to go round; default: all"
@@ -119,9 +121,16 @@ def _add_target(command: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isascii() and text.isdigit() else -1
     if not 0 <= number <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port; expected 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 0 to 65535")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected an integer from 0")
     return number
 
 

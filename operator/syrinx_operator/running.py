@@ -22,6 +22,10 @@ class AlreadyUp(Exception):
     """A pipeline of this name is running already."""
 
 
+class NoState(Exception):
+    """What `syrinx up` keeps has no place."""
+
+
 class Running(Struct, frozen=True):
     """A pipeline that is up."""
 
@@ -47,17 +51,23 @@ class Slot:
 
 
 def state_directory(environment: Mapping[str, str]) -> Path:
-    """Where this user's running pipelines are kept (XDG base directories)."""
+    """Where this user's running pipelines are kept (XDG base directories). Raises `NoState` without a home."""
     root = environment.get("XDG_STATE_HOME")
-    return (Path(root) if root else Path.home() / ".local" / "state") / "syrinx"
+    try:
+        return (Path(root) if root else Path.home() / ".local" / "state") / "syrinx"
+    except RuntimeError:
+        raise NoState("there is no home directory to keep logs in; set XDG_STATE_HOME or HOME") from None
 
 
 @contextlib.contextmanager
 def claim(root: Path, name: str) -> Iterator[Slot]:
-    """Holds the directory of pipeline `name`. Raises `AlreadyUp` if another process does."""
+    """Holds the directory of pipeline `name`. Raises `AlreadyUp` if another process does, `NoState` if none can be."""
     directory = root / name
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise NoState(f"logs cannot be kept in {directory}: {error.strerror}; set XDG_STATE_HOME") from None
     try:
         if not _lock(descriptor):
             raise AlreadyUp(f"a pipeline named {name} is up already{_by(descriptor)}")

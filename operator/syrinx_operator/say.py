@@ -60,6 +60,7 @@ class Utterance(Struct, frozen=True, kw_only=True):
 async def say(utterance: Utterance, url: str) -> Playback:
     """Speaks through the gateway at `url` and writes the output. Raises `SayError` or `SpeechError`."""
     container = utterance.container
+    _check_words(utterance)
     async with connect(url) as client:
         body = _body(utterance, "pcm" if utterance.stream else container)
         begin = time.monotonic()
@@ -87,6 +88,15 @@ def summary(utterance: Utterance, heard: Playback) -> str:
         return line + " (heard from when the whole was there; --stream plays while it is made)"
     waited = f"{heard.underruns} underruns, {heard.underrun_seconds:.2f} s" if heard.underruns else "no underrun"
     return f"{line}, {waited}"
+
+
+def _check_words(utterance: Utterance) -> None:
+    """Bytes of a command line that are not UTF-8 come as halves of surrogate pairs. Raises `SayError`."""
+    for name in ("text", "voice", "language", "instructions"):
+        try:
+            (getattr(utterance, name) or "").encode()
+        except UnicodeEncodeError as error:
+            raise SayError(f"{name}: character {error.start + 1} is not UTF-8") from None
 
 
 def _body(utterance: Utterance, response_format: str) -> dict[str, object]:
@@ -124,11 +134,12 @@ def _write(output: str, data: bytes) -> None:
 @contextlib.contextmanager
 def _sink(output: str, container: str) -> Iterator[Callable[[bytes], object]]:
     """Where PCM goes while it arrives."""
-    with contextlib.ExitStack() as stack, _file_errors(output):
+    with _file_errors(output), contextlib.ExitStack() as stack:
         if output == "-":
             yield _flushed
         elif container == "wav":
-            file = stack.enter_context(wave.open(output, "wb"))
+            # Opened here: a wave writer that cannot open its file complains once more when it is deleted.
+            file = stack.enter_context(wave.open(stack.enter_context(open(output, "wb")), "wb"))
             file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
             yield file.writeframes
         else:

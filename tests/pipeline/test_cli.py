@@ -1,5 +1,6 @@
 """The command line as its users have it: real processes, the bundled voice, the whole pipeline."""
 
+import io
 import json
 import os
 import re
@@ -13,8 +14,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from rich.console import Console
 
-from syrinx_operator.bench.report import load
+from syrinx_operator.bench.report import load, show
 from syrinx_operator.cli import main
 from syrinx_stages.contract.audio import AUDIBLE_PEAK
 
@@ -169,6 +171,10 @@ def test_say_streams_raw_audio_to_standard_output(up):
         (["hello", "-o", "x.mp3", "--stream"], "mp3 cannot be streamed; wav and pcm can"),
         (["hello", "-o", "-", "--stream", "--format", "wav"], "use --format pcm"),
         (["hello", "-o", "/no/such/folder/x.wav"], "cannot write /no/such/folder/x.wav"),
+        (["hello", "-o", "/no/such/folder/x.wav", "--stream"], "cannot write /no/such/folder/x.wav"),
+        (["hello", "-o", "/dev/full", "--format", "wav", "--stream"], "cannot write /dev/full"),
+        (["hell\udcf6"], "text: character 5 is not UTF-8"),
+        (["hello", "--voice", "\udcf6"], "voice: character 1 is not UTF-8"),
         (["hello", "--url", "http://127.0.0.1:1"], "cannot reach http://127.0.0.1:1"),
         (["hello", "--file", "/no/such/file.yaml"], "/no/such/file.yaml: No such file"),
     ],
@@ -179,6 +185,22 @@ def test_what_say_cannot_do_it_says_in_one_line(up, here, arguments, message):
     assert message in told
     assert told.startswith("syrinx say: ")
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_bench_refuses_a_file_it_cannot_write_before_it_measures(here, tmp_path, option):
+    (tmp_path / "file").touch()
+    code, _, told = here("bench", "--url", "http://127.0.0.1:1", option, tmp_path / "file" / "x")
+    assert code == 1
+    assert told.startswith(f"syrinx bench: cannot write {tmp_path}/file/x: ")
+
+
+def test_up_without_a_place_for_its_logs_says_so(here, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, told = here("up", EXAMPLE, state=tmp_path / "file")
+    assert code == 1
+    assert "logs cannot be kept in" in told
+    assert "set XDG_STATE_HOME" in told
 
 
 def test_a_pipeline_that_is_up_cannot_be_started_twice(up, here):
@@ -211,6 +233,9 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     assert str(tmp_path) not in raw, "no paths of the machine"
     assert up.url not in raw, "no hosts"
     assert os.uname().nodename not in raw
+    narrow = Console(file=io.StringIO(), width=80, soft_wrap=True)
+    show(report.points, narrow)
+    assert "…" not in narrow.file.getvalue(), "no number is cut on a narrow terminal"
     code, markdown, _ = here("bench", "--table", tmp_path / "r.json")
     rows = markdown.decode().splitlines()
     assert code == 0
@@ -316,6 +341,7 @@ def test_help_reads(here, command):
         ["bench", "--rate", "0"],
         ["bench", "--concurrency", "1,x"],
         ["bench", "--requests", "3", "--duration", "1"],
+        ["bench", "--warmup", "-1"],
         ["up", "f", "--port", "70000"],
     ],
 )

@@ -8,14 +8,14 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from syrinx_operator.bench.report import Report
+from syrinx_operator.bench.report import Report, writing
 from syrinx_operator.bench.stats import Loop, Point
 
 _AXIS = {Loop.CLOSED: "streams at once (closed loop)", Loop.OPEN: "requests a second (open loop, Poisson)"}
 
 
 def plot(report: Report, file: Path) -> None:
-    """Writes a PNG: a row per kind of loop; TTFA p50 and p95 on the left, audio seconds a second on the right."""
+    """Writes a PNG: a row per kind of loop, TTFA left, audio seconds a second right. Raises `ReportError`."""
     matplotlib.use("Agg")
     rows = [(loop, points) for loop in Loop if (points := _points(report, loop))]
     figure = Figure(figsize=(10, 3.6 * len(rows)), layout="constrained")
@@ -30,8 +30,8 @@ def plot(report: Report, file: Path) -> None:
             each.set_ylim(bottom=0)
             each.grid(alpha=0.3)
     figure.suptitle(f"{report.machine.cpu}, {report.machine.cores} cores", fontsize=10)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=120, format="png")
+    with writing(file):
+        figure.savefig(file, dpi=120, format="png")
 
 
 def _points(report: Report, loop: Loop) -> list[Point]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,13 +37,29 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class ReportError(Exception):
-    """A file holds no bench report."""
+    """A file holds no bench report, or cannot be written."""
+
+
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Makes the file's folder; failures within are `ReportError`."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ReportError(f"cannot write {file}: {error.strerror}") from None
+
+
+def check_writable(file: Path) -> None:
+    """Raises `ReportError` before an hour of measuring rather than after."""
+    with writing(file):
+        file.open("ab").close()
 
 
 def save(report: Report, file: Path) -> None:
-    """Writes `--json`."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    """Writes `--json`. Raises `ReportError`."""
+    with writing(file):
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
 
 def load(file: Path) -> Report:
@@ -120,7 +137,8 @@ def show(points: Sequence[Point], console: Console) -> None:
         table.add_column(column.head.replace(" ", "\n"), justify="right", no_wrap=True)
     for point in points:
         table.add_row(*(column.cell(point) for column in COLUMNS))
-    console.print(table, width=max(console.width, _TABLE_WIDTH), crop=False, soft_wrap=False)
+    console.width = max(console.width, _TABLE_WIDTH)
+    console.print(table, crop=False, soft_wrap=False)
     console.print(CAPTION)
 
 
