@@ -26,7 +26,7 @@ lint: $(VENV)/.develops ## Check style and types
 	$(VENV)/bin/mypy
 
 bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench/results/cpu.*
-	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 40 \
+	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 25 \
 		--json bench/results/cpu.json --plot bench/results/cpu.png
 	$(VENV)/bin/syrinx bench --table bench/results/cpu.json > bench/results/cpu.md
 

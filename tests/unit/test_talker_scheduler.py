@@ -52,6 +52,13 @@ def test_whole_file_requests_have_no_lead_limit() -> None:
     assert ids([whole]) == ("whole",)
 
 
+def test_listeners_go_before_whole_files_but_no_file_starves() -> None:
+    new_file, old_file = row("new file", age=0.1), row("old file", produced=13, age=3.0)
+    new_file.live = old_file.live = False
+    rows = [new_file, old_file, row("new"), row("dry", produced=13, age=1.0), row("ahead", produced=60, age=1.0)]
+    assert ids(rows) == ("new", "old file", "dry", "new file", "ahead")
+
+
 def test_a_held_back_stream_is_abandoned_when_its_listener_stays_silent() -> None:
     rows = [
         row("silent", produced=125, age=61.0),

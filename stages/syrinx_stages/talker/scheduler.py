@@ -16,6 +16,9 @@ from syrinx_stages.contract.audio import FRAME_SECONDS
 MARGIN_SECONDS = 0.25
 """A stream whose codes are less than this ahead of playback is late: codec and network need their time too."""
 
+FILE_BUFFER_SECONDS = 1.0
+"""How much later than a listener's a whole file's frames are due."""
+
 
 class Row(Struct, kw_only=True):
     """What the schedule knows of one resident request. Times are seconds on one monotonic clock."""
@@ -37,6 +40,9 @@ class Row(Struct, kw_only=True):
 
     def runs_dry(self) -> float:
         """The time at which playback has used up what was produced, at the earliest."""
+        if not self.live:
+            # Nobody listens yet: as if played from a buffer, so that listeners go first and no file starves.
+            return (self.first_frame or self.accepted) + FILE_BUFFER_SECONDS + self.produced * FRAME_SECONDS
         if self.first_frame is None:
             return -math.inf
         return self.first_frame + self.produced * FRAME_SECONDS
