@@ -46,5 +46,5 @@ $(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml $(VENV)/.runs
-	$(PIP) install --quiet --editable ".[stages,clone,cli,redis-server,test]"
+	$(PIP) install --quiet --editable ".[stages,clone,fetch,cli,operator,redis-server,test]"
 	@touch $@

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct, inspect
 
 from syrinx_operator.documents import MAX_BYTES, Document, DocumentError, Mark, Path, read_documents
-from syrinx_operator.spec import KIND, TTSPipeline, violations
+from syrinx_operator.rules import violations
+from syrinx_operator.spec import KIND, TTSPipeline
 
 
 class Problem(Struct, frozen=True):

@@ -1,15 +1,29 @@
-"""The TTSPipeline resource: its fields, their bounds, defaults and meaning, and the rules between them.
+"""The TTSPipeline resource: its fields, their bounds, defaults and meaning.
 
-This file is the one source of the resource's schema. Every field here is honoured; a field that is not here is refused.
+This file and `spec_pods` are the one source of the resource's schema. Every field here is honoured; a field that is
+not here is refused. The rules between fields are in `rules`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final, Literal
-from urllib.parse import urlsplit
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from syrinx_operator.spec_pods import (
+    Annotations,
+    EnvName,
+    Labels,
+    Name,
+    Object,
+    Peer,
+    PodFields,
+    Port,
+    Resources,
+    SecretKey,
+    SecretName,
+    Storage,
+)
 from syrinx_stages.contract.settings import (
     CodecSettings,
     Frames,
@@ -32,51 +46,138 @@ _GATEWAY = GatewaySettings()
 _MAX_RESIDENT = StageConfig(pipeline="p", generation="g", replica="r", model="bundled").max_resident
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
+DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
+StartupSeconds = Annotated[int, Meta(ge=10, le=86_400)]
+Image = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^ \\t\\n]+$")]
+Device = Literal["cpu", "cuda"]
 
 
-class _Object(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What all parts of the resource share: immutable, camelCase in YAML, a typo is an error."""
-
-
-class Metadata(_Object, frozen=True, kw_only=True):
+class Metadata(Object, frozen=True, kw_only=True):
     """Identifies the pipeline."""
 
     name: Annotated[
         str,
         Meta(
-            pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$",
             max_length=40,
-            description="Name of the pipeline: lower-case letters, digits and '-', up to 40. It is part of every key.",
+            description="Name of the pipeline: lower-case letters, digits and '-', up to 40, a letter first. "
+            "It is part of every key and of every object's name.",
         ),
     ]
+    namespace: Annotated[
+        Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None,
+        Meta(description="Namespace on Kubernetes. Default: the client's."),
+    ] = None
+    labels: Annotated[Labels, Meta(description="Labels of the resource itself.")] = {}
+    annotations: Annotated[dict[str, str], Meta(description="Annotations of the resource itself.")] = {}
 
 
-class ModelSpec(_Object, frozen=True, kw_only=True):
-    """The Qwen3-TTS checkpoint to serve: the bundled voice, or a directory. Exactly one of them."""
+class HuggingFace(Object, frozen=True, kw_only=True):
+    """A checkpoint on a Hugging Face hub, fetched before a stage starts."""
+
+    id: Annotated[
+        str,
+        Meta(
+            pattern="^[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*$",
+            max_length=200,
+            description="Repository, as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice.",
+        ),
+    ]
+    revision: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=200,
+            pattern="^[A-Za-z0-9][-A-Za-z0-9._/]*$",
+            description="Commit, tag or branch. Only a commit (40 hex digits) names the same weights for ever.",
+        ),
+    ]
+    token_secret: Annotated[
+        SecretKey | None, Meta(description="Access token, for gated or private repositories. Default: none.")
+    ] = None
+    endpoint: Annotated[
+        Annotated[str, Meta(pattern="^https?://[^ ]+$", max_length=512)] | None,
+        Meta(description="URL of a hub other than the public one, as that of a mirror."),
+    ] = None
+
+
+class ModelCache(Object, frozen=True, kw_only=True):
+    """Where fetched checkpoints are kept, so that a new pod need not fetch again. Exactly one of `claim`, `storage`."""
+
+    claim: Annotated[
+        Name | None, Meta(description="A PersistentVolumeClaim of yours; it stays when the pipeline goes.")
+    ] = None
+    storage: Annotated[Storage | None, Meta(description="A volume that is made for the pipeline and goes with it.")] = (
+        None
+    )
+
+
+class ModelSpec(Object, frozen=True, kw_only=True):
+    """The Qwen3-TTS checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`."""
 
     bundled: Annotated[bool, Meta(description="Serve the small English voice that comes with Syrinx.")] = False
     path: Annotated[
-        str | None,
+        Annotated[str, Meta(min_length=1, max_length=1024)] | None,
         Meta(
             description="Directory of a checkpoint in the official layout (config.json, model.safetensors, "
-            "speech_tokenizer/). A relative path starts at the directory of the file that names it.",
+            "speech_tokenizer/). `syrinx up` starts a relative path at the directory of the file that names it; "
+            "on Kubernetes it is a directory in `claim`, or an absolute one in the container.",
+        ),
+    ] = None
+    claim: Annotated[
+        Name | None,
+        Meta(description="PersistentVolumeClaim that holds `path`; it is mounted read-only. Kubernetes only."),
+    ] = None
+    hugging_face: Annotated[
+        HuggingFace | None,
+        Meta(description="A checkpoint on a Hugging Face hub, fetched before a stage starts. Kubernetes only."),
+    ] = None
+    cache: Annotated[
+        ModelCache | None,
+        Meta(
+            description="Where fetched checkpoints are kept. Default: in the pod, and every new pod fetches again. "
+            "Kubernetes only."
         ),
     ] = None
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=128)] | None,
         Meta(
             description="The name clients send as `model`. Default: syrinx-us for the bundled voice, "
-            "else the last part of the path.",
+            "else the last part of the path or of the repository's id.",
         ),
     ] = None
 
 
-class GatewaySpec(_Object, frozen=True, kw_only=True):
+class ServiceSpec(Object, frozen=True, kw_only=True):
+    """The Kubernetes Service in front of the gateways."""
+
+    type: Annotated[
+        Literal["ClusterIP", "NodePort", "LoadBalancer"], Meta(description="How the Service can be reached.")
+    ] = "ClusterIP"
+    node_port: Annotated[
+        Annotated[int, Meta(ge=1, le=65_535)] | None,
+        Meta(description="Port on every node, with type NodePort or LoadBalancer. Default: one that is free."),
+    ] = None
+    annotations: Annotated[
+        Annotations, Meta(description="Annotations of the Service, as load balancers want them.")
+    ] = {}
+
+
+class GatewaySpec(PodFields, frozen=True, kw_only=True):
     """The public HTTP API."""
 
+    replicas: Annotated[Replicas, Meta(description="Gateway pods. Kubernetes only; `syrinx up` runs one.")] = 1
     port: Annotated[
-        int, Meta(ge=0, le=65_535, description="TCP port the API is served on; 0 takes a free one and prints it.")
+        int,
+        Meta(
+            ge=0,
+            le=65_535,
+            description="TCP port the API is served on; with `syrinx up`, 0 takes a free one and prints it.",
+        ),
     ] = 8000
+    service: Annotated[ServiceSpec, Meta(description="The Service in front of the gateways. Kubernetes only.")] = (
+        ServiceSpec()
+    )
     max_queue: Annotated[
         int,
         Meta(ge=0, le=100_000, description="Requests that may wait for a talker before new ones are answered 503."),
@@ -91,12 +192,45 @@ class GatewaySpec(_Object, frozen=True, kw_only=True):
             description="Hosts from which reference audio given as a URL may be fetched. Default: none.",
         ),
     ] = ()
+    drain_seconds: Annotated[
+        DrainSeconds,
+        Meta(description="Seconds a stopping gateway goes on for those who listen: as long as your longest utterance."),
+    ] = 120
+    resources: Annotated[Resources, Meta(description="CPU and memory of the container.")] = Resources(
+        requests={"cpu": "100m", "memory": "256Mi"}
+    )
 
 
-class TalkerSpec(_Object, frozen=True, kw_only=True):
+class StageSpec(PodFields, frozen=True, kw_only=True):
+    """What talker and codec have in common."""
+
+    engine: Annotated[
+        Literal["torch"], Meta(description="What computes: torch, Syrinx's own engine, on CPUs and NVIDIA GPUs.")
+    ] = "torch"
+    device: Annotated[
+        Device | None,
+        Meta(description="Where it computes. Default: cuda if `resources` has a GPU, else cpu."),
+    ] = None
+    replicas: Annotated[Replicas, Meta(description="Processes; requests go to whoever has a free row.")] = 1
+    drain_seconds: Annotated[
+        DrainSeconds,
+        Meta(
+            description="Seconds a stopping replica goes on with what it owns; the rest is handed to other replicas, "
+            "which go on at the next frame."
+        ),
+    ] = 60
+    startup_seconds: Annotated[
+        StartupSeconds,
+        Meta(description="Seconds a replica may take to load and warm up before it is started anew. Kubernetes only."),
+    ] = 600
+    resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.")] = Resources(
+        requests={"cpu": "500m", "memory": "1Gi"}
+    )
+
+
+class TalkerSpec(StageSpec, frozen=True, kw_only=True):
     """The talker: text in, code frames out. Its numbers are starting values; they can change live."""
 
-    replicas: Annotated[Replicas, Meta(description="Talker processes; requests go to whoever has a free row.")] = 1
     max_num_seqs: Annotated[
         Rows, Meta(description="Requests per step (the batch size) at most; no more than maxResident.")
     ] = _TALKER.max_num_seqs
@@ -109,17 +243,16 @@ class TalkerSpec(_Object, frozen=True, kw_only=True):
     ] = _TALKER.lead_limit_seconds
 
 
-class CaptureShape(_Object, frozen=True, kw_only=True):
+class CaptureShape(Object, frozen=True, kw_only=True):
     """One shape of decoder call that is kept ready."""
 
     rows: Annotated[Rows, Meta(description="Requests in the call.")]
     frames: Annotated[Frames, Meta(description="Frames per request in the call.")]
 
 
-class CodecSpec(_Object, frozen=True, kw_only=True):
+class CodecSpec(StageSpec, frozen=True, kw_only=True):
     """The codec: code frames in, audio out. Its numbers are starting values; they can change live."""
 
-    replicas: Annotated[Replicas, Meta(description="Codec processes; requests go to whoever has a free row.")] = 1
     max_num_seqs: Annotated[
         Rows, Meta(description="Requests per decoder call (the batch size) at most; no more than maxResident.")
     ] = _CODEC.max_num_seqs
@@ -141,25 +274,171 @@ class CodecSpec(_Object, frozen=True, kw_only=True):
     ] = ()
 
 
-class ConnectorSpec(_Object, frozen=True, kw_only=True):
+class ConnectorSpec(Object, frozen=True, kw_only=True):
     """The Redis between the stages: a managed one, or yours. Exactly one of them."""
 
     managed: Annotated[bool, Meta(description="Run a Redis for this pipeline alone.")] = False
+    image: Annotated[
+        Image | None,
+        Meta(description="Image of the managed Redis (6.2 or newer). Default: the operator's. Kubernetes only."),
+    ] = None
+    resources: Annotated[
+        Resources,
+        Meta(
+            description="CPU and memory of the managed Redis; three quarters of its memory limit hold data. "
+            "Kubernetes only."
+        ),
+    ] = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
+    storage: Annotated[
+        Storage | None,
+        Meta(
+            description="A volume for the managed Redis, so that streams outlive its pod. Default: none; what is being "
+            "spoken ends with an error if Redis restarts. Kubernetes only."
+        ),
+    ] = None
     url: Annotated[
-        str | None,
+        Annotated[str, Meta(min_length=1, max_length=512)] | None,
         Meta(
             description="Your Redis (6.2 or newer), as redis://HOST:PORT/DB or rediss://… for TLS, without a password."
         ),
     ] = None
+    password_secret: Annotated[
+        SecretKey | None,
+        Meta(description="Secret that holds the password of `url`. Default: no password. Kubernetes only."),
+    ] = None
+    ca_secret: Annotated[
+        SecretKey | None,
+        Meta(
+            description="Secret that holds the CA certificates (PEM) to check a rediss:// server with. Default: the "
+            "image's. Kubernetes only."
+        ),
+    ] = None
     password_env: Annotated[
-        Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)] | None,
-        Meta(description="Environment variable that holds the password of `url`. Default: no password."),
+        EnvName | None,
+        Meta(description="Environment variable of `syrinx up` that holds the password of `url`. Default: no password."),
     ] = None
 
 
-class PipelineSpec(_Object, frozen=True, kw_only=True):
+TtfaMs = Literal[25, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000]
+"""The edges of the TTFA histogram's buckets, so that counting needs no interpolation."""
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+
+
+class TtfaObjective(Object, frozen=True, kw_only=True):
+    """How soon requests of one task type shall be heard."""
+
+    task_type: Annotated[
+        Literal["CustomVoice", "VoiceDesign", "Base"], Meta(description="Task type that the objective is for.")
+    ]
+    ttfa_p95_ms: Annotated[
+        TtfaMs,
+        Meta(description="Milliseconds to the first audible sample; one of the edges of the exported histogram."),
+    ]
+    target: Annotated[Ratio, Meta(description="Share of requests that shall be heard within it.")] = 0.95
+
+
+class SloSpec(Object, frozen=True, kw_only=True):
+    """What the service promises its listeners."""
+
+    ttfa: Annotated[
+        tuple[TtfaObjective, ...], Meta(max_length=3, description="Objectives by task type, each at most once.")
+    ] = ()
+    underrun_ratio: Annotated[Ratio, Meta(description="Share of live streams whose playback may have to wait.")] = 0.01
+
+
+class RowBounds(Object, frozen=True, kw_only=True):
+    """The smallest and the largest value that tuning may choose."""
+
+    min: Annotated[Rows, Meta(description="Smallest value.")] = 1
+    max: Annotated[Rows, Meta(description="Largest value.")] = 1024
+
+
+class TuningBounds(Object, frozen=True, kw_only=True):
+    """What tuning may choose from."""
+
+    talker_max_num_seqs: Annotated[RowBounds, Meta(description="Of talker.maxNumSeqs.")] = RowBounds()
+    codec_max_num_seqs: Annotated[RowBounds, Meta(description="Of codec.maxNumSeqs.")] = RowBounds()
+
+
+class PrometheusSpec(Object, frozen=True, kw_only=True):
+    """The Prometheus that scrapes this pipeline."""
+
+    url: Annotated[
+        str,
+        Meta(
+            pattern="^https?://[^ ]+$", max_length=512, description="Its address, as http://prometheus.monitoring:9090."
+        ),
+    ]
+    token_secret: Annotated[SecretKey | None, Meta(description="Bearer token for it. Default: none.")] = None
+    ca_secret: Annotated[
+        SecretKey | None,
+        Meta(description="CA certificates (PEM) to check an https:// address with. Default: the image's."),
+    ] = None
+
+
+class TuningSpec(Object, frozen=True, kw_only=True):
+    """How the knobs are kept at their best. This version measures and reports; it does not move a knob yet."""
+
+    mode: Annotated[
+        Literal["Off", "Recommend", "Auto"],
+        Meta(description="Off: do not even measure. Recommend: say what would be better. Auto: do it."),
+    ] = "Recommend"
+    paused: Annotated[bool, Meta(description="Leave everything as it is for now.")] = False
+    interval_seconds: Annotated[
+        Annotated[int, Meta(ge=5, le=3600)], Meta(description="Seconds between two looks at the metrics.")
+    ] = 30
+    bounds: Annotated[TuningBounds, Meta(description="What may be chosen.")] = TuningBounds()
+    prometheus: Annotated[
+        PrometheusSpec | None,
+        Meta(description="Where metrics are read. Default: from the gateways themselves."),
+    ] = None
+
+
+class PodMonitorSpec(Object, frozen=True, kw_only=True):
+    """A PodMonitor for the Prometheus operator."""
+
+    interval_seconds: Annotated[Annotated[int, Meta(ge=1, le=3600)], Meta(description="Seconds between scrapes.")] = 15
+    labels: Annotated[Labels, Meta(description="Labels by which your Prometheus selects PodMonitors.")] = {}
+
+
+class MonitoringSpec(Object, frozen=True, kw_only=True):
+    """How Prometheus finds and reaches the stages."""
+
+    scrape_annotations: Annotated[
+        bool, Meta(description="Whether pods carry the prometheus.io/scrape, port and path annotations.")
+    ] = True
+    pod_monitor: Annotated[
+        PodMonitorSpec | None,
+        Meta(description="Make a PodMonitor; the cluster must have its kind. Default: none."),
+    ] = None
+    allow_from: Annotated[
+        tuple[Peer, ...],
+        Meta(
+            max_length=16,
+            description="Who may read metrics besides the operator. Default: pods labelled "
+            "app.kubernetes.io/name: prometheus, in every namespace.",
+        ),
+    ] = (Peer(pod_labels={"app.kubernetes.io/name": "prometheus"}),)
+
+
+class PipelineSpec(Object, frozen=True, kw_only=True):
     """What is to run."""
 
+    image: Annotated[
+        Image | None,
+        Meta(
+            description="Image of the stages. Default: the operator's at the time the pipeline was made, so that an "
+            "upgrade of the operator restarts no pod. Kubernetes only."
+        ),
+    ] = None
+    image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"] | None,
+        Meta(description="When images are pulled. Default: as Kubernetes decides by the image's tag. Kubernetes only."),
+    ] = None
+    image_pull_secrets: Annotated[
+        tuple[SecretName, ...],
+        Meta(max_length=8, description="Secrets with registry credentials. Default: none. Kubernetes only."),
+    ] = ()
     model: Annotated[ModelSpec, Meta(description="The checkpoint. Default: the bundled voice.")] = ModelSpec(
         bundled=True
     )
@@ -169,9 +448,16 @@ class PipelineSpec(_Object, frozen=True, kw_only=True):
     connector: Annotated[ConnectorSpec, Meta(description="The Redis between the stages. Default: a managed one.")] = (
         ConnectorSpec(managed=True)
     )
+    slo: Annotated[SloSpec, Meta(description="What the service promises its listeners.")] = SloSpec()
+    tuning: Annotated[TuningSpec, Meta(description="How the knobs are kept at their best. Kubernetes only.")] = (
+        TuningSpec()
+    )
+    monitoring: Annotated[
+        MonitoringSpec, Meta(description="How Prometheus finds and reaches the stages. Kubernetes only.")
+    ] = MonitoringSpec()
 
 
-class TTSPipeline(_Object, frozen=True, kw_only=True):
+class TTSPipeline(Object, frozen=True, kw_only=True):
     """A Qwen3-TTS service: a gateway, talkers and codecs, with Redis Streams between them."""
 
     api_version: Annotated[Literal["syrinx.dev/v1alpha1"], Meta(description="Version of this schema.")]
@@ -192,102 +478,11 @@ class TTSPipeline(_Object, frozen=True, kw_only=True):
         model = self.spec.model
         if model.name:
             return model.name
+        if model.hugging_face is not None:
+            return model.hugging_face.id.rpartition("/")[2]
         return BUNDLED_MODEL_NAME if model.path is None else model.path.rstrip("/").rpartition("/")[2]
-
-
-class Violation(Struct, frozen=True):
-    """A rule between fields that a resource breaks."""
-
-    path: tuple[str | int, ...]
-    """The field to blame, from the resource's root."""
-    message: str
 
 
 def default_pipeline(name: str = "demo") -> TTSPipeline:
     """The bundled voice, one of each stage: what an almost empty resource means."""
     return TTSPipeline(api_version=API_VERSION, kind=KIND, metadata=Metadata(name=name))
-
-
-def violations(pipeline: TTSPipeline) -> list[Violation]:
-    """The rules that hold between fields and that this resource breaks; empty if it is valid."""
-    spec = pipeline.spec
-    return [
-        *_model_rules(spec.model),
-        *_rows_rules("talker", spec.talker),
-        *_rows_rules("codec", spec.codec),
-        *_capture_rules(spec.codec),
-        *_connector_rules(spec.connector),
-    ]
-
-
-def _model_rules(model: ModelSpec) -> list[Violation]:
-    if model.bundled == (model.path is not None):
-        return [Violation(("spec", "model"), "give either `bundled: true` or `path`, exactly one of them")]
-    if model.path is not None and not model.path.strip("/"):
-        return [Violation(("spec", "model", "path"), "names no directory")]
-    return []
-
-
-def _rows_rules(stage: str, spec: TalkerSpec | CodecSpec) -> list[Violation]:
-    if spec.max_num_seqs <= spec.max_resident:
-        return []
-    return [
-        Violation(
-            ("spec", stage, "maxNumSeqs"),
-            f"{spec.max_num_seqs} rows per step need state for as many requests: "
-            f"at most maxResident, which is {spec.max_resident}",
-        )
-    ]
-
-
-def _capture_rules(codec: CodecSpec) -> list[Violation]:
-    found = []
-    for index, shape in enumerate(codec.capture_pairs):
-        path = ("spec", "codec", "capturePairs", index)
-        if shape.rows > codec.max_resident:
-            found.append(
-                Violation((*path, "rows"), f"{shape.rows} is more than maxResident, {codec.max_resident}: never used")
-            )
-        if index == 0:
-            continue
-        before = codec.capture_pairs[index - 1]
-        if (shape.rows, shape.frames) == (before.rows, before.frames):
-            found.append(Violation(path, f"rows {shape.rows}, frames {shape.frames} stands twice"))
-        elif (shape.rows, shape.frames) < (before.rows, before.frames):
-            found.append(
-                Violation(
-                    path,
-                    f"rows {shape.rows}, frames {shape.frames} comes after rows {before.rows}, frames {before.frames}: "
-                    "sort by rows, then frames",
-                )
-            )
-    return found
-
-
-def _connector_rules(connector: ConnectorSpec) -> list[Violation]:
-    path = ("spec", "connector")
-    if connector.managed == (connector.url is not None):
-        return [Violation(path, "give either `managed: true` or `url`, exactly one of them")]
-    if connector.url is None:
-        if connector.password_env is not None:
-            return [Violation((*path, "passwordEnv"), "only a Redis given as `url` has a password to be told")]
-        return []
-    return _url_rules((*path, "url"), connector.url)
-
-
-def _url_rules(path: tuple[str, ...], url: str) -> list[Violation]:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        return [Violation(path, f"is not a URL: {error}")]
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
-        return [Violation(path, f"{url!r} is not accepted: redis://HOST:PORT/DB, or rediss://… for TLS")]
-    if parts.password is not None:
-        return [
-            Violation(
-                path,
-                "holds a password, and a resource is no place for one: name an environment variable in passwordEnv",
-            )
-        ]
-    return []

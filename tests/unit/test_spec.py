@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from syrinx_operator.plan import Stage, model_generation, plan_local
+from syrinx_operator.rules import violations
 from syrinx_operator.spec import (
     CaptureShape,
     CodecSpec,
@@ -15,7 +16,6 @@ from syrinx_operator.spec import (
     TalkerSpec,
     TTSPipeline,
     default_pipeline,
-    violations,
 )
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, load_config

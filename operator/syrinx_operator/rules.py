@@ -1,0 +1,216 @@
+"""The rules between a resource's fields: what its schema alone cannot say. The CRD says the same in CEL (`crd`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from syrinx_operator.spec import CodecSpec, ConnectorSpec, ModelSpec, RowBounds, TalkerSpec, TTSPipeline
+from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields
+
+RESERVED_ENV = frozenset(
+    {"REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
+    | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"}
+)
+"""What Syrinx sets in its pods itself."""
+RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
+"""Where Syrinx mounts its own volumes."""
+RESERVED_VOLUME_PREFIX = "syrinx-"
+RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
+
+Path = tuple[str | int, ...]
+
+
+class Violation(Struct, frozen=True):
+    """A rule between fields that a resource breaks."""
+
+    path: Path
+    """The field to blame, from the resource's root."""
+    message: str
+
+
+def violations(pipeline: TTSPipeline) -> list[Violation]:
+    """The rules that hold everywhere and that this resource breaks; empty if it is valid."""
+    return list(_violations(pipeline))
+
+
+def cluster_violations(pipeline: TTSPipeline) -> list[Violation]:
+    """The rules that hold on Kubernetes only and that this resource breaks."""
+    return list(_cluster_violations(pipeline))
+
+
+def _violations(pipeline: TTSPipeline) -> Iterator[Violation]:
+    spec = pipeline.spec
+    yield from _model_rules(spec.model)
+    for stage, pods in (("gateway", spec.gateway), ("talker", spec.talker), ("codec", spec.codec)):
+        yield from _pod_rules(("spec", stage), pods)
+    yield from _rows_rules("talker", spec.talker)
+    yield from _rows_rules("codec", spec.codec)
+    yield from _capture_rules(spec.codec)
+    yield from _connector_rules(spec.connector)
+    yield from _objective_rules(pipeline)
+    yield from _bounds_rules("talkerMaxNumSeqs", spec.tuning.bounds.talker_max_num_seqs, spec.talker)
+    yield from _bounds_rules("codecMaxNumSeqs", spec.tuning.bounds.codec_max_num_seqs, spec.codec)
+    for index, peer in enumerate(spec.monitoring.allow_from):
+        yield from _peer_rules(("spec", "monitoring", "allowFrom", index), peer)
+    if spec.gateway.service.node_port is not None and spec.gateway.service.type == "ClusterIP":
+        yield Violation(("spec", "gateway", "service", "nodePort"), "needs type NodePort or LoadBalancer")
+
+
+def _cluster_violations(pipeline: TTSPipeline) -> Iterator[Violation]:
+    spec = pipeline.spec
+    if spec.model.path is not None and spec.model.claim is None and not spec.model.path.startswith("/"):
+        yield Violation(("spec", "model", "path"), "a relative path on Kubernetes needs `claim`, the volume it lies in")
+    if spec.connector.password_env is not None and spec.connector.password_secret is None:
+        yield Violation(
+            ("spec", "connector", "passwordEnv"), "is for `syrinx up`; on Kubernetes name a Secret in passwordSecret"
+        )
+    if spec.gateway.port < 1024:
+        yield Violation(("spec", "gateway", "port"), "from 1024: the gateway does not run as root on Kubernetes")
+
+
+def _model_rules(model: ModelSpec) -> Iterator[Violation]:
+    path = ("spec", "model")
+    if model.bundled + (model.path is not None) + (model.hugging_face is not None) != 1:
+        yield Violation(path, "give either `bundled: true`, `path` or `huggingFace`, exactly one of them")
+        return
+    if model.path is not None and not model.path.strip("/"):
+        yield Violation((*path, "path"), "names no directory")
+    if model.path is not None and ".." in model.path.split("/") and model.claim is not None:
+        yield Violation((*path, "path"), "leads out of `claim`: no `..` in it")
+    if model.claim is not None and model.path is None:
+        yield Violation((*path, "claim"), "needs `path`, the checkpoint's directory in it")
+    if model.cache is not None:
+        if model.hugging_face is None:
+            yield Violation((*path, "cache"), "is for what is fetched: it needs `huggingFace`")
+        if (model.cache.claim is None) == (model.cache.storage is None):
+            yield Violation((*path, "cache"), "give either `claim` or `storage`, exactly one of them")
+
+
+def _pod_rules(path: Path, pods: PodFields) -> Iterator[Violation]:
+    yield from _env_rules((*path, "env"), pods.env)
+    yield from _volume_rules((*path, "extraVolumes"), pods.extra_volumes)
+    for field, keys in (("podLabels", pods.pod_labels), ("podAnnotations", pods.pod_annotations)):
+        for key in keys:
+            if key.startswith(RESERVED_LABEL_PREFIXES):
+                yield Violation(
+                    (*path, field), f"{key}: keys that start with {' or '.join(RESERVED_LABEL_PREFIXES)} are Syrinx's"
+                )
+
+
+def _env_rules(path: Path, variables: Sequence[EnvVar]) -> Iterator[Violation]:
+    names: set[str] = set()
+    for index, variable in enumerate(variables):
+        if variable.name in RESERVED_ENV:
+            yield Violation((*path, index, "name"), f"{variable.name} is set by Syrinx")
+        if variable.name in names:
+            yield Violation((*path, index, "name"), f"{variable.name} stands twice")
+        names.add(variable.name)
+        if sum(source is not None for source in (variable.value, variable.secret, variable.config_map)) != 1:
+            yield Violation((*path, index), "give either `value`, `secret` or `configMap`, exactly one of them")
+
+
+def _volume_rules(path: Path, volumes: Sequence[ExtraVolume]) -> Iterator[Violation]:
+    names: set[str] = set()
+    for index, volume in enumerate(volumes):
+        if volume.name.startswith(RESERVED_VOLUME_PREFIX):
+            yield Violation((*path, index, "name"), f"names that start with {RESERVED_VOLUME_PREFIX} are Syrinx's")
+        if volume.name in names:
+            yield Violation((*path, index, "name"), f"{volume.name} stands twice")
+        names.add(volume.name)
+        if any(volume.mount_path == own or volume.mount_path.startswith(own + "/") for own in RESERVED_PATHS):
+            yield Violation((*path, index, "mountPath"), f"{', '.join(RESERVED_PATHS)} are Syrinx's own")
+        sources = (volume.claim, volume.secret, volume.config_map, volume.empty_dir)
+        if sum(source is not None for source in sources) != 1:
+            yield Violation(
+                (*path, index), "give either `claim`, `secret`, `configMap` or `emptyDir`, exactly one of them"
+            )
+
+
+def _rows_rules(stage: str, spec: TalkerSpec | CodecSpec) -> Iterator[Violation]:
+    if spec.max_num_seqs > spec.max_resident:
+        yield Violation(
+            ("spec", stage, "maxNumSeqs"),
+            f"{spec.max_num_seqs} rows per step need state for as many requests: "
+            f"at most maxResident, which is {spec.max_resident}",
+        )
+
+
+def _capture_rules(codec: CodecSpec) -> Iterator[Violation]:
+    for index, shape in enumerate(codec.capture_pairs):
+        path = ("spec", "codec", "capturePairs", index)
+        if shape.rows > codec.max_resident:
+            yield Violation((*path, "rows"), f"{shape.rows} is more than maxResident, {codec.max_resident}: never used")
+        if index == 0:
+            continue
+        before = codec.capture_pairs[index - 1]
+        if (shape.rows, shape.frames) == (before.rows, before.frames):
+            yield Violation(path, f"rows {shape.rows}, frames {shape.frames} stands twice")
+        elif (shape.rows, shape.frames) < (before.rows, before.frames):
+            yield Violation(
+                path,
+                f"rows {shape.rows}, frames {shape.frames} comes after rows {before.rows}, frames {before.frames}: "
+                "sort by rows, then frames",
+            )
+
+
+def _connector_rules(connector: ConnectorSpec) -> Iterator[Violation]:
+    path = ("spec", "connector")
+    if connector.managed == (connector.url is not None):
+        yield Violation(path, "give either `managed: true` or `url`, exactly one of them")
+        return
+    if connector.url is None:
+        for field, value in (
+            ("passwordSecret", connector.password_secret),
+            ("passwordEnv", connector.password_env),
+            ("caSecret", connector.ca_secret),
+        ):
+            if value is not None:
+                yield Violation((*path, field), "is for a Redis of yours, given as `url`")
+        return
+    for field, value in (("image", connector.image), ("storage", connector.storage)):
+        if value is not None:
+            yield Violation((*path, field), "is for a managed Redis, not for one given as `url`")
+    if connector.ca_secret is not None and not connector.url.startswith("rediss://"):
+        yield Violation((*path, "caSecret"), "needs a rediss:// address")
+    yield from _url_rules((*path, "url"), connector.url)
+
+
+def _url_rules(path: Path, url: str) -> Iterator[Violation]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        yield Violation(path, f"is not a URL: {error}")
+        return
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
+        yield Violation(path, f"{url!r} is not accepted: redis://HOST:PORT/DB, or rediss://… for TLS")
+    elif parts.password is not None:
+        yield Violation(
+            path,
+            "holds a password, and a resource is no place for one: name a Secret in passwordSecret "
+            "(with `syrinx up`, an environment variable in passwordEnv)",
+        )
+
+
+def _objective_rules(pipeline: TTSPipeline) -> Iterator[Violation]:
+    seen: set[str] = set()
+    for index, objective in enumerate(pipeline.spec.slo.ttfa):
+        if objective.task_type in seen:
+            yield Violation(("spec", "slo", "ttfa", index, "taskType"), f"{objective.task_type} stands twice")
+        seen.add(objective.task_type)
+
+
+def _bounds_rules(field: str, bounds: RowBounds, stage: TalkerSpec | CodecSpec) -> Iterator[Violation]:
+    path = ("spec", "tuning", "bounds", field)
+    if bounds.min > bounds.max:
+        yield Violation(path, f"min, {bounds.min}, is more than max, {bounds.max}")
+    elif not bounds.min <= stage.max_num_seqs <= bounds.max:
+        yield Violation(path, f"maxNumSeqs starts at {stage.max_num_seqs}, outside {bounds.min} to {bounds.max}")
+
+
+def _peer_rules(path: Path, peer: Peer) -> Iterator[Violation]:
+    if peer.cidr is not None and (peer.namespace is not None or peer.pod_labels):
+        yield Violation((*path, "cidr"), "stands alone: without `namespace` and `podLabels`")
