@@ -52,7 +52,7 @@ StageSettings = TalkerSettings | CodecSettings | GatewaySettings
 
 
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a stage process is started: a JSON file, the same for all stages of a pipeline but for `replica`.
+    """How a stage process is started: a JSON file.
 
     Secrets are not in it: they come as `REDIS_URL` and `REDIS_PASSWORD`.
     """
@@ -60,14 +60,14 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pipeline: str
     generation: str
     """Model generation: stages of different generations never meet."""
-    replica: str
-    """This process's name, unique and stable across restarts (a StatefulSet pod's name)."""
+    replica: str = ""
+    """This process's name, unique and stable across restarts. Empty: `POD_NAME` of the environment."""
     model: str
     """Directory of the checkpoint, or `bundled`."""
     model_name: str = "syrinx-us"
     """The name clients may send as `model`."""
     host: str = "127.0.0.1"
-    """Address that the servers below bind."""
+    """Address that the servers below bind. Empty, or `::`: all of this machine, IPv4 and IPv6."""
     port: Port = 0
     """Of the gateway's public API; 0 takes a free one."""
     admin_port: Port = 0
@@ -77,6 +77,8 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Requests that hold state at once (start-up only)."""
     drain_seconds: Seconds = 30.0
     """After SIGTERM: time to finish what is owned; the rest is handed over to other replicas."""
+    settings_file: str | None = None
+    """A file with the body of `PUT /settings`, read at the start: if it is there, it wins over what stands below."""
     settings_generation: int = 0
     """Of the settings below; reported back by `GET /settings`."""
     talker: TalkerSettings = TalkerSettings()

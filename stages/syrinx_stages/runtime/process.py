@@ -1,21 +1,15 @@
-"""A stage's process: configuration, servers, signals, drain, exit status."""
+"""A stage's process: from its configuration to its exit status."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from collections.abc import Callable
 
-import msgspec
-import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
@@ -23,19 +17,18 @@ from syrinx_stages.connector.base import Connector
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import StageConfig, load_config
+from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Stage, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.start import redis_url, start_config
 
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
 """How long the engine's thread may hold the interpreter from the event loop; Python's 5 ms is a TTFA of its own."""
-
-LEAVE_SECONDS = 2
-"""After the drain: time for answers that are on their way. A client that stalls does not hold the process."""
 
 Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]]
 """Makes the stage's service, and the public application if it has one. Raises `StartError`."""
@@ -48,69 +41,11 @@ def run(stage: str, build: Build) -> int:
     )
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        config = _config(stage, sys.argv[1:])
+        config = start_config(stage, sys.argv[1:], os.environ)
         return asyncio.run(_serve(stage, config, build))
     except (StartError, SettingsError, CheckpointError) as error:
         print(f"syrinx {stage}: {error}", file=sys.stderr)
         return 1
-
-
-def _config(stage: str, arguments: list[str]) -> StageConfig:
-    if len(arguments) != 1:
-        raise StartError(f"usage: python -m syrinx_stages.{stage} CONFIG.json")
-    try:
-        return load_config(Path(arguments[0]).read_bytes())
-    except OSError as error:
-        raise StartError(f"cannot read {arguments[0]}: {error.strerror}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise StartError(f"{arguments[0]}: {error}") from None
-
-
-def redis_url(environment: dict[str, str]) -> str:
-    """`REDIS_URL` with `REDIS_PASSWORD` in it. Raises `StartError`."""
-    url = environment.get("REDIS_URL")
-    if not url:
-        raise StartError("REDIS_URL is not set; it looks like redis://host:6379/0 (or rediss:// with TLS)")
-    password = environment.get("REDIS_PASSWORD")
-    parts = urlsplit(url)
-    if not password or parts.password:
-        return url
-    return urlunsplit(
-        parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}")
-    )
-
-
-class _Server(uvicorn.Server):
-    """Signals are the process's business: uvicorn would stop before the drain."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class _Http:
-    """One HTTP server on a bound socket."""
-
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        try:
-            self._socket = socket.create_server((host, port), backlog=1024)
-        except OSError as error:
-            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
-        options = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=LEAVE_SECONDS,
-        )
-        self._server = _Server(options)
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-
-    async def close(self) -> None:
-        self._server.should_exit = True
-        await self._task
 
 
 class _RedisErrors:
@@ -130,22 +65,22 @@ class _RedisErrors:
 async def _serve(stage: str, config: StageConfig, build: Build) -> int:
     registry = CollectorRegistry()
     keys = Keys(config.pipeline, config.generation)
-    connector = connect(redis_url(dict(os.environ)), keys)
+    connector = connect(redis_url(os.environ), keys)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    servers: list[_Http] = []
+    servers: list[HttpServer] = []
     try:
         metrics = Metrics(registry)
         for metric in m.BY_STAGE[stage]:
             metrics[metric]
         service, public = build(config, connector, metrics)
         errors = _RedisErrors(connector, metrics[m.REDIS_ERRORS].labels(stage))
-        admin = _Http(create_admin(service, registry, errors.count), config.host, config.admin_port)
+        admin = HttpServer(create_admin(service, registry, errors.count), config.host, config.admin_port)
         servers.append(admin)
         line = {"stage": stage, "replica": config.replica, "url": admin.url, "admin_url": admin.url}
         if public is not None:
-            servers.append(_Http(public, config.host, config.port))
+            servers.append(HttpServer(public, config.host, config.port))
             line["url"] = servers[-1].url
         print(json.dumps(line), flush=True)
         try:

@@ -20,6 +20,16 @@ class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the whole; left out, the present one is counted up."""
 
 
+def merge(settings: S, update: Update, max_resident: int | None = None) -> S:
+    """`settings` with an update's values, checked whole. Raises `SettingsError` naming the field."""
+    try:
+        merged = msgspec.convert({**msgspec.structs.asdict(settings), **update.settings}, type(settings))
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"settings: {error}") from None
+    _check(merged, max_resident)
+    return merged
+
+
 class Live(Generic[S]):
     """The settings in force and their generation."""
 
@@ -27,7 +37,7 @@ class Live(Generic[S]):
         self.current = settings
         self.generation = generation
         self._max_resident = max_resident
-        self._check(settings)
+        _check(settings, max_resident)
 
     def apply(self, update: Update) -> S:
         """Puts an update in force and returns the settings. Raises `SettingsError`; then nothing has changed."""
@@ -36,22 +46,17 @@ class Live(Generic[S]):
             raise SettingsError(
                 f"generation {generation} is older than {self.generation}, which is in force", status=409
             )
-        merged = {**msgspec.structs.asdict(self.current), **update.settings}
-        try:
-            settings = msgspec.convert(merged, type(self.current))
-        except msgspec.ValidationError as error:
-            raise SettingsError(f"settings: {error}") from None
-        self._check(settings)
-        self.current, self.generation = settings, generation
-        return settings
+        self.current = merge(self.current, update, self._max_resident)
+        self.generation = generation
+        return self.current
 
-    def _check(self, settings: S) -> None:
-        limit = self._max_resident
-        rows = getattr(settings, "max_num_seqs", None)
-        if limit is not None and rows is not None and rows > limit:
-            raise SettingsError(f"settings.max_num_seqs: {rows} is more than max_resident ({limit}) of this process")
-        pairs = getattr(settings, "capture_pairs", ())
-        if len(set(pairs)) != len(pairs):
-            raise SettingsError("settings.capture_pairs: the same (rows, frames) pair stands twice")
-        if limit is not None and any(pair[0] > limit for pair in pairs):
-            raise SettingsError(f"settings.capture_pairs: a pair has more rows than max_resident ({limit})")
+
+def _check(settings: StageSettings, max_resident: int | None) -> None:
+    rows = getattr(settings, "max_num_seqs", None)
+    if max_resident is not None and rows is not None and rows > max_resident:
+        raise SettingsError(f"settings.max_num_seqs: {rows} is more than max_resident ({max_resident}) of this process")
+    pairs = getattr(settings, "capture_pairs", ())
+    if len(set(pairs)) != len(pairs):
+        raise SettingsError("settings.capture_pairs: the same (rows, frames) pair stands twice")
+    if max_resident is not None and any(pair[0] > max_resident for pair in pairs):
+        raise SettingsError(f"settings.capture_pairs: a pair has more rows than max_resident ({max_resident})")

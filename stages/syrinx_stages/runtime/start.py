@@ -1,0 +1,62 @@
+"""What a stage process is started with: its configuration file, its settings file and its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import msgspec
+
+from syrinx_stages.contract.settings import StageConfig, StageSettings, load_config
+from syrinx_stages.runtime.errors import SettingsError, StartError
+from syrinx_stages.runtime.settings import Update, merge
+
+
+def start_config(stage: str, arguments: Sequence[str], environment: Mapping[str, str]) -> StageConfig:
+    """The configuration that the command line names, with replica and settings in place. Raises `StartError`."""
+    if len(arguments) != 1:
+        raise StartError(f"usage: python -m syrinx_stages.{stage} CONFIG.json")
+    [path] = arguments
+    try:
+        config = load_config(Path(path).read_bytes())
+    except OSError as error:
+        raise StartError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise StartError(f"{path}: {error}") from None
+    replica = config.replica or environment.get("POD_NAME", "")
+    if not replica:
+        raise StartError(f"{path}: replica: give this process a name, or set POD_NAME")
+    return _with_settings_file(stage, msgspec.structs.replace(config, replica=replica))
+
+
+def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
+    path = config.settings_file
+    if path is None:
+        return config
+    try:
+        update = msgspec.json.decode(Path(path).read_bytes(), type=Update)
+        own: StageSettings = getattr(config, stage)
+        settings = merge(own, update, config.max_resident)
+    except FileNotFoundError:
+        return config
+    except OSError as error:
+        raise StartError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.ValidationError, msgspec.DecodeError, SettingsError) as error:
+        raise StartError(f"{path}: {error}") from None
+    generation = config.settings_generation if update.generation is None else update.generation
+    return msgspec.structs.replace(config, settings_generation=generation, **{stage: settings})
+
+
+def redis_url(environment: Mapping[str, str]) -> str:
+    """`REDIS_URL` with `REDIS_PASSWORD` in it. Raises `StartError`."""
+    url = environment.get("REDIS_URL")
+    if not url:
+        raise StartError("REDIS_URL is not set; it looks like redis://host:6379/0 (or rediss:// with TLS)")
+    password = environment.get("REDIS_PASSWORD")
+    parts = urlsplit(url)
+    if not password or parts.password:
+        return url
+    return urlunsplit(
+        parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}")
+    )

@@ -1,0 +1,91 @@
+"""What a stage process starts with: its configuration, the settings file that wins over it, its name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
+from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.start import start_config
+
+
+def started(tmp_path: Path, stage: str = "talker", environment: dict[str, str] | None = None, **fields) -> StageConfig:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"pipeline": "p", "generation": "g", "model": "bundled", **fields}))
+    return start_config(stage, [str(path)], {"POD_NAME": "demo-talker-1"} if environment is None else environment)
+
+
+def settings_file(tmp_path: Path, content: object) -> str:
+    path = tmp_path / "settings.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def test_a_pod_is_called_as_kubernetes_calls_it(tmp_path: Path) -> None:
+    assert started(tmp_path).replica == "demo-talker-1"
+
+
+def test_a_name_in_the_configuration_wins(tmp_path: Path) -> None:
+    assert started(tmp_path, replica="talker-0").replica == "talker-0"
+
+
+@pytest.mark.parametrize("environment", [{}, {"POD_NAME": ""}])
+def test_without_a_name_it_does_not_start(tmp_path: Path, environment: dict[str, str]) -> None:
+    with pytest.raises(StartError, match=r"config\.json: replica: .*POD_NAME"):
+        started(tmp_path, environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("stage", "values", "settings"),
+    [
+        ("talker", {"max_num_seqs": 4}, TalkerSettings(max_num_seqs=4, lead_limit_seconds=3.0)),
+        ("codec", {"capture_pairs": [[2, 4]]}, CodecSettings(chunk_ramp=(1, 2), capture_pairs=((2, 4),))),
+        ("gateway", {"max_queue": 0}, GatewaySettings(max_queue=0, max_queue_seconds=4.0)),
+    ],
+)
+def test_the_settings_file_wins_and_what_it_leaves_out_stays(
+    tmp_path: Path, stage: str, values: dict[str, object], settings: object
+) -> None:
+    config = started(
+        tmp_path,
+        stage,
+        settings_file=settings_file(tmp_path, {"settings": values, "generation": 7}),
+        settings_generation=9,
+        talker={"max_num_seqs": 8, "lead_limit_seconds": 3.0},
+        codec={"chunk_ramp": [1, 2]},
+        gateway={"max_queue_seconds": 4.0},
+    )
+    assert (getattr(config, stage), config.settings_generation) == (settings, 7)
+
+
+def test_a_settings_file_that_names_no_generation_has_that_of_the_configuration(tmp_path: Path) -> None:
+    path = settings_file(tmp_path, {"settings": {}})
+    assert started(tmp_path, settings_file=path, settings_generation=9).settings_generation == 9
+
+
+def test_without_the_file_the_configuration_holds(tmp_path: Path) -> None:
+    config = started(tmp_path, settings_file=str(tmp_path / "none"), settings_generation=9, talker={"max_num_seqs": 2})
+    assert (config.talker.max_num_seqs, config.settings_generation) == (2, 9)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "settings.json: .*"),
+        ([], "settings.json: Expected `object`"),
+        ({"generation": 1}, "settings.json: .*`settings`"),
+        ({"settings": {}, "generation": "x"}, r"settings.json: .*\$\.generation"),
+        ({"settings": {"max_num_seqs": 0}}, "settings.json: settings: .*max_num_seqs"),
+        ({"settings": {"max_rows": 1}}, "settings.json: settings: .*max_rows"),
+        ({"settings": {"max_num_seqs": 33}}, r"settings.json: settings\.max_num_seqs: 33 .*max_resident \(32\)"),
+    ],
+)
+def test_a_wrong_settings_file_is_named_with_its_field(tmp_path: Path, content: object, message: str) -> None:
+    with pytest.raises(StartError, match=message):
+        started(tmp_path, settings_file=settings_file(tmp_path, content))
+
+
+def test_a_settings_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=f"cannot read {tmp_path}: Is a directory"):
+        started(tmp_path, settings_file=str(tmp_path))
