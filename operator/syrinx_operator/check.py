@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import sys
 import typing
 from collections.abc import Iterator
@@ -138,13 +139,13 @@ def _problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[Path, s
 def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[tuple[Path, str]]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     if not isinstance(value, dict):
-        yield path, f"{_shown(value)} is not accepted; expected the fields {', '.join(fields)}"
+        yield path, f"{_shown(value)} is not accepted; expected the fields {_field_names(struct)}"
         return
     for name in (name for name in value if name not in fields):
         near = difflib.get_close_matches(name, fields, n=1)
         folded = [field for field in fields if field.lower() == name.lower().replace("_", "").replace("-", "")]
         guess = next(iter(folded or near), None)
-        hint = f"did you mean {guess}?" if guess else f"accepted here: {', '.join(fields)}"
+        hint = f"did you mean {guess}?" if guess else f"accepted here: {_field_names(struct)}"
         yield (*path, name), f"unknown field; {hint}"
     for name, field in fields.items():
         if name in value:
@@ -201,9 +202,22 @@ def _words(kind: inspect.Type) -> str:
             return " or ".join(_words(each) for each in types_ if not isinstance(each, inspect.NoneType))
         case inspect.VarTupleType(item_type=item):
             return f"a list of {_count(kind)}, each {_words(item)}"
-        case inspect.StructType(fields=fields):
-            return f"the fields {', '.join(field.encode_name for field in fields)}"
+        case inspect.StructType(cls=struct):
+            return f"the fields {_field_names(struct)}"
     raise TypeError(f"the resource has no such type: {kind}")
+
+
+def _field_names(struct: type[Struct]) -> str:
+    """First the struct's own fields, then those it has in common with others."""
+    lineage = [each for each in struct.__mro__ if issubclass(each, Struct)]
+    names = [
+        field
+        for each, base in itertools.pairwise(lineage)
+        for field in each.__struct_fields__
+        if field not in base.__struct_fields__
+    ]
+    encoded = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
+    return ", ".join(encoded[name] for name in names)
 
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:

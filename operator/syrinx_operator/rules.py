@@ -170,8 +170,8 @@ def _connector_rules(connector: ConnectorSpec) -> Iterator[Violation]:
             if value is not None:
                 yield Violation((*path, field), "is for a Redis of yours, given as `url`")
         return
-    for field, value in (("image", connector.image), ("storage", connector.storage)):
-        if value is not None:
+    for field, given in (("image", connector.image is not None), ("storage", connector.storage is not None)):
+        if given:
             yield Violation((*path, field), "is for a managed Redis, not for one given as `url`")
     if connector.ca_secret is not None and not connector.url.startswith("rediss://"):
         yield Violation((*path, "caSecret"), "needs a rediss:// address")

@@ -155,7 +155,7 @@ class ServiceSpec(Object, frozen=True, kw_only=True):
         Literal["ClusterIP", "NodePort", "LoadBalancer"], Meta(description="How the Service can be reached.")
     ] = "ClusterIP"
     node_port: Annotated[
-        Annotated[int, Meta(ge=1, le=65_535)] | None,
+        Port | None,
         Meta(description="Port on every node, with type NodePort or LoadBalancer. Default: one that is free."),
     ] = None
     annotations: Annotated[
