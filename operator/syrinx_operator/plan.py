@@ -41,9 +41,9 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         replica="",
         model="bundled" if spec.model.path is None else spec.model.path,
         model_name=pipeline.model_name,
-        talker=_talker_settings(spec.talker),
-        codec=_codec_settings(spec.codec),
-        gateway=_gateway_settings(spec.gateway),
+        talker=talker_settings(spec.talker),
+        codec=codec_settings(spec.codec),
+        gateway=gateway_settings(spec.gateway),
     )
 
     def replicas(stage: Stage, count: int, **fields: object) -> list[StageProcess]:
@@ -66,11 +66,13 @@ def model_generation(model: ModelSpec, version: str) -> str:
     return hashlib.sha256(weights.encode()).hexdigest()[:10]
 
 
-def _talker_settings(spec: TalkerSpec) -> TalkerSettings:
+def talker_settings(spec: TalkerSpec) -> TalkerSettings:
+    """The live settings that a talker starts with."""
     return TalkerSettings(max_num_seqs=spec.max_num_seqs, lead_limit_seconds=spec.lead_limit_seconds)
 
 
-def _codec_settings(spec: CodecSpec) -> CodecSettings:
+def codec_settings(spec: CodecSpec) -> CodecSettings:
+    """The live settings that a codec starts with."""
     return CodecSettings(
         max_num_seqs=spec.max_num_seqs,
         chunk_ramp=spec.chunk_ramp,
@@ -78,5 +80,6 @@ def _codec_settings(spec: CodecSpec) -> CodecSettings:
     )
 
 
-def _gateway_settings(spec: GatewaySpec) -> GatewaySettings:
+def gateway_settings(spec: GatewaySpec) -> GatewaySettings:
+    """The live settings that a gateway starts with."""
     return GatewaySettings(max_queue=spec.max_queue, max_queue_seconds=spec.max_queue_seconds)

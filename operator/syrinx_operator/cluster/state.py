@@ -68,6 +68,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """UID of the managed Redis's password Secret; None while there is none."""
     served_kinds: frozenset[str] = frozenset()
     """Optional kinds that this cluster serves (`PodMonitor`)."""
+    status_generations: Mapping[Component, int] = {}
+    """The settings generation that the pipeline's status names, by stage."""
 
     def of(self, component: Component) -> tuple[Replica, ...]:
         """The pods of one workload, by name."""
