@@ -10,7 +10,13 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from redis.asyncio.connection import AbstractConnection, Connection, UnixDomainSocketConnection, parse_url
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -41,9 +47,13 @@ REFUSED = (AuthenticationError, AuthorizationError)
 
 
 class Address:
-    """Where a Redis is, and how to talk to it. Raises `ValueError` if the URL is not one; never shows its password."""
+    """Where a Redis is, and how to talk to it. Raises `ValueError` if the URL is not one; never shows its password.
 
-    def __init__(self, url: str) -> None:
+    A rediss:// server must show a certificate for its host name, of one of the machine's certificate authorities or,
+    if `ca_file` (PEM) is given, of one of those in it.
+    """
+
+    def __init__(self, url: str, ca_file: str | None = None) -> None:
         try:
             arguments: dict[str, Any] = dict(parse_url(url))
         except ValueError:
@@ -53,6 +63,10 @@ class Address:
         self._kind: Callable[..., AbstractConnection] = arguments.pop("connection_class", Connection)
         if self._kind is not UnixDomainSocketConnection:
             arguments["socket_keepalive"] = True
+        if self._kind is SSLConnection:
+            # Not the default of every version of redis-py.
+            arguments.setdefault("ssl_check_hostname", True)
+            arguments |= {"ssl_ca_certs": ca_file} if ca_file is not None else {}
         # Deadlines are ours, one around a whole command: redis-py's cost a task each.
         self._arguments = arguments | {
             "protocol": 2,

@@ -35,12 +35,15 @@ _OPENED = encode(Opened())
 _PLAYED = encode(Played())
 
 
-def connect(url: str, keys: Keys, *, lease_seconds: float = LEASE_SECONDS) -> RedisConnector:
+def connect(
+    url: str, keys: Keys, *, ca_file: str | None = None, lease_seconds: float = LEASE_SECONDS
+) -> RedisConnector:
     """A connector to the Redis at `url` (redis://, rediss:// for TLS, unix://), user and password included.
 
+    `ca_file` (PEM) is what a rediss:// server's certificate is checked with, in place of the machine's own.
     Connects when first used. Raises `ValueError` if the URL is not valid.
     """
-    return RedisConnector(Commands(Address(url)), keys, lease_seconds)
+    return RedisConnector(Commands(Address(url, ca_file)), keys, lease_seconds)
 
 
 class RedisConnector:

@@ -14,16 +14,14 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
 from syrinx_stages.connector.base import Connector
-from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Stage, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import HttpServer
-from syrinx_stages.runtime.start import redis_url, start_config
+from syrinx_stages.runtime.start import connect_redis, start_config
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +62,7 @@ class _RedisErrors:
 
 async def _serve(stage: str, config: StageConfig, build: Build) -> int:
     registry = CollectorRegistry()
-    keys = Keys(config.pipeline, config.generation)
-    connector = connect(redis_url(os.environ), keys)
+    connector = connect_redis(config, os.environ)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

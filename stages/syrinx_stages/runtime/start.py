@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 
+from syrinx_stages.connector.redis_streams import RedisConnector, connect
+from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, StageSettings, load_config
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.settings import Update, merge
@@ -48,8 +51,20 @@ def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
     return msgspec.structs.replace(config, settings_generation=generation, **{stage: settings})
 
 
-def redis_url(environment: Mapping[str, str]) -> str:
-    """`REDIS_URL` with `REDIS_PASSWORD` in it. Raises `StartError`."""
+def connect_redis(config: StageConfig, environment: Mapping[str, str]) -> RedisConnector:
+    """A connector by `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`; connects when used. Raises `StartError`."""
+    try:
+        keys = Keys(config.pipeline, config.generation)
+    except ValueError as error:
+        raise StartError(str(error)) from None
+    url = _redis_url(environment)
+    try:
+        return connect(url, keys, ca_file=_ca_file(url, environment))
+    except ValueError as error:
+        raise StartError(f"REDIS_URL: {error}") from None
+
+
+def _redis_url(environment: Mapping[str, str]) -> str:
     url = environment.get("REDIS_URL")
     if not url:
         raise StartError("REDIS_URL is not set; it looks like redis://host:6379/0 (or rediss:// with TLS)")
@@ -60,3 +75,18 @@ def redis_url(environment: Mapping[str, str]) -> str:
     return urlunsplit(
         parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}")
     )
+
+
+def _ca_file(url: str, environment: Mapping[str, str]) -> str | None:
+    path = environment.get("REDIS_CA_FILE")
+    if not path:
+        return None
+    if not url.startswith("rediss://"):
+        raise StartError("REDIS_CA_FILE is set, but REDIS_URL is not a rediss:// address: nothing would be checked")
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise StartError(f"REDIS_CA_FILE: {path} holds no certificate in PEM format") from None
+    except OSError as error:
+        raise StartError(f"REDIS_CA_FILE: cannot read {path}: {error.strerror}") from None
+    return path

@@ -1,0 +1,104 @@
+"""Certificates made on the spot (by the `openssl` command), and a Redis behind TLS."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from syrinx_stages.connector.server import RedisServer, find_redis_server
+
+DEADLINE = 10.0
+_CONFIG = """\
+[req]
+distinguished_name = name
+[name]
+[ca]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign
+subjectKeyIdentifier = hash
+[server]
+basicConstraints = CA:FALSE
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+"""
+
+
+class Authority:
+    """A certificate authority of its own, in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self.ca_file = directory / "ca.pem"
+        self._key = directory / "ca.key"
+        self._config = directory / "openssl.cnf"
+        self._config.write_text(_CONFIG)
+        self._make(self.ca_file, self._key, "/CN=Syrinx test CA", "-extensions", "ca")
+
+    def server(self, *names: str) -> tuple[Path, Path]:
+        """Certificate and key of a server with these names (`DNS:localhost`, `IP:127.0.0.1`)."""
+        certificate, key = self._directory / "server.pem", self._directory / "server.key"
+        signed = ("-CA", str(self.ca_file), "-CAkey", str(self._key), "-extensions", "server")
+        self._make(certificate, key, "/CN=redis", *signed, "-addext", f"subjectAltName={','.join(names)}")
+        return certificate, key
+
+    def _make(self, certificate: Path, key: Path, subject: str, *options: str) -> None:
+        kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(key))
+        common = ("-x509", "-days", "2", "-config", str(self._config), "-subj", subject, "-out", str(certificate))
+        subprocess.run(["openssl", "req", *kind, *common, *options], check=True, capture_output=True, timeout=30)
+
+
+@contextlib.asynccontextmanager
+async def tls_front(port: int, certificate: Path, key: Path) -> AsyncIterator[int]:
+    """Ends TLS in front of a loopback port, as a load balancer would; gives its own port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    connections: set[asyncio.Task[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(asyncio.current_task())
+        # asyncio reports a connection's task that ends as cancelled.
+        with contextlib.suppress(asyncio.CancelledError):
+            behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(pump(reader, behind_writer), pump(behind_reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+def has_tls() -> bool:
+    """This machine's redis-server can speak TLS itself."""
+    command = [find_redis_server(), "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere"]
+    ended = subprocess.run(command, capture_output=True, timeout=DEADLINE, cwd="/")
+    return b"Failed to configure TLS" in ended.stdout
+
+
+@contextlib.contextmanager
+def tls_redis(certificate: Path, key: Path, ca_file: Path) -> Iterator[tuple[int, str]]:
+    """A redis-server that speaks TLS itself: its TLS port and its password."""
+    with RedisServer() as server, socket.create_connection(("127.0.0.1", server.port), DEADLINE) as connection:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        files = f"tls-cert-file {certificate} tls-key-file {key} tls-ca-cert-file {ca_file}"
+        for line in (f"AUTH {server.password}", f"CONFIG SET {files} tls-auth-clients no tls-port {port}"):
+            connection.sendall(f"{line}\r\n".encode())
+            answer = connection.recv(1000)
+            assert answer == b"+OK\r\n", answer
+        yield port, server.password
