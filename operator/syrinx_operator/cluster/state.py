@@ -45,7 +45,11 @@ class Replica(Struct, frozen=True, kw_only=True):
     component: Component
     template: str
     """Hash of the pod template it was made from (label `syrinx.dev/template`)."""
+    model_generation: str = ""
+    """Model generation that it serves, from its start configuration; empty for Redis, or if it is not known."""
     ready: bool = False
+    unready_since: str = ""
+    """Since when it is not ready (RFC 3339): as its Ready condition says, else since it was made; empty if ready."""
     terminating: bool = False
     address: str = ""
     """Pod IP; empty until it has one."""
