@@ -361,19 +361,16 @@ class TuningBounds(Object, frozen=True, kw_only=True):
 
 
 class PrometheusSpec(Object, frozen=True, kw_only=True):
-    """The Prometheus that scrapes this pipeline."""
+    """The Prometheus that scrapes this pipeline. A token for it, and its CA, belong to the operator's installation."""
 
     url: Annotated[
         str,
         Meta(
-            pattern="^https?://[^ ]+$", max_length=512, description="Its address, as http://prometheus.monitoring:9090."
+            pattern=r"^https?://[^\s/@?#\\][^\s@?#\\]*$",
+            max_length=512,
+            description="Its address, as http://prometheus.monitoring:9090; a path in front of /api/v1 may follow.",
         ),
     ]
-    token_secret: Annotated[SecretKey | None, Meta(description="Bearer token for it. Default: none.")] = None
-    ca_secret: Annotated[
-        SecretKey | None,
-        Meta(description="CA certificates (PEM) to check an https:// address with. Default: the image's."),
-    ] = None
 
 
 class TuningSpec(Object, frozen=True, kw_only=True):
