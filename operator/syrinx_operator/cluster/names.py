@@ -1,0 +1,105 @@
+"""What a pipeline's objects are called: names, labels, ports and paths. Constant for a pipeline's life."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from syrinx_operator.cluster.state import Component, ObjectKey, Owner
+from syrinx_operator.spec import API_VERSION, KIND
+
+FIELD_MANAGER: Final = "syrinx-operator"
+
+PIPELINE_LABEL: Final = "syrinx.dev/pipeline"
+COMPONENT_LABEL: Final = "syrinx.dev/component"
+TEMPLATE_LABEL: Final = "syrinx.dev/template"
+"""On pods: the hash of the template they were made from."""
+CONFIG_ANNOTATION: Final = "syrinx.dev/config"
+"""On pods: the stage's start configuration, mounted as a file."""
+PASSWORD_ANNOTATION: Final = "syrinx.dev/password-secret"
+"""On pods: UID of the managed Redis's Secret, so that a new password restarts them."""
+APPLIED_ANNOTATION: Final = "syrinx.dev/applied"
+"""On every applied object: the hash of its manifest."""
+
+HTTP_PORT_NAME: Final = "http"
+ADMIN_PORT_NAME: Final = "admin"
+ADMIN_PORT: Final = 9090
+REDIS_PORT_NAME: Final = "redis"
+REDIS_PORT: Final = 6379
+
+START_DIRECTORY: Final = "/etc/syrinx/start"
+START_FILE: Final = f"{START_DIRECTORY}/config.json"
+SETTINGS_DIRECTORY: Final = "/etc/syrinx/settings"
+SETTINGS_KEY: Final = "settings.json"
+SETTINGS_FILE: Final = f"{SETTINGS_DIRECTORY}/{SETTINGS_KEY}"
+REDIS_DIRECTORY: Final = "/etc/syrinx/redis"
+"""Of the CA certificates in a stage, of the ACL in the managed Redis."""
+CA_FILE: Final = f"{REDIS_DIRECTORY}/ca.pem"
+MODELS_DIRECTORY: Final = "/models"
+
+RELEASE_KEY: Final = "release.json"
+PASSWORD_KEY: Final = "password"
+ACL_KEY: Final = "users.acl"
+
+
+def workload(pipeline: str, component: Component) -> str:
+    """Name of a component's workload; its Service, settings ConfigMap, PDB and NetworkPolicy share it."""
+    return f"{pipeline}-{component}"
+
+
+def workload_key(pipeline: str, component: Component) -> ObjectKey:
+    """Key of a component's workload."""
+    kind = "Deployment" if component is Component.GATEWAY else "StatefulSet"
+    return ObjectKey(kind, workload(pipeline, component))
+
+
+def settings_key(pipeline: str, stage: Component) -> ObjectKey:
+    """Key of the ConfigMap with a stage's live settings."""
+    return ObjectKey("ConfigMap", workload(pipeline, stage))
+
+
+def release_key(pipeline: str) -> ObjectKey:
+    """Key of the ConfigMap with the release record."""
+    return ObjectKey("ConfigMap", f"{pipeline}-release")
+
+
+def password_key(pipeline: str) -> ObjectKey:
+    """Key of the managed Redis's Secret."""
+    return ObjectKey("Secret", workload(pipeline, Component.REDIS))
+
+
+def lease_key(pipeline: str) -> ObjectKey:
+    """Key of the Lease that fences off a second operator."""
+    return ObjectKey("Lease", f"{pipeline}-operator")
+
+
+def models_claim(pipeline: str) -> str:
+    """Name of the PersistentVolumeClaim for fetched checkpoints."""
+    return f"{pipeline}-models"
+
+
+def service_account(pipeline: str, component: Component) -> str:
+    """Name of the ServiceAccount that a component runs as."""
+    return f"{pipeline}-redis" if component is Component.REDIS else f"{pipeline}-stages"
+
+
+def selector(pipeline: str, component: Component) -> dict[str, str]:
+    """Labels by which a component's pods are found. They never change: a workload's selector is immutable."""
+    return {PIPELINE_LABEL: pipeline, COMPONENT_LABEL: component.value}
+
+
+def labels(pipeline: str, component: str) -> dict[str, str]:
+    """Labels of every object and pod; `component` is a component or what else the object is for."""
+    return {
+        "app.kubernetes.io/name": "syrinx",
+        "app.kubernetes.io/instance": pipeline,
+        "app.kubernetes.io/component": str(component),
+        "app.kubernetes.io/managed-by": FIELD_MANAGER,
+        "app.kubernetes.io/part-of": "syrinx",
+        PIPELINE_LABEL: pipeline,
+        COMPONENT_LABEL: str(component),
+    }
+
+
+def owner_reference(owner: Owner) -> dict[str, Any]:
+    """The reference by which everything goes when the pipeline goes."""
+    return {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid, "controller": True}

@@ -1,0 +1,57 @@
+"""Talker and codec: StatefulSets, whose pods keep their names and are rolled one at a time."""
+
+from __future__ import annotations
+
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.plan.objects import manifest
+from syrinx_operator.cluster.plan.release import FrozenTemplate
+from syrinx_operator.cluster.plan.replicas import Replicas
+from syrinx_operator.cluster.rollout import partition
+from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
+
+
+def stage_workload(
+    owner: Owner,
+    stage: Component,
+    template: FrozenTemplate,
+    replicas: Replicas,
+    first_new: int,
+) -> Manifest:
+    """The StatefulSet of a talker or codec; pods of ordinals below `first_new` keep their template."""
+    name = names.workload(owner.name, stage)
+    spec = {
+        **replicas.fields,
+        "serviceName": name,
+        "podManagementPolicy": "Parallel",
+        "revisionHistoryLimit": 3,
+        "selector": {"matchLabels": names.selector(owner.name, stage)},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": first_new}},
+        "template": template.template,
+    }
+    return replicas.onto(manifest(owner, "apps/v1", "StatefulSet", name, stage, spec=spec))
+
+
+def stage_partition(
+    stage: Component,
+    template: FrozenTemplate,
+    replicas: Replicas,
+    observed: Observed,
+    *,
+    generation: str,
+    settings_generation: int,
+) -> int:
+    """Where the roll-out of a stage stands: pods from this ordinal on get the new template.
+
+    Until a gateway of the new generation is ready, listeners are at gateways that only old replicas can serve.
+    """
+    pods = observed.of(stage)
+    gateways = [r for r in observed.of(Component.GATEWAY) if r.ready and not r.terminating]
+    old = any(replica.model_generation != generation for replica in pods)
+    served = any(gateway.model_generation == generation for gateway in gateways)
+    return partition(
+        replicas.count,
+        template.hash,
+        pods,
+        settings_generation=settings_generation,
+        keep_last_old=old and not served,
+    )

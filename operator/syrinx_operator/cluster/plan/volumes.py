@@ -1,0 +1,77 @@
+"""The volumes of a stage's pod, and where they are mounted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.plan import model
+from syrinx_operator.cluster.plan.objects import present
+from syrinx_operator.cluster.state import Component, Manifest
+from syrinx_operator.spec import PipelineSpec
+from syrinx_operator.spec_pods import ExtraVolume
+
+_START, _SETTINGS, _TMP, _REDIS_CA = "syrinx-start", "syrinx-settings", "syrinx-tmp", "syrinx-redis-ca"
+
+
+def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Manifest]:
+    """Every volume of a stage's pod."""
+    start = {"path": "config.json", "fieldRef": {"fieldPath": f"metadata.annotations['{names.CONFIG_ANNOTATION}']"}}
+    own: list[Manifest] = [
+        {"name": _START, "downwardAPI": {"items": [start]}},
+        {"name": _SETTINGS, "configMap": {"name": names.settings_key(pipeline, stage).name}},
+        {"name": _TMP, "emptyDir": {}},
+    ]
+    if (models := model.volume(pipeline, spec.model)) is not None:
+        own.append(models)
+    if (ca := spec.connector.ca_secret) is not None:
+        items = [{"key": ca.key, "path": names.CA_FILE.rpartition("/")[2]}]
+        own.append({"name": _REDIS_CA, "secret": {"secretName": ca.name, "items": items}})
+    return own + [{"name": volume.name, **_source(volume)} for volume in extra]
+
+
+def mounts(spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Manifest]:
+    """Where a stage's container has them: all read-only but /tmp and what the user says."""
+    own = [
+        {"name": _START, "mountPath": names.START_DIRECTORY, "readOnly": True},
+        {"name": _SETTINGS, "mountPath": names.SETTINGS_DIRECTORY, "readOnly": True},
+        _TMP_MOUNT,
+    ]
+    if model.volume("", spec.model) is not None:
+        own.append(model.mount(read_only=True))
+    if spec.connector.ca_secret is not None:
+        own.append({"name": _REDIS_CA, "mountPath": names.REDIS_DIRECTORY, "readOnly": True})
+    return own + extra_mounts(extra)
+
+
+def fetch_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:
+    """Where the container that fetches the checkpoint has them."""
+    return [_TMP_MOUNT, model.mount(read_only=False), *extra_mounts(extra)]
+
+
+def extra_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:
+    """Where the user wants volumes of his own."""
+    return [
+        {
+            "name": volume.name,
+            "mountPath": volume.mount_path,
+            "readOnly": volume.read_only,
+            **present(subPath=volume.sub_path),
+        }
+        for volume in extra
+    ]
+
+
+_TMP_MOUNT: Manifest = {"name": _TMP, "mountPath": "/tmp"}
+
+
+def _source(volume: ExtraVolume) -> Manifest:
+    if volume.claim is not None:
+        read_only = {"readOnly": True} if volume.read_only else {}
+        return {"persistentVolumeClaim": {"claimName": volume.claim, **read_only}}
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    limits = volume.empty_dir
+    return {"emptyDir": present(medium=limits.medium, sizeLimit=limits.size_limit) if limits else {}}
