@@ -14,13 +14,18 @@ import numpy as np
 import pytest
 import soundfile
 from openai import APIStatusError, AsyncOpenAI
+from prometheus_client import CollectorRegistry
 
 from support.gateway import DEADLINE, Gateway, Script, gateway, tone, until
+from syrinx_stages.connector.memory import MemoryConnector
+from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
-from syrinx_stages.contract.keys import StreamKind
+from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
-from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.body import LARGE_BODIES, LARGE_BODY
+from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import Update
 
 
@@ -327,11 +332,33 @@ async def test_settings_change_live():
 
 async def test_without_its_queue_the_gateway_says_so():
     async with gateway() as running:
-        assert running.service.ready() is None
+        await until(lambda: running.service.ready() is None, "the gateway was ready")
         await running.service._connector.close()
         answer = await running.say()
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
         await until(lambda: (running.service.ready() or "").startswith("Redis cannot be reached"), "it was noticed")
+
+
+async def test_it_is_ready_when_both_stages_are_there_and_stays_so_when_they_go():
+    streams = MemoryStreams()
+    connector, replicas = MemoryConnector(streams), MemoryConnector(streams)
+    config = StageConfig(pipeline="p", generation="g", replica="gateway-0", model="bundled")
+    service = GatewayService(config, connector, Metrics(CollectorRegistry()))
+    await service.start()
+    try:
+        assert service.ready() == "no talker reads this model's requests yet"
+        talker, codec = replicas.consumer(Group.TALKERS, "t"), replicas.consumer(Group.CODECS, "c")
+        await talker.take_over(1)
+        await until(lambda: service.ready() == "no codec reads this model's requests yet", "the talker was seen")
+        await codec.take_over(1)
+        await until(lambda: service.ready() is None, "the codec was seen")
+        await replicas.close()
+        await service._measure()
+        assert not await connector.served(Group.TALKERS, 5.0)
+        assert service.ready() is None
+    finally:
+        await service.close()
+        await connector.close()
 
 
 # Bad requests ----------------------------------------------------------------------------------------------------

@@ -90,12 +90,14 @@ class Stages:
     async def _talk(self) -> None:
         consumer = self._connector.consumer(Group.TALKERS, "talker-0")
         while True:
+            await consumer.take_over(0)
             for claim in await consumer.claim(100):
                 await consumer.finish(claim.entry_id)
 
     async def _decode(self) -> None:
         consumer = self._connector.consumer(Group.CODECS, "codec-0")
         while True:
+            await consumer.take_over(0)
             for claim in await consumer.claim(100):
                 self.seen.append(claim.request)
                 self.references.append(await self._connector.reference(claim.request.id))

@@ -228,6 +228,12 @@ class Connector(Protocol):
     async def queue(self, group: Group) -> QueueState:
         """Requests waiting for a group."""
 
+    async def served(self, group: Group, seconds: float) -> bool:
+        """Whether a replica of the group has looked for work (`take_over`, or `refresh` of claims) in so many seconds.
+
+        One that leaves no longer counts; one that dies counts until its time is over.
+        """
+
     async def ping(self) -> None:
         """Raises `ConnectorError` if the streams cannot be reached now; does not try again."""
 

@@ -166,6 +166,7 @@ class MemoryConsumer:
         """Ends a waiting `claim`."""
         self._closed = True
         self._streams.consumers.discard(self)
+        self._streams.leave(self._group, self._name)
         self._wake.set()
 
 
@@ -223,6 +224,10 @@ class MemoryConnector:
     async def queue(self, group: Group) -> QueueState:
         """Requests waiting for a group."""
         return self._open().queue(group)
+
+    async def served(self, group: Group, seconds: float) -> bool:
+        """Whether a replica of the group has looked for work of late."""
+        return self._open().served(group, seconds)
 
     async def ping(self) -> None:
         """Raises `ConnectorError` once closed."""

@@ -80,6 +80,8 @@ class _Group:
     def __init__(self) -> None:
         self.waiting: dict[str, None] = {}
         self.pending: dict[str, _Pending] = {}
+        self.seen: dict[str, float] = {}
+        """When each consumer last looked for work."""
 
 
 class MemoryStreams:
@@ -215,7 +217,7 @@ class MemoryStreams:
 
     def take_over(self, group: Group, owner: str, count: int, held: Set[str]) -> list[Claim]:
         """Moves requests left alone for a lease, and an owner's own, to that owner, but for those it holds."""
-        now = self._clock()
+        now = self._groups[group].seen[owner] = self._clock()
         claims: list[Claim] = []
         for entry_id, pending in list(self._groups[group].pending.items()):
             silent = pending.owner == owner or now - pending.since >= self._lease
@@ -238,8 +240,16 @@ class MemoryStreams:
         pending = self._groups[group].pending.get(entry_id)
         if pending is None or pending.owner != owner or not self._wanted(group, entry_id, begun=True):
             return False
-        pending.since = self._clock()
+        pending.since = self._groups[group].seen[owner] = self._clock()
         return True
+
+    def served(self, group: Group, seconds: float) -> bool:
+        """Whether a consumer of the group has looked for work of late."""
+        return any(self._clock() - at <= seconds for at in self._groups[group].seen.values())
+
+    def leave(self, group: Group, owner: str) -> None:
+        """A consumer looks for work no more."""
+        self._groups[group].seen.pop(owner, None)
 
     def finish(self, group: Group, entry_id: str) -> None:
         """Ends a claim. What the codecs have finished is done altogether."""

@@ -139,6 +139,7 @@ class RedisConsumer:
         return self._blocking.interrupted and not self._blocking.outstanding
 
     async def _recover(self, count: int) -> None:
+        await self._join()
         self._delivered += await self._take_over(count, own=True)
         self._blocking.interrupted = False
 

@@ -154,6 +154,19 @@ return {length, oldest}
 """
 )
 
+SERVED = Script(
+    """
+-- KEYS: requests. ARGV: again, group, milliseconds. Returns 1 if a consumer was active in that time
+local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[2])
+for _, pairs in ipairs(consumers) do
+  for i = 1, #pairs, 2 do
+    if pairs[i] == 'idle' and pairs[i + 1] <= tonumber(ARGV[3]) then return 1 end
+  end
+end
+return 0
+"""
+)
+
 WANTED = Script(
     _FINISH
     + """
@@ -202,6 +215,8 @@ local function take(found)
   end
 end
 
+-- Before 7.2 a read that waits in vain does not count as a sign of life; looking for own claims does, here behind all.
+redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'STREAMS', requests, '18446744073709551615-0')
 if ARGV[6] == '1' then take(redis.pcall('XPENDING', requests, group, '-', '+', 10000, consumer)) end
 take(redis.pcall('XPENDING', requests, group, 'IDLE', ARGV[4], '-', '+', count + #ARGV))
 return taken

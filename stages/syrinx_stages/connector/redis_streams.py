@@ -134,6 +134,10 @@ class RedisConnector:
         length, oldest_ms = await self._commands.run(scripts.QUEUE, [self._keys.requests], [group])
         return QueueState(length, oldest_ms / 1000)
 
+    async def served(self, group: Group, seconds: float) -> bool:
+        """Whether a replica of the group has looked for work of late."""
+        return bool(await self._commands.run(scripts.SERVED, [self._keys.requests], [group, round(1000 * seconds)]))
+
     async def ping(self) -> None:
         """Raises `ConnectorError` if Redis does not answer now."""
         await self._commands.ping()

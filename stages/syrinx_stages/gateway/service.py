@@ -38,6 +38,8 @@ WATCH_SECONDS = 1.0
 """How often the queue is measured, which also tells whether Redis is there."""
 RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
 """Pauses before each attempt to release a request; after the last its streams are left to expire."""
+SERVED_SECONDS = 5.0
+"""A stage that has looked for work within this time is there."""
 STAGE = "gateway"
 
 
@@ -63,6 +65,7 @@ class GatewayService:
         self._teller = Teller(connector)
         self._unready: str | None = "starting"
         self._unreachable: str | None = None
+        self._unserved: str | None = "the stages were not looked for yet"
         self._active = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -88,8 +91,12 @@ class GatewayService:
         self._unready = None
 
     def ready(self) -> str | None:
-        """None if requests are welcome, else why not."""
-        return self._unready or self._tasks.failure or self._unreachable
+        """None if requests are welcome, else why not.
+
+        Before the first time there must be a talker and a codec of this gateway's generation. Later they may go away:
+        requests wait for them, or are refused by the queue's age.
+        """
+        return self._unready or self._tasks.failure or self._unreachable or self._unserved
 
     def settings_changed(self) -> None:
         """Admission reads the settings at every request; only their generation is told."""
@@ -124,12 +131,21 @@ class GatewayService:
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 queue = await self._connector.queue(Group.TALKERS)
+                if self._unserved is not None:
+                    self._unserved = await self._missing()
         except (ConnectorError, TimeoutError) as error:
             self._unreachable = f"Redis cannot be reached: {error or 'no answer'}"
             return
         self._unreachable = None
         self._metrics[m.QUEUE_LENGTH].set(queue.length)
         self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
+
+    async def _missing(self) -> str | None:
+        """The stage that is not there."""
+        for group, stage in ((Group.TALKERS, "talker"), (Group.CODECS, "codec")):
+            if not await self._connector.served(group, SERVED_SECONDS):
+                return f"no {stage} reads this model's requests yet"
+        return None
 
     # Requests -----------------------------------------------------------------------------------------------
 
