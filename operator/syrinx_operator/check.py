@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import sys
+import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path as FilePath
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, inspect
 
-from syrinx_operator.documents import MAX_BYTES, Document, DocumentError, Mark, Path, read_documents
+from syrinx_operator.documents import MAX_BYTES, DocumentError, Mark, Path, read_documents
 from syrinx_operator.rules import violations
 from syrinx_operator.spec import KIND, TTSPipeline
 
@@ -61,7 +62,7 @@ def check(file: str, data: bytes) -> Checked:
     try:
         for document in read_documents(data):
             count += 1
-            found = list(_document_problems(document))
+            found = list(problems_of(document.value))
             marked = [Problem(file, document.mark(path), path, message) for path, message in found]
             problems += sorted(marked, key=lambda problem: (problem.mark.line, problem.mark.column))
             if not found:
@@ -111,26 +112,34 @@ def read_file(file: str) -> bytes:
         raise InvalidPipeline(f"{file}: {error.strerror}") from None
 
 
-def _document_problems(document: Document) -> Iterator[tuple[Path, str]]:
-    """What is wrong with each field; if nothing is, what is wrong between them."""
-    kind = document.value.get("kind") if isinstance(document.value, dict) else None
+def problems_of(value: Any) -> Iterator[tuple[Path, str]]:
+    """What is wrong with each field of a resource; if nothing is, what is wrong between them."""
+    kind = value.get("kind") if isinstance(value, dict) else None
     if kind is not None and kind != KIND:
         yield ("kind",), f"{_shown(kind)} is not accepted; expected {KIND}"
         return
-    found = list(_problems(document.value, TTSPipeline, ()))
+    found = list(_problems(value, TTSPipeline, ()))
     yield from found
     if not found:
-        for violation in violations(msgspec.convert(document.value, TTSPipeline)):
+        for violation in violations(msgspec.convert(value, TTSPipeline)):
             yield violation.path, violation.message
 
 
 def _problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[Path, str]]:
     bare = _without_metadata(annotation)
-    if isinstance(bare, type) and issubclass(bare, Struct):
+    inner = _optional(bare)
+    if inner is not None and value is not None:
+        yield from _problems(value, inner, path)
+    elif isinstance(bare, type) and issubclass(bare, Struct):
         yield from _struct_problems(value, bare, path)
     elif typing.get_origin(bare) is tuple and isinstance(value, list):
         item = typing.get_args(bare)[0]
         found = [problem for index, each in enumerate(value) for problem in _problems(each, item, (*path, index))]
+        yield from found or _value_problems(value, annotation, path)
+    elif typing.get_origin(bare) is dict and isinstance(value, dict):
+        key_type, value_type = typing.get_args(bare)
+        found = [problem for key in value for problem in _value_problems(key, key_type, (*path, key))]
+        found += [problem for key, each in value.items() for problem in _problems(each, value_type, (*path, key))]
         yield from found or _value_problems(value, annotation, path)
     else:
         yield from _value_problems(value, annotation, path)
@@ -162,6 +171,14 @@ def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[P
         msgspec.convert(value, annotation)
     except msgspec.ValidationError:
         yield path, f"{_shown(value)} is not accepted; expected {_accepted(annotation)}"
+
+
+def _optional(bare: Any) -> Any:
+    """What a field takes besides null; None if that is not one thing."""
+    if typing.get_origin(bare) not in (typing.Union, types.UnionType) or type(None) not in typing.get_args(bare):
+        return None
+    others = [each for each in typing.get_args(bare) if each is not type(None)]
+    return others[0] if len(others) == 1 else None
 
 
 def _without_metadata(annotation: Any) -> Any:
@@ -202,6 +219,8 @@ def _words(kind: inspect.Type) -> str:
             return " or ".join(_words(each) for each in types_ if not isinstance(each, inspect.NoneType))
         case inspect.VarTupleType(item_type=item):
             return f"a list of {_count(kind)}, each {_words(item)}"
+        case inspect.DictType():
+            return f"a mapping of {_count(kind)}"
         case inspect.StructType(cls=struct):
             return f"the fields {_field_names(struct)}"
     raise TypeError(f"the resource has no such type: {kind}")
@@ -223,11 +242,11 @@ def _field_names(struct: type[Struct]) -> str:
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     if kind.gt is not None:
         return f" above {kind.gt:g}, at most {kind.le}"
-    return f" from {kind.ge} to {kind.le}"
+    return f" from {kind.ge}" + (f" to {kind.le}" if kind.le is not None else "")
 
 
-def _count(kind: inspect.VarTupleType) -> str:
-    return f"{kind.min_length or 0} to {kind.max_length} items"
+def _count(kind: inspect.VarTupleType | inspect.DictType) -> str:
+    return f"{kind.min_length or 0} to {kind.max_length} items" if kind.max_length else "items by name"
 
 
 def _text(kind: inspect.StrType, description: str) -> str:

@@ -148,14 +148,14 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = TIMEOUT,
+        seconds: float = TIMEOUT,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """Any request: status, body and headers of the answer. Raises `ApiError` if there is none."""
         asked_at = time.monotonic()
-        answer = await self._send(method, path, query, body, headers or {}, timeout)
+        answer = await self._send(method, path, query, body, headers or {}, seconds)
         if answer[0] != 401 or not await self._renew_credentials(asked_at):
             return answer
-        return await self._send(method, path, query, body, headers or {}, timeout)
+        return await self._send(method, path, query, body, headers or {}, seconds)
 
     async def _send(
         self,
@@ -164,25 +164,25 @@ class Api:
         query: Mapping[str, str] | None,
         body: Any,
         headers: Mapping[str, str],
-        timeout: float,
+        seconds: float,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         used = self._client
         assert used is not None, "used within `async with`"
         status = 0
         try:
-            async with asyncio.timeout(timeout):
-                call = await used.param_serialize(  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(seconds):
+                call = await used.param_serialize(
                     method, path, header_params=dict(headers), body=body, auth_settings=["BearerToken"]
                 )
                 url = f"{call[1]}?{urlencode(query)}" if query else call[1]
                 answer = await used.rest_client.request(  # type: ignore[no-untyped-call]
-                    method, url, headers=call[2], body=call[3], _request_timeout=aiohttp.ClientTimeout(total=timeout)
+                    method, url, headers=call[2], body=call[3], _request_timeout=aiohttp.ClientTimeout(total=seconds)
                 )
                 data: bytes = await answer.read()
             status = answer.status
             return status, data, answer.headers
         except TimeoutError:
-            raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {timeout:g} s") from None
+            raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             why = str(error) or type(error).__name__
             raise ApiError(0, "Unreachable", f"the API server cannot be reached ({method} {path}): {why}") from None
@@ -222,9 +222,11 @@ async def load_configuration() -> client.Configuration:
     """
     loaded = client.Configuration()
     if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
-        config.load_incluster_config(loaded)
+        config.load_incluster_config(loaded)  # type: ignore[no-untyped-call]
     else:
-        await config.load_kube_config(client_configuration=loaded, persist_config=False)
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            client_configuration=loaded, persist_config=False
+        )
     return loaded
 
 

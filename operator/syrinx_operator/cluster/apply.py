@@ -63,9 +63,7 @@ class Executor:
                     problems.append(_refusal(key, error))
         return Applied(objects=objects, problems=problems, failure=failure)
 
-    async def prune(
-        self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]
-    ) -> Applied:
+    async def prune(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
         """Deletes what is the pipeline's and not in its plan any more. Raises `LeaseLost`."""
         planned = {key_of(manifest) for manifest in manifests}
         objects, problems, failure = dict(live), [], None
@@ -129,7 +127,7 @@ def _obstacle(owner: Owner, live: Manifest | None) -> Problem | None:
 def _foreign(owner: Owner, name: str, live: Manifest) -> str:
     for reference in live["metadata"].get("ownerReferences") or ():
         if (reference.get("kind"), reference.get("name")) == ("TTSPipeline", owner.name):
-            return f"{name} belongs to a former pipeline of this name; it is made anew as soon as that one is cleared away."
+            return f"{name} belongs to a former pipeline of this name; it is made anew as soon as it is cleared away."
     return (
         f"{name} exists and does not belong to this pipeline; it is left alone. "
         "Delete or rename it, or give the pipeline another name."
@@ -151,4 +149,3 @@ def _version(manifest: Manifest) -> Any:
 
 def _worse(before: ApiError | None, error: ApiError) -> ApiError:
     return error if before is None or error.unavailable else before
-

@@ -42,8 +42,8 @@ def _holds(desired: Any, live: Any, field: str, keyed: frozenset[str]) -> bool:
     if isinstance(desired, list):
         return isinstance(live, list) and _list_holds(desired, live, field, keyed)
     if field == "sizeLimit":
-        return _quantity(desired) == _quantity(live)
-    return type(desired) is type(live) and desired == live
+        return bool(_quantity(desired) == _quantity(live))
+    return type(desired) is type(live) and bool(desired == live)
 
 
 def _map_holds(desired: Manifest, live: Manifest, field: str, keyed: frozenset[str]) -> bool:

@@ -165,4 +165,3 @@ class Leases:
                 await self._api.replace(LEASE, owner.namespace, live | {"spec": live["spec"] | {"holderIdentity": ""}})
         except ApiError as error:
             log.info("%s/%s: its Lease is left to expire: %s", owner.namespace, owner.name, error)
-

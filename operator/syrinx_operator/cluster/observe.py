@@ -32,8 +32,8 @@ class Observer:
         served = await self._optional_kinds()
         selector = f"{names.PIPELINE_LABEL}={owner.name}"
         kinds = (*WATCHED, *sorted(served, key=lambda kind: kind.kind))
-        *lists, pods, autoscalers, password = await asyncio.gather(
-            *(self._api.list_objects(kind, owner.namespace, selector) for kind in kinds),
+        lists, pods, autoscalers, password = await asyncio.gather(
+            asyncio.gather(*(self._api.list_objects(kind, owner.namespace, selector) for kind in kinds)),
             self._api.list_objects(POD, owner.namespace, selector),
             self._api.list_objects(AUTOSCALER, owner.namespace),
             self._password_uid(owner),

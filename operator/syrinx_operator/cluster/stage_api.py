@@ -136,7 +136,7 @@ class StageApi:
     ) -> tuple[int, bytes]:
         proxy = f"{POD.path(namespace)}/{replica.name}:{ADMIN_PORT}/proxy/{path}"
         headers = {"Content-Type": "application/json"}
-        status, answer, _ = await self._api.request(method, proxy, body=body, headers=headers, timeout=TIMEOUT)
+        status, answer, _ = await self._api.request(method, proxy, body=body, headers=headers, seconds=TIMEOUT)
         return status, answer
 
 
