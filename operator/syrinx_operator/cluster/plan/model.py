@@ -6,7 +6,7 @@ import posixpath
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.environment import secret_value
-from syrinx_operator.cluster.plan.objects import claim_spec, given, manifest
+from syrinx_operator.cluster.plan.objects import claim_spec, given, manifest, present
 from syrinx_operator.cluster.state import Component, Manifest, Owner
 from syrinx_operator.spec import HuggingFace, ModelSpec
 
@@ -42,7 +42,7 @@ def volume(pipeline: str, model: ModelSpec) -> Manifest | None:
 
 def mount(*, read_only: bool) -> Manifest:
     """The mount of the above."""
-    return {"name": MODELS_VOLUME, "mountPath": names.MODELS_DIRECTORY, "readOnly": read_only}
+    return {"name": MODELS_VOLUME, "mountPath": names.MODELS_DIRECTORY, **present(readOnly=read_only or None)}
 
 
 def fetch_command(hub: HuggingFace, stage: Component) -> list[str]:
@@ -82,5 +82,5 @@ def inputs(model: ModelSpec, stage: Component) -> Manifest:
 
 
 def _claim(name: str, *, read_only: bool) -> Manifest:
-    source = {"claimName": name, **({"readOnly": True} if read_only else {})}
+    source = {"claimName": name, **present(readOnly=read_only or None)}
     return {"name": MODELS_VOLUME, "persistentVolumeClaim": source}

@@ -52,7 +52,7 @@ def digest(value: Any) -> str:
 
 
 def present(**fields: Any) -> Manifest:
-    """The fields that are not None, empty text, list or dict."""
+    """The fields that are not None, empty text, list or dict: Kubernetes drops those too."""
     return {name: value for name, value in fields.items() if value is not None and value not in ("", [], {})}
 
 

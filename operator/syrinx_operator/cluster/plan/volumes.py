@@ -55,8 +55,7 @@ def extra_mounts(extra: Sequence[ExtraVolume]) -> list[Manifest]:
         {
             "name": volume.name,
             "mountPath": volume.mount_path,
-            "readOnly": volume.read_only,
-            **present(subPath=volume.sub_path),
+            **present(readOnly=volume.read_only or None, subPath=volume.sub_path),
         }
         for volume in extra
     ]
@@ -67,8 +66,7 @@ _TMP_MOUNT: Manifest = {"name": _TMP, "mountPath": "/tmp"}
 
 def _source(volume: ExtraVolume) -> Manifest:
     if volume.claim is not None:
-        read_only = {"readOnly": True} if volume.read_only else {}
-        return {"persistentVolumeClaim": {"claimName": volume.claim, **read_only}}
+        return {"persistentVolumeClaim": {"claimName": volume.claim, **present(readOnly=volume.read_only or None)}}
     if volume.secret is not None:
         return {"secret": {"secretName": volume.secret}}
     if volume.config_map is not None:

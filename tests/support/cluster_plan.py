@@ -1,0 +1,77 @@
+"""Pipelines to plan, and a cluster in which a plan has been applied."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from syrinx_operator.cluster.plan import plan
+from syrinx_operator.cluster.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
+from syrinx_operator.rules import cluster_violations, violations
+from syrinx_operator.spec import TTSPipeline
+
+GOLDEN = Path(__file__).parents[1] / "unit" / "golden"
+DOCUMENTS = sorted(path.name.removesuffix(".pipeline.yaml") for path in GOLDEN.glob("*.pipeline.yaml"))
+CONFIG = OperatorConfig(
+    stages_image="syrinx/stages:1.0.0", redis_image="redis:7.2-alpine", operator_namespace="syrinx-system"
+)
+EMPTY = Observed(objects={}, password_uid="password-uid", served_kinds=frozenset({"PodMonitor"}))
+"""A cluster with nothing of the pipeline but the password that the shell has made."""
+
+
+def document(name):
+    """A resource as its user wrote it, each part an object of its own."""
+    return json.loads(json.dumps(yaml.safe_load((GOLDEN / f"{name}.pipeline.yaml").read_text())))
+
+
+def parsed(resource):
+    """A resource, which must be a valid one."""
+    pipeline = msgspec.convert(resource, TTSPipeline)
+    assert [*violations(pipeline), *cluster_violations(pipeline)] == []
+    return pipeline
+
+
+def pipeline(spec=None, name="demo"):
+    """A pipeline with this spec."""
+    metadata = {"name": name}
+    return parsed(
+        {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": metadata, "spec": spec or {}}
+    )
+
+
+def owner_of(pipeline):
+    return Owner(name=pipeline.name, namespace="speech", uid=f"uid-of-{pipeline.name}", generation=1)
+
+
+def planned(pipeline, observed=EMPTY, config=CONFIG):
+    return plan(pipeline, owner_of(pipeline), observed, config)
+
+
+def key(manifest):
+    return ObjectKey(manifest["kind"], manifest["metadata"]["name"])
+
+
+def objects(plan):
+    """What a plan wants, by key."""
+    return {key(manifest): manifest for manifest in plan.manifests}
+
+
+def after(plan, observed=EMPTY, **changes):
+    """The cluster once a plan has been applied."""
+    return msgspec.structs.replace(observed, **{"objects": {**observed.objects, **objects(plan)}, **changes})
+
+
+def pod_template(plan, pipeline, component):
+    """The pod template of a component's workload."""
+    kind = "Deployment" if component is Component.GATEWAY else "StatefulSet"
+    return objects(plan)[ObjectKey(kind, f"{pipeline.name}-{component}")]["spec"]["template"]
+
+
+def templates(plan, pipeline):
+    """All of them, by component."""
+    return {component: pod_template(plan, pipeline, component) for component in plan.templates}
+
+
+def replica(component, number, template, **fields):
+    return Replica(name=f"demo-{component}-{number}", component=component, template=template, **fields)

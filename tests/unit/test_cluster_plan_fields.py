@@ -1,0 +1,160 @@
+"""Every field of the resource does what it says: it reaches a manifest, and the pods it is about, and no others."""
+
+import re
+from copy import deepcopy
+from functools import cache
+
+import msgspec
+import pytest
+
+from support.cluster_plan import DOCUMENTS, document, planned, templates
+from syrinx_operator.cluster.state import Component
+from syrinx_operator.rules import violations
+from syrinx_operator.spec import PipelineSpec, TTSPipeline
+
+REDIS, GATEWAY, TALKER, CODEC = Component.REDIS, Component.GATEWAY, Component.TALKER, Component.CODEC
+STAGES = {GATEWAY, TALKER, CODEC}
+NOBODY = set()
+
+ELSEWHERE = r"spec\.(slo|tuning)\b|spec\.connector\.passwordEnv$"
+"""Fields for whoever measures and tunes, or for `syrinx up` only."""
+
+RESTARTED = [
+    (r"spec\.image$", STAGES),
+    (r"spec\.imagePull", STAGES | {REDIS}),
+    (r"spec\.model\.name$", {GATEWAY}),
+    (r"spec\.model\.cache\.storage\.", NOBODY),
+    (r"spec\.model\.", STAGES),
+    (r"spec\.(gateway|talker|codec)\.replicas$", NOBODY),
+    (r"spec\.gateway\.(maxQueue|maxQueueSeconds|service\..*)$", NOBODY),
+    (r"spec\.talker\.(maxNumSeqs|leadLimitSeconds)$", NOBODY),
+    (r"spec\.codec\.(maxNumSeqs|chunkRamp.*|capturePairs.*)$", NOBODY),
+    (r"spec\.gateway\.", {GATEWAY}),
+    (r"spec\.talker\.", {TALKER}),
+    (r"spec\.codec\.", {CODEC}),
+    (r"spec\.connector\.storage\.", NOBODY),
+    (r"spec\.connector\.(image|resources\..*)$", {REDIS}),
+    (r"spec\.connector\.", STAGES),
+    (r"spec\.monitoring\.scrapeAnnotations$", STAGES),
+    (r"spec\.monitoring\.", NOBODY),
+]
+"""Whose pods are made anew when a field changes; the first line that fits counts."""
+
+
+CHOICES = [
+    *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer"),
+    *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
+]
+
+
+def leaves(value, path=()):
+    """Every scalar of a resource, with the keys that lead to it."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, (*path, key))
+    else:
+        yield path, value
+
+
+def others(value):
+    """Other values of the same kind; which of them a field takes, its schema says."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value + 1, value - 1, value + 200]
+    return [value + "x", "1" + value, value + "1", *(choice for choice in CHOICES if choice != value)]
+
+
+def edited(resource, path):
+    """The resource with another value there; None if nothing else would be valid."""
+    for other in others(at(resource, path)):
+        copy = deepcopy(resource)
+        at(copy, path[:-1])[path[-1]] = other
+        try:
+            pipeline = msgspec.convert(copy, TTSPipeline)
+        except msgspec.ValidationError:
+            continue
+        if not violations(pipeline):
+            return pipeline
+    return None
+
+
+def at(resource, path):
+    for key in path:
+        resource = resource[key]
+    return resource
+
+
+def dotted(path):
+    return ".".join(map(str, path))
+
+
+@cache
+def planned_document(name):
+    pipeline = msgspec.convert(document(name), TTSPipeline)
+    return pipeline, planned(pipeline)
+
+
+@cache
+def edits():
+    """Every edit of one value of a document that leaves it valid."""
+    return [
+        (name, path, pipeline)
+        for name in DOCUMENTS
+        for path, _ in leaves(document(name).get("spec", {}), ("spec",))
+        if (pipeline := edited(document(name), path)) is not None
+    ]
+
+
+@pytest.mark.parametrize(("name", "path", "changed"), [pytest.param(*e, id=f"{e[0]}-{dotted(e[1])}") for e in edits()])
+def test_an_edit_reaches_the_plan_and_restarts_whom_it_must(name, path, changed):
+    pipeline, before = planned_document(name)
+    after = planned(changed)
+    if re.match(ELSEWHERE, dotted(path)):
+        assert after.manifests == before.manifests
+        return
+    # Not in the record, which follows from everything, but where Kubernetes acts on it.
+    assert after.manifests[1:] != before.manifests[1:]
+    old, new = templates(before, pipeline), templates(after, changed)
+    assert {component for component in old if old[component] != new[component]} == expected(path)
+
+
+def expected(path):
+    return next(components for pattern, components in RESTARTED if re.match(pattern, dotted(path)))
+
+
+def test_the_above_edits_every_field_of_the_resource():
+    reached = set()
+    for _, path, _ in edits():
+        named = [key for key in path if isinstance(key, str)]
+        reached |= {dotted(named[:length]) for length in range(1, len(named) + 1)}
+    left = [path for path in fields(PipelineSpec, ("spec",)) if path not in reached and not re.match(ELSEWHERE, path)]
+    without_choice = ["spec.model.bundled", "spec.talker.engine", "spec.codec.engine", "spec.connector.managed"]
+    assert left == without_choice, "give it a value in one of the documents in tests/unit/golden"
+
+
+def fields(struct, path):
+    """The path of every field of the schema."""
+    for field in msgspec.structs.fields(struct):
+        here = (*path, field.encode_name)
+        yield dotted(here)
+        for nested in structs_in(field.type):
+            yield from fields(nested, here)
+
+
+def structs_in(annotation):
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return [annotation]
+    return [struct for part in getattr(annotation, "__args__", ()) for struct in structs_in(part)]
+
+
+def test_no_edit_makes_stages_of_two_generations():
+    for _, _, changed in edits():
+        plan = planned(changed)
+        configs = [
+            msgspec.json.decode(template["metadata"]["annotations"]["syrinx.dev/config"])
+            for component, template in templates(plan, changed).items()
+            if component is not REDIS
+        ]
+        assert [config["generation"] for config in configs] == [plan.generation] * 3
+        assert [config["pipeline"] for config in configs] == [changed.name] * 3

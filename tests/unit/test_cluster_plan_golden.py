@@ -1,0 +1,158 @@
+"""Whole plans, beside the resources they are made from, and checked against the schemas of Kubernetes.
+
+After a change that is meant, write them anew and read the difference:
+
+    GOLDEN=write python -m pytest tests/unit/test_cluster_plan_golden.py && git diff tests/unit/golden
+"""
+
+import json
+import os
+import re
+from functools import cache
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from support.cluster_plan import DOCUMENTS, EMPTY, GOLDEN, after, document, key, objects, owner_of, parsed, planned
+from syrinx_operator.cluster.plan import password_secret
+from syrinx_operator.cluster.state import Component, ObjectKey
+
+KUBERNETES = ("1.27", "1.33", "1.37")
+WORKLOADS = ("Deployment", "StatefulSet")
+NARRATOR_TALKERS = ObjectKey("StatefulSet", "narrator-talker")
+
+
+def observed_of(name):
+    """The cluster in which a document is planned: an empty one, but for the pipeline that is autoscaled already."""
+    if name != "autoscaled-gpu":
+        return EMPTY
+    first = planned(pipeline_of(name))
+    talkers = objects(first)[NARRATOR_TALKERS]
+    scaled = {"manager": "kube-controller-manager", "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    talkers["metadata"] |= {"managedFields": [scaled], "resourceVersion": "77"}
+    talkers["spec"]["replicas"] = 5
+    return after(first, autoscaled=frozenset({NARRATOR_TALKERS}))
+
+
+@cache
+def pipeline_of(name):
+    return parsed(document(name))
+
+
+@cache
+def plan_of(name):
+    return planned(pipeline_of(name), observed_of(name))
+
+
+def readable(manifest):
+    """The manifest with its release record spelt out, but for the templates, which the workloads show."""
+    manifest = json.loads(json.dumps(manifest))  # No two parts of it are one object: YAML would show that.
+    text = manifest.get("data", {}).get("release.json")
+    if text is None:
+        return manifest
+    record = json.loads(text)
+    for template in record["templates"].values():
+        template["template"] = "..."
+    return {**manifest, "data": {"release.json": record}}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_golden(name):
+    text = yaml.safe_dump_all([readable(m) for m in plan_of(name).manifests], sort_keys=False, width=120)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_object_is_what_kubernetes_takes(name, version):
+    secret = password_secret(owner_of(pipeline_of(name)), "a password")
+    for manifest in (*plan_of(name).manifests, secret):
+        if manifest["kind"] != "PodMonitor":
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_schemas_would_notice():
+    for manifest in plan_of("default").manifests:
+        if manifest["kind"] in WORKLOADS:
+            manifest = json.loads(json.dumps(manifest))
+            manifest["spec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"
+            with pytest.raises(kubernetes_validate.ValidationError):
+                kubernetes_validate.validate(manifest, KUBERNETES[0], strict=True)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_names_and_labels_fit_into_kubernetes(name):
+    plan = plan_of(name)
+    pipeline = pipeline_of(name)
+    label = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+    for manifest in plan.manifests:
+        assert label.fullmatch(manifest["metadata"]["name"])
+        for value in manifest["metadata"]["labels"].values():
+            assert re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}", value)
+        if manifest["kind"] == "StatefulSet":
+            assert label.fullmatch(f"{manifest['metadata']['name']}-{'x' * 10}"), "controller-revision-hash"
+            assert label.fullmatch(f"{manifest['metadata']['name']}-63"), "a pod's name, a label too"
+    assert len({key(manifest) for manifest in plan.manifests}) == len(plan.manifests)
+    assert all(manifest["metadata"]["name"].startswith(pipeline.name) for manifest in plan.manifests)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_pod_is_restricted_and_has_no_token(name):
+    for manifest in plan_of(name).manifests:
+        if manifest["kind"] not in WORKLOADS:
+            continue
+        pod = manifest["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False and pod["enableServiceLinks"] is False
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted <= {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_is_needed_first_is_applied_first(name):
+    kinds = [(m["kind"], m["metadata"]["labels"]["syrinx.dev/component"]) for m in plan_of(name).manifests]
+    assert kinds[0] == ("ConfigMap", "release")
+    assert [kind for kind, _ in kinds[1:4]] == ["ConfigMap"] * 3
+    workloads = [component for kind, component in kinds if kind in WORKLOADS]
+    assert workloads == [c for c in ("redis", "talker", "codec", "gateway") if c in plan_of(name).templates]
+    assert [kind for kind, _ in kinds[-len(workloads) :]] == ["StatefulSet"] * (len(workloads) - 1) + ["Deployment"]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_everything_goes_with_the_pipeline(name):
+    owner = owner_of(pipeline_of(name))
+    for manifest in (*plan_of(name).manifests, password_secret(owner, "a password")):
+        (reference,) = manifest["metadata"]["ownerReferences"]
+        assert (reference["kind"], reference["name"], reference["uid"]) == ("TTSPipeline", owner.name, owner.uid)
+        assert manifest["metadata"]["namespace"] == owner.namespace
+        assert manifest["metadata"]["labels"]["syrinx.dev/pipeline"] == owner.name
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_services_disruption_budgets_and_policies_find_the_pods_and_ports_they_mean(name):
+    plan, found = plan_of(name), objects(plan_of(name))
+    for manifest in plan.manifests:
+        if manifest["kind"] not in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
+            continue
+        spec, component = manifest["spec"], Component(manifest["metadata"]["labels"]["syrinx.dev/component"])
+        kind = "Deployment" if component is Component.GATEWAY else "StatefulSet"
+        template = found[ObjectKey(kind, manifest["metadata"]["name"])]["spec"]["template"]
+        selector = spec.get("podSelector", spec.get("selector"))
+        selector = selector.get("matchLabels", selector)
+        assert selector.items() <= template["metadata"]["labels"].items()
+        ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
+        if manifest["kind"] == "Service":
+            assert {port["targetPort"] for port in spec["ports"]} <= set(ports)
+        if manifest["kind"] == "NetworkPolicy":
+            assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == set(ports.values())
