@@ -1,0 +1,171 @@
+"""Who owns which field, and server-side apply: a merge that takes away what its manager no longer asks for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from support.kube import fields, schemas
+from support.kube.errors import ApiError
+from support.kube.fields import Fields
+from support.kube.schemas import Node
+
+Object = dict[str, Any]
+
+
+def copy(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@dataclass(frozen=True)
+class Manager:
+    """An entry of managedFields without its fields and time."""
+
+    name: str
+    operation: str
+    api_version: str
+    subresource: str = ""
+
+
+Managers = dict[Manager, tuple[Fields, str]]
+"""What each owns, and since when."""
+
+
+def read_managers(obj: Object) -> Managers:
+    return {
+        Manager(entry.get("manager", ""), entry["operation"], entry["apiVersion"], entry.get("subresource", "")): (
+            fields.decode(entry.get("fieldsV1", {})),
+            entry["time"],
+        )
+        for entry in obj.get("metadata", {}).get("managedFields") or []
+        if "operation" in entry
+    }
+
+
+def write_managers(obj: Object, managers: Managers) -> None:
+    entries = [
+        {
+            "manager": manager.name,
+            "operation": manager.operation,
+            "apiVersion": manager.api_version,
+            "time": since,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": fields.encode(owned),
+        }
+        | ({"subresource": manager.subresource} if manager.subresource else {})
+        for manager, (owned, since) in managers.items()
+        if owned
+    ]
+    obj["metadata"].pop("managedFields", None)
+    if entries:
+        obj["metadata"]["managedFields"] = entries
+
+
+def track_update(node: Node, manager: Manager, old: Object | None, new: Object, managers: Managers) -> Managers:
+    """Ownership after a create, put or patch: the writer owns what it changed, and nobody what is gone."""
+    changed, removed = fields.compare(node, old or {}, new)
+    if not changed and not removed:
+        return managers
+    after: Managers = {}
+    for other, (owned, since) in managers.items():
+        after[other] = (owned - removed - (changed if other != manager else frozenset()), since)
+    owned, _ = after.get(manager, (frozenset(), ""))
+    if changed:
+        after[manager] = (owned | changed, now())
+    return after
+
+
+def apply(
+    node: Node,
+    manager: Manager,
+    live: Object | None,
+    config: Object,
+    managers: Managers,
+    *,
+    force: bool,
+    drop: set[str],
+) -> tuple[Object, Managers]:
+    """The object after an apply, before defaults, and who owns what then. Raises `ApiError` on a conflict.
+
+    `drop` are the top-level fields that this endpoint ignores.
+    """
+    config = {key: value for key, value in config.items() if key not in drop}
+    asked = fields.owned(node, config)
+    merged = copy(merge(node, live or {}, config))
+    last, since = managers.get(manager, (frozenset(), now()))
+    others = {other: owned for other, (owned, _) in managers.items() if other != manager}
+    _prune(node, merged, last - asked, others)
+    changed, removed = fields.compare(node, live or {}, merged)
+    conflicts = {other: owned & changed for other, owned in others.items() if owned & changed}
+    if conflicts and not force:
+        raise _conflict(conflicts)
+    after = {
+        other: (owned - conflicts.get(other, frozenset()) - removed, managers[other][1])
+        for other, owned in others.items()
+    }
+    after[manager] = (asked, since if asked == last else now())
+    return merged, after
+
+
+def merge(node: Node, live: Any, config: Any) -> Any:
+    """What is asked over what is there; lists with keys item by item."""
+    shape = schemas.shape(node, config)
+    if shape == "map" and isinstance(live, dict):
+        merged = dict(live)
+        for key, value in config.items():
+            merged[key] = merge(schemas.child(node, key), live[key], value) if key in live else value
+        return merged
+    if shape == "set" and isinstance(live, list):
+        return _interleave({fields.member(v): v for v in live}, {fields.member(v): v for v in config})
+    if shape == "listmap" and isinstance(live, list):
+        before, after = fields.by_key(node, live), fields.by_key(node, config)
+        inner = schemas.items(node)
+        both = {key: merge(inner, before[key], item) if key in before else item for key, item in after.items()}
+        return _interleave(before, both)
+    return config
+
+
+def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
+    """Asked items in the order asked; those only there stay before what they stood before."""
+    result: list[Any] = []
+    waiting = list(after)
+    for key, item in before.items():
+        if key not in after:
+            result.append(item)
+        elif key in waiting:
+            upto = waiting.index(key) + 1
+            result += [after[asked] for asked in waiting[:upto]]
+            waiting = waiting[upto:]
+    return result + [after[key] for key in waiting]
+
+
+def _prune(node: Node, merged: Object, gone: Fields, others: dict[Manager, Fields]) -> None:
+    """Removes what the manager no longer asks for and nobody else owns."""
+    held = frozenset().union(*others.values()) if others else frozenset()
+    parents = {path[:depth] for path in held for depth in range(1, len(path))}
+    removable = sorted(path for path in gone if path not in held and path not in parents)
+    for path in removable:
+        fields.remove(node, merged, path)
+
+
+def _conflict(conflicts: dict[Manager, Fields]) -> ApiError:
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f'conflict with "{manager.name}"'
+            + ("" if manager.operation == "Apply" else " using " + manager.api_version),
+            "field": fields.dotted(path),
+        }
+        for manager, paths in conflicts.items()
+        for path in sorted(paths)
+    ]
+    said = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
+    plural = "" if len(causes) == 1 else "s"
+    return ApiError(409, "Conflict", f"Apply failed with {len(causes)} conflict{plural}: {said}", {"causes": causes})

@@ -1,0 +1,216 @@
+"""`KubeCluster`: a Kubernetes cluster within the test's process, for clients that speak to it over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import kmock
+import yaml
+
+from support.kube import select
+from support.kube.api import APPLY, MERGE, Api, Write
+from support.kube.apply import copy
+from support.kube.controllers import Controller, Deployments, Manager, ReplicaSets, Services
+from support.kube.errors import ApiError
+from support.kube.faults import Faults
+from support.kube.garbage import Claims, GarbageCollector, Namespaces
+from support.kube.idle import IdleKubelet
+from support.kube.kinds import POD_MONITOR_CRD, Kinds
+from support.kube.networks import Addresses
+from support.kube.pods import Scheduler
+from support.kube.rights import Rights
+from support.kube.server import Request, Server
+from support.kube.stateful import StatefulSets
+from support.kube.store import Object, Store
+from support.kube.watch import Watches
+
+NAMESPACE = "default"
+
+
+class KubeCluster:
+    """`async with KubeCluster() as cluster:` has one that serves at `cluster.url`.
+
+    `pods` is `idle` (no processes: see `IdleKubelet`) or `real` (local processes: see `RealKubelet`). Methods that
+    take a kind take any of its names; `namespace` is `default` unless told otherwise. What is done by these methods
+    is done as `kubectl`, without HTTP, and is not subject to faults and rights.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Literal["idle", "real"] = "idle",
+        rights: Rights | None = None,
+        crd: Object | Path | None = None,
+        pod_monitors: bool = False,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        self.store = Store()
+        self.addresses = Addresses()
+        self.api = Api(Kinds(without), self.store, self.addresses)
+        self.watches = Watches(self.store)
+        self.faults = Faults()
+        self.rights = rights
+        self.server = Server(self.api, self.watches, self.faults, rights)
+        self.scheduler = Scheduler(self.api)
+        self.kubelet = self._kubelet(pods)
+        self.controllers: list[Controller] = [
+            Namespaces(self.api),
+            Deployments(self.api),
+            ReplicaSets(self.api),
+            StatefulSets(self.api),
+            Claims(self.api),
+            Services(self.api),
+            self.scheduler,
+            self.kubelet,
+            GarbageCollector(self.api),
+        ]
+        self.manager = Manager(self.api, self.controllers)
+        self._cleanup = contextlib.AsyncExitStack()
+        self._crds = [yaml.safe_load(crd.read_text()) if isinstance(crd, Path) else crd] if crd else []
+        self._crds += [POD_MONITOR_CRD] if pod_monitors else []
+
+    def _kubelet(self, pods: str) -> Any:
+        return IdleKubelet(self.api, self.addresses)
+
+    async def __aenter__(self) -> Self:
+        for name in (NAMESPACE, "kube-system"):
+            self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for crd in self._crds:
+            self.apply(crd)
+        handler = await self._cleanup.enter_async_context(self.server)
+        served = await self._cleanup.enter_async_context(kmock.Server(handler))
+        self.url = str(served.url).rstrip("/")
+        self._cleanup.push_async_callback(self._stop)
+        self._running = asyncio.create_task(self.manager.run(), name="the cluster's controllers")
+        self.manager.wake()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._cleanup.aclose()
+
+    async def _stop(self) -> None:
+        failed = self._running.done()
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        self.faults.clear()
+        self.watches.drop()
+        await self.kubelet.admins.close()
+        if self.server.proxied is not None:
+            await self.server.proxied.close()
+        if failed:
+            self._running.result()
+
+    @property
+    def requests(self) -> list[Request]:
+        """What came over HTTP so far."""
+        return self.server.seen
+
+    @property
+    def writes(self) -> list[Request]:
+        """Those of them that were to change something."""
+        return [request for request in self.requests if request.method in ("POST", "PUT", "PATCH", "DELETE")]
+
+    def kubeconfig(self, path: Path, namespace: str = NAMESPACE) -> Path:
+        """Writes a client configuration."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": self.url}}],
+            "users": [{"name": "operator", "user": {"token": "operator"}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "operator", "namespace": namespace}}],
+            "current-context": "test",
+        }
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def apply(self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE) -> Object:
+        """Server-side, by force."""
+        kind = self.api.kinds.of(obj)
+        where = obj["metadata"].get("namespace", namespace) if kind.namespaced else None
+        write = Write(manager, validation="Strict", force=True)
+        applied, _ = self.api.patch(kind, where, obj["metadata"]["name"], obj, APPLY, write)
+        return copy(applied)
+
+    def create(self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE) -> Object:
+        kind = self.api.kinds.of(obj)
+        where = obj["metadata"].get("namespace", namespace) if kind.namespaced else None
+        return copy(self.api.create(kind, where, obj, Write(manager, validation="Strict")))
+
+    def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Object:
+        """Raises `ApiError` 404."""
+        return copy(self.api.get(self.api.kinds.named(kind), namespace, name))
+
+    def find(self, kind: str, name: str, namespace: str = NAMESPACE) -> Object | None:
+        """None if there is none."""
+        return copy(self.store.get(self.api.kinds.named(kind), namespace, name))
+
+    def list(self, kind: str, labels: str = "", namespace: str | None = NAMESPACE) -> list[Object]:
+        """By name; of all namespaces with None."""
+        found = self.api.kinds.named(kind)
+        test = select.by_query(labels)
+        return [copy(obj) for obj in self.store.all(found, namespace if found.namespaced else None) if test(obj)]
+
+    def patch(
+        self,
+        kind: str,
+        name: str,
+        patch: Object,
+        *,
+        manager: str = "kubectl",
+        subresource: str = "",
+        namespace: str = NAMESPACE,
+    ) -> Object:
+        """Merges (RFC 7386)."""
+        write = Write(manager, validation="Strict")
+        changed, _ = self.api.patch(self.api.kinds.named(kind), namespace, name, patch, MERGE, write, subresource)
+        return copy(changed)
+
+    def scale(
+        self, kind: str, name: str, replicas: int, *, manager: str = "autoscaler", namespace: str = NAMESPACE
+    ) -> None:
+        """By the scale subresource, as an autoscaler."""
+        found = self.api.kinds.named(kind)
+        old = self.api.get(found, namespace, name)
+        self.api.set_scale(found, old, {"spec": {"replicas": replicas}}, Write(manager))
+
+    def delete(self, kind: str, name: str, namespace: str = NAMESPACE, **options: Any) -> None:
+        self.api.delete(self.api.kinds.named(kind), namespace, name, options)
+
+    async def wait(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Until `holds()` is true, and returns what it returned; what is not there is false. Fails by saying `what`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._running.done():
+                self._running.result()
+            with contextlib.suppress(LookupError, ApiError):
+                if found := holds():
+                    return found
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:g} s: {what}\n{self.describe()}")
+            await asyncio.sleep(0.01)
+
+    def describe(self) -> str:
+        """What there is, in a few lines."""
+        lines = []
+        for obj in self.store.everything():
+            kind, meta = self.api.kinds.of(obj), obj["metadata"]
+            if kind.kind in ("Pod", "StatefulSet", "Deployment") or kind.crd is not None:
+                lines.append(f"{kind.kind} {meta['name']}: {_brief(obj.get('status', {}))}")
+        return "\n".join(lines)
+
+
+def _brief(status: Object) -> str:
+    conditions = [
+        f"{found['type']}={found['status']} {found.get('reason', '')} {found.get('message', '')}".strip()
+        for found in status.get("conditions", ())
+    ]
+    counts = {key: value for key, value in status.items() if isinstance(value, int | str)}
+    return f"{counts} {'; '.join(conditions)}"

@@ -1,0 +1,66 @@
+"""How objects go: grace, finalizers, and who is asked to wait."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from support.kube.apply import copy, now
+from support.kube.errors import conflict
+from support.kube.kinds import Kind
+from support.kube.store import Object, Store
+
+
+class Deletion:
+    """`delete` as the API server does it; the garbage collector does the rest."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def delete(self, kind: Kind, old: Object, options: dict[str, Any]) -> Object:
+        for name, wanted in options.get("preconditions", {}).items():
+            if wanted and old["metadata"].get(name) != wanted:
+                raise conflict(kind.resource, old["metadata"]["name"], f"the {name} in the precondition does not match")
+        if options.get("dryRun"):
+            return old
+        new = copy(old)
+        meta = new["metadata"]
+        finalizers = list(meta.get("finalizers", []))
+        policy = options.get("propagationPolicy")
+        for wish, finalizer in (("Orphan", "orphan"), ("Foreground", "foregroundDeletion")):
+            if policy == wish and finalizer not in finalizers:
+                finalizers.append(finalizer)
+        if kind.kind == "Namespace":
+            new["status"] = {"phase": "Terminating"}
+        if finalizers:
+            meta["finalizers"] = finalizers
+        grace = _grace(kind, old, options)
+        sooner = "deletionTimestamp" not in meta or grace < meta.get("deletionGracePeriodSeconds", 0)
+        if not sooner and (grace or not self.may_go(new)):
+            return self._store.put(kind, new) if new != old else old
+        meta["deletionTimestamp"] = _at(grace) if grace else now()
+        meta["deletionGracePeriodSeconds"] = grace
+        if self.may_go(new):
+            return self._store.remove(kind, old)
+        if kind.generation and "generation" in meta and "deletionTimestamp" not in old["metadata"]:
+            meta["generation"] += 1
+        return self._store.put(kind, new)
+
+    @staticmethod
+    def may_go(obj: Object) -> bool:
+        """Whether an object that is to be deleted has nothing left to wait for."""
+        meta = obj["metadata"]
+        waits = meta.get("finalizers") or (obj["kind"] == "Namespace" and obj["spec"].get("finalizers"))
+        return not waits and not meta.get("deletionGracePeriodSeconds")
+
+
+def _grace(kind: Kind, obj: Object, options: dict[str, Any]) -> int:
+    """Seconds that a pod is given; everything else goes at once."""
+    if kind.kind != "Pod" or not obj["spec"].get("nodeName") or obj["status"].get("phase") in ("Succeeded", "Failed"):
+        return 0
+    asked = options.get("gracePeriodSeconds")
+    return int(obj["spec"]["terminationGracePeriodSeconds"] if asked is None else asked)
+
+
+def _at(seconds_from_now: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds_from_now))

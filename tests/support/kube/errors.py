@@ -1,0 +1,79 @@
+"""What an API server answers when it does not do what it was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """A `Status` with its HTTP code."""
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        details: dict[str, Any] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.details = details or {}
+        self.retry_after = retry_after
+
+    def status(self) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": str(self),
+            "code": self.code,
+        }
+        if self.reason:
+            body["reason"] = self.reason
+        details = dict(self.details)
+        if self.retry_after is not None:
+            details["retryAfterSeconds"] = max(1, round(self.retry_after))
+        if details:
+            body["details"] = details
+        return body
+
+
+def bad_request(message: str) -> ApiError:
+    return ApiError(400, "BadRequest", message)
+
+
+def forbidden(message: str) -> ApiError:
+    return ApiError(403, "Forbidden", message)
+
+
+def not_found(what: str, name: str) -> ApiError:
+    return ApiError(404, "NotFound", f'{what} "{name}" not found', {"name": name, "kind": what})
+
+
+def already_exists(what: str, name: str) -> ApiError:
+    return ApiError(409, "AlreadyExists", f'{what} "{name}" already exists', {"name": name, "kind": what})
+
+
+def conflict(what: str, name: str, why: str = "") -> ApiError:
+    why = why or "the object has been modified; please apply your changes to the latest version and try again"
+    message = f'Operation cannot be fulfilled on {what} "{name}": {why}'
+    return ApiError(409, "Conflict", message, {"name": name, "kind": what})
+
+
+def expired(oldest: int, asked: int) -> ApiError:
+    return ApiError(410, "Expired", f"too old resource version: {asked} ({oldest})")
+
+
+def invalid(kind: str, name: str, *causes: tuple[str, str]) -> ApiError:
+    """`causes` are (field, message) pairs."""
+    said = [f"{field}: {message}" for field, message in causes]
+    text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+    details = {
+        "name": name,
+        "kind": kind,
+        "causes": [{"reason": "FieldValueInvalid", "message": message, "field": field} for field, message in causes],
+    }
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details)

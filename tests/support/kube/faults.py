@@ -1,0 +1,141 @@
+"""Things that go wrong on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+
+from support.kube.errors import ApiError
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+@dataclass
+class Fault:
+    """What happens to requests that match, after `skip` of them, `times` times (None: always)."""
+
+    method: re.Pattern[str]
+    path: re.Pattern[str]
+    skip: int
+    times: int | None
+    error: ApiError | None = None
+    seconds: float = 0.0
+    reset: bool = False
+    hang: bool = False
+    served: bool = False
+    """The request takes effect, and only its answer is lost."""
+    hit: int = 0
+    """How many requests it happened to."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    struck: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it happened first."""
+
+    def release(self) -> None:
+        """Ends it; what hangs goes on."""
+        self.times = 0
+        self.released.set()
+
+    def takes(self, method: str, path: str) -> bool:
+        if not (self.method.fullmatch(method) and self.path.search(path)):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if self.times is not None and self.hit >= self.times:
+            return False
+        self.hit += 1
+        self.struck.set()
+        return True
+
+
+class Faults:
+    """The faults of one API server; each applies to requests over HTTP only."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._writes_left: int | None = None
+        self.stopped = asyncio.Event()
+        """Set when the server stopped serving (`stop_after_writes`)."""
+        self.latency = 0.0
+        """Seconds before every answer."""
+
+    def fail(
+        self,
+        code: int,
+        method: str = ".*",
+        path: str = "",
+        *,
+        times: int | None = 1,
+        skip: int = 0,
+        retry_after: float | None = None,
+        message: str = "",
+    ) -> Fault:
+        """Answers with an error. `method` and `path` are regular expressions."""
+        said = message or f"{_REASONS[code]} on purpose"
+        return self._add(method, path, skip, times, error=ApiError(code, _REASONS[code], said, retry_after=retry_after))
+
+    def hang(self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0) -> Fault:
+        """Answers nothing until it is released."""
+        return self._add(method, path, skip, times, hang=True)
+
+    def reset(
+        self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0, served: bool = False
+    ) -> Fault:
+        """Closes the connection; with `served`, after the request has taken effect."""
+        return self._add(method, path, skip, times, reset=True, served=served)
+
+    def slow(self, seconds: float, method: str = ".*", path: str = "", *, times: int | None = None) -> Fault:
+        """Waits before it serves."""
+        return self._add(method, path, 0, times, seconds=seconds)
+
+    def stop_after_writes(self, count: int) -> None:
+        """Serves `count` more writes, then nothing (every connection is closed) until `resume`."""
+        self._writes_left = count
+        self.stopped.clear()
+
+    def resume(self) -> None:
+        """Serves again."""
+        self._writes_left = None
+
+    def clear(self) -> None:
+        """Nothing goes wrong any more."""
+        for fault in self._faults:
+            fault.release()
+        self._faults.clear()
+        self.latency = 0.0
+        self.resume()
+
+    def next(self, method: str, path: str) -> Fault | None:
+        """What happens to this request."""
+        return next((fault for fault in self._faults if fault.takes(method, path)), None)
+
+    def refuses(self, method: str) -> bool:
+        """Whether the server is down; counts writes."""
+        if self._writes_left is None:
+            return False
+        if self._writes_left <= 0:
+            self.stopped.set()
+            return True
+        if method in ("POST", "PUT", "PATCH", "DELETE"):
+            self._writes_left -= 1
+            if not self._writes_left:
+                self.stopped.set()
+        return False
+
+    def _add(self, method: str, path: str, skip: int, times: int | None, **what: object) -> Fault:
+        fault = Fault(re.compile(method), re.compile(path), skip, times, **what)
+        self._faults.append(fault)
+        return fault

@@ -1,0 +1,149 @@
+"""Sets of fields, as `managedFields` names them, and what is at them in an object.
+
+A path is a tuple of steps in the notation of fieldsV1: `f:NAME` for a field, `k:{...}` for an item of a list by its
+keys, `v:VALUE` for a member of a set.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from support.kube import schemas
+from support.kube.errors import ApiError
+from support.kube.schemas import Node
+
+Path = tuple[str, ...]
+Fields = frozenset[Path]
+
+_ITEM = object()
+"""At the path of a list's item itself: that it is there."""
+_KEY_DEFAULTS = {"protocol": "TCP"}
+_SERVERS_OWN = {
+    ("f:apiVersion",),
+    ("f:kind",),
+    ("f:metadata",),
+    *((("f:metadata", f"f:{name}")) for name in ("name", "namespace", "creationTimestamp", "selfLink", "uid")),
+    *((("f:metadata", f"f:{name}")) for name in ("generation", "managedFields", "resourceVersion", "generateName")),
+}
+
+
+def key_of(node: Node, item: Any) -> str:
+    """The step that leads to an item of a keyed list. Raises `ApiError` if a key is missing."""
+    keys = {}
+    for name in schemas.map_keys(node):
+        value = item.get(name, _KEY_DEFAULTS.get(name)) if isinstance(item, dict) else None
+        if value is None:
+            raise ApiError(500, "", f"associative list with keys has an element that omits key field {name!r}")
+        keys[name] = value
+    return "k:" + json.dumps(keys, sort_keys=True, separators=(",", ":"))
+
+
+def by_key(node: Node, items: list[Any], path: Path = ()) -> dict[str, Any]:
+    """A keyed list's items by step. Raises `ApiError` if two have the same keys."""
+    found: dict[str, Any] = {}
+    for item in items:
+        step = key_of(node, item)
+        if step in found:
+            raise ApiError(500, "", f"{dotted(path)}: duplicate entries for key {step[2:]}")
+        found[step] = item
+    return found
+
+
+def member(value: Any) -> str:
+    return "v:" + json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def flatten(node: Node, value: Any, path: Path = ()) -> dict[Path, Any]:
+    """Every field that somebody can own, with its value."""
+    shape = schemas.shape(node, value)
+    if shape == "leaf" or not value:
+        return {path: value} if path else {}
+    found: dict[Path, Any] = {}
+    if shape == "map":
+        for key, content in value.items():
+            found |= flatten(schemas.child(node, key), content, (*path, f"f:{key}"))
+    elif shape == "set":
+        found = {(*path, member(content)): content for content in value}
+    else:
+        for step, item in by_key(node, value, path).items():
+            found[(*path, step)] = _ITEM
+            found |= flatten(schemas.items(node), item, (*path, step))
+    return found
+
+
+def owned(node: Node, value: dict[str, Any]) -> Fields:
+    """The fields of an object that belong to whoever wrote them."""
+    return frozenset(path for path in flatten(node, value) if path not in _SERVERS_OWN)
+
+
+def compare(node: Node, old: dict[str, Any], new: dict[str, Any]) -> tuple[Fields, Fields]:
+    """(fields added or changed, fields removed)."""
+    before, after = flatten(node, old), flatten(node, new)
+    changed = {path for path, value in after.items() if path not in before or before[path] != value}
+    return frozenset(changed - _SERVERS_OWN), frozenset((before.keys() - after.keys()) - _SERVERS_OWN)
+
+
+def encode(fields: Fields) -> dict[str, Any]:
+    """As fieldsV1."""
+    tree: dict[str, Any] = {}
+    for path in sorted(fields):
+        node = tree
+        for step in path:
+            node = node.setdefault(step, {})
+        node["."] = {}
+    return _trim(tree)
+
+
+def _trim(tree: dict[str, Any]) -> dict[str, Any]:
+    return {step: {} if below.keys() == {"."} else _trim(below) for step, below in tree.items()}
+
+
+def decode(tree: dict[str, Any], path: Path = ()) -> Fields:
+    """From fieldsV1."""
+    found: set[Path] = set()
+    for step, below in tree.items():
+        if step == ".":
+            found.add(path)
+        elif not below:
+            found.add((*path, step))
+        else:
+            found |= decode(below, (*path, step))
+    return frozenset(found)
+
+
+def remove(node: Node, value: Any, path: Path) -> None:
+    """Takes what is at a path out of an object, in place, and parents that are empty then."""
+    step, rest = path[0], path[1:]
+    if step.startswith("f:") and isinstance(value, dict):
+        key = step[2:]
+        if key not in value:
+            return
+        if rest:
+            remove(schemas.child(node, key), value[key], rest)
+            if value[key] in ({}, []):
+                del value[key]
+        else:
+            del value[key]
+    elif step.startswith("v:") and isinstance(value, list):
+        value[:] = [content for content in value if member(content) != step]
+    elif isinstance(value, list):
+        for item in [item for item in value if key_of(node, item) == step]:
+            if rest:
+                remove(schemas.items(node), item, rest)
+            else:
+                value.remove(item)
+
+
+def dotted(path: Path) -> str:
+    """As messages name it: `.spec.containers[name="x"].image`."""
+    text = ""
+    for step in path:
+        if step.startswith("f:"):
+            text += f".{step[2:]}"
+        elif step.startswith("k:"):
+            keys = ",".join(f"{name}={json.dumps(value)}" for name, value in json.loads(step[2:]).items())
+            text += f"[{keys}]"
+        else:
+            text += f"[={step[2:]}]"
+    return text

@@ -1,0 +1,177 @@
+"""A kubelet without processes: pods become ready when they may. Their admin port answers as a stage's does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from typing import Any
+
+from aiohttp import web
+
+from support.kube.api import Api
+from support.kube.apply import now
+from support.kube.controllers import Controller, is_going, is_over
+from support.kube.networks import Addresses
+from support.kube.pods import ContainerState, running, status_of, waiting
+from support.kube.store import Object
+
+
+class IdleKubelet(Controller):
+    """Every pod is ready at once, but for those that a test holds, breaks or keeps."""
+
+    manager = "kubelet"
+
+    def __init__(self, api: Api, addresses: Addresses) -> None:
+        super().__init__(api)
+        self._addresses = addresses
+        self._held: dict[str, str] = {}
+        self._broken: dict[str, tuple[str, str]] = {}
+        self._kept: set[str] = set()
+        self._restarts: dict[str, int] = {}
+        self.admins = Admins(self)
+
+    def hold(self, pods: str) -> None:
+        """Pods whose names match (a regular expression) run and are not ready, from now on."""
+        self._held[pods] = "held"
+        self.sync()
+
+    def break_image(
+        self, image: str, reason: str = "ImagePullBackOff", message: str = "Back-off pulling image"
+    ) -> None:
+        """Containers with an image that matches do not start."""
+        self._broken[image] = (reason, message)
+        self.sync()
+
+    def keep(self, pods: str) -> None:
+        """Pods that match do not go when they are deleted, as on a node that is lost."""
+        self._kept.add(pods)
+
+    def release(self, what: str | None = None) -> None:
+        """Ends `hold`, `break_image` and `keep` for this expression, or for all."""
+        for group in (self._held, self._broken):
+            for expression in list(group):
+                if what in (None, expression):
+                    del group[expression]
+        self._kept = {expression for expression in self._kept if what not in (None, expression)}
+        self.sync()
+
+    def restart(self, pod: str) -> None:
+        """Counts a restart of a pod's containers, and forgets what was set live."""
+        self._restarts[pod] = self._restarts.get(pod, 0) + 1
+        self.admins.forget(pod)
+        self.sync()
+
+    def sync(self) -> None:
+        for pod in self.all("pod"):
+            name = pod["metadata"]["name"]
+            if is_going(pod):
+                if not any(re.fullmatch(expression, name) for expression in self._kept):
+                    self.delete("pod", pod, gracePeriodSeconds=0)
+            elif pod["spec"].get("nodeName") and not is_over(pod):
+                self._tell(pod)
+        self.admins.follow(self.all("pod"))
+
+    def _tell(self, pod: Object) -> None:
+        name, status = pod["metadata"]["name"], pod.get("status", {})
+        held = any(re.fullmatch(expression, name) for expression in self._held)
+        containers = [self._container(container, status, name, held) for container in pod["spec"]["containers"]]
+        address = status.get("podIP") or self._addresses.pod()
+        self.set_status("pod", pod, status_of(pod, address, containers, [], initialized=True))
+
+    def _container(self, container: Object, status: Object, pod: str, held: bool) -> ContainerState:
+        told = next((old for old in status.get("containerStatuses", ()) if old["name"] == container["name"]), {})
+        restarts = self._restarts.get(pod, 0)
+        for expression, (reason, message) in self._broken.items():
+            if re.fullmatch(expression, container["image"]):
+                return ContainerState(container["name"], container["image"], waiting(reason, message))
+        since = told.get("state", {}).get("running", {}).get("startedAt", now())
+        return ContainerState(container["name"], container["image"], running(since), not held, not held, restarts)
+
+    def mounted_settings(self, pod: Object) -> dict[str, Any]:
+        """What a stage would read at its start."""
+        for volume in pod["spec"].get("volumes", ()):
+            name = volume.get("configMap", {}).get("name", "")
+            found = self.api.store.get(self.kind("configmap"), pod["metadata"]["namespace"], name) if name else None
+            if found and "settings.json" in found.get("data", {}):
+                settings: dict[str, Any] = json.loads(found["data"]["settings.json"])
+                return settings
+        return {"generation": 0, "settings": {}}
+
+
+class Admins:
+    """The admin port of idle pods: health, and settings that can be put."""
+
+    def __init__(self, kubelet: IdleKubelet) -> None:
+        self._kubelet = kubelet
+        self._runners: dict[str, web.AppRunner] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.deaf: set[str] = set()
+        """Pods that refuse settings with 500."""
+
+    def forget(self, pod: str) -> None:
+        for uid in [uid for uid in self._settings if uid.endswith(f"/{pod}")]:
+            del self._settings[uid]
+
+    def follow(self, pods: list[Object]) -> None:
+        """Serves exactly these pods' admin ports."""
+        wanted = {f"{pod['metadata']['uid']}/{pod['metadata']['name']}": pod for pod in pods if _admin_port(pod)}
+        for uid in self._runners.keys() - wanted.keys():
+            self._later(self._runners.pop(uid).cleanup())
+        for uid, pod in wanted.items():
+            if uid not in self._runners:
+                self._runners[uid] = web.AppRunner(self._application(uid, pod))
+                self._later(self._start(self._runners[uid], pod["status"]["podIP"], _admin_port(pod)))
+
+    async def close(self) -> None:
+        self.follow([])
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    def _later(self, work: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            task = asyncio.get_running_loop().create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _start(runner: web.AppRunner, address: str, port: int) -> None:
+        await runner.setup()
+        await web.TCPSite(runner, address, port).start()
+
+    def _application(self, uid: str, pod: Object) -> web.Application:
+        async def ok(request: web.Request) -> web.Response:
+            return web.Response(text="ok\n")
+
+        async def get(request: web.Request) -> web.Response:
+            return web.json_response(self._settings_of(uid, pod))
+
+        async def put(request: web.Request) -> web.Response:
+            asked = await request.json()
+            has = self._settings_of(uid, pod)
+            if pod["metadata"]["name"] in self.deaf:
+                return web.json_response({"error": {"message": "not now"}}, status=500)
+            if asked["generation"] < has["generation"]:
+                said = f"generation {asked['generation']} is older than {has['generation']}"
+                return web.json_response({"error": {"message": said}}, status=409)
+            self._settings[uid] = asked
+            return web.json_response(asked)
+
+        application = web.Application()
+        application.router.add_get("/settings", get)
+        application.router.add_put("/settings", put)
+        for path in ("/healthz", "/readyz", "/metrics"):
+            application.router.add_get(path, ok)
+        return application
+
+    def _settings_of(self, uid: str, pod: Object) -> dict[str, Any]:
+        return self._settings.setdefault(uid, self._kubelet.mounted_settings(pod))
+
+
+def _admin_port(pod: Object) -> int:
+    if not pod.get("status", {}).get("podIP"):
+        return 0
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", ())]
+    return next((port["containerPort"] for port in ports if port.get("name") == "admin"), 0)

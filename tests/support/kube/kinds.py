@@ -1,0 +1,182 @@
+"""The kinds that the cluster serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.kube import schemas
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A served resource."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+    subresources: frozenset[str] = frozenset()
+    generation: bool = False
+    """Whether metadata.generation counts the changes of its spec."""
+    crd: Any = field(default=None, compare=False, hash=False, repr=False)
+    """The CustomResourceDefinition that it comes from."""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """As messages name it: `deployments.apps`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def titled(self) -> str:
+        """As messages on its content name it: `Deployment.apps`."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        if self.crd is None:
+            return schemas.builtin(self.group, self.version, self.kind)
+        return schemas.custom(crd_version(self.crd)["schema"]["openAPIV3Schema"])
+
+    def path(self, namespace: str | None, name: str = "") -> str:
+        """Of the object's URL."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{root}{within}/{self.plural}" + (f"/{name}" if name else "")
+
+
+def crd_version(crd: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(version for version in crd["spec"]["versions"] if version["storage"])
+    return found
+
+
+def from_crd(crd: dict[str, Any]) -> Kind:
+    names, version = crd["spec"]["names"], crd_version(crd)
+    return Kind(
+        crd["spec"]["group"],
+        version["name"],
+        names["plural"],
+        names["kind"],
+        crd["spec"]["scope"] == "Namespaced",
+        tuple(names.get("shortNames", ())),
+        frozenset(version.get("subresources", {})),
+        generation=True,
+        crd=crd,
+    )
+
+
+def _core(plural: str, kind: str, *subresources: str, namespaced: bool = True) -> Kind:
+    return Kind("", "v1", plural, kind, namespaced, subresources=frozenset(subresources))
+
+
+def _of(group: str, plural: str, kind: str, *subresources: str, namespaced: bool = True, version: str = "v1") -> Kind:
+    return Kind(group, version, plural, kind, namespaced, (), frozenset(subresources), generation=True)
+
+
+BUILTIN = (
+    _core("namespaces", "Namespace", "status", namespaced=False),
+    _core("nodes", "Node", "status", namespaced=False),
+    _core("pods", "Pod", "status", "log", "proxy", "eviction"),
+    _core("services", "Service", "status"),
+    _core("configmaps", "ConfigMap"),
+    _core("secrets", "Secret"),
+    _core("serviceaccounts", "ServiceAccount"),
+    _core("persistentvolumeclaims", "PersistentVolumeClaim", "status"),
+    _core("events", "Event"),
+    _of("events.k8s.io", "events", "Event"),
+    _of("apps", "deployments", "Deployment", "status", "scale"),
+    _of("apps", "replicasets", "ReplicaSet", "status", "scale"),
+    _of("apps", "statefulsets", "StatefulSet", "status", "scale"),
+    _of("apps", "controllerrevisions", "ControllerRevision"),
+    _of("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", "status", version="v2"),
+    _of("policy", "poddisruptionbudgets", "PodDisruptionBudget", "status"),
+    _of("networking.k8s.io", "networkpolicies", "NetworkPolicy"),
+    _of("discovery.k8s.io", "endpointslices", "EndpointSlice"),
+    _of("coordination.k8s.io", "leases", "Lease"),
+    _of("storage.k8s.io", "storageclasses", "StorageClass", namespaced=False),
+    _of("rbac.authorization.k8s.io", "roles", "Role"),
+    _of("rbac.authorization.k8s.io", "rolebindings", "RoleBinding"),
+    _of("rbac.authorization.k8s.io", "clusterroles", "ClusterRole", namespaced=False),
+    _of("rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    _of(
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        "status",
+        namespaced=False,
+    ),
+)
+
+POD_MONITOR_CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "names": {
+            "kind": "PodMonitor",
+            "plural": "podmonitors",
+            "singular": "podmonitor",
+            "listKind": "PodMonitorList",
+        },
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "required": ["spec"],
+                        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                    }
+                },
+            }
+        ],
+    },
+}
+"""An optional kind, for clusters with the Prometheus operator."""
+
+
+class Kinds:
+    """What is served now; custom kinds come and go."""
+
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        """`without` names API groups that this cluster does not serve."""
+        self._kinds = {(kind.group, kind.plural): kind for kind in BUILTIN if kind.group not in without}
+
+    def add(self, kind: Kind) -> None:
+        self._kinds[kind.group, kind.plural] = kind
+
+    def drop(self, kind: Kind) -> None:
+        self._kinds.pop((kind.group, kind.plural), None)
+
+    def __iter__(self):
+        return iter(self._kinds.values())
+
+    def at(self, group: str, version: str, plural: str) -> Kind | None:
+        kind = self._kinds.get((group, plural))
+        return kind if kind and kind.version == version else None
+
+    def named(self, name: str) -> Kind:
+        """By kind, plural or short name. Raises `KeyError`."""
+        wanted = name.lower()
+        for kind in self._kinds.values():
+            if wanted in (kind.kind.lower(), kind.plural, kind.resource, *kind.short):
+                return kind
+        raise KeyError(name)
+
+    def of(self, obj: dict[str, Any]) -> Kind:
+        """Raises `KeyError`."""
+        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+        for kind in self._kinds.values():
+            if (kind.group, kind.version, kind.kind) == (group, version, obj.get("kind")):
+                return kind
+        raise KeyError(f"{obj.get('apiVersion')} {obj.get('kind')}")

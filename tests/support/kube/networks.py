@@ -1,0 +1,41 @@
+"""Addresses of services and pods."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+Object = dict[str, Any]
+
+
+class Addresses:
+    """Hands out loopback addresses: what shall be a pod or a service can listen on its own."""
+
+    def __init__(self) -> None:
+        self._ports = itertools.count(30_000)
+        self._numbers = itertools.count(1)
+        self._services: dict[tuple[str, str], str] = {}
+        # Other test processes take other networks.
+        own = os.getpid() % 32_000
+        self._pods = f"127.{1 + own // 256}.{own % 256}"
+        self._cluster = f"127.{128 + own // 256 % 126}.{own % 256}"
+
+    def pod(self) -> str:
+        return f"{self._pods}.{next(self._numbers) % 250 + 2}"
+
+    def service(self, namespace: str, name: str) -> str:
+        """Where the service is, or will be when it is made."""
+        return self._services.setdefault((namespace, name), f"{self._cluster}.{len(self._services) + 10}")
+
+    def assign(self, new: Object, old: Object | None) -> None:
+        """Gives a Service its cluster address and node ports, in place."""
+        spec, before = new["spec"], (old or {}).get("spec", {})
+        if spec["type"] != "ExternalName":
+            address = self.service(new["metadata"]["namespace"], new["metadata"]["name"])
+            spec.setdefault("clusterIP", before.get("clusterIP", address))
+            spec.setdefault("clusterIPs", before.get("clusterIPs", [spec["clusterIP"]]))
+        had = {port.get("name"): port.get("nodePort") for port in before.get("ports", ())}
+        for port in spec.get("ports", ()):
+            if spec["type"] in ("NodePort", "LoadBalancer") and not port.get("nodePort"):
+                port["nodePort"] = had.get(port.get("name")) or next(self._ports)

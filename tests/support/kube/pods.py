@@ -1,0 +1,120 @@
+"""How a pod's status is told, and where pods are put."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from support.kube.apply import copy, now
+from support.kube.controllers import Controller, is_going, set_condition
+from support.kube.store import Object
+
+NODE = "node-1"
+HOST = "127.0.0.1"
+
+
+@dataclass
+class ContainerState:
+    """One container, as the kubelet tells it."""
+
+    name: str
+    image: str
+    state: Object
+    """`{"running": {...}}`, `{"waiting": {...}}` or `{"terminated": {...}}`."""
+    ready: bool = False
+    started: bool = False
+    restarts: int = 0
+    last: Object | None = None
+
+    def told(self) -> Object:
+        return {
+            "name": self.name,
+            "image": self.image,
+            "imageID": f"local/{self.image}",
+            "containerID": "local://0" if "running" in self.state else "",
+            "ready": self.ready,
+            "started": self.started,
+            "restartCount": self.restarts,
+            "state": self.state,
+            "lastState": self.last or {},
+        }
+
+
+def waiting(reason: str, message: str = "") -> Object:
+    return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
+
+
+def running(since: str) -> Object:
+    return {"running": {"startedAt": since}}
+
+
+def terminated(code: int, since: str) -> Object:
+    reason = "Completed" if code == 0 else "Error"
+    return {"terminated": {"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": now()}}
+
+
+def status_of(
+    pod: Object, address: str, containers: list[ContainerState], init: list[ContainerState], initialized: bool
+) -> Object:
+    """The whole status of a pod on the node."""
+    old = pod.get("status", {})
+    conditions: list[Object] = copy(old.get("conditions", []))
+    ready = bool(containers) and all(container.ready for container in containers)
+    unready = [container.name for container in containers if not container.ready]
+    said = "" if ready else f"containers with unready status: {unready}"
+    set_condition(conditions, "Initialized", initialized, "" if initialized else "ContainersNotInitialized")
+    set_condition(conditions, "ContainersReady", ready, "" if ready else "ContainersNotReady", said)
+    set_condition(conditions, "Ready", ready, "" if ready else "ContainersNotReady", said)
+    started = any("waiting" not in container.state or container.restarts for container in containers)
+    status: dict[str, Any] = {
+        "phase": "Running" if started else "Pending",
+        "qosClass": old.get("qosClass", "Burstable"),
+        "conditions": conditions,
+        "hostIP": HOST,
+        "hostIPs": [{"ip": HOST}],
+        "startTime": old.get("startTime", now()),
+        "containerStatuses": [container.told() for container in containers],
+    }
+    if init:
+        status["initContainerStatuses"] = [container.told() for container in init]
+    if address:
+        status |= {"podIP": address, "podIPs": [{"ip": address}]}
+    return status
+
+
+class Scheduler(Controller):
+    """One node. What asks for more than it has stays pending, and says why."""
+
+    manager = "kube-scheduler"
+
+    def __init__(self, api: Any) -> None:
+        super().__init__(api)
+        self.labels = {"kubernetes.io/hostname": NODE, "kubernetes.io/os": "linux"}
+        self.extended: dict[str, int] = {}
+        """Devices per pod that the node has: `{"nvidia.com/gpu": 1}`."""
+
+    def sync(self) -> None:
+        for pod in self.all("pod"):
+            if not pod["spec"].get("nodeName") and not is_going(pod):
+                self._place(pod)
+
+    def _place(self, pod: Object) -> None:
+        problem = self._problem(pod["spec"])
+        conditions: list[Object] = copy(pod["status"].get("conditions", []))
+        if problem:
+            said = f"0/1 nodes are available: 1 {problem}. preemption: 0/1 nodes are available."
+            set_condition(conditions, "PodScheduled", False, "Unschedulable", said)
+        else:
+            self.set_spec("pod", pod, nodeName=NODE)
+            set_condition(conditions, "PodScheduled", True, "")
+        pod = self.api.get(self.kind("pod"), pod["metadata"]["namespace"], pod["metadata"]["name"])
+        self.set_status("pod", pod, {**copy(pod["status"]), "conditions": conditions})
+
+    def _problem(self, spec: Object) -> str:
+        if not spec.get("nodeSelector", {}).items() <= self.labels.items():
+            return "node(s) didn't match Pod's node affinity/selector"
+        for container in spec["containers"]:
+            for name, amount in container["resources"].get("limits", {}).items():
+                if "/" in name and int(amount) > self.extended.get(name, 0):
+                    return f"Insufficient {name}"
+        return ""

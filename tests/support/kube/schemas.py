@@ -1,0 +1,173 @@
+"""Types of objects: the published OpenAPI of Kubernetes, and that of custom resources, as one kind of tree."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jsonschema
+import kubernetes_validate.utils as published
+from referencing import Registry, Resource
+
+from support.kube.errors import bad_request, invalid
+from support.kube.quantities import canonical
+
+VERSION = "1.37.0"
+Node = dict[str, Any] | None
+"""A schema; None is a value of any type."""
+
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+_POINTERS = {"storageClassName", "holderIdentity", "volumeName", "subPathExpr", "path"}
+"""Strings that are kept when empty."""
+_ZEROES = {"minReadySeconds", "initialDelaySeconds", "hostPort", "nodePort", "healthCheckNodePort"}
+_FALSES = {"hostNetwork", "hostPID", "hostIPC", "tty", "stdin", "stdinOnce", "readOnly", "paused", "hostUsers"} | {
+    "publishNotReadyAddresses"
+}
+"""Numbers and booleans that are left out when they are zero."""
+
+
+@cache
+def definitions() -> dict[str, Any]:
+    found: dict[str, Any] = published.schema_contents(
+        f"kubernetes-json-schema/v{VERSION}-local-strict/_definitions.json", VERSION
+    )
+    return found["$defs"]
+
+
+@cache
+def _by_kind() -> dict[tuple[str, str, str], str]:
+    return {
+        (kind["group"], kind["version"], kind["kind"]): name
+        for name, node in definitions().items()
+        if isinstance(node, dict)
+        for kind in node.get("x-kubernetes-group-version-kind", [])
+    }
+
+
+def builtin(group: str, version: str, kind: str) -> dict[str, Any]:
+    """Raises `KeyError` if Kubernetes has no such kind."""
+    return {"$ref": f"#/$defs/{_by_kind()[group, version, kind]}"}
+
+
+def custom(schema: dict[str, Any]) -> dict[str, Any]:
+    """Of a CRD's `openAPIV3Schema`."""
+    meta = {"$ref": f"#/$defs/{_META}"}
+    any_text = {"type": "string"}
+    fields = {**schema.get("properties", {}), "metadata": meta, "apiVersion": any_text, "kind": any_text}
+    return {**schema, "properties": fields}
+
+
+def resolve(node: Node) -> Node:
+    while node is not None and "$ref" in node:
+        node = definitions()[node["$ref"].removeprefix("#/$defs/")]
+    return node
+
+
+def child(node: Node, key: str) -> Node:
+    """The schema of a field or of a map's value; None if anything may be there."""
+    node = resolve(node)
+    if node is None:
+        return None
+    if key in node.get("properties", {}):
+        return node["properties"][key]
+    extra = node.get("additionalProperties")
+    return extra if isinstance(extra, dict) else None
+
+
+def items(node: Node) -> Node:
+    node = resolve(node)
+    return node.get("items") if node else None
+
+
+def shape(node: Node, value: Any) -> str:
+    """How it merges: `map`, `listmap`, `set`, or `leaf` (replaced whole)."""
+    node = resolve(node)
+    if isinstance(value, dict):
+        return "leaf" if node and node.get("x-kubernetes-map-type") == "atomic" else "map"
+    if isinstance(value, list) and node:
+        return {"map": "listmap", "set": "set"}.get(node.get("x-kubernetes-list-type", "atomic"), "leaf")
+    return "leaf"
+
+
+def map_keys(node: Node) -> list[str]:
+    node = resolve(node)
+    assert node is not None
+    return list(node["x-kubernetes-list-map-keys"])
+
+
+def decode(node: Node, value: Any, path: str, unknown: list[str], *, exact: bool = False) -> Any:
+    """An object as the server holds it: nulls and unknown fields gone (and noted), quantities canonical.
+
+    Built-in objects also lose empty values that say nothing; `exact` keeps those.
+    """
+    if node and node.get("$ref", "").endswith(_QUANTITY) and not exact:
+        try:
+            return canonical(value)
+        except ValueError as error:
+            raise bad_request(f"{path}: {error}") from None
+    schema = resolve(node)
+    if isinstance(value, dict):
+        _expect("object", schema, path)
+        result = {}
+        for key, content in value.items():
+            where = f"{path}.{key}".lstrip(".")
+            if not _known(schema, key):
+                unknown.append(where)
+            elif content is not None:
+                decoded = decode(child(schema, key), content, where, unknown, exact=exact)
+                if exact or not _omitted(schema, key, decoded):
+                    result[key] = decoded
+        return result
+    if isinstance(value, list):
+        _expect("array", schema, path)
+        inner = items(schema)
+        return [decode(inner, content, f"{path}[{index}]", unknown, exact=exact) for index, content in enumerate(value)]
+    return value
+
+
+def _expect(kind: str, schema: Node, path: str) -> None:
+    wanted = (schema or {}).get("type", kind)
+    if kind not in ([wanted] if isinstance(wanted, str) else wanted):
+        raise bad_request(f"json: cannot unmarshal {kind} into field {path} of type {wanted}")
+
+
+def _known(schema: Node, key: str) -> bool:
+    if schema is None or "properties" not in schema or key in schema["properties"]:
+        return True
+    return bool(schema.get("additionalProperties") or schema.get("x-kubernetes-preserve-unknown-fields"))
+
+
+def _omitted(schema: Node, key: str, value: Any) -> bool:
+    """Whether the server leaves an empty value out."""
+    if not schema or key not in schema.get("properties", {}) or key in schema.get("required", []):
+        return False
+    if value == "":
+        return key not in _POINTERS
+    if value is False:
+        return key in _FALSES
+    if value == 0 and isinstance(value, int):
+        return key in _ZEROES
+    if value == {}:
+        return "additionalProperties" in (resolve(child(schema, key)) or {}) and "properties" not in (
+            resolve(child(schema, key)) or {}
+        )
+    return bool(value == [])
+
+
+@cache
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    whole = published.schema_contents(f"kubernetes-json-schema/v{VERSION}-local-strict/_definitions.json", VERSION)
+    registry: Registry = Resource.from_contents(whole) @ Registry()
+    return jsonschema.Draft202012Validator({"$ref": f"{whole['$id']}#/$defs/{name}"}, registry=registry)
+
+
+def validate(group: str, version: str, kind: str, obj: dict[str, Any]) -> None:
+    """Refuses what the published schema refuses, with the field's name."""
+    causes = [
+        (".".join(map(str, error.absolute_path)), error.message[:300])
+        for error in _validator(_by_kind()[group, version, kind]).iter_errors(obj)
+    ]
+    if causes:
+        titled = f"{kind}.{group}" if group else kind
+        raise invalid(titled, obj.get("metadata", {}).get("name", ""), *causes)

@@ -1,0 +1,87 @@
+"""The cluster's memory: objects by name, one version counter for all, and what happened since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from support.kube.kinds import Kind
+
+Object = dict[str, Any]
+Key = tuple[str, str, str, str]
+"""(group, plural, namespace or "", name)."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One write. `before` is None for a new object, `after` for one that is gone."""
+
+    version: int
+    kind: Kind
+    before: Object | None
+    after: Object | None
+
+    @property
+    def object(self) -> Object:
+        found = self.after if self.after is not None else self.before
+        assert found is not None
+        return found
+
+
+def key(kind: Kind, namespace: str | None, name: str) -> Key:
+    return (kind.group, kind.plural, (namespace or "") if kind.namespaced else "", name)
+
+
+class Store:
+    """Stored objects are never changed in place."""
+
+    def __init__(self) -> None:
+        self.version = 1000
+        self.history: list[Change] = []
+        self.oldest = self.version
+        """Watches may start here, and not before."""
+        self.listeners: list[Callable[[Change], None]] = []
+        self._objects: dict[Key, Object] = {}
+
+    def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+        return self._objects.get(key(kind, namespace, name))
+
+    def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
+        """By namespace and name."""
+        return [
+            self._objects[found]
+            for found in sorted(self._objects)
+            if found[:2] == (kind.group, kind.plural) and namespace in (None, found[2])
+        ]
+
+    def everything(self) -> Iterator[Object]:
+        yield from list(self._objects.values())
+
+    def put(self, kind: Kind, obj: Object) -> Object:
+        """Stores a new version of an object; `obj` belongs to the store from now on."""
+        self.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        where = key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])
+        before = self._objects.get(where)
+        self._objects[where] = obj
+        self._tell(Change(self.version, kind, before, obj))
+        return obj
+
+    def remove(self, kind: Kind, obj: Object) -> Object:
+        """Returns the object as it was last, with the version of its removal."""
+        self.version += 1
+        last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
+        del self._objects[key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])]
+        self._tell(Change(self.version, kind, last, None))
+        return last
+
+    def compact(self) -> None:
+        """Forgets what happened: a watch from before now is answered 410."""
+        self.history.clear()
+        self.oldest = self.version
+
+    def _tell(self, change: Change) -> None:
+        self.history.append(change)
+        for listener in list(self.listeners):
+            listener(change)

@@ -1,0 +1,96 @@
+"""Watches: what happens to the objects of a kind, from a version on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from support.kube.errors import expired
+from support.kube.kinds import Kind
+from support.kube.select import Test
+from support.kube.store import Change, Object, Store
+
+Event = dict[str, Any]
+
+
+class Watches:
+    """All watches of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: set[asyncio.Queue[Change | None]] = set()
+        self.silent = False
+        """True: watches stay open and say nothing, as behind a broken load balancer."""
+        store.listeners.append(self._hear)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def drop(self) -> None:
+        """Ends all watches, as when connections are lost."""
+        for queue in self._open:
+            queue.put_nowait(None)
+
+    def _hear(self, change: Change) -> None:
+        for queue in self._open:
+            if not self.silent:
+                queue.put_nowait(change)
+
+    async def events(
+        self, kind: Kind, namespace: str | None, test: Test, params: dict[str, str]
+    ) -> AsyncIterator[Event]:
+        """Until `timeoutSeconds` are over or the watch is dropped."""
+        queue: asyncio.Queue[Change | None] = asyncio.Queue()
+        since, initial = params.get("resourceVersion", ""), params.get("sendInitialEvents") == "true"
+        end = time.monotonic() + float(params.get("timeoutSeconds", 1800))
+        bookmarks = params.get("allowWatchBookmarks") in ("true", "1")
+        self._open.add(queue)
+        try:
+            if since in ("", "0") or initial:
+                for obj in self._store.all(kind, namespace):
+                    if test(obj):
+                        yield {"type": "ADDED", "object": obj}
+                if initial and bookmarks:
+                    yield self._bookmark(kind, {"k8s.io/initial-events-end": "true"})
+            elif int(since) < self._store.oldest:
+                yield {"type": "ERROR", "object": expired(self._store.oldest, int(since)).status()}
+                return
+            else:
+                for change in [change for change in self._store.history if change.version > int(since)]:
+                    if event := _event(change, kind, namespace, test):
+                        yield event
+            while True:
+                try:
+                    told = await asyncio.wait_for(queue.get(), end - time.monotonic())
+                except TimeoutError:
+                    if bookmarks:
+                        yield self._bookmark(kind, {})
+                    return
+                if told is None:
+                    return
+                if event := _event(told, kind, namespace, test):
+                    yield event
+        finally:
+            self._open.discard(queue)
+
+    def _bookmark(self, kind: Kind, annotations: dict[str, str]) -> Event:
+        meta: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
+        if annotations:
+            meta["annotations"] = annotations
+        return {"type": "BOOKMARK", "object": {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}}
+
+
+def _event(change: Change, kind: Kind, namespace: str | None, test: Test) -> Event | None:
+    """What a watch with a selector sees of a change: objects come and go also by their labels."""
+    obj = change.object
+    if (change.kind.group, change.kind.plural) != (kind.group, kind.plural):
+        return None
+    if namespace is not None and obj["metadata"].get("namespace") != namespace:
+        return None
+    before = change.before is not None and test(change.before)
+    after = change.after is not None and test(change.after)
+    if after:
+        return {"type": "MODIFIED" if before else "ADDED", "object": obj}
+    return {"type": "DELETED", "object": obj} if before else None
