@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from urllib.parse import urlsplit
+from typing import Final
 
 from msgspec import Struct
 
 from syrinx_operator.spec import CodecSpec, ConnectorSpec, ModelSpec, RowBounds, TalkerSpec, TTSPipeline
-from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields
+from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, Toleration
 
+NAME_LENGTH: Final = 40
+"""Of a pipeline's name at most: the rest of an object's name follows it."""
 RESERVED_ENV = frozenset(
     {"REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
     | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"}
@@ -19,6 +22,12 @@ RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
 """Where Syrinx mounts its own volumes."""
 RESERVED_VOLUME_PREFIX = "syrinx-"
 RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
+_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+REDIS_URL: Final = (
+    r"^rediss?://([^\s/@:?#\[\]]+@)?([A-Za-z0-9][-A-Za-z0-9._]*|\[[0-9A-Fa-f.:]+\])" + rf"(:{_PORT})?(/[0-9]*)?$"
+)
+"""SCHEME://[USER@]HOST[:PORT][/DB]; the host is a name, an IPv4 address, or an IPv6 address in brackets."""
+PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 
 Path = tuple[str | int, ...]
 
@@ -92,6 +101,8 @@ def _model_rules(model: ModelSpec) -> Iterator[Violation]:
 def _pod_rules(path: Path, pods: PodFields) -> Iterator[Violation]:
     yield from _env_rules((*path, "env"), pods.env)
     yield from _volume_rules((*path, "extraVolumes"), pods.extra_volumes)
+    for index, toleration in enumerate(pods.tolerations):
+        yield from _toleration_rules((*path, "tolerations", index), toleration)
     for field, keys in (("podLabels", pods.pod_labels), ("podAnnotations", pods.pod_annotations)):
         for key in keys:
             if key.startswith(RESERVED_LABEL_PREFIXES):
@@ -114,12 +125,20 @@ def _env_rules(path: Path, variables: Sequence[EnvVar]) -> Iterator[Violation]:
 
 def _volume_rules(path: Path, volumes: Sequence[ExtraVolume]) -> Iterator[Violation]:
     names: set[str] = set()
+    paths: set[str] = set()
     for index, volume in enumerate(volumes):
         if volume.name.startswith(RESERVED_VOLUME_PREFIX):
             yield Violation((*path, index, "name"), f"names that start with {RESERVED_VOLUME_PREFIX} are Syrinx's")
         if volume.name in names:
             yield Violation((*path, index, "name"), f"{volume.name} stands twice")
         names.add(volume.name)
+        if volume.mount_path in paths:
+            yield Violation((*path, index, "mountPath"), f"{volume.mount_path} stands twice")
+        paths.add(volume.mount_path)
+        if re.search("/[.]{1,2}(/|$)", volume.mount_path):
+            yield Violation((*path, index, "mountPath"), "no `.` or `..` in it")
+        if volume.sub_path is not None and re.search("^/|(^|/)[.][.](/|$)", volume.sub_path):
+            yield Violation((*path, index, "subPath"), "is a directory in the volume: no / in front and no `..` in it")
         if any(volume.mount_path == own or volume.mount_path.startswith(own + "/") for own in RESERVED_PATHS):
             yield Violation((*path, index, "mountPath"), f"{', '.join(RESERVED_PATHS)} are Syrinx's own")
         sources = (volume.claim, volume.secret, volume.config_map, volume.empty_dir)
@@ -127,6 +146,15 @@ def _volume_rules(path: Path, volumes: Sequence[ExtraVolume]) -> Iterator[Violat
             yield Violation(
                 (*path, index), "give either `claim`, `secret`, `configMap` or `emptyDir`, exactly one of them"
             )
+
+
+def _toleration_rules(path: Path, toleration: Toleration) -> Iterator[Violation]:
+    if toleration.key is None and toleration.operator != "Exists":
+        yield Violation((*path, "key"), "missing: only with operator Exists there may be none")
+    if toleration.value is not None and toleration.operator != "Equal":
+        yield Violation((*path, "value"), "operator Exists compares no value")
+    if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+        yield Violation((*path, "tolerationSeconds"), "is for effect NoExecute")
 
 
 def _rows_rules(stage: str, spec: TalkerSpec | CodecSpec) -> Iterator[Violation]:
@@ -179,20 +207,14 @@ def _connector_rules(connector: ConnectorSpec) -> Iterator[Violation]:
 
 
 def _url_rules(path: Path, url: str) -> Iterator[Violation]:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        yield Violation(path, f"is not a URL: {error}")
-        return
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
-        yield Violation(path, f"{url!r} is not accepted: redis://HOST:PORT/DB, or rediss://… for TLS")
-    elif parts.password is not None:
+    if re.search(PASSWORD_IN_URL, url):
         yield Violation(
             path,
             "holds a password, and a resource is no place for one: name a Secret in passwordSecret "
             "(with `syrinx up`, an environment variable in passwordEnv)",
         )
+    elif not re.search(REDIS_URL, url):
+        yield Violation(path, f"{url!r} is not accepted: redis://HOST:PORT/DB, or rediss://… for TLS")
 
 
 def _objective_rules(pipeline: TTSPipeline) -> Iterator[Violation]:

@@ -11,9 +11,11 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from syrinx_operator.spec_pods import (
+    KUBERNETES,
     Annotations,
     EnvName,
     Labels,
+    Line,
     Name,
     Object,
     Peer,
@@ -23,6 +25,7 @@ from syrinx_operator.spec_pods import (
     SecretKey,
     SecretName,
     Storage,
+    listed_by,
 )
 from syrinx_stages.contract.settings import (
     CodecSettings,
@@ -117,7 +120,7 @@ class ModelSpec(Object, frozen=True, kw_only=True):
 
     bundled: Annotated[bool, Meta(description="Serve the small English voice that comes with Syrinx.")] = False
     path: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=1024)] | None,
+        Annotated[Line, Meta(max_length=1024)] | None,
         Meta(
             description="Directory of a checkpoint in the official layout (config.json, model.safetensors, "
             "speech_tokenizer/). `syrinx up` starts a relative path at the directory of the file that names it; "
@@ -126,21 +129,21 @@ class ModelSpec(Object, frozen=True, kw_only=True):
     ] = None
     claim: Annotated[
         Name | None,
-        Meta(description="PersistentVolumeClaim that holds `path`; it is mounted read-only. Kubernetes only."),
+        Meta(description="PersistentVolumeClaim that holds `path`; it is mounted read-only.", extra=KUBERNETES),
     ] = None
     hugging_face: Annotated[
         HuggingFace | None,
-        Meta(description="A checkpoint on a Hugging Face hub, fetched before a stage starts. Kubernetes only."),
+        Meta(description="A checkpoint on a Hugging Face hub, fetched before a stage starts.", extra=KUBERNETES),
     ] = None
     cache: Annotated[
         ModelCache | None,
         Meta(
-            description="Where fetched checkpoints are kept. Default: in the pod, and every new pod fetches again. "
-            "Kubernetes only."
+            description="Where fetched checkpoints are kept. Default: in the pod, and every new pod fetches again.",
+            extra=KUBERNETES,
         ),
     ] = None
     name: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=128)] | None,
+        Annotated[Line, Meta(max_length=128)] | None,
         Meta(
             description="The name clients send as `model`. Default: syrinx-us for the bundled voice, "
             "else the last part of the path or of the repository's id.",
@@ -166,7 +169,7 @@ class ServiceSpec(Object, frozen=True, kw_only=True):
 class GatewaySpec(PodFields, frozen=True, kw_only=True):
     """The public HTTP API."""
 
-    replicas: Annotated[Replicas, Meta(description="Gateway pods. Kubernetes only; `syrinx up` runs one.")] = 1
+    replicas: Annotated[Replicas, Meta(description="Gateway pods; `syrinx up` runs one.", extra=KUBERNETES)] = 1
     port: Annotated[
         int,
         Meta(
@@ -175,7 +178,7 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
             description="TCP port the API is served on; with `syrinx up`, 0 takes a free one and prints it.",
         ),
     ] = 8000
-    service: Annotated[ServiceSpec, Meta(description="The Service in front of the gateways. Kubernetes only.")] = (
+    service: Annotated[ServiceSpec, Meta(description="The Service in front of the gateways.", extra=KUBERNETES)] = (
         ServiceSpec()
     )
     max_queue: Annotated[
@@ -186,7 +189,7 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
         Seconds, Meta(description="Age in seconds of the oldest waiting request from which new ones are answered 503.")
     ] = _GATEWAY.max_queue_seconds
     reference_hosts: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=253)], ...],
+        tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...],
         Meta(
             max_length=64,
             description="Hosts from which reference audio given as a URL may be fetched. Default: none.",
@@ -196,7 +199,7 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
         DrainSeconds,
         Meta(description="Seconds a stopping gateway goes on for those who listen: as long as your longest utterance."),
     ] = 120
-    resources: Annotated[Resources, Meta(description="CPU and memory of the container.")] = Resources(
+    resources: Annotated[Resources, Meta(description="CPU and memory of the container.", extra=KUBERNETES)] = Resources(
         requests={"cpu": "100m", "memory": "256Mi"}
     )
 
@@ -209,7 +212,7 @@ class StageSpec(PodFields, frozen=True, kw_only=True):
     ] = "torch"
     device: Annotated[
         Device | None,
-        Meta(description="Where it computes. Default: cuda if `resources` has a GPU, else cpu."),
+        Meta(description="Where it computes. Default: cpu; on Kubernetes cuda if `resources` has a GPU."),
     ] = None
     replicas: Annotated[Replicas, Meta(description="Processes; requests go to whoever has a free row.")] = 1
     drain_seconds: Annotated[
@@ -221,10 +224,10 @@ class StageSpec(PodFields, frozen=True, kw_only=True):
     ] = 60
     startup_seconds: Annotated[
         StartupSeconds,
-        Meta(description="Seconds a replica may take to load and warm up before it is started anew. Kubernetes only."),
+        Meta(description="Seconds a replica may take to load and warm up before it is started anew.", extra=KUBERNETES),
     ] = 600
-    resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.")] = Resources(
-        requests={"cpu": "500m", "memory": "1Gi"}
+    resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.", extra=KUBERNETES)] = (
+        Resources(requests={"cpu": "500m", "memory": "1Gi"})
     )
 
 
@@ -280,20 +283,21 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
     managed: Annotated[bool, Meta(description="Run a Redis for this pipeline alone.")] = False
     image: Annotated[
         Image | None,
-        Meta(description="Image of the managed Redis (6.2 or newer). Default: the operator's. Kubernetes only."),
+        Meta(description="Image of the managed Redis (6.2 or newer). Default: the operator's.", extra=KUBERNETES),
     ] = None
     resources: Annotated[
         Resources,
         Meta(
-            description="CPU and memory of the managed Redis; three quarters of its memory limit hold data. "
-            "Kubernetes only."
+            description="CPU and memory of the managed Redis; three quarters of its memory limit hold data.",
+            extra=KUBERNETES,
         ),
     ] = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
     storage: Annotated[
         Storage | None,
         Meta(
             description="A volume for the managed Redis, so that streams outlive its pod. Default: none; what is being "
-            "spoken ends with an error if Redis restarts. Kubernetes only."
+            "spoken ends with an error if Redis restarts.",
+            extra=KUBERNETES,
         ),
     ] = None
     url: Annotated[
@@ -304,13 +308,14 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
     ] = None
     password_secret: Annotated[
         SecretKey | None,
-        Meta(description="Secret that holds the password of `url`. Default: no password. Kubernetes only."),
+        Meta(description="Secret that holds the password of `url`. Default: no password.", extra=KUBERNETES),
     ] = None
     ca_secret: Annotated[
         SecretKey | None,
         Meta(
             description="Secret that holds the CA certificates (PEM) to check a rediss:// server with. Default: the "
-            "image's. Kubernetes only."
+            "image's.",
+            extra=KUBERNETES,
         ),
     ] = None
     password_env: Annotated[
@@ -341,7 +346,12 @@ class SloSpec(Object, frozen=True, kw_only=True):
     """What the service promises its listeners."""
 
     ttfa: Annotated[
-        tuple[TtfaObjective, ...], Meta(max_length=3, description="Objectives by task type, each at most once.")
+        tuple[TtfaObjective, ...],
+        Meta(
+            max_length=3,
+            description="Objectives by task type. Default: none.",
+            extra_json_schema=listed_by("taskType"),
+        ),
     ] = ()
     underrun_ratio: Annotated[Ratio, Meta(description="Share of live streams whose playback may have to wait.")] = 0.01
 
@@ -425,16 +435,19 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
         Image | None,
         Meta(
             description="Image of the stages. Default: the operator's at the time the pipeline was made, so that an "
-            "upgrade of the operator restarts no pod. Kubernetes only."
+            "upgrade of the operator restarts no pod.",
+            extra=KUBERNETES,
         ),
     ] = None
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"] | None,
-        Meta(description="When images are pulled. Default: as Kubernetes decides by the image's tag. Kubernetes only."),
+        Meta(
+            description="When images are pulled. Default: as Kubernetes decides by the image's tag.", extra=KUBERNETES
+        ),
     ] = None
     image_pull_secrets: Annotated[
         tuple[SecretName, ...],
-        Meta(max_length=8, description="Secrets with registry credentials. Default: none. Kubernetes only."),
+        Meta(max_length=8, description="Secrets with registry credentials. Default: none.", extra=KUBERNETES),
     ] = ()
     model: Annotated[ModelSpec, Meta(description="The checkpoint. Default: the bundled voice.")] = ModelSpec(
         bundled=True
@@ -445,12 +458,12 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     connector: Annotated[ConnectorSpec, Meta(description="The Redis between the stages. Default: a managed one.")] = (
         ConnectorSpec(managed=True)
     )
-    slo: Annotated[SloSpec, Meta(description="What the service promises its listeners.")] = SloSpec()
-    tuning: Annotated[TuningSpec, Meta(description="How the knobs are kept at their best. Kubernetes only.")] = (
+    slo: Annotated[SloSpec, Meta(description="What the service promises its listeners.", extra=KUBERNETES)] = SloSpec()
+    tuning: Annotated[TuningSpec, Meta(description="How the knobs are kept at their best.", extra=KUBERNETES)] = (
         TuningSpec()
     )
     monitoring: Annotated[
-        MonitoringSpec, Meta(description="How Prometheus finds and reaches the stages. Kubernetes only.")
+        MonitoringSpec, Meta(description="How Prometheus finds and reaches the stages.", extra=KUBERNETES)
     ] = MonitoringSpec()
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, inspect
 
+KUBERNETES: Final = {"kubernetes": True}
+"""Marks a field (`Meta.extra`) that says something on Kubernetes only; `syrinx up` has no use for it."""
+
+Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""Text without control characters."""
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 """Of an object in the same namespace."""
 Key = Annotated[str, Meta(min_length=1, max_length=253, pattern="^[-._a-zA-Z0-9]+$")]
 """Of a Secret or ConfigMap."""
 EnvName = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
-LabelKey = Annotated[str, Meta(min_length=1, max_length=317)]
+LABEL_KEY: Final = "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+"""As example.org/name, or name."""
+LabelKey = Annotated[str, Meta(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, Meta(max_length=63, pattern="^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=32)]
 Annotations = Annotated[dict[LabelKey, Annotated[str, Meta(max_length=4096)]], Meta(max_length=32)]
@@ -20,12 +27,27 @@ Quantity = (
     | Annotated[str, Meta(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$")]
 )
 Quantities = Annotated[dict[LabelKey, Quantity], Meta(max_length=16)]
-SizeText = Annotated[str, Meta(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?$")]
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+CIDR: Final = (
+    rf"^(({_OCTET}\.){{3}}{_OCTET}/(3[0-2]|[12]?[0-9])"
+    "|[0-9a-fA-F.:]*:[0-9a-fA-F.:]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$"
+)
+SizeText = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?$")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class Object(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What all parts of the resource share: immutable, camelCase in YAML, a typo is an error."""
+
+
+def kubernetes_only(field: inspect.Field) -> bool:
+    """Whether `syrinx up` has no use for a field."""
+    return isinstance(field.type, inspect.Metadata) and bool((field.type.extra or {}).get("kubernetes"))
+
+
+def listed_by(field: str) -> dict[str, Any]:
+    """For `Meta.extra_json_schema` of a list whose items are told apart by one field, which no two may share."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
 
 
 class SecretKey(Object, frozen=True, kw_only=True):
@@ -80,9 +102,11 @@ class ExtraVolume(Object, frozen=True, kw_only=True):
             description="Name of the volume, unique in the pod.",
         ),
     ]
-    mount_path: Annotated[str, Meta(pattern="^/.+", max_length=512, description="Absolute directory in the container.")]
+    mount_path: Annotated[
+        str, Meta(pattern="^(/[^/:]+)+$", max_length=512, description="Absolute directory in the container.")
+    ]
     sub_path: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=512)] | None,
+        Annotated[Line, Meta(max_length=512)] | None,
         Meta(description="Directory of the volume to mount. Default: all of it."),
     ] = None
     read_only: Annotated[bool, Meta(description="Whether the container may only read it.")] = True
@@ -125,33 +149,63 @@ class Resources(Object, frozen=True, kw_only=True):
 class PodFields(Object, frozen=True, kw_only=True):
     """What every stage's pods can be given."""
 
-    resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.")] = Resources()
-    node_selector: Annotated[Labels, Meta(description="Labels that a node must have for these pods.")] = {}
+    resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.", extra=KUBERNETES)] = (
+        Resources()
+    )
+    node_selector: Annotated[
+        Labels, Meta(description="Labels that a node must have for these pods. Default: none.", extra=KUBERNETES)
+    ] = {}
     tolerations: Annotated[
         tuple[Toleration, ...],
-        Meta(max_length=16, description="Node taints that these pods may be placed in spite of."),
+        Meta(
+            max_length=16,
+            description="Node taints that these pods may be placed in spite of. Default: none.",
+            extra=KUBERNETES,
+        ),
     ] = ()
     affinity: Annotated[
         dict[str, Any],
-        Meta(description="Node and pod affinity, as in a pod's `spec.affinity`."),
+        Meta(
+            description="Node and pod affinity, as in a pod's `spec.affinity`. Default: none.",
+            extra=KUBERNETES,
+        ),
     ] = {}
     topology_spread_constraints: Annotated[
-        tuple[dict[str, Any], ...],
-        Meta(max_length=8, description="How pods spread over nodes and zones, as in a pod's spec."),
+        tuple[Annotated[dict[str, Any], Meta(description="As in a pod's spec.")], ...],
+        Meta(
+            max_length=8,
+            description="How pods spread over nodes and zones, as in a pod's spec. Default: as the cluster decides.",
+            extra=KUBERNETES,
+        ),
     ] = ()
-    priority_class_name: Annotated[Name | None, Meta(description="PriorityClass of the pods. Default: none.")] = None
+    priority_class_name: Annotated[
+        Name | None, Meta(description="PriorityClass of the pods. Default: none.", extra=KUBERNETES)
+    ] = None
     runtime_class_name: Annotated[
-        Name | None, Meta(description="RuntimeClass of the pods, as nvidia. Default: the node's own.")
+        Name | None, Meta(description="RuntimeClass of the pods, as nvidia. Default: the node's own.", extra=KUBERNETES)
     ] = None
     env: Annotated[
         tuple[EnvVar, ...],
-        Meta(max_length=64, description="More environment variables. Those that Syrinx sets itself are refused."),
+        Meta(
+            max_length=64,
+            description="More environment variables. Those that Syrinx sets itself are refused. Default: none.",
+            extra_json_schema=listed_by("name"),
+            extra=KUBERNETES,
+        ),
     ] = ()
     extra_volumes: Annotated[
-        tuple[ExtraVolume, ...], Meta(max_length=16, description="More volumes, mounted into the container.")
+        tuple[ExtraVolume, ...],
+        Meta(
+            max_length=16,
+            description="More volumes, mounted into the container. Default: none.",
+            extra_json_schema=listed_by("name"),
+            extra=KUBERNETES,
+        ),
     ] = ()
-    pod_labels: Annotated[Labels, Meta(description="More labels for the pods. Default: none.")] = {}
-    pod_annotations: Annotated[Annotations, Meta(description="More annotations for the pods. Default: none.")] = {}
+    pod_labels: Annotated[Labels, Meta(description="More labels for the pods. Default: none.", extra=KUBERNETES)] = {}
+    pod_annotations: Annotated[
+        Annotations, Meta(description="More annotations for the pods. Default: none.", extra=KUBERNETES)
+    ] = {}
 
 
 class Storage(Object, frozen=True, kw_only=True):
@@ -173,6 +227,6 @@ class Peer(Object, frozen=True, kw_only=True):
     namespace: Annotated[Name | None, Meta(description="Namespace of the pods. Default: every namespace.")] = None
     pod_labels: Annotated[Labels, Meta(description="Labels of the pods. Default: every pod of the namespace.")] = {}
     cidr: Annotated[
-        Annotated[str, Meta(max_length=64, pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")] | None,
+        Annotated[str, Meta(max_length=64, pattern=CIDR)] | None,
         Meta(description="A range of addresses, as 10.0.0.0/8, in place of pods."),
     ] = None

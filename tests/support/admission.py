@@ -1,0 +1,261 @@
+"""What the API server does with a custom resource before it stores it: prune, default, validate, evaluate CEL.
+
+Follows Kubernetes 1.36 in order, paths and wording. Not done here: `metadata` beyond what the schema says, and
+ratcheting, which lets an update keep a field that was valid when it was written.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import celpy
+import re2
+from celpy import celtypes
+from celpy.adapter import json_to_cel
+from msgspec import Struct
+
+Schema = dict[str, Any]
+_CEL_WORDS = frozenset(
+    ("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import")
+    + ("let", "loop", "package", "namespace", "return", "var", "void", "while")
+)
+_BLOCKING = ("Unsupported value", "Required value", "Too long", "Too many", "Invalid type")
+_BLOCKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
+    "validation"
+)
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == int(value),
+}
+
+
+class Refused(Exception):
+    """The API server's answer to a resource that it does not accept; one message per problem."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__("; ".join(messages))
+        self.messages = messages
+
+
+class Error(Struct, frozen=True):
+    """One problem."""
+
+    path: str
+    kind: str
+    """`Invalid value`, `Required value`, ...; `Invalid type` reads as `Invalid value`."""
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.path or '<nil>'}: {self.kind.replace('Invalid type', 'Invalid value')}{self.detail}"
+
+
+def admit(crd: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None = None, *, strict: bool = True) -> Any:
+    """The resource as it is stored. Raises `Refused`.
+
+    `old` is what is stored now, for an update. `strict`: unknown fields are refused, as kubectl asks for; else dropped.
+    """
+    schema = storage_schema(crd)
+    stored = copy.deepcopy(new)
+    unknown = list(_prune(stored, schema, "", root=True))
+    if strict and unknown:
+        raise Refused([f'strict decoding error: unknown field "{path}"' for path in unknown])
+    apply_defaults(stored, schema)
+    _drop_nulls(stored, schema)
+    errors = [*_schema_errors(stored, schema, ""), *_duplicates(stored, schema, "")]
+    if any(error.kind in _BLOCKING for error in errors):
+        errors.append(Error("", "Invalid value", f": null: {_BLOCKED}"))
+    else:
+        errors += _rule_errors(schema, stored, old, "", root=True)
+    if errors:
+        raise Refused([str(error) for error in errors])
+    return stored
+
+
+def storage_schema(crd: dict[str, Any]) -> Schema:
+    """The schema of the version that is stored."""
+    schema: Schema = next(version for version in crd["spec"]["versions"] if version["storage"])["schema"]
+    return schema["openAPIV3Schema"]
+
+
+def _children(value: Any, schema: Schema, path: str = "") -> Iterator[tuple[Any, Any, Schema, str]]:
+    """Of what has a schema: key, value, schema and path."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key in schema.get("properties", {}):
+                yield key, each, schema["properties"][key], f"{path}.{key}" if path else key
+            elif isinstance(schema.get("additionalProperties"), dict):
+                yield key, each, schema["additionalProperties"], f"{path}[{key}]" if "." in key else f"{path}.{key}"
+    elif isinstance(value, list) and "items" in schema:
+        for index, each in enumerate(value):
+            yield index, each, schema["items"], f"{path}[{index}]"
+
+
+def _prune(value: Any, schema: Schema, path: str, *, root: bool = False) -> Iterator[str]:
+    """Drops unknown fields; tells which."""
+    if schema.get("x-kubernetes-preserve-unknown-fields") or (root is False and path == "metadata"):
+        return
+    if isinstance(value, dict) and "additionalProperties" not in schema:
+        for name in [name for name in value if name not in schema.get("properties", {})]:
+            del value[name]
+            yield f"{path}.{name}" if path else name
+    for _, each, node, where in _children(value, schema, path):
+        yield from _prune(each, node, where)
+
+
+def apply_defaults(value: Any, schema: Schema) -> None:
+    """Fills in what is missing, or null where that is not accepted."""
+    if isinstance(value, dict):
+        for name, node in schema.get("properties", {}).items():
+            if "default" in node and value.get(name) is None and not (name in value and node.get("nullable")):
+                value[name] = copy.deepcopy(node["default"])
+    for _, each, node, _ in _children(value, schema):
+        apply_defaults(each, node)
+
+
+def _drop_nulls(value: Any, schema: Schema) -> None:
+    for key, each, node, _ in list(_children(value, schema)):
+        if each is None and isinstance(value, dict) and not node.get("nullable"):
+            del value[key]
+        else:
+            _drop_nulls(each, node)
+
+
+def _schema_errors(value: Any, schema: Schema, path: str) -> Iterator[Error]:
+    kinds = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema["type"]]
+    if not any(_TYPES[kind](value) for kind in kinds):
+        shown = "null" if value is None else next(kind for kind, fits in _TYPES.items() if fits(value))
+        expected = ",".join(kinds)
+        yield Error(path, "Invalid type", f': "{shown}": {path} in body must be of type {expected}: "{shown}"')
+        return
+    for kind, detail in _bound_errors(value, schema, path):
+        yield Error(path, kind, detail)
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Error(f"{path}.{name}" if path else name, "Required value", "")
+    for _, each, node, where in _children(value, schema, path):
+        yield from _schema_errors(each, node, where)
+
+
+def _bound_errors(value: Any, schema: Schema, path: str) -> Iterator[tuple[str, str]]:
+    invalid = f": {json.dumps(value)}: {path} in body should"
+    if "enum" in schema and value not in schema["enum"]:
+        supported = ", ".join(json.dumps(each) for each in schema["enum"])
+        yield "Unsupported value", f": {json.dumps(value)}: supported values: {supported}"
+    if isinstance(value, str):
+        if len(value) > schema.get("maxLength", len(value)):
+            yield "Too long", f": may not be more than {schema['maxLength']} bytes"
+        if len(value) < schema.get("minLength", 0):
+            yield "Invalid value", f"{invalid} be at least {schema['minLength']} chars long"
+        if "pattern" in schema and not re2.search(schema["pattern"], value):
+            yield "Invalid value", f"{invalid} match '{schema['pattern']}'"
+    elif isinstance(value, int | float):
+        least, most = schema.get("minimum"), schema.get("maximum")
+        if least is not None and schema.get("exclusiveMinimum") and value <= least:
+            yield "Invalid value", f"{invalid} be greater than {least}"
+        elif least is not None and value < least:
+            yield "Invalid value", f"{invalid} be greater than or equal to {least}"
+        if most is not None and value > most:
+            yield "Invalid value", f"{invalid} be less than or equal to {most}"
+    elif isinstance(value, list):
+        if len(value) > schema.get("maxItems", len(value)):
+            yield "Too many", f": {len(value)}: must have at most {schema['maxItems']} items"
+        if len(value) < schema.get("minItems", 0):
+            yield "Invalid value", f": {len(value)}: {path} in body should have at least {schema['minItems']} items"
+    elif len(value) > schema.get("maxProperties", len(value)):
+        yield "Too many", f": {len(value)}: must have at most {schema['maxProperties']} items"
+
+
+def _duplicates(value: Any, schema: Schema, path: str) -> Iterator[Error]:
+    """Items of a list-map that have the same keys."""
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if keys and isinstance(value, list):
+        seen = []
+        for index, item in enumerate(each for each in value if isinstance(each, dict)):
+            identity = {key: item.get(key) for key in keys}
+            if identity in seen:
+                yield Error(f"{path}[{index}]", "Duplicate value", f": {json.dumps(identity)}")
+            seen.append(identity)
+    for _, each, node, where in _children(value, schema, path):
+        yield from _duplicates(each, node, where)
+
+
+def _rule_errors(schema: Schema, value: Any, old: Any, path: str, *, root: bool = False) -> Iterator[Error]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        error = _broken(rule, schema, value, old, path, root)
+        if error is not None:
+            yield error
+    for key, each, node, where in _children(value, schema, path):
+        yield from _rule_errors(node, each, _correlated(schema, old, key, each), where)
+
+
+def _correlated(schema: Schema, old: Any, key: Any, value: Any) -> Any:
+    """What a child was before; None if that cannot be told."""
+    if isinstance(old, dict):
+        return old.get(key)
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if not isinstance(old, list) or not keys:
+        return None
+    return next((each for each in old if all(each.get(name) == value.get(name) for name in keys)), None)
+
+
+def _broken(rule: dict[str, str], schema: Schema, value: Any, old: Any, path: str, root: bool) -> Error | None:
+    if re.search(r"\boldSelf\b", rule["rule"]) and old is None:
+        return None
+    names = {"self": _typed(value, schema, root)}
+    if old is not None:
+        names["oldSelf"] = _typed(old, schema, root)
+    try:
+        if _program(rule["rule"]).evaluate(names):
+            return None
+    except celpy.CELEvalError as error:
+        return Error(path, "Invalid value", f": {error} evaluating rule: {rule['message']}")
+    message = rule["message"]
+    if "messageExpression" in rule:
+        message = str(_program(rule["messageExpression"]).evaluate(names))
+    where = (path + rule.get("fieldPath", "")).removeprefix(".")
+    reason = {"FieldValueForbidden": "Forbidden", "FieldValueDuplicate": "Duplicate value"}.get(
+        rule.get("reason", ""), "Invalid value"
+    )
+    return Error(where, reason, f": {message}")
+
+
+def _typed(value: Any, schema: Schema, root: bool = False) -> Any:
+    """A value as CEL sees it: declared fields alone, those with names that are words of CEL escaped."""
+    if isinstance(value, dict) and "properties" in schema:
+        kept = {
+            name: _typed(each, node)
+            for name, each, node, _ in _children(value, schema)
+            if "properties" in node or "type" in node or node.get("x-kubernetes-int-or-string")
+        }
+        return celtypes.MapType({celtypes.StringType(escaped(name)): each for name, each in kept.items()})
+    if isinstance(value, list) and "items" in schema:
+        return celtypes.ListType([_typed(each, schema["items"]) for each in value])
+    if schema.get("type") == "number":
+        return celtypes.DoubleType(value)
+    return json_to_cel(value)
+
+
+def escaped(name: str) -> str:
+    """A field's name in an expression."""
+    return f"__{name}__" if name in _CEL_WORDS else name
+
+
+def _is_sorted(values: celtypes.ListType) -> celtypes.BoolType:
+    return celtypes.BoolType(all(a <= b for a, b in itertools.pairwise(values)))
+
+
+@functools.cache
+def _program(expression: str) -> celpy.Runner:
+    environment = celpy.Environment()
+    return environment.program(environment.compile(expression), functions={"isSorted": _is_sorted})
