@@ -15,6 +15,7 @@ from syrinx_operator.cluster.observe import is_owned, key_of
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Owner
 from syrinx_operator.cluster.status import Problem
 from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.spec import KIND
 
 log = logging.getLogger(__name__)
 
@@ -116,22 +117,28 @@ def _obstacle(owner: Owner, live: Manifest | None) -> Problem | None:
     """Why an object of this name must not be touched."""
     if live is None:
         return None
-    name = f"{live['kind']} {live['metadata']['name']}"
     if not is_owned(live, owner):
-        return Problem("NameConflict", _foreign(owner, name, live))
+        return foreign(owner, live)
     if "deletionTimestamp" in live["metadata"]:
-        return Problem("BeingDeleted", f"{name} is being deleted; it is made anew as soon as it is gone.")
+        return Problem("BeingDeleted", f"{_named(live)} is being deleted; it is made anew as soon as it is gone.")
     return None
 
 
-def _foreign(owner: Owner, name: str, live: Manifest) -> str:
-    for reference in live["metadata"].get("ownerReferences") or ():
-        if (reference.get("kind"), reference.get("name")) == ("TTSPipeline", owner.name):
-            return f"{name} belongs to a former pipeline of this name; it is made anew as soon as it is cleared away."
-    return (
-        f"{name} exists and does not belong to this pipeline; it is left alone. "
-        "Delete or rename it, or give the pipeline another name."
-    )
+def foreign(owner: Owner, live: Manifest) -> Problem:
+    """An object of the pipeline's name that is not the pipeline's."""
+    references = live["metadata"].get("ownerReferences") or ()
+    if any((each.get("kind"), each.get("name")) == (KIND, owner.name) for each in references):
+        words = "belongs to a former pipeline of this name; it is made anew as soon as it is cleared away."
+    else:
+        words = (
+            "exists and does not belong to this pipeline; it is left alone. "
+            "Delete or rename it, or give the pipeline another name."
+        )
+    return Problem("NameConflict", f"{_named(live)} {words}")
+
+
+def _named(live: Manifest) -> str:
+    return f"{live['kind']} {live['metadata']['name']}"
 
 
 def _refusal(key: ObjectKey, error: ApiError, done: str = "applied") -> Problem:

@@ -50,12 +50,14 @@ class Leases:
         self._identity = identity
         self._seconds = seconds
         self._clock = clock
-        self._leases: dict[str, _Lease] = {}
-        """By the pipeline's UID."""
+        self._leases: dict[tuple[str, str], _Lease] = {}
+        """By the pipeline's namespace and name."""
 
     async def hold(self, owner: Owner) -> None:
         """Takes or renews a pipeline's Lease. Raises `LeaseTaken` or `ApiError`."""
-        lease = self._leases.setdefault(owner.uid, _Lease(owner))
+        lease = self._leases.get((owner.namespace, owner.name))
+        if lease is None or lease.owner.uid != owner.uid:
+            lease = self._leases[owner.namespace, owner.name] = _Lease(owner)
         async with lease.lock:
             now = self._clock()
             if lease.held_until - now > self._seconds * 2 / 3:
@@ -69,8 +71,8 @@ class Leases:
 
     def fence(self, owner: Owner) -> None:
         """Raises `LeaseLost` unless the pipeline is ours for long enough to finish a write."""
-        lease = self._leases.get(owner.uid)
-        if lease is None or lease.held_until - self._clock() < self._seconds * _MARGIN:
+        lease = self._leases.get((owner.namespace, owner.name))
+        if lease is None or lease.owner.uid != owner.uid or lease.held_until - self._clock() < self._seconds * _MARGIN:
             raise LeaseLost(f"the Lease {names.lease_key(owner.name).name} could not be renewed in time")
 
     async def keep(self) -> None:
@@ -79,9 +81,9 @@ class Leases:
             await asyncio.sleep(self._seconds / 3)
             await asyncio.gather(*(self._renew(lease) for lease in self._held()))
 
-    def forget(self, uid: str) -> None:
+    def forget(self, namespace: str, name: str) -> None:
         """The pipeline is gone, and its Lease with it."""
-        self._leases.pop(uid, None)
+        self._leases.pop((namespace, name), None)
 
     async def release(self) -> None:
         """Gives everything back, so that the next operator need not wait."""

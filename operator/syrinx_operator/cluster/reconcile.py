@@ -1,0 +1,233 @@
+"""One look at a pipeline: read everything, write what differs, say how it is. Level-based; nothing is remembered."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from syrinx_operator.cluster import names, status
+from syrinx_operator.cluster.announce import announce
+from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.apply import Applied, Executor, foreign
+from syrinx_operator.cluster.drift import differs
+from syrinx_operator.cluster.kinds import PIPELINE, SECRET
+from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
+from syrinx_operator.cluster.loop import Key, Outcome, Result
+from syrinx_operator.cluster.measure import Meter
+from syrinx_operator.cluster.observe import Observer, is_owned, key_of
+from syrinx_operator.cluster.plan import Plan, password_secret, plan
+from syrinx_operator.cluster.resource import InvalidSpec, owner_of, parse
+from syrinx_operator.cluster.stage_api import StageApi
+from syrinx_operator.cluster.state import Component, Manifest, Observed, OperatorConfig, Owner, Replica
+from syrinx_operator.cluster.status import Problem
+from syrinx_operator.spec import TTSPipeline
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 3
+"""Plans that are made in one look while somebody else changes what they are made from."""
+_PASSWORD_BYTES: Final = 32
+
+
+class Blocked(Exception):
+    """Nothing can be planned; the problem says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class _Carried(Struct, frozen=True):
+    """A plan as far as it was carried out."""
+
+    plan: Plan
+    observed: Observed
+    applied: Applied
+
+
+class Reconciler:
+    """Looks at pipelines. Every way in which a look can end is a `Result`."""
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        leases: Leases,
+        executor: Executor,
+        stages: StageApi,
+        meter: Meter,
+        config: OperatorConfig,
+        identity: str,
+        lease_seconds: float,
+    ) -> None:
+        self._api = api
+        self._leases = leases
+        self._observer = Observer(api)
+        self._executor = executor
+        self._stages = stages
+        self._meter = meter
+        self._config = config
+        self._identity = identity
+        self._lease_seconds = lease_seconds
+
+    async def reconcile(self, key: Key) -> Result:
+        """Brings one pipeline nearer to its resource."""
+        try:
+            live = await self._api.get(PIPELINE, key.namespace, key.name)
+            if "deletionTimestamp" in live["metadata"]:
+                return Result(outcome=Outcome.GONE)
+            await self._leases.hold(owner_of(live))
+            return await self._reconcile(owner_of(live), live)
+        except LeaseTaken as taken:
+            return Result(outcome=Outcome.WATCHING, message=str(taken), look_again=self._lease_seconds / 3)
+        except LeaseLost as lost:
+            return Result(outcome=Outcome.FAILED, message=str(lost))
+        except ApiError as error:
+            if error.not_found:
+                return Result(outcome=Outcome.GONE)
+            return Result(outcome=Outcome.FAILED, message=str(error), retry_after=error.retry_after)
+
+    async def _reconcile(self, owner: Owner, live: Manifest) -> Result:
+        previous = live.get("status") or {}
+        try:
+            return await self._converge(parse(live), owner, previous)
+        except InvalidSpec as invalid:
+            new = status.invalid(previous, owner, invalid.messages, _now())
+            await self._say(owner, previous, new)
+            return _result(Outcome.INVALID, new, str(invalid))
+        except Blocked as blocked:
+            return await self._give_up(owner, previous, blocked.problem)
+        except ApiError as error:
+            if error.unavailable:
+                raise
+            problem = Problem("ApiError", f"The API server refuses what the operator needs: {error} ({error.reason})")
+            return await self._give_up(owner, previous, problem)
+
+    async def _converge(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Result:
+        carried = await self._carry_out(pipeline, owner, previous)
+        problems, failure = [*carried.applied.problems], carried.applied.failure
+        objects = carried.applied.objects
+        if not problems and failure is None:
+            pruned = await self._executor.prune(owner, carried.plan.manifests, objects)
+            problems, failure, objects = [*pruned.problems], pruned.failure, pruned.objects
+        if failure is not None and not problems:
+            problems.append(Problem("ApiUnavailable", f"The API server does not do what it is asked: {failure}"))
+        observed = msgspec.structs.replace(
+            carried.observed,
+            objects=_owned(owner, objects),
+            replicas=await self._push_settings(owner, carried, objects),
+        )
+        measured = await self._meter.measure(
+            pipeline, owner, observed.of(Component.GATEWAY), lambda replica: self._scrape(owner, replica)
+        )
+        new = status.status(pipeline, owner, observed, carried.plan, measured, previous, problems, _now())
+        await self._say(owner, previous, new)
+        message = "; ".join(problem.message for problem in problems)
+        outcome = Outcome.DONE if not problems else Outcome.FAILED if _is_down(failure) else Outcome.HINDERED
+        return _result(outcome, new, message, failure)
+
+    async def _carry_out(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> _Carried:
+        """Plans and applies; anew if somebody else changed something in between."""
+        for _ in range(ATTEMPTS):
+            everything = await self._observe(pipeline, owner, previous)
+            observed = _only_owned(owner, everything)
+            planned = plan(pipeline, owner, observed, self._config)
+            wider = await self._observer.with_objects_in_the_way(owner, everything, map(key_of, planned.manifests))
+            if wider is not everything:
+                everything, observed = wider, _only_owned(owner, wider)
+                planned = plan(pipeline, owner, observed, self._config)
+            applied = await self._executor.apply(owner, planned.manifests, everything.objects)
+            if applied.failure is None or applied.failure.status != 409:
+                break
+        return _Carried(planned, observed, applied)
+
+    async def _observe(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Observed:
+        observed = await self._observer.observe(owner, previous)
+        replicas = await self._stages.read_settings(owner.namespace, observed.replicas)
+        password = observed.password_uid
+        if pipeline.spec.connector.managed and password is None:
+            password = await self._make_password(owner)
+        return msgspec.structs.replace(observed, replicas=replicas, password_uid=password)
+
+    async def _make_password(self, owner: Owner) -> str:
+        """The UID of the managed Redis's Secret, which is made with a new password. Raises `Blocked`."""
+        self._leases.fence(owner)
+        manifest = password_secret(owner, secrets.token_urlsafe(_PASSWORD_BYTES))
+        try:
+            made = await self._api.create(SECRET, owner.namespace, manifest)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            made = await self._api.get_metadata(SECRET, owner.namespace, manifest["metadata"]["name"])
+            if not is_owned(made, owner):
+                raise Blocked(foreign(owner, {**made, "kind": SECRET.kind})) from None
+        log.info("%s/%s: made a password for its Redis", owner.namespace, owner.name)
+        uid: str = made["metadata"]["uid"]
+        return uid
+
+    async def _push_settings(
+        self, owner: Owner, carried: _Carried, objects: Mapping[Any, Manifest]
+    ) -> tuple[Replica, ...]:
+        """The replicas after settings went to them, those of stages whose ConfigMap has them already."""
+        planned = {key_of(manifest): manifest for manifest in carried.plan.manifests}
+        keys = {stage: names.settings_key(owner.name, stage) for stage in carried.plan.settings}
+        recorded = {
+            stage: wanted
+            for stage, wanted in carried.plan.settings.items()
+            if keys[stage] in objects and not differs(planned[keys[stage]], objects[keys[stage]])
+        }
+        self._leases.fence(owner)
+        return await self._stages.push_settings(owner.namespace, carried.observed.replicas, recorded)
+
+    async def _scrape(self, owner: Owner, replica: Replica) -> str:
+        return await self._stages.scrape(owner.namespace, replica)
+
+    async def _give_up(self, owner: Owner, previous: Mapping[str, Any], problem: Problem) -> Result:
+        new = status.failed(previous, owner, [problem], _now())
+        await self._say(owner, previous, new)
+        return _result(Outcome.HINDERED, new, problem.message)
+
+    async def _say(self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any]) -> None:
+        """Events, then the status they announce: killed in between, the same Events come up again and are there."""
+        if new == previous:
+            return
+        self._leases.fence(owner)
+        await announce(self._api, owner, self._identity, previous, status.transitions(previous, new))
+        self._leases.fence(owner)
+        metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid}
+        manifest = {
+            "apiVersion": PIPELINE.api_version,
+            "kind": PIPELINE.kind,
+            "metadata": metadata,
+            "status": new,
+        }
+        await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status")
+
+
+def _owned(owner: Owner, objects: Mapping[Any, Manifest]) -> dict[Any, Manifest]:
+    return {key: each for key, each in objects.items() if is_owned(each, owner)}
+
+
+def _only_owned(owner: Owner, observed: Observed) -> Observed:
+    """Without what others called like this pipeline's own: it says nothing about the pipeline."""
+    return msgspec.structs.replace(observed, objects=_owned(owner, observed.objects))
+
+
+def _is_down(failure: ApiError | None) -> bool:
+    return failure is not None and failure.unavailable
+
+
+def _result(outcome: Outcome, new: Mapping[str, Any], message: str, failure: ApiError | None = None) -> Result:
+    conditions = {condition["type"]: condition["status"] for condition in new.get("conditions") or ()}
+    retry_after = failure.retry_after if failure is not None else None
+    return Result(outcome=outcome, message=message, retry_after=retry_after, conditions=conditions)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
