@@ -74,4 +74,4 @@ def templates(plan, pipeline):
 
 
 def replica(component, number, template, **fields):
-    return Replica(name=f"demo-{component}-{number}", component=component, template=template, **fields)
+    return Replica(name=f"demo-{component}-{number}", component=Component(component), template=template, **fields)

@@ -75,7 +75,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     device: str = "cpu"
     max_resident: Rows = 32
     """Requests that hold state at once (start-up only)."""
-    drain_seconds: Seconds = 30.0
+    drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     """After SIGTERM: time to finish what is owned; the rest is handed over to other replicas."""
     settings_file: str | None = None
     """A file with the body of `PUT /settings`, read at the start: if it is there, it wins over what stands below."""

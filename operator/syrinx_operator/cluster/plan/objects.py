@@ -69,9 +69,9 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, Struct):
         return given(value)
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return msgspec.to_builtins(value)
+    return value
 
 
 def claim_spec(storage: Storage) -> Manifest:

@@ -74,7 +74,7 @@ def device(stage: StageSpec) -> str:
 
 def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Observed) -> Settings:
     """A stage's live settings. The generation is counted up when they change, and is always the highest known."""
-    wanted = msgspec.to_builtins(_wanted(spec, stage))
+    wanted = msgspec.json.decode(msgspec.json.encode(_wanted(spec, stage)))
     there = _recorded(owner, stage, observed)
     reported = [replica.reported.generation for replica in observed.of(stage) if replica.reported is not None]
     # Beyond the ConfigMap's generation there is only what somebody else set, or what is left of a lost ConfigMap.

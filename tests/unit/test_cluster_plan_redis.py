@@ -1,0 +1,251 @@
+"""The managed Redis, with the arguments and users of the plan, as a real redis-server."""
+
+import asyncio
+import base64
+import contextlib
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError
+
+from support.cluster_plan import owner_of, pipeline, planned, pod_template
+from syrinx_operator.cluster.plan import password_secret
+from syrinx_operator.cluster.plan.redis import in_units
+from syrinx_operator.cluster.state import Component
+from syrinx_stages.connector import redis_scripts
+from syrinx_stages.connector.base import Admission, Append
+from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.server import find_redis_server
+from syrinx_stages.contract.keys import END_PART, START, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, SpeechRequest, TaskType
+
+CONNECTOR = Path(redis_scripts.__file__).parent
+PASSWORD = 'with "quotes", spaces and ü'
+KEYS = Keys(pipeline="demo", generation="1")
+DEADLINE = 20.0
+
+
+def secret():
+    data = password_secret(owner_of(pipeline()), PASSWORD)["data"]
+    return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+
+def arguments(folder, port, **connector):
+    """What the plan gives the container, with this machine's port and folders for the pod's."""
+    subject = pipeline({"connector": {"managed": True, **connector}})
+    template = pod_template(planned(subject), subject, Component.REDIS)
+    (container,) = template["spec"]["containers"]
+    mounts = {mount["mountPath"]: str(folder / mount["name"]) for mount in container["volumeMounts"]}
+    local = {"6379": str(port)}
+    for argument in container["args"]:
+        for path, directory in mounts.items():
+            if argument == path or argument.startswith(path + "/"):
+                local[argument] = directory + argument.removeprefix(path)
+    for directory in mounts.values():
+        Path(directory).mkdir(exist_ok=True)
+    return [local.get(argument, argument) for argument in container["args"]]
+
+
+@contextlib.contextmanager
+def running(folder, **connector):
+    """A redis-server as the plan wants it; yields its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [find_redis_server(), *arguments(folder, port, **connector)]
+    (folder / "syrinx-acl" / "users.acl").write_text(secret()["users.acl"])
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        wait_for(process, port, folder / "log")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def wait_for(process, port, log):
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("redis")) as port:
+        yield port
+
+
+def client(port, password=PASSWORD):
+    return Redis(port=port, password=password, protocol=2)
+
+
+def test_only_those_who_know_the_password_get_an_answer(port):
+    assert secret()["password"] == PASSWORD and PASSWORD not in secret()["users.acl"]
+    assert client(port).ping()
+    for wrong in (None, "guess"):
+        with pytest.raises(AuthenticationError):
+            client(port, wrong).ping()
+
+
+def test_the_password_opens_no_more_than_the_pipelines_own_keys(port):
+    redis = client(port)
+    redis.set("{demo:1:0}:x", "mine")
+    for key in ("x", "{other:1:0}:x", "{demonstration:1:0}:x"):
+        with pytest.raises(NoPermissionError):
+            redis.set(key, "theirs")
+        with pytest.raises(NoPermissionError):
+            redis.eval("return redis.call('GET', KEYS[1])", 1, key)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "CONFIG GET maxmemory",
+        "CONFIG SET maxmemory 1",
+        "FLUSHALL",
+        "FLUSHDB",
+        "SWAPDB 0 1",
+        "KEYS *",
+        "ACL WHOAMI",
+        "ACL SETUSER x",
+        "DEBUG SLEEP 0",
+        "SHUTDOWN",
+        "SAVE",
+        "BGREWRITEAOF",
+        "REPLICAOF NO ONE",
+        "MONITOR",
+        "CLIENT KILL ID 1",
+        "CLIENT LIST",
+        "INFO",
+        "SLOWLOG GET",
+        "MODULE LIST",
+        "SCRIPT FLUSH",
+        "PUBLISH channel message",
+        "MIGRATE localhost 1 {demo:1:0}:x 0 1",
+    ],
+)
+def test_the_password_administers_nothing(port, command):
+    with pytest.raises(NoPermissionError):
+        client(port).execute_command(*command.split())
+
+
+def test_every_command_of_the_connector_is_allowed(port):
+    """Asked of the server itself: what it refuses, it refuses before it looks at the arguments."""
+    source = "\n".join(path.read_text() for path in CONNECTOR.glob("redis_*.py"))
+    called = set(re.findall(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?", source))
+    called |= {(command, sub) for command, sub in re.findall(r'\(b"([A-Z]+)"(?:, b"([A-Z]+)")?', source)}
+    commands = {command for command, _ in called}
+    assert {"XADD", "XREADGROUP", "EVALSHA", "CLIENT", "GET"} <= commands and len(commands) > 15
+    redis = client(port)
+    for command, sub in called:
+        try:
+            redis.execute_command(command, *([sub] if sub and command in ("CLIENT", "XGROUP", "XINFO") else []))
+        except NoPermissionError:
+            raise
+        except Exception:  # Of arguments that are missing: it was let through.
+            redis = client(port)
+
+
+async def test_a_request_goes_all_the_way_under_these_users(port):
+    url = f"redis://:{PASSWORD.replace(' ', '%20').replace('ü', '%C3%BC').replace(chr(34), '%22')}@127.0.0.1:{port}/0"
+    async with asyncio.timeout(DEADLINE):
+        gateway, talker, codec = (connect(url, KEYS) for _ in range(3))
+        talkers, codecs = talker.consumer(Group.TALKERS, "t-0"), codec.consumer(Group.CODECS, "c-0")
+        reader = gateway.reader()
+        request = SpeechRequest(id="one", accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE)
+        ticket = await gateway.submit(request, Admission(max_queue=10, max_queue_seconds=60), b"reference")
+        reader.watch("one", StreamKind.AUDIO, START)
+        (claim,) = await talkers.claim(1)
+        assert await talkers.refresh([claim.entry_id]) == [] and await talker.reference("one") == b"reference"
+        await talkers.hand_over([claim.entry_id])
+        (claim,) = await talker.consumer(Group.TALKERS, "t-1").take_over(1)
+        end = Append("one", StreamKind.CODES, Position(1, END_PART), End(EndReason.STOP), claim.entry_id)
+        assert await talker.append([Append("one", StreamKind.CODES, Position(1), Codes(b"c")), end]) == [None, None]
+        (claim,) = await codecs.claim(1)
+        assert [entry.position.frames for entry in await codec.history("one", StreamKind.CODES)] == [0, 1, 1]
+        assert await codec.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b"pcm"))]) == [None]
+        heard = [event async for event in until_audio(reader)]
+        assert heard[-1].entry == Audio(b"pcm")
+        await gateway.played("one", 1)
+        await codecs.finish(claim.entry_id)
+        await gateway.release(ticket)
+        assert (await gateway.queue(Group.TALKERS)).length == 0
+        for part in (reader, talkers, codecs, gateway, talker, codec):
+            await part.close()
+
+
+async def until_audio(reader):
+    while True:
+        for event in await reader.read():
+            yield event
+            if isinstance(event.entry, Audio):
+                return
+
+
+def test_streams_outlive_a_redis_with_a_volume_and_only_such_a_one(tmp_path):
+    for durable, connector in ((False, {}), (True, {"storage": {"size": "1Gi"}})):
+        folder = tmp_path / str(durable)
+        folder.mkdir()
+        with running(folder, **connector) as port:
+            client(port).xadd("{demo:1:0}:requests", {"d": "x"})
+        with running(folder, **connector) as port:
+            assert client(port).xlen("{demo:1:0}:requests") == durable
+
+
+def test_data_fills_three_quarters_of_the_memory_limit_and_then_writing_fails(tmp_path):
+    with running(tmp_path, resources={"limits": {"memory": "8Mi"}}) as port:
+        redis = client(port)
+        with pytest.raises(OutOfMemoryError):
+            for number in range(10):
+                redis.set(f"{{demo:1:0}}:{number}", b"x" * 2**20)
+        assert 1 <= number <= 6
+        assert redis.ping()
+
+
+def test_without_a_memory_limit_there_is_none():
+    assert "--maxmemory" not in arguments_of({"resources": {"requests": {"cpu": "1"}}})
+    assert arguments_of({"resources": {"limits": {"memory": "1.5Gi"}}})[-2:] == ["--maxmemory", str(1207959552)]
+
+
+def arguments_of(connector):
+    subject = pipeline({"connector": {"managed": True, **connector}})
+    return pod_template(planned(subject), subject, Component.REDIS)["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "number"),
+    [
+        *((1, 1), ("12", 12), ("1500m", 1), ("2k", 2000), ("2Ki", 2048), ("1.5Mi", 1_572_864), ("3M", 3_000_000)),
+        *(("1G", 10**9), ("1Gi", 2**30), ("1T", 10**12), ("1Ti", 2**40), ("1P", 10**15), ("1Pi", 2**50)),
+    ],
+)
+def test_quantities(quantity, number):
+    assert in_units(quantity) == number
+
+
+def test_the_probes_ask_the_server_that_is_there(tmp_path):
+    """With a client of the image's: here a stand-in of that name, which answers like it over the same port."""
+    subject = pipeline()
+    (container,) = pod_template(planned(subject), subject, Component.REDIS)["spec"]["containers"]
+    ready, alive = (container[probe]["exec"]["command"] for probe in ("readinessProbe", "livenessProbe"))
+    cases = {"PONG": (0, 0), "LOADING Redis is loading the dataset in memory": (1, 0), "": (1, 1)}
+    for name in ("redis-cli", "valkey-cli"):
+        for answer, statuses in cases.items():
+            folder = tmp_path / f"{name}{len(answer)}"
+            folder.mkdir()
+            cli = folder / name
+            cli.write_text(f'#!/bin/sh\n[ "$*" = "-p 6379 ping" ] || exit 9\necho "{answer}"\n[ -n "{answer}" ]\n')
+            cli.chmod(0o755)
+            environment = {"PATH": f"{folder}:/usr/bin:/bin"}
+            codes = tuple(subprocess.run(command, env=environment).returncode for command in (ready, alive))
+            assert codes == statuses

@@ -1,0 +1,316 @@
+"""What makes pods anew and what does not: images, templates and generations over a pipeline's life."""
+
+import json
+import string
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.cluster_plan import (
+    CONFIG,
+    DOCUMENTS,
+    EMPTY,
+    after,
+    document,
+    objects,
+    owner_of,
+    parsed,
+    pipeline,
+    planned,
+    pod_template,
+    templates,
+)
+from syrinx_operator.cluster.plan import pods, redis
+from syrinx_operator.cluster.plan.release import Release, recorded
+from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig
+from syrinx_operator.rules import RESERVED_ENV
+from syrinx_operator.spec import TTSPipeline
+from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.settings import load_config
+
+NEXT = OperatorConfig(stages_image="syrinx/stages:2.0.0", redis_image="redis:9", operator_namespace="syrinx-system")
+RELEASE = ObjectKey("ConfigMap", "demo-release")
+HUB = {"huggingFace": {"id": "Qwen/voice", "revision": "main"}}
+
+
+def image_of(template):
+    return template["spec"]["containers"][0]["image"]
+
+
+def config_of(template):
+    return load_config(template["metadata"]["annotations"]["syrinx.dev/config"].encode())
+
+
+def without(observed, *keys):
+    left = {key: value for key, value in observed.objects.items() if key not in keys}
+    return msgspec.structs.replace(observed, objects=left)
+
+
+def objects_kept_for_life(plan):
+    fields = ("selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates")
+    return {
+        manifest["metadata"]["name"]: {field: manifest["spec"].get(field) for field in fields}
+        for manifest in plan.manifests
+        if manifest["kind"] in ("StatefulSet", "Deployment")
+    }
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_plan_that_was_applied_is_planned_again(name):
+    subject = parsed(document(name))
+    plan = planned(subject)
+    again = planned(subject, after(plan))
+    assert again == plan
+    assert planned(subject).manifests == plan.manifests
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_an_operator_upgrade_changes_nothing(name, monkeypatch):
+    subject = parsed(document(name))
+    plan = planned(subject)
+    monkeypatch.setattr(pods, "stage_template", lambda *_: pytest.fail("rendered anew"))
+    monkeypatch.setattr(redis, "redis_template", lambda *_: pytest.fail("rendered anew"))
+    assert planned(subject, after(plan), NEXT).manifests == plan.manifests
+
+
+def test_a_later_edit_takes_the_later_operators_template_but_keeps_the_image():
+    plan = planned(pipeline())
+    edited = pipeline({"talker": {"env": [{"name": "A", "value": "1"}]}})
+    later = planned(edited, after(plan), NEXT)
+    assert later.templates[Component.TALKER] != plan.templates[Component.TALKER]
+    assert {c: later.templates[c] for c in (Component.GATEWAY, Component.CODEC, Component.REDIS)} == {
+        c: plan.templates[c] for c in (Component.GATEWAY, Component.CODEC, Component.REDIS)
+    }
+    assert image_of(pod_template(later, edited, Component.TALKER)) == CONFIG.stages_image
+
+
+def test_an_image_of_the_users_replaces_the_default_and_gives_it_back():
+    plan = planned(pipeline())
+    own = planned(pipeline({"image": "example/own:1"}), after(plan), NEXT)
+    assert image_of(pod_template(own, pipeline(), Component.CODEC)) == "example/own:1"
+    assert own.generation != plan.generation
+    back = planned(pipeline(), after(own), NEXT)
+    assert back.templates == plan.templates and back.generation == plan.generation
+
+
+def test_a_lost_record_is_made_again_from_what_runs():
+    plan = planned(pipeline())
+    lost = without(after(plan), RELEASE)
+    assert planned(pipeline(), lost, NEXT).manifests == plan.manifests
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "not JSON"])
+def test_a_record_that_cannot_be_read_is_made_again(text):
+    plan = planned(pipeline())
+    broken = after(plan)
+    broken.objects[RELEASE]["data"] = {"release.json": text}
+    assert planned(pipeline(), broken).templates == plan.templates
+
+
+def test_a_record_edited_by_hand_does_not_reach_the_pods():
+    plan = planned(pipeline())
+    edited = after(plan)
+    record = json.loads(edited.objects[RELEASE]["data"]["release.json"])
+    record["templates"]["talker"]["template"]["spec"]["containers"][0]["image"] = "evil"
+    del record["templates"]["codec"]["template"]["metadata"]
+    edited.objects[RELEASE]["data"]["release.json"] = json.dumps(record)
+    assert planned(pipeline(), edited).manifests == planned(pipeline()).manifests
+
+
+def test_the_record_comes_back_as_it_was_written():
+    plan = planned(pipeline({"model": HUB}))
+    subject = pipeline()
+    assert recorded(owner_of(subject), after(plan)) == plan.release
+    assert msgspec.json.decode(msgspec.json.encode(plan.release), type=Release) == plan.release
+    for component, frozen in plan.release.templates.items():
+        assert frozen.template == pod_template(plan, subject, component)
+        assert plan.templates[component] == frozen.template["metadata"]["labels"]["syrinx.dev/template"]
+
+
+def test_a_new_password_restarts_redis_and_all_that_use_it():
+    plan = planned(pipeline())
+    renewed = planned(pipeline(), after(plan, password_uid="another"))
+    assert all(renewed.templates[component] != plan.templates[component] for component in Component)
+    assert renewed.generation == plan.generation
+
+
+def test_a_managed_redis_without_its_password_is_not_planned():
+    with pytest.raises(ValueError, match="password Secret"):
+        planned(pipeline(), msgspec.structs.replace(EMPTY, password_uid=None))
+    own = pipeline({"connector": {"url": "redis://mine:6379/0"}})
+    assert planned(own, msgspec.structs.replace(EMPTY, password_uid=None)) == planned(own, EMPTY)
+
+
+def test_a_pipeline_that_gets_a_redis_of_its_own_leaves_the_managed_one_out():
+    plan = planned(pipeline())
+    moved = planned(pipeline({"connector": {"url": "redis://mine:6379/0"}}), after(plan))
+    assert [key for key in objects(moved) if "redis" in key.name] == []
+    assert set(moved.templates) == set(STAGES) and moved.generation == plan.generation
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"path": "/voices/a"},
+        {"path": "a", "claim": "voices"},
+        {"path": "a", "claim": "others"},
+        HUB,
+        {"huggingFace": {"id": "Qwen/voice", "revision": "v2"}},
+        {"huggingFace": {"id": "Qwen/other", "revision": "main"}},
+    ],
+)
+def test_another_model_is_another_generation(model):
+    plan = planned(pipeline())
+    changed = planned(pipeline({"model": model}), after(plan))
+    assert changed.generation != plan.generation
+    assert changed.generation == planned(pipeline({"model": model})).generation
+    assert changed.templates[Component.REDIS] == plan.templates[Component.REDIS]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {**HUB, "name": "renamed"},
+        {**HUB, "cache": {"storage": {"size": "1Gi"}}},
+        {"huggingFace": {**HUB["huggingFace"], "tokenSecret": {"name": "hub", "key": "token"}}},
+    ],
+)
+def test_the_same_weights_are_the_same_generation(model):
+    plan = planned(pipeline({"model": HUB}))
+    assert planned(pipeline({"model": model}), after(plan)).generation == plan.generation
+
+
+def test_a_path_in_a_volume_of_the_users_is_told_by_the_volume_too():
+    def on(claim):
+        volume = {"name": "voices", "mountPath": "/voices", "claim": claim}
+        return pipeline({"model": {"path": "/voices/a"}, "talker": {"extraVolumes": [volume]}})
+
+    assert planned(on("one")).generation == planned(on("one")).generation != planned(on("two")).generation
+
+
+def test_pipelines_of_one_name_in_two_places_never_meet_in_a_redis_they_share():
+    subject = pipeline({"connector": {"url": "redis://shared:6379/0"}})
+    here, there = owner_of(subject), msgspec.structs.replace(owner_of(subject), uid="another")
+    from syrinx_operator.cluster.plan import plan
+
+    assert plan(subject, here, EMPTY, CONFIG).generation != plan(subject, there, EMPTY, CONFIG).generation
+
+
+def test_a_path_means_the_volume_it_lies_in():
+    def model_of(model):
+        subject = pipeline({"model": model})
+        return config_of(pod_template(planned(subject), subject, Component.TALKER)).model
+
+    assert model_of({"bundled": True}) == "bundled"
+    assert model_of({"path": "/in/the/image"}) == "/in/the/image"
+    assert model_of({"path": "./a/b/", "claim": "c"}) == "/models/a/b"
+    assert model_of({"path": "/a", "claim": "c"}) == "/models/a"
+    assert model_of(HUB) == "/models/Qwen--voice/main"
+
+
+def test_the_gpu_decides_the_device_unless_the_user_does():
+    def device(**talker):
+        subject = pipeline({"talker": talker})
+        return config_of(pod_template(planned(subject), subject, Component.TALKER)).device
+
+    assert device() == "cpu"
+    assert device(resources={"limits": {"nvidia.com/gpu": 1}}) == "cuda"
+    assert device(resources={"limits": {"amd.com/gpu": "1"}}) == "cuda"
+    assert device(resources={"limits": {"nvidia.com/gpu": 1}}, device="cpu") == "cpu"
+
+
+def test_a_container_that_fetches_takes_no_gpu():
+    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
+    subject = pipeline({"model": HUB, "talker": {"resources": resources}})
+    (fetch,) = pod_template(planned(subject), subject, Component.TALKER)["spec"]["initContainers"]
+    assert fetch["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
+
+
+def test_what_syrinx_sets_in_pods_is_what_users_may_not_set():
+    found = set()
+    for name in DOCUMENTS:
+        subject = parsed(document(name))
+        theirs = {
+            variable.name for stage in ("gateway", "talker", "codec") for variable in getattr(subject.spec, stage).env
+        }
+        for component, template in templates(planned(subject), subject).items():
+            if component is not Component.REDIS:
+                spec = template["spec"]
+                for container in (*spec["containers"], *spec.get("initContainers", ())):
+                    found |= {variable["name"] for variable in container["env"]} - theirs
+    assert found == RESERVED_ENV
+
+
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True, alphabet=string.ascii_lowercase + "019-")
+ROWS = st.integers(1, 32)
+SECONDS = st.floats(0.1, 3600, allow_nan=False)
+REPLICAS = st.integers(1, 64)
+LIVE_EDITS = st.fixed_dictionaries(
+    {
+        "gateway": st.fixed_dictionaries(
+            {
+                "replicas": REPLICAS,
+                "maxQueue": st.integers(0, 100_000),
+                "maxQueueSeconds": SECONDS,
+                "service": st.sampled_from(
+                    [{}, {"type": "NodePort", "nodePort": 30000}, {"annotations": {"a/b": "c"}}]
+                ),
+            }
+        ),
+        "talker": st.fixed_dictionaries({"replicas": REPLICAS, "maxNumSeqs": ROWS, "leadLimitSeconds": SECONDS}),
+        "codec": st.fixed_dictionaries(
+            {
+                "replicas": REPLICAS,
+                "maxNumSeqs": ROWS,
+                "chunkRamp": st.lists(st.integers(1, 64), min_size=1, max_size=16),
+                "capturePairs": st.lists(st.tuples(ROWS, st.integers(1, 64)), unique=True, max_size=5).map(
+                    lambda pairs: [{"rows": rows, "frames": frames} for rows, frames in sorted(pairs)]
+                ),
+            }
+        ),
+        "slo": st.sampled_from([{}, {"ttfa": [{"taskType": "Base", "ttfaP95Ms": 500}]}]),
+        "tuning": st.sampled_from([{}, {"mode": "Off"}, {"paused": True}]),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(first=LIVE_EDITS, second=LIVE_EDITS)
+def test_a_live_edit_makes_no_pod_anew_whoever_plans_it(first, second):
+    plan = planned(pipeline(first))
+    edited = planned(pipeline(second), after(plan), NEXT)
+    assert edited.templates == plan.templates
+    assert templates(edited, pipeline()) == templates(plan, pipeline())
+    assert objects_kept_for_life(edited) == objects_kept_for_life(plan)
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=NAMES, live=LIVE_EDITS, drain=st.integers(0, 3600), resident=st.integers(32, 1024))
+def test_stages_take_what_they_are_started_with(name, live, drain, resident):
+    spec = {stage: {**live[stage], "drainSeconds": drain} for stage in ("gateway", "talker", "codec")}
+    spec["talker"]["maxResident"] = spec["codec"]["maxResident"] = resident
+    subject = pipeline(spec, name)
+    plan = planned(subject)
+    for stage in STAGES:
+        config = config_of(pod_template(plan, subject, stage))
+        assert Keys(config.pipeline, config.generation).prefix == f"{{{name}:{plan.generation}:0}}"
+        assert config.replica == "" and config.host == "" and config.settings_file
+        assert config.drain_seconds == pytest.approx(drain, abs=0.1)
+        body = json.loads(objects(plan)[ObjectKey("ConfigMap", f"{name}-{stage}")]["data"]["settings.json"])
+        msgspec.convert(body["settings"], type(getattr(config, stage)))
+    assert all(len(key.name) <= 63 for key in objects(plan))
+
+
+@settings(max_examples=60, deadline=None)
+@given(edits=st.lists(st.sampled_from([document(name) for name in DOCUMENTS]), min_size=2, max_size=4))
+def test_what_kubernetes_never_lets_change_never_changes(edits):
+    observed, kept = EMPTY, {}
+    for edit in edits:
+        subject = msgspec.convert({**edit, "metadata": {"name": "demo"}}, TTSPipeline)
+        plan = planned(subject, observed)
+        for name, fields in objects_kept_for_life(plan).items():
+            assert kept.setdefault(name, fields) == fields
+        assert planned(subject, after(plan, observed)).manifests == plan.manifests
+        observed = after(plan, observed)

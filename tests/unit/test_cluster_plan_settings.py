@@ -1,0 +1,186 @@
+"""Live settings, replicas and roll-outs: what a plan makes of what it finds in the cluster."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.cluster_plan import EMPTY, after, objects, pipeline, planned, replica
+from syrinx_operator.cluster.state import Component, ObjectKey, Reported
+
+TALKERS = ObjectKey("StatefulSet", "demo-talker")
+TALKER_SETTINGS = ObjectKey("ConfigMap", "demo-talker")
+AUTOSCALED = frozenset({TALKERS})
+
+
+def talker(rows):
+    return pipeline({"talker": {"maxNumSeqs": rows}})
+
+
+def reporting(generation):
+    reported = Reported(generation, {})
+    return (replica("talker", 0, "t", reported=reported), replica("talker", 1, "t"))
+
+
+def generation(plan):
+    return plan.settings[Component.TALKER].generation
+
+
+def test_settings_start_at_generation_one_and_count_only_changes():
+    first = planned(talker(8))
+    assert generation(first) == 1
+    assert generation(planned(talker(8), after(first))) == 1
+    second = planned(talker(9), after(first))
+    assert (generation(second), second.settings[Component.TALKER].settings["max_num_seqs"]) == (2, 9)
+    assert second.settings[Component.CODEC] == first.settings[Component.CODEC]
+    assert generation(planned(talker(8), after(second))) == 3
+
+
+def test_the_config_map_is_the_body_of_a_put():
+    plan = planned(talker(9))
+    text = objects(plan)[TALKER_SETTINGS]["data"]["settings.json"]
+    assert text == '{"generation":1,"settings":{"lead_limit_seconds":8.0,"max_num_seqs":9}}'
+
+
+@pytest.mark.parametrize("text", [None, "", "not JSON", '{"generation": "x"}'])
+def test_a_lost_config_map_starts_above_everything_that_is_known(text):
+    lost = after(planned(talker(8)))
+    if text is None:
+        del lost.objects[TALKER_SETTINGS]
+    else:
+        lost.objects[TALKER_SETTINGS]["data"] = {"settings.json": text}
+    assert generation(planned(talker(8), lost)) == 1
+    assert generation(planned(talker(8), after(planned(talker(8)), lost, replicas=reporting(7)))) == 8
+    known = msgspec.structs.replace(lost, status_generations={Component.TALKER: 12}, replicas=reporting(7))
+    assert generation(planned(talker(8), known)) == 13
+
+
+def test_what_somebody_else_has_set_is_overruled():
+    first = planned(talker(8))
+    assert generation(planned(talker(8), after(first, replicas=reporting(1)))) == 1
+    overruled = planned(talker(8), after(first, replicas=reporting(2)))
+    assert generation(overruled) == 3
+    assert generation(planned(talker(8), after(overruled, replicas=reporting(3)))) == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(1, 32), st.integers(0, 50), st.booleans()), max_size=8))
+def test_generations_never_go_back(steps):
+    observed, last, rows_before = EMPTY, 0, None
+    for rows, reported, lost in steps:
+        known = max(reported, last if observed.objects else 0)
+        observed = msgspec.structs.replace(
+            observed, replicas=reporting(reported), status_generations={Component.TALKER: last}
+        )
+        if lost:
+            observed = msgspec.structs.replace(observed, objects={})
+        plan = planned(talker(rows), observed)
+        assert generation(plan) >= max(known, last, 1)
+        if generation(plan) == last:
+            assert rows == rows_before
+        observed, last, rows_before = after(plan, observed), generation(plan), rows
+
+
+def scaled(replicas, manager, subresource="scale"):
+    """The cluster after an autoscaler, or somebody else, has set the talkers' replicas."""
+    observed = after(planned(pipeline()), autoscaled=AUTOSCALED)
+    workload = observed.objects[TALKERS]
+    owned = {"manager": manager, "subresource": subresource, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    ours = {"manager": "syrinx-operator", "fieldsV1": {"f:spec": {"f:template": {}}}}
+    workload["metadata"] |= {"resourceVersion": "41", "managedFields": [ours, owned]}
+    workload["spec"]["replicas"] = replicas
+    return observed
+
+
+def test_an_autoscalers_replicas_are_left_alone():
+    plan = planned(pipeline({"talker": {"replicas": 3}}), scaled(5, "kube-controller-manager"))
+    workload = objects(plan)[TALKERS]
+    assert "replicas" not in workload["spec"] and "resourceVersion" not in workload["metadata"]
+    assert plan.replicas[Component.TALKER] == 5
+    assert ObjectKey("PodDisruptionBudget", "demo-talker") in objects(plan)
+
+
+def test_until_it_has_set_them_the_live_number_is_carried_over_for_this_version_only():
+    plan = planned(pipeline({"talker": {"replicas": 3}}), scaled(2, "syrinx-operator", ""))
+    workload = objects(plan)[TALKERS]
+    assert (workload["spec"]["replicas"], workload["metadata"]["resourceVersion"]) == (2, "41")
+    newer = scaled(2, "syrinx-operator", "")
+    newer.objects[TALKERS]["metadata"]["resourceVersion"] = "42"
+    hashes = [
+        objects(p)[TALKERS]["metadata"]["annotations"]["syrinx.dev/applied"] for p in (plan, planned(pipeline(), newer))
+    ]
+    assert hashes[0] == hashes[1], "or every apply would call for the next"
+
+
+def test_without_an_autoscaler_the_resource_decides_whoever_scaled():
+    observed = msgspec.structs.replace(scaled(5, "kubectl"), autoscaled=frozenset())
+    plan = planned(pipeline({"talker": {"replicas": 3}}), observed)
+    assert objects(plan)[TALKERS]["spec"]["replicas"] == 3 == plan.replicas[Component.TALKER]
+
+
+def test_a_workload_that_is_not_there_yet_starts_with_the_resources_number():
+    plan = planned(pipeline({"talker": {"replicas": 3}}), msgspec.structs.replace(EMPTY, autoscaled=AUTOSCALED))
+    assert objects(plan)[TALKERS]["spec"]["replicas"] == 3
+
+
+def test_a_single_replica_has_no_disruption_budget():
+    kinds = [manifest["kind"] for manifest in planned(pipeline()).manifests]
+    assert "PodDisruptionBudget" not in kinds
+
+
+def first_new(plan):
+    return objects(plan)[TALKERS]["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
+
+
+THREE = pipeline({"talker": {"replicas": 3}})
+"""Its talkers run; the model is changed while they do."""
+
+
+def rolled(new, gateway_ready):
+    """The talkers after `new` of them have the new template, from the highest ordinal down."""
+    changed = pipeline({"talker": {"replicas": 3}, "model": {"path": "/voices/new"}})
+    before = planned(THREE)
+    wanted = planned(changed, after(before))
+    pods = []
+    for ordinal in range(3):
+        plan = wanted if ordinal >= 3 - new else before
+        fields = {"ready": True, "reported": Reported(1, {}), "model_generation": plan.generation}
+        pods.append(replica("talker", ordinal, plan.templates[Component.TALKER], **fields))
+    gateway = wanted if gateway_ready else before
+    fields = {"ready": True, "model_generation": gateway.generation}
+    pods.append(replica("gateway", "abc-xyz", gateway.templates[Component.GATEWAY], **fields))
+    return planned(changed, after(wanted, replicas=tuple(pods)))
+
+
+def test_a_new_template_is_rolled_one_replica_at_a_time():
+    assert [first_new(rolled(new, gateway_ready=True)) for new in range(4)] == [2, 1, 0, 0]
+
+
+def test_the_last_old_replica_stays_until_a_gateway_of_its_successors_is_ready():
+    assert [first_new(rolled(new, gateway_ready=False)) for new in range(3)] == [2, 1, 1]
+
+
+def test_no_replica_waits_for_a_gateway_when_the_model_stays():
+    changed = pipeline({"talker": {"replicas": 3, "env": [{"name": "A", "value": "1"}]}})
+    before = planned(THREE)
+    wanted = planned(changed, after(before))
+    pods = tuple(
+        replica(
+            "talker",
+            n,
+            p.templates[Component.TALKER],
+            ready=True,
+            reported=Reported(1, {}),
+            model_generation=p.generation,
+        )
+        for n, p in enumerate((before, wanted, wanted))
+    )
+    assert first_new(planned(changed, after(wanted, replicas=pods))) == 0
+
+
+def test_a_pod_monitor_is_made_only_where_the_kind_is_served():
+    subject = pipeline({"monitoring": {"podMonitor": {}}})
+    monitor = ObjectKey("PodMonitor", "demo")
+    assert monitor in objects(planned(subject))
+    assert monitor not in objects(planned(subject, msgspec.structs.replace(EMPTY, served_kinds=frozenset())))
+    assert monitor not in objects(planned(pipeline()))
