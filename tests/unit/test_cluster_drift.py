@@ -1,0 +1,183 @@
+"""A live object that still says what was applied is left alone; one that does not is applied again."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from syrinx_operator.cluster.drift import differs
+
+WORKLOAD = {
+    "apiVersion": "apps/v1",
+    "kind": "StatefulSet",
+    "metadata": {
+        "name": "demo-talker",
+        "labels": {"app.kubernetes.io/name": "syrinx"},
+        "annotations": {"syrinx.dev/applied": "1234567890"},
+        "ownerReferences": [{"kind": "TTSPipeline", "name": "demo", "uid": "u", "controller": True}],
+    },
+    "spec": {
+        "replicas": 2,
+        "selector": {"matchLabels": {"syrinx.dev/component": "talker"}},
+        "template": {
+            "metadata": {"labels": {"syrinx.dev/template": "abc"}},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "nodeSelector": {"disk": "ssd"},
+                "containers": [
+                    {
+                        "name": "stage",
+                        "args": ["a", "b"],
+                        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "EMPTY", "value": ""}],
+                        "ports": [{"name": "admin", "containerPort": 9090}],
+                        "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi", "nvidia.com/gpu": 1}},
+                        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                    }
+                ],
+                "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1024Mi"}}],
+                "tolerations": [],
+            },
+        },
+    },
+}
+
+POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "demo-redis"},
+    "spec": {
+        "podSelector": {"matchLabels": {"syrinx.dev/component": "redis"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {
+                "from": [{"podSelector": {"matchLabels": {"syrinx.dev/component": "talker"}}}],
+                "ports": [{"port": 6379, "protocol": "TCP"}],
+            }
+        ],
+    },
+}
+
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "demo-gateway"},
+    "spec": {"selector": {"a": "b"}, "ports": [{"name": "http", "port": 8000, "targetPort": "http"}]},
+}
+
+
+def served() -> dict:
+    """The workload as an API server gives it back: defaults filled in, quantities spelled its way, empty things gone."""
+    live = copy.deepcopy(WORKLOAD)
+    live["metadata"] |= {"uid": "x", "resourceVersion": "7", "generation": 1, "managedFields": [{}]}
+    live["metadata"]["labels"]["team"] = "speech"
+    live["metadata"]["ownerReferences"].append({"kind": "Other", "name": "o", "uid": "v"})
+    live["spec"] |= {"revisionHistoryLimit": 10, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}
+    pod = live["spec"]["template"]["spec"]
+    pod |= {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}
+    del pod["tolerations"]
+    container = pod["containers"][0]
+    container |= {"imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log"}
+    container["resources"]["requests"] = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
+    del container["env"][1]["value"]
+    container["ports"][0]["protocol"] = "TCP"
+    pod["volumes"][0]["emptyDir"]["sizeLimit"] = "1Gi"
+    live["status"] = {"replicas": 2}
+    return live
+
+
+def test_what_the_api_server_and_others_add_is_no_difference():
+    assert not differs(WORKLOAD, served())
+
+
+def test_an_injected_container_and_volume_of_others_are_left_alone():
+    live = served()
+    pod = live["spec"]["template"]["spec"]
+    pod["containers"].insert(0, {"name": "proxy"})
+    pod["volumes"].insert(0, {"name": "certificates"})
+    assert not differs(WORKLOAD, live)
+
+
+def test_preconditions_of_an_apply_are_no_content():
+    desired = copy.deepcopy(WORKLOAD)
+    desired["metadata"] |= {"resourceVersion": "6", "uid": "y"}
+    assert not differs(desired, served())
+
+
+def change(path: str, value: object) -> dict:
+    live = served()
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    at = live
+    for part in parents:
+        at = at[part]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return live
+
+
+POD = "spec/template/spec"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec/replicas", 3),
+        ("spec/replicas", None),
+        ("metadata/labels", {}),
+        ("metadata/annotations", {"syrinx.dev/applied": "0000000000"}),
+        ("metadata/annotations", None),
+        ("metadata/ownerReferences", []),
+        ("spec/selector/matchLabels/more", "x"),
+        (f"{POD}/automountServiceAccountToken", True),
+        (f"{POD}/automountServiceAccountToken", 0),
+        (f"{POD}/nodeSelector/zone", "a"),
+        (f"{POD}/containers/0/args", ["a"]),
+        (f"{POD}/containers/0/args", ["b", "a"]),
+        (f"{POD}/containers/0/env", []),
+        (f"{POD}/containers/0/env/0/value", "/root"),
+        (f"{POD}/containers/0/ports/0/containerPort", 9091),
+        (f"{POD}/containers/0/resources/requests/cpu", "1001m"),
+        (f"{POD}/containers/0/resources/requests/memory", "1G"),
+        (f"{POD}/containers/0/resources", {}),
+        (f"{POD}/volumes/0/emptyDir/sizeLimit", "2Gi"),
+        (f"{POD}/volumes", None),
+    ],
+)
+def test_a_changed_field_is_a_difference(path, value):
+    assert differs(WORKLOAD, change(path, value))
+
+
+def test_a_network_policy_that_somebody_opened_is_a_difference():
+    def opened(edit) -> bool:
+        live = copy.deepcopy(POLICY)
+        edit(live["spec"])
+        return differs(POLICY, live)
+
+    assert not opened(lambda spec: None)
+    assert opened(lambda spec: spec["ingress"].append({}))
+    assert opened(lambda spec: spec["ingress"][0]["from"].append({"ipBlock": {"cidr": "0.0.0.0/0"}}))
+    assert opened(lambda spec: spec["ingress"][0]["ports"].append({"port": 22}))
+    assert opened(lambda spec: spec["ingress"][0]["from"][0]["podSelector"].clear())
+    assert opened(lambda spec: spec["podSelector"]["matchLabels"].update(more="x"))
+    assert opened(lambda spec: spec["podSelector"].update(matchExpressions=[{"key": "a", "operator": "Exists"}]))
+    assert opened(lambda spec: spec["policyTypes"].append("Egress"))
+
+
+def test_everybody_is_not_the_same_as_somebody():
+    everybody = copy.deepcopy(POLICY)
+    everybody["spec"]["ingress"][0]["from"] = [{"namespaceSelector": {}}]
+    somebody = copy.deepcopy(everybody)
+    assert not differs(everybody, somebody)
+    somebody["spec"]["ingress"][0]["from"][0]["namespaceSelector"] = {"matchLabels": {"a": "b"}}
+    assert differs(everybody, somebody)
+
+
+def test_a_service_keeps_its_selector_and_may_have_more_ports():
+    live = copy.deepcopy(SERVICE)
+    live["spec"] |= {"clusterIP": "10.0.0.1", "type": "ClusterIP"}
+    live["spec"]["ports"][0] |= {"protocol": "TCP", "nodePort": 30_000}
+    live["spec"]["ports"].append({"name": "other", "port": 1})
+    assert not differs(SERVICE, live)
+    live["spec"]["selector"]["c"] = "d"
+    assert differs(SERVICE, live)
