@@ -1,0 +1,339 @@
+"""Fetching a checkpoint from a hub, as pods do it: into one volume at once, killed in the middle, refused, cut off."""
+
+import filecmp
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from support import small_checkpoint
+from support.hub import NAME, TOKEN, Hub, serve
+from support.stages import DEADLINE
+from syrinx_operator.local import LocalPipeline
+from syrinx_operator.spec import default_pipeline
+
+COMMIT = "a" * 40
+WEIGHTS = "model.safetensors"
+CODEC = "speech_tokenizer/model.safetensors"
+CONFIGS = {"config.json", "merges.txt", "tokenizer_config.json", "vocab.json", "speech_tokenizer/config.json"}
+HURRIED = (
+    "import sys, syrinx_stages.fetch.download as download; download.PAUSES = (0.01, 0.02, 0.04);"
+    "download.GROWTH_SECONDS = 0.3; from syrinx_stages.fetch.__main__ import main; sys.exit(main())"
+)
+"""The program, but for how long it waits."""
+
+
+@pytest.fixture(scope="module", params=["base", "voice_design"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository: a checkpoint, and what nobody should fetch."""
+    directory = small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", request.param)
+    for name in ("README.md", "pytorch_model.bin", "modeling.py", "speech_tokenizer/codec.bin", "other/model.json"):
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text("not for us")
+    return directory
+
+
+@pytest.fixture
+def hub(checkpoint: Path) -> Iterator[Hub]:
+    with serve(checkpoint) as hub:
+        yield hub
+
+
+@pytest.fixture
+def base_hub(base: Path) -> Iterator[Hub]:
+    with serve(base) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", "base")
+
+
+def start(hub_url: str, cache: Path, parts: str = "talker", token: str = "", **options: str) -> subprocess.Popen[str]:
+    values = {"id": NAME, "revision": "main", "parts": parts, "cache": str(cache), **options}
+    arguments = [word for name, value in values.items() for word in (f"--{name}", value)]
+    environment = {**os.environ, "HF_ENDPOINT": hub_url, "HF_TOKEN": token, "HOME": str(cache.parent / "home")}
+    command = [sys.executable, "-c", HURRIED, *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Status, output and errors."""
+    output, errors = process.communicate(timeout=DEADLINE)
+    assert TOKEN not in output + errors
+    assert "Traceback" not in errors, errors
+    return process.returncode, output, errors
+
+
+def fetch(hub_url: str, cache: Path, *arguments: str, **options: str) -> tuple[int, str, str]:
+    return end(start(hub_url, cache, *arguments, **options))
+
+
+def files(directory: Path) -> set[str]:
+    """Names of what is there, marks and beginnings left out."""
+    paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return {path.as_posix() for path in paths if not path.name.startswith(".")}
+
+
+def beginnings(directory: Path) -> list[Path]:
+    return [*directory.rglob("*.part"), *directory.rglob("*.tmp")]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("parts", ["gateway", "talker", "codec"])
+def test_a_stage_gets_what_it_reads_and_nothing_else(hub: Hub, tmp_path: Path, parts: str) -> None:
+    base = json.loads((hub.directory / "config.json").read_text())["tts_model_type"] == "base"
+    weights = {"gateway": set(), "talker": {WEIGHTS, CODEC} if base else {WEIGHTS}, "codec": {CODEC}}
+    status, output, errors = fetch(hub.url, tmp_path / "models", parts)
+    directory = tmp_path / "models" / "acme--small-tts" / "main"
+    assert (status, output) == (0, f"{directory}\n"), errors
+    assert files(directory) == CONFIGS | weights[parts]
+    assert all(filecmp.cmp(directory / path, hub.directory / path, shallow=False) for path in files(directory))
+    assert not beginnings(directory)
+    assert files(tmp_path) == {f"models/acme--small-tts/main/{path}" for path in files(directory)}, "elsewhere"
+
+
+def test_what_is_complete_needs_no_hub_and_what_was_damaged_is_fetched_again(base_hub: Hub, tmp_path: Path) -> None:
+    assert fetch(base_hub.url, tmp_path)[0] == 0
+    nobody = "http://127.0.0.1:9"
+    assert fetch(nobody, tmp_path)[0] == 0
+    (tmp_path / "acme--small-tts" / "main" / WEIGHTS).write_bytes(b"x")
+    assert fetch(nobody, tmp_path)[0] == 1
+    assert fetch(base_hub.url, tmp_path)[0] == 0
+    assert filecmp.cmp(tmp_path / "acme--small-tts" / "main" / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_in_the_middle_it_goes_on_where_it_was(base_hub: Hub, tmp_path: Path, number: signal.Signals) -> None:
+    base_hub.full_speed.clear()
+    killed = start(base_hub.url, tmp_path)
+    until(lambda: base_hub.sent > 200_000, "some of the weights had arrived")
+    killed.send_signal(number)
+    assert killed.wait(DEADLINE) in (-number, 128 + number)
+    killed.communicate()
+    directory = tmp_path / "acme--small-tts" / "main"
+    assert not (directory / WEIGHTS).exists()
+    base_hub.full_speed.set()
+    status, _, errors = fetch(base_hub.url, tmp_path)
+    assert status == 0, errors
+    path, begin = base_hub.resolved[-2]
+    assert path == WEIGHTS and int(begin.removeprefix("bytes=").rstrip("-")) >= 100_000
+    assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
+    assert not beginnings(directory)
+
+
+def test_of_two_at_once_one_fetches_and_both_have_it(base_hub: Hub, tmp_path: Path) -> None:
+    base_hub.full_speed.clear()
+    first = start(base_hub.url, tmp_path)
+    until(lambda: base_hub.sent, "the weights were on their way")
+    second = start(base_hub.url, tmp_path)
+    time.sleep(1.5)
+    base_hub.full_speed.set()
+    assert (end(first)[0], end(second)[0]) == (0, 0)
+    assert [path for path, _ in base_hub.resolved].count(WEIGHTS) == 1
+
+
+def test_many_that_start_together_do_not_harm_each_other(base_hub: Hub, tmp_path: Path) -> None:
+    processes = [start(base_hub.url, tmp_path, parts) for parts in ("talker", "codec", "gateway", "talker")]
+    assert [end(process)[0] for process in processes] == [0] * 4
+    directory = tmp_path / "acme--small-tts" / "main"
+    assert files(directory) == CONFIGS | {WEIGHTS, CODEC}
+    assert all(filecmp.cmp(directory / path, base_hub.directory / path, shallow=False) for path in files(directory))
+    assert not beginnings(directory)
+
+
+def test_one_that_is_stuck_holds_up_nobody(base_hub: Hub, tmp_path: Path) -> None:
+    base_hub.full_speed.clear()
+    stuck = start(base_hub.url, tmp_path)
+    until(lambda: base_hub.sent > 200_000, "some of the weights had arrived")
+    stuck.send_signal(signal.SIGSTOP)
+    base_hub.full_speed.set()
+    status, _, errors = fetch(base_hub.url, tmp_path)
+    stuck.send_signal(signal.SIGCONT)
+    assert status == 0, errors
+    assert end(stuck)[0] == 0
+    directory = tmp_path / "acme--small-tts" / "main"
+    assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
+    assert not beginnings(directory)
+
+
+def test_all_parts_come_from_one_commit_though_the_branch_moves(base_hub: Hub, tmp_path: Path) -> None:
+    base_hub.commits["old"] = COMMIT
+    assert fetch(base_hub.url, tmp_path, "gateway")[0] == 0
+    base_hub.commits["main"] = "b" * 40
+    assert fetch(base_hub.url, tmp_path, "codec")[0] == 0
+    marks = [json.loads(path.read_text())["commit"] for path in tmp_path.rglob(".complete-*.json")]
+    assert marks == [COMMIT, COMMIT]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"revision": "nope"}, r"acme/small-tts has no revision 'nope'"),
+        ({"id": "acme/none"}, r"has no repository acme/none, or it is private: it was asked with no token"),
+        ({"id": "acme/none", "token": TOKEN}, r"no repository acme/none.*asked with the token in HF_TOKEN"),
+        ({"token": "hf_unknown"}, r"does not know the token in HF_TOKEN"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_said_in_a_line(
+    base_hub: Hub, tmp_path: Path, options: dict[str, str], message: str
+) -> None:
+    status, output, errors = fetch(base_hub.url, tmp_path, **options)
+    assert (status, output, errors.count("\n")) == (1, "", 1)
+    assert re.search(message, errors), errors
+    assert "hf_unknown" not in errors
+
+
+@pytest.mark.parametrize(("token", "words"), [("", "with no token (set HF_TOKEN)"), (TOKEN, "the token in HF_TOKEN")])
+def test_a_gated_repository_says_where_to_accept_its_terms(
+    base_hub: Hub, tmp_path: Path, token: str, words: str
+) -> None:
+    base_hub.gated = True
+    status, _, errors = fetch(base_hub.url, tmp_path, token=token)
+    assert status == 1
+    assert f"accept its terms at {base_hub.url}/{NAME}" in errors and words in errors
+
+
+def test_the_token_goes_to_the_hub_and_to_nobody_else(base_hub: Hub, tmp_path: Path) -> None:
+    assert fetch(base_hub.url, tmp_path, token=TOKEN)[0] == 0
+    assert len(base_hub.sent_elsewhere) == 2
+    assert not any("authorization" in map(str.lower, headers) for headers in base_hub.sent_elsewhere)
+
+
+def test_bodies_that_break_off_are_continued(base_hub: Hub, tmp_path: Path) -> None:
+    base_hub.cut_after = 300_000
+    status, _, errors = fetch(base_hub.url, tmp_path)
+    assert status == 0, errors
+    assert [path for path, _ in base_hub.resolved].count(WEIGHTS) == 6
+    directory = tmp_path / "acme--small-tts" / "main"
+    assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data[:-1] + b"?", "arrived damaged"),
+        (lambda data: data[:-1], "arrived damaged"),
+        (lambda data: data + b"?", "longer than the"),
+    ],
+)
+def test_what_is_not_what_the_hub_lists_is_never_given_out(
+    base_hub: Hub, tmp_path: Path, change: Callable[[bytes], bytes], message: str
+) -> None:
+    base_hub.change = change
+    status, _, errors = fetch(base_hub.url, tmp_path)
+    assert (status, message in errors.splitlines()[-1]) == (1, True), errors
+    directory = tmp_path / "acme--small-tts" / "main"
+    assert files(directory) == CONFIGS
+    base_hub.change = lambda data: data
+    status, _, errors = fetch(base_hub.url, tmp_path)
+    assert status == 0, errors
+
+
+def test_an_outage_is_waited_for_within_bounds(base_hub: Hub, tmp_path: Path) -> None:
+    base_hub.outage = 3
+    status, _, errors = fetch(base_hub.url, tmp_path)
+    assert status == 0 and "answers 503 Service Unavailable; again in" in errors, errors
+    base_hub.outage = 1000
+    status, _, errors = fetch(base_hub.url, tmp_path / "other")
+    assert (status, errors.count("again in")) == (1, 3)
+    assert errors.splitlines()[-1] == f"syrinx fetch: {base_hub.url} answers 503 Service Unavailable"
+    status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "other")
+    assert (status, errors.count("again in")) == (1, 3)
+    assert errors.splitlines()[-1].startswith("syrinx fetch: http://127.0.0.1:9 cannot be reached: ")
+
+
+def test_what_is_no_checkpoint_is_refused_before_its_weights_are_fetched(tmp_path: Path, base: Path) -> None:
+    directory = shutil.copytree(base, tmp_path / "repository")
+    (directory / "config.json").write_text('{"tts_model_type": "singer"}')
+    with serve(directory) as hub:
+        status, _, errors = fetch(hub.url, tmp_path / "models")
+        assert status == 1 and "tts_model_type 'singer' is unknown" in errors
+        (directory / WEIGHTS).unlink()
+        shutil.rmtree(directory / "speech_tokenizer")
+        status, _, errors = fetch(hub.url, tmp_path / "models")
+        assert status == 1
+        assert "acme/small-tts at main is no Qwen3-TTS checkpoint: it has no speech_tokenizer/*.json" in errors
+        assert not hub.sent
+
+
+def test_a_full_volume_is_said_and_what_arrived_is_kept(base_hub: Hub, tmp_path: Path) -> None:
+    inside = f'mount -t tmpfs -o size=600k full {tmp_path} && exec "$@"'
+    enter = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*enter, "true"], capture_output=True).returncode:
+        pytest.skip("no volume can be mounted here")
+    arguments = ["--id", NAME, "--revision", "main", "--parts", "talker", "--cache", str(tmp_path)]
+    environment = {**os.environ, "HF_ENDPOINT": base_hub.url}
+    done = subprocess.run(
+        [*enter, sys.executable, "-c", HURRIED, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    expected = f"syrinx fetch: cannot write to {tmp_path}/acme--small-tts/main: No space left on device"
+    assert done.stderr.splitlines()[-1] == expected
+
+
+def test_a_volume_that_cannot_be_written_is_an_error(base_hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("a file")
+    status, _, errors = fetch(base_hub.url, tmp_path / "models")
+    assert status == 1 and "Not a directory" in errors
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("id", "none"),
+        ("id", "../up"),
+        ("id", "a/b/c"),
+        ("revision", "../up"),
+        ("revision", "a/../../b"),
+        ("parts", "x"),
+    ],
+)
+def test_arguments_that_lead_elsewhere_are_refused(tmp_path: Path, option: str, value: str) -> None:
+    status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "models", **{option: value})
+    assert (status, f"argument --{option}: " in errors) == (2, True), errors
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_revision_may_have_slashes(base_hub: Hub, tmp_path: Path) -> None:
+    base_hub.commits["refs/pr/1"] = COMMIT
+    assert fetch(base_hub.url, tmp_path, "gateway", revision="refs/pr/1")[0] == 0
+    assert files(tmp_path) == {f"acme--small-tts/refs/pr/1/{path}" for path in CONFIGS}
+
+
+async def test_stages_start_and_speak_from_what_was_fetched(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", "voice_design")
+    with serve(directory) as hub:
+        for parts in ("gateway", "talker", "codec"):
+            status, output, errors = fetch(hub.url, tmp_path, parts)
+            assert status == 0, errors
+    pipeline = default_pipeline()
+    model = msgspec.structs.replace(pipeline.spec.model, bundled=False, path=output.strip())
+    pipeline = msgspec.structs.replace(pipeline, spec=msgspec.structs.replace(pipeline.spec, model=model))
+    async with (
+        LocalPipeline(pipeline, port=0, start_timeout=DEADLINE) as running,
+        httpx.AsyncClient(base_url=running.gateway_url, timeout=DEADLINE) as client,
+    ):
+        body = {"input": "Hello.", "instructions": "Softly.", "response_format": "pcm", "max_new_tokens": 8}
+        answer = await client.post("/v1/audio/speech", json=body)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.content) > 0
