@@ -1,204 +1,213 @@
-"""The status of a TTSPipeline: its fields and their meaning, and how it is made of what was seen. Pure."""
+"""The status of a TTSPipeline as made of what was seen in one tick; its events are `transitions`. Pure."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
-from msgspec import Meta
+import msgspec
 
-from syrinx_operator.cluster.conditions import Condition, ConditionStatus, Report
-from syrinx_operator.spec import CaptureShape
-from syrinx_stages.contract.settings import Frames
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.conditions import Conclusion, Problem, Seen, conditions, dated, has_confirmed
+from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.report import (
+    MAX_CONFIRMED,
+    TASK_TYPES,
+    CodecReport,
+    CodecValues,
+    Condition,
+    ConditionStatus,
+    Confirmed,
+    GatewayReport,
+    GatewayValues,
+    PipelineStatus,
+    RedisReport,
+    SloReport,
+    StageReport,
+    TalkerReport,
+    TalkerValues,
+    TuningReport,
+    read,
+)
+from syrinx_operator.cluster.state import Component, Measured, Observed, Owner, Replica
+from syrinx_operator.cluster.transitions import Transition, transitions
+from syrinx_operator.spec import CaptureShape, TtfaObjective, TTSPipeline
+from syrinx_stages.contract.metrics import TTFA_BUCKETS
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 
-MAX_CONFIRMED = 64
-"""Replicas of a stage that are listed at most."""
-
-Count = Annotated[int, Meta(ge=0)]
-Ratio = Annotated[float, Meta(ge=0, le=1)]
-
-
-class GatewayValues(Report, frozen=True, kw_only=True):
-    """Live settings of the gateways."""
-
-    max_queue: Annotated[int, Meta(description="Requests that may wait before new ones are answered 503.")]
-    max_queue_seconds: Annotated[
-        float, Meta(description="Age in seconds of the oldest waiting request from which new ones are answered 503.")
-    ]
-
-
-class TalkerValues(Report, frozen=True, kw_only=True):
-    """Live settings of the talkers."""
-
-    max_num_seqs: Annotated[int, Meta(description="Requests per step at most.")]
-    lead_limit_seconds: Annotated[
-        float, Meta(description="A live stream this many seconds ahead of playback yields its row.")
-    ]
-
-
-class CodecValues(Report, frozen=True, kw_only=True):
-    """Live settings of the codecs."""
-
-    max_num_seqs: Annotated[int, Meta(description="Requests per decoder call at most.")]
-    chunk_ramp: Annotated[
-        tuple[Frames, ...], Meta(max_length=16, description="Frames of a stream's first, second, ... chunk.")
-    ]
-    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64, description="Decoder shapes kept ready.")]
+__all__ = ["PipelineStatus", "Problem", "Transition", "failed", "invalid", "read", "status", "transitions"]
 
 
-class Confirmed(Report, frozen=True, kw_only=True):
-    """What one replica says of itself."""
+def status(
+    pipeline: TTSPipeline,
+    owner: Owner,
+    observed: Observed,
+    plan: Plan,
+    measured: Measured | None,
+    previous: Mapping[str, Any] | None,
+    problems: Sequence[Problem],
+    now: datetime,
+) -> dict[str, Any]:
+    """The status as JSON, of what was seen in this tick. Equal inputs give an equal status, whenever that is.
 
-    replica: Annotated[str, Meta(max_length=253, description="Name of the pod.")]
-    generation: Annotated[
-        Count | None, Meta(description="Settings generation it has in force. Absent while it does not answer.")
-    ] = None
-    restarts: Annotated[Count | None, Meta(description="How often it was started anew. Absent if never.")] = None
-    problem: Annotated[
-        Annotated[str, Meta(max_length=256)] | None,
-        Meta(description="Why it does not run, in the cluster's words. Absent if it does."),
-    ] = None
-
-
-class StageReport(Report, frozen=True, kw_only=True):
-    """What is said of every stage."""
-
-    replicas: Annotated[Count, Meta(description="Pods that there are, those that end left out.")]
-    ready_replicas: Annotated[Count, Meta(description="Of these, those that are ready.")]
-    updated_replicas: Annotated[Count, Meta(description="Of these, those made from the template that is wanted now.")]
-    summary: Annotated[str, Meta(max_length=32, description="Ready and wanted replicas, as 1/2.")]
-    selector: Annotated[
-        str, Meta(max_length=512, description="Label selector of the pods, as text, for whoever scales the stage.")
-    ]
-    settings_generation: Annotated[Count, Meta(description="Generation of the settings; it goes up when they change.")]
-    confirmed_generation: Annotated[
-        Count | None,
-        Meta(
-            description="Newest settings generation that was seen in force on every replica at once. Absent before the "
-            "first."
-        ),
-    ] = None
-    confirmed: Annotated[
-        tuple[Confirmed, ...],
-        Meta(
-            max_length=MAX_CONFIRMED,
-            description="What each replica has in force; the first 64 by name.",
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["replica"]},
-        ),
-    ]
-
-
-class GatewayReport(StageReport, frozen=True, kw_only=True):
-    """The gateways."""
-
-    settings: Annotated[GatewayValues, Meta(description="Live settings that every replica is to have in force.")]
-
-
-class TalkerReport(StageReport, frozen=True, kw_only=True):
-    """The talkers."""
-
-    settings: Annotated[TalkerValues, Meta(description="Live settings that every replica is to have in force.")]
-
-
-class CodecReport(StageReport, frozen=True, kw_only=True):
-    """The codecs."""
-
-    settings: Annotated[CodecValues, Meta(description="Live settings that every replica is to have in force.")]
-
-
-class RedisReport(Report, frozen=True, kw_only=True):
-    """The managed Redis."""
-
-    ready: Annotated[bool, Meta(description="Whether it answers.")]
-    restarts: Annotated[Count | None, Meta(description="How often it was started anew. Absent if never.")] = None
-
-
-class TuningReport(Report, frozen=True, kw_only=True):
-    """What tuning does. This version measures and moves no knob."""
-
-    mode: Annotated[Literal["Off", "Recommend", "Auto"], Meta(description="The mode asked for.")]
-    phase: Annotated[
-        Literal["Off", "Paused", "Measuring", "NoData"],
-        Meta(
-            description="Off and Paused as asked for; Measuring while requests are counted; NoData while there is "
-            "nothing to judge by."
-        ),
-    ]
-    message: Annotated[str, Meta(max_length=256, description="The phase in words.")]
-
-
-class SloReport(Report, frozen=True, kw_only=True):
-    """How one task type did within the last minutes (5, or one interval if that is longer)."""
-
-    task_type: Annotated[Literal["CustomVoice", "VoiceDesign", "Base"], Meta(description="Task type.")]
-    requests: Annotated[Count, Meta(description="Live requests that were heard.")]
-    within: Annotated[
-        Ratio | None,
-        Meta(description="Share of them heard within the objective. Absent without an objective or requests."),
-    ] = None
-    ttfa_p95_ms: Annotated[
-        Count | None,
-        Meta(
-            description="95th percentile of time to first audio in milliseconds, interpolated in its histogram bucket; "
-            "10000 means 10000 or more. Absent without requests."
-        ),
-    ] = None
-    met: Annotated[
-        ConditionStatus,
-        Meta(description="Whether the objective's target was met; Unknown without an objective or requests."),
-    ]
-
-
-class PipelineStatus(Report, frozen=True, kw_only=True):
-    """What there is, as last seen."""
-
-    observed_generation: Annotated[
-        Count | None,
-        Meta(
-            description="metadata.generation of the newest resource whose plan was applied whole. While it lags, the "
-            "conditions, which name the generation they are about, say why."
-        ),
-    ] = None
-    endpoint: Annotated[
-        Annotated[str, Meta(max_length=256)] | None,
-        Meta(description="Where the API is served in the cluster."),
-    ] = None
-    model: Annotated[Annotated[str, Meta(max_length=256)] | None, Meta(description="Name clients send as `model`.")] = (
-        None
+    It is to replace the `previous` one whole. `problems` are what kept the plan from being applied: with one, top-level
+    `observedGeneration` stays behind, so that nobody who waits for an edit takes the state before it for its result.
+    `measured` is None as long as nobody looked. `now` has a time zone.
+    """
+    before = read(previous)
+    seen = Seen(
+        pipeline=pipeline,
+        observed=observed,
+        plan=plan,
+        measured=measured,
+        problems=problems,
+        previous={condition.type: condition for condition in before.conditions},
+        now=now,
     )
-    model_generation: Annotated[
-        Annotated[str, Meta(max_length=64)] | None,
-        Meta(description="Model generation that is wanted now; stages of two generations never meet."),
-    ] = None
-    image: Annotated[
-        Annotated[str, Meta(max_length=512)] | None, Meta(description="Image of the stages that is wanted now.")
-    ] = None
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Meta(
-            max_length=16,
-            description="What is concluded of it. Ready: the service answers. Progressing: not everything is as wanted "
-            "yet. Degraded: something is wrong that waiting will not mend.",
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
-    gateway: Annotated[GatewayReport | None, Meta(description="The gateways.")] = None
-    talker: Annotated[TalkerReport | None, Meta(description="The talkers.")] = None
-    codec: Annotated[CodecReport | None, Meta(description="The codecs.")] = None
-    redis: Annotated[RedisReport | None, Meta(description="The managed Redis. Absent for one of yours.")] = None
-    tuning: Annotated[TuningReport | None, Meta(description="What tuning does.")] = None
-    slo: Annotated[
-        tuple[SloReport, ...],
-        Meta(
-            max_length=3,
-            description="How each task type did lately.",
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["taskType"]},
-        ),
-    ] = ()
-    underrun_ratio: Annotated[
-        Ratio | None,
-        Meta(description="Share of the last minutes' live streams whose playback had to wait. Absent without any."),
-    ] = None
-    ttfa_p95: Annotated[
-        Annotated[str, Meta(max_length=16)] | None,
-        Meta(description="The slowest task type's 95th percentile as text, as 312ms. Absent without requests."),
-    ] = None
+    spec = pipeline.spec
+    known = None if measured is None or measured.problem or spec.tuning.mode == "Off" else measured
+    slowest = (
+        max((o.ttfa_p95_ms for o in known.task_types if o.ttfa_p95_ms is not None), default=None) if known else None
+    )
+    report = PipelineStatus(
+        observed_generation=before.observed_generation if problems else owner.generation,
+        endpoint=f"http://{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc:{spec.gateway.port}",
+        model=pipeline.model_name,
+        model_generation=plan.generation,
+        image=spec.image or plan.release.image,
+        conditions=conditions(seen, owner.generation),
+        gateway=_gateway(owner, observed, plan, before.gateway),
+        talker=_talker(owner, observed, plan, before.talker),
+        codec=_codec(owner, observed, plan, before.codec),
+        redis=_redis(observed.of(Component.REDIS)) if Component.REDIS in plan.templates else None,
+        tuning=_tuning(pipeline, measured, known),
+        slo=() if spec.tuning.mode == "Off" else _objectives(spec.slo.ttfa, known),
+        underrun_ratio=_share(known.underruns, known.live_streams) if known else None,
+        ttfa_p95=None if slowest is None else _milliseconds(slowest),
+    )
+    return _json(report)
+
+
+def invalid(previous: Mapping[str, Any] | None, owner: Owner, messages: Sequence[str], now: datetime) -> dict[str, Any]:
+    """The status of a resource that breaks the rules: as `failed`, with what to correct."""
+    words = f"what runs stays as it was until this is corrected: {'; '.join(messages)}"
+    return failed(previous, owner, [Problem("Invalid", words)], now)
+
+
+def failed(
+    previous: Mapping[str, Any] | None, owner: Owner, problems: Sequence[Problem], now: datetime
+) -> dict[str, Any]:
+    """The status when nothing could be planned: what was said last, and Degraded with what helps (one or more).
+
+    The other conditions stay, each with the generation that it was concluded for.
+    """
+    before = read(previous)
+    kept: dict[str, Condition] = {condition.type: condition for condition in before.conditions}
+    reason, words = problems[0].reason, "; ".join(problem.message for problem in problems)
+    if "Ready" not in kept:
+        kept["Ready"] = dated({}, "Ready", Conclusion("False", reason, words), owner.generation, now)
+    kept["Degraded"] = dated(kept, "Degraded", Conclusion("True", reason, words), owner.generation, now)
+    return _json(msgspec.structs.replace(before, conditions=tuple(kept.values())))
+
+
+def _json(report: PipelineStatus) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(report)
+    return built
+
+
+def _gateway(owner: Owner, observed: Observed, plan: Plan, before: StageReport | None) -> GatewayReport:
+    values = msgspec.convert(plan.settings[Component.GATEWAY].settings, GatewaySettings)
+    settings = GatewayValues(max_queue=values.max_queue, max_queue_seconds=values.max_queue_seconds)
+    return GatewayReport(**_stage(owner, observed, plan, Component.GATEWAY, before), settings=settings)
+
+
+def _talker(owner: Owner, observed: Observed, plan: Plan, before: StageReport | None) -> TalkerReport:
+    values = msgspec.convert(plan.settings[Component.TALKER].settings, TalkerSettings)
+    settings = TalkerValues(max_num_seqs=values.max_num_seqs, lead_limit_seconds=values.lead_limit_seconds)
+    return TalkerReport(**_stage(owner, observed, plan, Component.TALKER, before), settings=settings)
+
+
+def _codec(owner: Owner, observed: Observed, plan: Plan, before: StageReport | None) -> CodecReport:
+    values = msgspec.convert(plan.settings[Component.CODEC].settings, CodecSettings)
+    pairs = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in values.capture_pairs)
+    settings = CodecValues(max_num_seqs=values.max_num_seqs, chunk_ramp=values.chunk_ramp, capture_pairs=pairs)
+    return CodecReport(**_stage(owner, observed, plan, Component.CODEC, before), settings=settings)
+
+
+def _stage(
+    owner: Owner, observed: Observed, plan: Plan, stage: Component, before: StageReport | None
+) -> dict[str, Any]:
+    """What is said of every stage, as keyword arguments."""
+    live = [pod for pod in observed.of(stage) if not pod.terminating]
+    ready = sum(pod.ready for pod in live)
+    generation = plan.settings[stage].generation
+    everywhere = bool(live) and all(has_confirmed(pod, generation) for pod in live)
+    labels = names.selector(owner.name, stage)
+    by_ordinal = sorted(live, key=lambda pod: (len(pod.name), pod.name))
+    return {
+        "replicas": len(live),
+        "ready_replicas": ready,
+        "updated_replicas": sum(pod.template == plan.templates[stage] for pod in live),
+        "summary": f"{ready}/{plan.replicas[stage]}",
+        "selector": ",".join(f"{label}={value}" for label, value in labels.items()),
+        "settings_generation": generation,
+        "confirmed_generation": generation if everywhere else before and before.confirmed_generation,
+        "confirmed": tuple(_confirmed(pod) for pod in by_ordinal[:MAX_CONFIRMED]),
+    }
+
+
+def _confirmed(pod: Replica) -> Confirmed:
+    return Confirmed(
+        replica=pod.name,
+        generation=None if pod.reported is None else pod.reported.generation,
+        restarts=pod.restarts or None,
+        problem=pod.problem[:256] or None,
+    )
+
+
+def _redis(pods: Sequence[Replica]) -> RedisReport:
+    live = [pod for pod in pods if not pod.terminating]
+    return RedisReport(ready=any(pod.ready for pod in live), restarts=sum(pod.restarts for pod in live) or None)
+
+
+def _tuning(pipeline: TTSPipeline, measured: Measured | None, known: Measured | None) -> TuningReport:
+    tuning = pipeline.spec.tuning
+    if tuning.mode == "Off":
+        return TuningReport(mode=tuning.mode, phase="Off", message="nothing is measured, as asked for")
+    if tuning.paused:
+        return TuningReport(mode=tuning.mode, phase="Paused", message="everything stays as it is, as asked for")
+    if known is not None and any(objective.requests for objective in known.task_types):
+        message = "requests are counted; this version moves no knob"
+        return TuningReport(mode=tuning.mode, phase="Measuring", message=message)
+    why = "not looked at yet" if measured is None else measured.problem or "no live request was heard lately"
+    return TuningReport(mode=tuning.mode, phase="NoData", message=why[:256])
+
+
+def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tuple[SloReport, ...]:
+    targets = {objective.task_type: objective.target for objective in wanted}
+    found = {objective.task_type: objective for objective in known.task_types} if known else {}
+    reports = []
+    for task_type in TASK_TYPES:
+        seen, target = found.get(task_type), targets.get(task_type)
+        if seen is None:
+            if target is not None:
+                reports.append(SloReport(task_type=task_type, requests=0 if known else None, met="Unknown"))
+            continue
+        within = None if seen.within is None else _share(seen.within, seen.requests)
+        met: ConditionStatus = (
+            "Unknown" if within is None or target is None else "True" if within >= target else "False"
+        )
+        p95 = None if seen.ttfa_p95_ms is None else round(seen.ttfa_p95_ms)
+        reports.append(SloReport(task_type=task_type, requests=seen.requests, within=within, ttfa_p95_ms=p95, met=met))
+    return tuple(reports)
+
+
+def _share(part: int, whole: int) -> float | None:
+    """A ratio, rounded towards what is worse for a count of good ones; None of nothing."""
+    return min(1.0, int(part / whole * 10_000) / 10_000) if whole else None
+
+
+def _milliseconds(value: float) -> str:
+    last = TTFA_BUCKETS[-1] * 1000
+    return f">{last:.0f}ms" if value >= last else f"{value:.0f}ms"
