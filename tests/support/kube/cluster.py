@@ -24,8 +24,10 @@ from support.kube.idle import IdleKubelet
 from support.kube.kinds import POD_MONITOR_CRD, Kinds
 from support.kube.networks import Addresses
 from support.kube.pods import Scheduler
+from support.kube.real import RealKubelet
 from support.kube.rights import Rights
 from support.kube.server import Request, Server
+from support.kube.services import ServiceProxy
 from support.kube.stateful import StatefulSets
 from support.kube.store import Object, Store
 from support.kube.watch import Watches
@@ -58,7 +60,8 @@ class KubeCluster:
         self.rights = rights
         self.server = Server(self.api, self.watches, self.faults, rights)
         self.scheduler = Scheduler(self.api)
-        self.kubelet = self._kubelet(pods)
+        self.kubelet: Any = (RealKubelet if pods == "real" else IdleKubelet)(self.api, self.addresses)
+        self.proxy = ServiceProxy(self.api)
         self.controllers: list[Controller] = [
             Namespaces(self.api),
             Deployments(self.api),
@@ -69,14 +72,12 @@ class KubeCluster:
             self.scheduler,
             self.kubelet,
             GarbageCollector(self.api),
+            *([self.proxy] if pods == "real" else []),
         ]
         self.manager = Manager(self.api, self.controllers)
         self._cleanup = contextlib.AsyncExitStack()
         self._crds = [yaml.safe_load(crd.read_text()) if isinstance(crd, Path) else crd] if crd else []
         self._crds += [POD_MONITOR_CRD] if pod_monitors else []
-
-    def _kubelet(self, pods: str) -> Any:
-        return IdleKubelet(self.api, self.addresses)
 
     async def __aenter__(self) -> Self:
         for name in (NAMESPACE, "kube-system"):
@@ -102,7 +103,8 @@ class KubeCluster:
         await asyncio.gather(self._running, return_exceptions=True)
         self.faults.clear()
         self.watches.drop()
-        await self.kubelet.admins.close()
+        await self.proxy.close()
+        await self.kubelet.close()
         if self.server.proxied is not None:
             await self.server.proxied.close()
         if failed:
@@ -196,6 +198,11 @@ class KubeCluster:
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {seconds:g} s: {what}\n{self.describe()}")
             await asyncio.sleep(0.01)
+
+    def service_url(self, name: str, namespace: str = NAMESPACE) -> str:
+        """Where a service's first port is reached; with real pods."""
+        spec = self.get("service", name, namespace)["spec"]
+        return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
 
     def describe(self) -> str:
         """What there is, in a few lines."""

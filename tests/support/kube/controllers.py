@@ -334,7 +334,7 @@ class Services(Controller):
         }
         if old is None:
             self.create("endpointslice", meta["namespace"], new)
-        elif old["endpoints"] != endpoints:
+        elif old.get("endpoints", []) != endpoints:
             self._replace("endpointslice", old, {**copy(old), "endpoints": endpoints}, "")
 
 

@@ -89,6 +89,9 @@ class IdleKubelet(Controller):
         since = told.get("state", {}).get("running", {}).get("startedAt", now())
         return ContainerState(container["name"], container["image"], running(since), not held, not held, restarts)
 
+    async def close(self) -> None:
+        await self.admins.close()
+
     def mounted_settings(self, pod: Object) -> dict[str, Any]:
         """What a stage would read at its start."""
         for volume in pod["spec"].get("volumes", ()):

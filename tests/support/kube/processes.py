@@ -1,0 +1,92 @@
+"""A container's process: on a leash, in a group of its own, with its output in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from support.kube.store import Object
+from syrinx_operator import leash
+from syrinx_stages.connector.server import find_redis_server
+
+_ENTRY_POINTS = {"redis": ["redis-server"], "valkey": ["redis-server"]}
+"""By the image's name, for containers without a command."""
+
+
+class NoCommand(Exception):
+    """An image whose entry point is not known here."""
+
+
+def make_programs(directory: Path) -> Path:
+    """What is found on a container's PATH: this Python, and a Redis that keeps to the pod's address."""
+    redis = find_redis_server()
+    programs = {
+        "python": f'exec "{sys.executable}" "$@"',
+        "python3": f'exec "{sys.executable}" "$@"',
+        "redis-server": f'exec "{redis}" "$@" --bind "$KUBE_POD_IP"',
+        "redis-cli": f'exec "{redis.with_name("redis-cli")}" -h "$KUBE_POD_IP" "$@"',
+    }
+    directory.mkdir()
+    for name, line in programs.items():
+        (directory / name).write_text(f"#!/bin/sh\n{line}\n")
+        (directory / name).chmod(0o755)
+    return directory
+
+
+def command_of(container: Object) -> list[str]:
+    """With the image's entry point where the container has no command. Raises `NoCommand`."""
+    image = container["image"].rpartition("/")[2].partition(":")[0].partition("@")[0]
+    command = container.get("command") or _ENTRY_POINTS.get(image)
+    if command is None:
+        raise NoCommand(f"{container['image']} is not known here, and the container has no command")
+    return [*command, *container.get("args", ())]
+
+
+class Process:
+    """One run of a command. It dies with this process, however that ends."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], directory: Path, log: Path) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-E", leash.__file__, str(os.getpid()), *command],
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    async def ended(self) -> int:
+        """Waits for its end; returns the exit status, 128 + N after signal N."""
+        descriptor, event = os.pidfd_open(self.pid), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(descriptor, event.set)
+        try:
+            await event.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        code = self._process.wait()
+        self.kill()
+        return code if code >= 0 else 128 - code
+
+    def terminate(self) -> None:
+        """SIGTERM, to the process alone."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL, to it and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        self.kill()
+        self._process.wait()
