@@ -22,7 +22,7 @@ from support.cluster_plan import (
     pod_template,
     templates,
 )
-from syrinx_operator.cluster.plan import pods, redis
+from syrinx_operator.cluster.plan import plan, pods, redis
 from syrinx_operator.cluster.plan.release import Release, recorded
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig
 from syrinx_operator.rules import RESERVED_ENV
@@ -99,6 +99,14 @@ def test_a_lost_record_is_made_again_from_what_runs():
     plan = planned(pipeline())
     lost = without(after(plan), RELEASE)
     assert planned(pipeline(), lost, NEXT).manifests == plan.manifests
+
+
+def test_the_record_of_a_former_pipeline_of_the_name_says_nothing():
+    plan = planned(pipeline())
+    former = after(plan)
+    for kept in former.objects.values():
+        kept["metadata"]["ownerReferences"][0]["uid"] = "former"
+    assert planned(pipeline(), former, NEXT).release.image == NEXT.stages_image
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "not JSON"])
@@ -193,8 +201,6 @@ def test_a_path_in_a_volume_of_the_users_is_told_by_the_volume_too():
 def test_pipelines_of_one_name_in_two_places_never_meet_in_a_redis_they_share():
     subject = pipeline({"connector": {"url": "redis://shared:6379/0"}})
     here, there = owner_of(subject), msgspec.structs.replace(owner_of(subject), uid="another")
-    from syrinx_operator.cluster.plan import plan
-
     assert plan(subject, here, EMPTY, CONFIG).generation != plan(subject, there, EMPTY, CONFIG).generation
 
 

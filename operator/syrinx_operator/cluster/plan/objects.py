@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.state import Manifest, Owner
+from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner
 from syrinx_operator.spec_pods import Storage
 
 
@@ -43,6 +43,20 @@ def stamped(manifest: Manifest) -> Manifest:
     content = {**manifest, "metadata": {k: v for k, v in metadata.items() if k != "resourceVersion"}}
     annotations = {**metadata.get("annotations", {}), names.APPLIED_ANNOTATION: digest(content)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def owned(owner: Owner, observed: Observed, key: ObjectKey) -> Manifest | None:
+    """An object of this pipeline, as it was observed; one of a former pipeline of its name is none."""
+    found = observed.objects.get(key)
+    references = found["metadata"].get("ownerReferences") or () if found else ()
+    return found if any(reference.get("uid") == owner.uid for reference in references) else None
+
+
+def recorded_text(owner: Owner, observed: Observed, key: ObjectKey, field: str) -> str:
+    """What a ConfigMap of this pipeline says; empty if there is none."""
+    found = owned(owner, observed, key) or {}
+    text: str = (found.get("data") or {}).get(field, "")
+    return text
 
 
 def digest(value: Any) -> str:

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan.objects import digest, given, manifest
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, ObjectKey, Observed, OperatorConfig, Owner
+from syrinx_operator.cluster.plan.objects import digest, given, manifest, owned, recorded_text
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
 from syrinx_operator.spec import PipelineSpec, TTSPipeline
 
 
@@ -65,9 +65,9 @@ class Running(Struct, frozen=True):
 
 def recorded(owner: Owner, observed: Observed) -> Release | None:
     """The release record, or None if there is none that can be read: then everything is rendered anew."""
-    found = observed.objects.get(names.release_key(owner.name), {})
+    text = recorded_text(owner, observed, names.release_key(owner.name), names.RELEASE_KEY)
     try:
-        return msgspec.json.decode((found.get("data") or {}).get(names.RELEASE_KEY, ""), type=Release)
+        return msgspec.json.decode(text, type=Release)
     except msgspec.MsgspecError:
         return None
 
@@ -154,8 +154,8 @@ def _volumes_of(spec: PipelineSpec, path: str | None) -> list[Any]:
 
 def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:
     """Of a workload that runs already, in case the record was deleted."""
-    keys: list[ObjectKey] = [names.workload_key(owner.name, component) for component in components]
-    for workload in (observed.objects[key] for key in keys if key in observed.objects):
+    workloads = (owned(owner, observed, names.workload_key(owner.name, component)) for component in components)
+    for workload in filter(None, workloads):
         image: str = workload["spec"]["template"]["spec"]["containers"][0]["image"]
         return image
     return None

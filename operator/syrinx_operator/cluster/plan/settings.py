@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import model
-from syrinx_operator.cluster.plan.objects import given, manifest
+from syrinx_operator.cluster.plan.objects import given, manifest, recorded_text
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
 from syrinx_operator.plan import codec_settings, gateway_settings, talker_settings
 from syrinx_operator.spec import CodecSpec, GatewaySpec, PipelineSpec, StageSpec, TalkerSpec, TTSPipeline
@@ -101,8 +101,8 @@ def _wanted(spec: PipelineSpec, stage: Component) -> StageSettings:
 
 
 def _recorded(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
-    found = observed.objects.get(names.settings_key(owner.name, stage), {})
+    text = recorded_text(owner, observed, names.settings_key(owner.name, stage), names.SETTINGS_KEY)
     try:
-        return msgspec.json.decode((found.get("data") or {}).get(names.SETTINGS_KEY, ""), type=Settings)
+        return msgspec.json.decode(text, type=Settings)
     except msgspec.MsgspecError:
         return None
