@@ -101,7 +101,7 @@ def apply(
     merged = copy(merge(node, live or {}, config))
     last, since = managers.get(manager, (frozenset(), now()))
     others = {other: owned for other, (owned, _) in managers.items() if other != manager}
-    _prune(node, merged, last - asked, others)
+    _prune(node, merged, last - asked, {**others, manager: asked})
     changed, removed = fields.compare(node, live or {}, merged)
     conflicts = {other: owned & changed for other, owned in others.items() if owned & changed}
     if conflicts and not force:
@@ -146,9 +146,9 @@ def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
     return result + [after[key] for key in waiting]
 
 
-def _prune(node: Node, merged: Object, gone: Fields, others: dict[Manager, Fields]) -> None:
-    """Removes what the manager no longer asks for and nobody else owns."""
-    held = frozenset().union(*others.values()) if others else frozenset()
+def _prune(node: Node, merged: Object, gone: Fields, owners: dict[Manager, Fields]) -> None:
+    """Removes what the manager no longer asks for and nobody owns."""
+    held = frozenset().union(*owners.values())
     parents = {path[:depth] for path in held for depth in range(1, len(path))}
     removable = sorted(path for path in gone if path not in held and path not in parents)
     for path in removable:
