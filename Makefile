@@ -6,7 +6,7 @@ PIP := $(VENV)/bin/pip
 TORCH := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-voice lint bench-cpu clean
+.PHONY: help demo test test-voice test-cluster lint bench-cpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -14,11 +14,15 @@ help: ## Show this help
 demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.wav
 	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
-test: $(VENV)/.develops ## Run all tests but the voice's score
-	$(VENV)/bin/pytest -m "not voice"
+test: $(VENV)/.develops ## Run all tests but the voice's score and those that need a cluster
+	$(VENV)/bin/pytest -m "not voice and not cluster"
 
 test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood, through the running pipeline
 	$(VENV)/bin/pytest -m voice -s tests/voice
+
+# Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
+test-cluster: $(VENV)/.develops ## Try the operator on the Kubernetes cluster that KUBECONFIG names
+	$(VENV)/bin/pytest -m cluster -v -x tests/cluster
 
 lint: $(VENV)/.develops ## Check style and types
 	$(VENV)/bin/ruff check .

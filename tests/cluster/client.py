@@ -1,0 +1,197 @@
+"""A small synchronous Kubernetes client for the cluster tests: what kubectl would do, each call with a deadline."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from kubernetes import client, config
+
+Object = dict[str, Any]
+CALL_SECONDS = 30.0
+POLL_SECONDS = 0.5
+
+_CORE = (
+    "Pod",
+    "Service",
+    "ConfigMap",
+    "Secret",
+    "ServiceAccount",
+    "PersistentVolumeClaim",
+    "Event",
+    "Namespace",
+    "Node",
+)
+_GROUPS = {
+    "StatefulSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "ControllerRevision": "apps/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "Lease": "coordination.k8s.io/v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "ClusterRole": "rbac.authorization.k8s.io/v1",
+    "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
+    "StorageClass": "storage.k8s.io/v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "TTSPipeline": "syrinx.dev/v1alpha1",
+}
+_CLUSTER_WIDE = {"Namespace", "Node", "StorageClass", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+_PLURALS = {"NetworkPolicy": "networkpolicies"}
+
+
+class ApiError(Exception):
+    """The API server's refusal."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(f"{status}: {body[:2000]}")
+        self.status = status
+        try:
+            self.message = str(json.loads(body)["message"])
+        except (ValueError, KeyError, TypeError):
+            self.message = body
+
+
+class TimedOut(AssertionError):
+    """A condition did not come true in time; the message says which and what was seen last."""
+
+
+class Kubernetes:
+    """The cluster that KUBECONFIG names, or the one this runs in; objects go to and come from one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.configuration = client.Configuration()
+        config.load_config(client_configuration=self.configuration)
+        self.http = httpx.Client(
+            base_url=self.configuration.host, verify=_tls(self.configuration), timeout=CALL_SECONDS, trust_env=False
+        )
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request; raises `ApiError` unless it was answered 2xx."""
+        response = self.http.request(method, path, **self._authorised(options))
+        if not response.is_success:
+            raise ApiError(response.status_code, response.text)
+        return response
+
+    def stream(self, method: str, path: str, **options: Any) -> Any:
+        """As `httpx.Client.stream`, authorised."""
+        return self.http.stream(method, path, **self._authorised(options))
+
+    def _authorised(self, options: Object) -> Object:
+        token = self.configuration.get_api_key_with_prefix("authorization")
+        if token is None and self.configuration.username:
+            pair = f"{self.configuration.username}:{self.configuration.password}"
+            token = "Basic " + base64.b64encode(pair.encode()).decode()
+        if token:
+            options["headers"] = {**options.get("headers", {}), "Authorization": token}
+        return options
+
+    def path(self, kind: str, name: str = "", subresource: str = "") -> str:
+        """The URL path of a kind, an object, or a subresource."""
+        plural = _PLURALS.get(kind) or kind.lower() + ("es" if kind.endswith("s") else "s")
+        root = "/api/v1" if kind in _CORE else f"/apis/{_GROUPS[kind]}"
+        scope = "" if kind in _CLUSTER_WIDE else f"/namespaces/{self.namespace}"
+        return root + scope + f"/{plural}" + (f"/{name}" if name else "") + (f"/{subresource}" if subresource else "")
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """The object, or None if there is none."""
+        try:
+            body: Object = self.call("GET", self.path(kind, name)).json()
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return body
+
+    def list(self, kind: str, selector: str = "") -> list[Object]:
+        """The kind's objects in the namespace, by name."""
+        parameters = {"labelSelector": selector} if selector else {}
+        items: list[Object] = self.call("GET", self.path(kind), params=parameters).json().get("items") or []
+        return sorted(items, key=lambda item: str(item["metadata"]["name"]))
+
+    def apply(self, manifest: Object, dry_run: bool = False) -> Object:
+        """`kubectl apply --server-side`; unknown fields are refused."""
+        parameters = {"fieldManager": "syrinx-tests", "force": "true", "fieldValidation": "Strict"}
+        if dry_run:
+            parameters["dryRun"] = "All"
+        response = self.call(
+            "PATCH",
+            self.path(manifest["kind"], manifest["metadata"]["name"]),
+            params=parameters,
+            content=json.dumps(manifest),
+            headers={"Content-Type": "application/apply-patch+yaml"},
+        )
+        body: Object = response.json()
+        return body
+
+    def patch(self, kind: str, name: str, change: Object, subresource: str = "") -> Object:
+        """A merge patch, as `kubectl patch --type merge` or `kubectl edit` send it."""
+        response = self.call(
+            "PATCH",
+            self.path(kind, name, subresource),
+            content=json.dumps(change),
+            headers={"Content-Type": "application/merge-patch+json"},
+        )
+        body: Object = response.json()
+        return body
+
+    def delete(self, kind: str, name: str, grace: int | None = None) -> None:
+        """Deletes an object; that it is gone already is fine."""
+        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        try:
+            self.call(
+                "DELETE",
+                self.path(kind, name),
+                content=json.dumps(options),
+                headers={"Content-Type": "application/json"},
+            )
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def logs(self, pod: str, lines: int = 60) -> str:
+        """The last lines of a pod's logs, or why there are none."""
+        try:
+            return self.call("GET", self.path("Pod", pod, "log"), params={"tailLines": str(lines)}).text
+        except (ApiError, httpx.HTTPError) as error:
+            return f"(no logs: {error})"
+
+
+def wait_until(what: str, seconds: float, check: Callable[[], Any]) -> Any:
+    """Polls `check` until it gives something true, and returns that.
+
+    Raises `TimedOut` with `what` and the last false value (or error) after `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    last: object = None
+    while True:
+        try:
+            last = check()
+            if last:
+                return last
+        except (ApiError, httpx.HTTPError) as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise TimedOut(f"waited {seconds:g} s for {what}; last seen: {last!r}")
+        time.sleep(POLL_SECONDS)
+
+
+def _tls(configuration: Any) -> ssl.SSLContext | bool:
+    if not configuration.verify_ssl:
+        return False
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return context

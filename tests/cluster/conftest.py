@@ -1,0 +1,43 @@
+"""Tests on the cluster that KUBECONFIG names: `make test-cluster`. Parameters are in `parameters.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.installation import Installation
+from cluster.parameters import Parameters
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """These tests need a cluster, so they run only when asked for."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def installed() -> Iterator[Installation]:
+    """Everything installed and the operator running, in a namespace of its own."""
+    installation = Installation(Parameters())
+    print(f"\n{installation.parameters}\n{installation.cluster.configuration.host}")
+    try:
+        installation.install()
+        yield installation
+    finally:
+        if not installation.parameters.keep:
+            installation.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def explained(request: pytest.FixtureRequest, installed: Installation) -> Iterator[None]:
+    """A failed test is followed by what the operator and the pods say."""
+    failed_before = request.session.testsfailed
+    yield
+    if request.session.testsfailed > failed_before:
+        for pipeline in installed.cluster.list("TTSPipeline"):
+            print(installed.describe(pipeline["metadata"]["name"]))

@@ -1,0 +1,151 @@
+"""The operator under test: a Deployment from the chart, or a process of this checkout with the same rights."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+
+from cluster.client import Kubernetes, Object, wait_until
+from cluster.parameters import Parameters
+
+GONE_SECONDS = 60.0
+
+
+class Operator(Protocol):
+    """What the tests do to it."""
+
+    def start(self, stages_image: str | None = None) -> None:
+        """Starts it, with another default image of the stages if one is given."""
+
+    def kill(self) -> None:
+        """As `kill -9`: no goodbye."""
+
+    def logs(self) -> str:
+        """Its last words."""
+
+
+class OperatorPod:
+    """The chart's Deployment. A killed pod's successor is held back by scaling to none."""
+
+    def __init__(self, cluster: Kubernetes, deployment: Object, parameters: Parameters) -> None:
+        self._cluster = cluster
+        self._deployment = deployment
+        self._parameters = parameters
+        self._selector = ",".join(f"{k}={v}" for k, v in deployment["spec"]["selector"]["matchLabels"].items())
+
+    @property
+    def _name(self) -> str:
+        return str(self._deployment["metadata"]["name"])
+
+    def start(self, stages_image: str | None = None) -> None:
+        """Applies the Deployment and waits for its pod."""
+        image = stages_image or self._parameters.stages_image
+        for container in self._deployment["spec"]["template"]["spec"]["containers"]:
+            for variable in container["env"]:
+                if variable["name"] == "SYRINX_STAGES_IMAGE":
+                    variable["value"] = image
+        self._cluster.apply(self._deployment)
+
+        def available() -> bool:
+            body = self._cluster.get("Deployment", self._name) or {}
+            status = body.get("status", {})
+            current = status.get("observedGeneration") == body.get("metadata", {}).get("generation")
+            return current and status.get("updatedReplicas", 0) >= 1 and status.get("availableReplicas", 0) >= 1
+
+        wait_until("the operator's pod to be available", self._parameters.ready_seconds, available)
+
+    def kill(self) -> None:
+        """Scales to none and ends the pod without grace."""
+        self._cluster.patch("Deployment", self._name, {"spec": {"replicas": 0}})
+        for pod in self._cluster.list("Pod", self._selector):
+            self._cluster.delete("Pod", pod["metadata"]["name"], grace=0)
+        wait_until("the operator's pod to be gone", GONE_SECONDS, lambda: not self._cluster.list("Pod", self._selector))
+
+    def logs(self) -> str:
+        """Of every pod of it."""
+        pods = self._cluster.list("Pod", self._selector)
+        return "\n".join(
+            f"--- {pod['metadata']['name']}\n{self._cluster.logs(pod['metadata']['name'])}" for pod in pods
+        )
+
+
+class OperatorProcess:
+    """`kopf run` of this checkout, as the chart's ServiceAccount; it reaches stages through the API server."""
+
+    def __init__(self, cluster: Kubernetes, account: str, parameters: Parameters) -> None:
+        self._cluster = cluster
+        self._account = account
+        self._parameters = parameters
+        self._directory = tempfile.TemporaryDirectory(prefix="syrinx-cluster-test-")
+        self._log = Path(self._directory.name) / "operator.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, stages_image: str | None = None) -> None:
+        """Starts the process; it is working when its pipelines move."""
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self._kubeconfig()),
+            "SYRINX_STAGES_IMAGE": stages_image or self._parameters.stages_image,
+            "SYRINX_REDIS_IMAGE": self._parameters.redis_image,
+            "SYRINX_OPERATOR_NAMESPACE": self._cluster.namespace,
+            "SYRINX_STAGE_ACCESS": "proxy",
+            "SYRINX_PORT": "0",
+        }
+        command = [sys.executable, "-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--namespace", self._cluster.namespace], env=environment, stdout=log, stderr=log
+            )
+        if self._process.poll() is not None:
+            raise AssertionError(f"the operator did not start:\n{self.logs()}")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(GONE_SECONDS)
+            self._process = None
+
+    def logs(self) -> str:
+        """The end of what it has written."""
+        return self._log.read_text(errors="replace")[-8000:] if self._log.exists() else "(it has written nothing)"
+
+    def _kubeconfig(self) -> Path:
+        """A kubeconfig with a token of the chart's ServiceAccount, so that its rights are put to the test too."""
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 7200},
+        }
+        path = self._cluster.path("ServiceAccount", self._account, "token")
+        token = self._cluster.call("POST", path, json=request).json()["status"]["token"]
+        configuration = self._cluster.configuration
+        server: Object = {"server": configuration.host}
+        if configuration.verify_ssl:
+            server["certificate-authority"] = configuration.ssl_ca_cert
+        else:
+            server["insecure-skip-tls-verify"] = True
+        body = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": server}],
+            "users": [{"name": "operator", "user": {"token": token}}],
+            "contexts": [
+                {
+                    "name": "test",
+                    "context": {"cluster": "test", "user": "operator", "namespace": self._cluster.namespace},
+                }
+            ],
+            "current-context": "test",
+        }
+        file = Path(self._directory.name) / "kubeconfig"
+        file.touch(mode=0o600)
+        file.write_text(yaml.safe_dump(body))
+        return file

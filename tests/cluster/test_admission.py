@@ -1,0 +1,82 @@
+"""What the API server refuses and what it says, before any operator sees it."""
+
+import pytest
+import yaml
+
+from cluster.client import ApiError
+from cluster.installation import EXAMPLES
+
+BASE = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline"}
+
+
+def resource(name="refused", **spec):
+    return {**BASE, "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"talker": {"maxNumSeqs": 0}}, "spec.talker.maxNumSeqs"),
+        ({"talker": {"maxNumSeqs": 64}}, "maxResident"),
+        ({"talker": {"replicas": 100}}, "spec.talker.replicas"),
+        ({"talker": {"maxNumSeq": 4}}, "maxNumSeq"),
+        ({"codec": {"chunkRamp": []}}, "spec.codec.chunkRamp"),
+        ({"codec": {"capturePairs": [{"rows": 4, "frames": 2}, {"rows": 2, "frames": 2}]}}, "capturePairs"),
+        ({"codec": {"capturePairs": [{"rows": 64, "frames": 2}]}}, "maxResident"),
+        ({"model": {"bundled": True, "path": "/models/x"}}, "spec.model"),
+        ({"model": {"name": "nothing"}}, "spec.model"),
+        ({"model": {"huggingFace": {"id": "Qwen/Qwen3-TTS"}}}, "spec.model.huggingFace.revision"),
+        ({"connector": {"managed": True, "url": "redis://elsewhere:6379/0"}}, "spec.connector"),
+        ({"connector": {"url": "redis://:secret@elsewhere:6379/0"}}, "password"),
+        ({"connector": {"url": "http://elsewhere"}}, "spec.connector.url"),
+        ({"tuning": {"bounds": {"talkerMaxNumSeqs": {"min": 9, "max": 3}}}}, "talkerMaxNumSeqs"),
+        ({"tuning": {"mode": "Sometimes"}}, "spec.tuning.mode"),
+        ({"slo": {"ttfa": [{"taskType": "Base", "ttfaP95Ms": 123}]}}, "ttfaP95Ms"),
+        ({"gateway": {"env": [{"name": "REDIS_URL", "value": "x"}]}}, "REDIS_URL"),
+        ({"gateway": {"port": 80}}, "spec.gateway.port"),
+    ],
+)
+def test_a_mistake_is_refused_by_the_name_of_its_field(installed, spec, named):
+    with pytest.raises(ApiError) as refused:
+        installed.cluster.apply(resource(**spec), dry_run=True)
+    assert refused.value.status in (400, 422, 500), refused.value
+    assert named in refused.value.message
+
+
+@pytest.mark.parametrize("name", ["a" * 41, "9lives"])
+def test_a_name_that_would_not_fit_is_refused(installed, name):
+    with pytest.raises(ApiError) as refused:
+        installed.cluster.apply(resource(name=name), dry_run=True)
+    assert refused.value.status == 422
+    assert "name" in refused.value.message
+
+
+def test_an_almost_empty_resource_gets_its_defaults(installed):
+    accepted = installed.cluster.apply({**BASE, "metadata": {"name": "almost-empty"}, "spec": {}}, dry_run=True)
+    assert accepted["spec"]["model"]["bundled"] is True
+    assert accepted["spec"]["connector"]["managed"] is True
+    assert accepted["spec"]["talker"]["maxNumSeqs"] == 8
+    assert accepted["spec"]["tuning"]["mode"] == "Recommend"
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
+def test_every_example_is_accepted(installed, file):
+    documents = [each for each in yaml.safe_load_all(file.read_text()) if each]
+    for document in (each for each in documents if each["kind"] == "TTSPipeline"):
+        installed.cluster.apply(document, dry_run=True)
+
+
+def test_every_field_is_explained(installed):
+    schema = installed.cluster.get("CustomResourceDefinition", "ttspipelines.syrinx.dev")
+    root = schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    mute = list(unexplained(root, "TTSPipeline"))
+    assert not mute
+
+
+def unexplained(node, path):
+    for name, child in node.get("properties", {}).items():
+        if path != "TTSPipeline" and not child.get("description"):
+            yield f"{path}.{name}"
+        yield from unexplained(child, f"{path}.{name}")
+    if isinstance(node.get("items"), dict):
+        yield from unexplained(node["items"], f"{path}[]")

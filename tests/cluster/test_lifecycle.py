@@ -1,0 +1,373 @@
+"""A pipeline's life, in the order people live it: applied, heard, edited, scaled, broken, mended, deleted.
+
+One pipeline for the whole file, since it takes minutes to start; each test leaves it Ready.
+"""
+
+import base64
+import threading
+
+import numpy as np
+import pytest
+
+from cluster import speech
+from cluster.client import ApiError, wait_until
+
+PIPELINE = "demo"
+CONVERGES = 120.0
+"""Seconds for anything that starts no pod."""
+OWNED = (
+    "StatefulSet",
+    "Deployment",
+    "Service",
+    "ConfigMap",
+    "Secret",
+    "ServiceAccount",
+    "PersistentVolumeClaim",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "Lease",
+)
+SELECTOR = f"syrinx.dev/pipeline={PIPELINE}"
+
+
+@pytest.fixture(scope="module")
+def demo(installed):
+    """The pipeline of this file, Ready; removed in the end."""
+    installed.create(PIPELINE)
+    installed.wait_ready(PIPELINE)
+    yield installed
+    installed.remove(PIPELINE)
+
+
+def pods(installed, component=None):
+    selector = SELECTOR + (f",syrinx.dev/component={component}" if component else "")
+    return {pod["metadata"]["name"]: pod for pod in installed.cluster.list("Pod", selector)}
+
+
+def uids(installed, component=None):
+    return {name: pod["metadata"]["uid"] for name, pod in pods(installed, component).items()}
+
+
+def owned(installed):
+    return {
+        f"{kind}/{item['metadata']['name']}": item["metadata"]["uid"]
+        for kind in OWNED
+        for item in listed(installed, kind)
+    }
+
+
+def listed(installed, kind):
+    try:
+        return installed.cluster.list(kind, SELECTOR)
+    except ApiError as error:
+        if error.status == 403:
+            pytest.fail(f"the tests need the right to list {kind}: {error}")
+        raise
+
+
+def status(installed):
+    return installed.cluster.get("TTSPipeline", PIPELINE).get("status", {})
+
+
+def confirmed(installed, component, **settings):
+    """Whether every replica of a stage has confirmed the newest settings, and they hold these values."""
+    stage = status(installed).get(component, {})
+    replicas = stage.get("confirmed", [])
+    return (
+        replicas
+        and all(each.get("generation") == stage.get("settingsGeneration") for each in replicas)
+        and all(stage.get("settings", {}).get(key) == value for key, value in settings.items())
+    )
+
+
+def test_it_speaks(demo):
+    audio = speech.speak(demo.cluster, PIPELINE)
+    assert speech.is_speech(audio)
+
+
+def test_its_status_reads_well(demo):
+    body = demo.cluster.get("TTSPipeline", PIPELINE)
+    seen = body["status"]
+    assert seen["observedGeneration"] == body["metadata"]["generation"]
+    assert seen["talker"]["summary"] == seen["codec"]["summary"] == "1/1"
+    assert seen["endpoint"].startswith(f"http://{PIPELINE}-gateway.{demo.cluster.namespace}.svc")
+    for kind in ("Ready", "GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady"):
+        condition = speech.condition(body, kind)
+        assert condition["status"] == "True", condition
+        assert condition["reason"]
+        assert condition["message"]
+    assert speech.condition(body, "Degraded").get("status") != "True"
+
+
+def test_kubectl_get_shows_its_columns(demo):
+    table = demo.cluster.call(
+        "GET",
+        demo.cluster.path("TTSPipeline"),
+        headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},
+    ).json()
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    for name in ("Name", "Ready", "Talker", "Codec", "Mode", "Tune", "TTFA-p95", "Age"):
+        assert name in columns
+    row = next(row for row in table["rows"] if row["object"]["metadata"]["name"] == PIPELINE)
+    shown = dict(zip(columns, row["cells"], strict=True))
+    assert (shown["Ready"], shown["Talker"], shown["Codec"], shown["Mode"]) == ("True", "1/1", "1/1", "Recommend")
+
+
+def test_events_tell_its_story(demo):
+    events = [each for each in demo.cluster.list("Event") if each["involvedObject"].get("name") == PIPELINE]
+    assert any(each["reason"] == "Ready" or "Ready" in each["reason"] for each in events), events
+
+
+def test_pods_are_restricted_and_hold_no_token(demo):
+    for name, pod in pods(demo).items():
+        spec = pod["spec"]
+        assert spec.get("automountServiceAccountToken") is False, name
+        assert not any("projected" in volume and "token" in str(volume) for volume in spec["volumes"]), name
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            context = {**spec.get("securityContext", {}), **container.get("securityContext", {})}
+            assert context["runAsNonRoot"] is True, name
+            assert context["allowPrivilegeEscalation"] is False, name
+            assert context["readOnlyRootFilesystem"] is True, name
+            assert context["capabilities"] == {"drop": ["ALL"]}, name
+            assert context["seccompProfile"]["type"] == "RuntimeDefault", name
+
+
+def test_a_live_setting_changes_without_a_restart(demo):
+    before = uids(demo)
+    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 3}, "codec": {"chunkRamp": [1, 2, 6]}})
+    wait_until("talkers to confirm maxNumSeqs 3", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=3))
+    wait_until("codecs to confirm the ramp", CONVERGES, lambda: confirmed(demo, "codec", chunkRamp=[1, 2, 6]))
+    demo.wait_ready(PIPELINE)
+    assert uids(demo) == before
+    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 8}, "codec": {"chunkRamp": [2, 2, 4, 8, 12]}})
+    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
+
+
+def test_a_talker_killed_in_the_middle_is_not_heard(demo):
+    quiet = speech.stream(demo.cluster, PIPELINE, speech.LONG, on_audio=lambda: None)
+    killed = threading.Event()
+
+    def kill():
+        demo.cluster.delete("Pod", f"{PIPELINE}-talker-0", grace=0)
+        killed.set()
+
+    disturbed = speech.stream(demo.cluster, PIPELINE, speech.LONG, on_audio=kill)
+    assert killed.is_set()
+    assert len(disturbed) == len(quiet)
+    difference = np.frombuffer(disturbed, "<i2").astype(int) - np.frombuffer(quiet, "<i2")
+    assert np.abs(difference).max() <= demo.parameters.pcm_tolerance
+    demo.wait_ready(PIPELINE)
+
+
+def test_a_codec_killed_in_the_middle_is_not_heard(demo):
+    quiet = speech.stream(demo.cluster, PIPELINE, speech.LONG, on_audio=lambda: None, seed=11)
+    disturbed = speech.stream(
+        demo.cluster,
+        PIPELINE,
+        speech.LONG,
+        on_audio=lambda: demo.cluster.delete("Pod", f"{PIPELINE}-codec-0", grace=0),
+        seed=11,
+    )
+    difference = np.frombuffer(disturbed, "<i2").astype(int) - np.frombuffer(quiet, "<i2")
+    assert np.abs(difference).max() <= demo.parameters.pcm_tolerance
+    demo.wait_ready(PIPELINE)
+
+
+def test_a_stage_scales_out_and_back(demo):
+    demo.edit(PIPELINE, {"codec": {"replicas": 2}})
+    demo.wait_ready(PIPELINE)
+    wait_until("two codecs", demo.parameters.ready_seconds, lambda: status(demo)["codec"]["summary"] == "2/2")
+    wait_until("a disruption budget", CONVERGES, lambda: demo.cluster.get("PodDisruptionBudget", f"{PIPELINE}-codec"))
+    assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
+    demo.edit(PIPELINE, {"codec": {"replicas": 1}})
+    wait_until("one codec", CONVERGES, lambda: len(pods(demo, "codec")) == 1)
+    wait_until(
+        "no disruption budget", CONVERGES, lambda: not demo.cluster.get("PodDisruptionBudget", f"{PIPELINE}-codec")
+    )
+    demo.wait_ready(PIPELINE)
+
+
+def test_kubectl_scale_scales_the_talkers(demo):
+    demo.cluster.patch("TTSPipeline", PIPELINE, {"spec": {"replicas": 2}}, subresource="scale")
+    wait_until("two talkers", demo.parameters.ready_seconds, lambda: status(demo)["talker"]["summary"] == "2/2")
+    scale = demo.cluster.call("GET", demo.cluster.path("TTSPipeline", PIPELINE, "scale")).json()
+    assert scale["status"]["replicas"] == 2
+    assert len(demo.cluster.list("Pod", scale["status"]["selector"])) == 2
+    demo.cluster.patch("TTSPipeline", PIPELINE, {"spec": {"replicas": 1}}, subresource="scale")
+    wait_until("one talker", CONVERGES, lambda: len(pods(demo, "talker")) == 1)
+    demo.wait_ready(PIPELINE)
+
+
+def test_an_autoscaler_keeps_what_it_chose(demo):
+    """As a HorizontalPodAutoscaler does it: through the scale subresource of the stage's StatefulSet."""
+    target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": f"{PIPELINE}-codec"}
+    demo.cluster.apply(
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "codec-scaler"},
+            "spec": {
+                "scaleTargetRef": target,
+                "minReplicas": 2,
+                "maxReplicas": 2,
+                "metrics": [
+                    {
+                        "type": "Resource",
+                        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+                    }
+                ],
+            },
+        }
+    )
+    try:
+        wait_until("the autoscaler's two codecs", demo.parameters.ready_seconds, lambda: len(pods(demo, "codec")) == 2)
+        demo.edit(PIPELINE, {"codec": {"maxNumSeqs": 5}})
+        wait_until("codecs to confirm maxNumSeqs 5", CONVERGES, lambda: confirmed(demo, "codec", maxNumSeqs=5))
+        assert demo.cluster.get("StatefulSet", f"{PIPELINE}-codec")["spec"]["replicas"] == 2
+    finally:
+        demo.cluster.delete("HorizontalPodAutoscaler", "codec-scaler")
+    demo.edit(PIPELINE, {"codec": {"maxNumSeqs": 8}})
+    wait_until("one codec again", CONVERGES, lambda: len(pods(demo, "codec")) == 1)
+    demo.wait_ready(PIPELINE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("Service", f"{PIPELINE}-gateway"),
+        ("ConfigMap", f"{PIPELINE}-talker"),
+        ("NetworkPolicy", f"{PIPELINE}-redis"),
+        ("ServiceAccount", f"{PIPELINE}-stages"),
+        ("Deployment", f"{PIPELINE}-gateway"),
+        ("StatefulSet", f"{PIPELINE}-talker"),
+    ],
+)
+def test_a_deleted_child_comes_back(demo, kind, name):
+    uid = demo.cluster.get(kind, name)["metadata"]["uid"]
+    demo.cluster.delete(kind, name)
+
+    def back():
+        found = demo.cluster.get(kind, name)
+        return found and found["metadata"]["uid"] != uid
+
+    wait_until(f"{kind} {name} to come back", CONVERGES, back)
+    demo.wait_ready(PIPELINE)
+
+
+def test_a_lost_password_is_made_anew_and_used_by_all(demo):
+    before = secret(demo)
+    demo.cluster.delete("Secret", f"{PIPELINE}-redis")
+    wait_until("a new password", CONVERGES, lambda: demo.cluster.get("Secret", f"{PIPELINE}-redis"))
+    assert secret(demo) != before
+
+    def speaks():
+        return speech.is_speech(speech.speak(demo.cluster, PIPELINE))
+
+    wait_until("the pipeline to speak with the new password", demo.parameters.ready_seconds, speaks)
+    demo.wait_ready(PIPELINE)
+
+
+def secret(demo):
+    return base64.b64decode(demo.cluster.get("Secret", f"{PIPELINE}-redis")["data"]["password"])
+
+
+def test_drift_is_repaired(demo):
+    demo.cluster.patch("Service", f"{PIPELINE}-gateway", {"spec": {"selector": {"syrinx.dev/component": "nobody"}}})
+    demo.cluster.patch("StatefulSet", f"{PIPELINE}-talker", {"spec": {"replicas": 3}})
+
+    def mended():
+        service = demo.cluster.get("Service", f"{PIPELINE}-gateway")
+        talkers = demo.cluster.get("StatefulSet", f"{PIPELINE}-talker")
+        right = service["spec"]["selector"]["syrinx.dev/component"] == "gateway"
+        return right and talkers["spec"]["replicas"] == 1
+
+    wait_until("the drift to be repaired", CONVERGES, mended)
+    demo.wait_ready(PIPELINE)
+
+
+def test_an_edit_of_pods_rolls_only_that_stage(demo):
+    before = uids(demo)
+    demo.edit(PIPELINE, {"talker": {"podAnnotations": {"example.org/edition": "2"}}})
+
+    def rolled():
+        pod = pods(demo, "talker").get(f"{PIPELINE}-talker-0")
+        return pod and pod["metadata"].get("annotations", {}).get("example.org/edition") == "2"
+
+    wait_until("the talker to be rolled", demo.parameters.ready_seconds, rolled)
+    demo.wait_ready(PIPELINE)
+    after = uids(demo)
+    assert after[f"{PIPELINE}-talker-0"] != before[f"{PIPELINE}-talker-0"]
+    assert {n: u for n, u in after.items() if "talker" not in n} == {
+        n: u for n, u in before.items() if "talker" not in n
+    }
+
+
+def test_twenty_edits_in_a_row_converge_and_leave_no_orphan(demo):
+    expected = owned(demo)
+    for number in range(20):
+        demo.edit(
+            PIPELINE,
+            {
+                "talker": {"maxNumSeqs": 2 + number % 7},
+                "codec": {"replicas": 1 + number % 2, "maxNumSeqs": 1 + number % 5},
+                "gateway": {"maxQueue": 100 + number},
+            },
+        )
+    demo.edit(
+        PIPELINE, {"talker": {"maxNumSeqs": 8}, "codec": {"replicas": 1, "maxNumSeqs": 8}, "gateway": {"maxQueue": 256}}
+    )
+    demo.wait_ready(PIPELINE)
+    wait_until("talkers to confirm the last edit", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
+    wait_until("one codec", CONVERGES, lambda: len(pods(demo, "codec")) == 1)
+    wait_until("no orphan and nothing missing", CONVERGES, lambda: owned(demo) == expected)
+
+
+def test_an_operator_killed_at_any_time_loses_nothing(demo):
+    before = uids(demo)
+    for number in range(3):
+        demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 4 + number}})
+        demo.operator.kill()
+        demo.operator.start()
+    wait_until("talkers to confirm the last edit", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=6))
+    demo.wait_ready(PIPELINE)
+    assert uids(demo) == before
+    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 8}})
+    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
+
+
+def test_an_operator_with_other_default_images_restarts_no_pod(demo):
+    before = uids(demo)
+    demo.operator.kill()
+    demo.operator.start(stages_image="syrinx/stages:some-later-version")
+    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 7}})
+    wait_until("talkers to confirm maxNumSeqs 7", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=7))
+    assert uids(demo) == before
+    demo.operator.kill()
+    demo.operator.start()
+    demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 8}})
+    wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
+
+
+def test_a_rollout_that_cannot_work_says_so_and_the_next_edit_mends_it(demo):
+    demo.edit(PIPELINE, {"talker": {"nodeSelector": {"example.org/no-such-node": "true"}}})
+
+    def told():
+        body = demo.cluster.get("TTSPipeline", PIPELINE)
+        talker = speech.condition(body, "TalkerReady")
+        return talker.get("status") == "False" and "chedul" in talker["reason"] + talker["message"]
+
+    wait_until("TalkerReady to say that the pod cannot be scheduled", demo.parameters.ready_seconds, told)
+    demo.edit(PIPELINE, {"talker": {"nodeSelector": None}})
+    demo.wait_ready(PIPELINE)
+    assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
+
+
+def test_deleting_it_leaves_nothing(demo):
+    demo.cluster.delete("TTSPipeline", PIPELINE)
+
+    def left():
+        remains = sorted(owned(demo)) + sorted(pods(demo))
+        return remains
+
+    wait_until("everything to be gone", demo.parameters.ready_seconds, lambda: not left())
+    assert demo.cluster.get("TTSPipeline", PIPELINE) is None
