@@ -157,9 +157,10 @@ def _ports(part: PodFields) -> list[Manifest]:
 
 def _probes(part: PodFields) -> Manifest:
     """A stage that starts is left alone until it is ready; a gateway, which waits for others, until it is alive."""
-    waits = isinstance(part, StageSpec)
-    seconds = part.startup_seconds if isinstance(part, StageSpec) else GATEWAY_STARTUP_SECONDS
-    started = "/readyz" if waits else "/healthz"
+    if isinstance(part, StageSpec):
+        started, seconds = "/readyz", part.startup_seconds
+    else:
+        started, seconds = "/healthz", GATEWAY_STARTUP_SECONDS
     return {
         "startupProbe": _probe(started, period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
         "readinessProbe": _probe("/readyz", period=5, failures=2),
