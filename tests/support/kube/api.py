@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from support.admission import Refused, admit
+from support.kube import admission, defaults, patches, rules, scale, schemas
 from support.kube import apply as ssa
-from support.kube import defaults, patches, rules, scale, schemas
 from support.kube.apply import Manager, copy
 from support.kube.deletion import Deletion
 from support.kube.errors import ApiError, already_exists, bad_request, conflict, forbidden, invalid, not_found
@@ -35,8 +36,8 @@ class Write:
     force: bool = False
     trusted: bool = False
     """A controller of the cluster itself: types are not checked again."""
-    may_create: bool = True
-    """Whether an apply may make a new object."""
+    before_create: Callable[[], None] = lambda: None
+    """Called when an apply is to make a new object, which is a right of its own. May raise `ApiError` 403."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -145,8 +146,10 @@ class Api:
         if config["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         old = self.store.get(kind, namespace, name)
-        if old is None and (subresource or not write.may_create):
-            raise not_found(kind.resource, name) if subresource else forbidden(f"cannot create {kind.resource}")
+        if old is None and subresource:
+            raise not_found(kind.resource, name)
+        if old is None:
+            write.before_create()
         if old is None and (config["metadata"].get("resourceVersion") or config["metadata"].get("uid")):
             raise conflict(kind.resource, name, "it does not exist, and a resourceVersion or uid was given")
         if old is not None:
@@ -268,21 +271,15 @@ class Api:
 
     def _admitted(self, kind: Kind, new: Object) -> None:
         """Admission of new objects."""
-        meta = new["metadata"]
-        if kind.namespaced:
-            namespace = self.store.get(self.kinds.named("namespace"), None, meta["namespace"])
-            if namespace and namespace["metadata"].get("deletionTimestamp"):
-                said = f"unable to create new content in namespace {meta['namespace']} because it is being terminated"
-                raise forbidden(f'{kind.resource} "{meta["name"]}" is forbidden: {said}')
+        namespace = self.store.get(self.kinds.named("namespace"), None, new["metadata"].get("namespace", ""))
+        if namespace is not None:
+            admission.into_namespace(kind, new, namespace)
         if kind.kind == "Pod":
             account = new["spec"]["serviceAccountName"]
-            if self.store.get(self.kinds.named("serviceaccount"), meta["namespace"], account) is None:
+            if self.store.get(self.kinds.named("serviceaccount"), new["metadata"]["namespace"], account) is None:
                 said = f'error looking up service account: serviceaccount "{account}" not found'
-                raise forbidden(f'pods "{meta["name"]}" is forbidden: {said}')
-            new.setdefault("status", {"phase": "Pending", "qosClass": "Burstable"})
-        if kind.kind == "PersistentVolumeClaim":
-            meta["finalizers"] = [*meta.get("finalizers", ()), "kubernetes.io/pvc-protection"]
-            new["status"] = {"phase": "Pending"}
+                raise forbidden(f'pods "{new["metadata"]["name"]}" is forbidden: {said}')
+        admission.complete(new)
 
     def _serve_custom_kinds(self, change: Change) -> None:
         if change.kind.kind == "CustomResourceDefinition":

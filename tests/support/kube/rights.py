@@ -74,13 +74,16 @@ class Rights:
     def allows(self, asked: Asked) -> bool:
         return any(where in (None, asked.namespace) and _covers(rule, asked) for where, rule in self.rules)
 
-    def unused(self) -> list[Object]:
-        """Rules that nothing asked for: too much was granted."""
-        return [
-            rule
-            for where, rule in self.rules
-            if not any(where in (None, asked.namespace) and _covers(rule, asked) for asked in self.asked)
-        ]
+    def unused(self) -> list[tuple[str, str, str]]:
+        """(group, resource, verb) that were granted and that nothing asked for."""
+        granted = {
+            (group, resource, verb)
+            for _, rule in self.rules
+            for group in rule.get("apiGroups", ())
+            for resource in rule.get("resources", ())
+            for verb in rule["verbs"]
+        }
+        return sorted(granted - {(asked.group, asked.resource, asked.verb) for asked in self.asked})
 
 
 def _covers(rule: Object, asked: Asked) -> bool:

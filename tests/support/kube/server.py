@@ -181,13 +181,12 @@ class Server(KubernetesScaffold):
         query = raw.query
         form = raw.headers.get("Content-Type", "").partition(";")[0]
         agent = raw.headers.get("User-Agent", "unknown").partition("/")[0]
-        create = Asked("create", target.kind.group, target.kind.plural, target.namespace or "", target.name)
         return Write(
             manager=query.get("fieldManager", "" if form == APPLY else agent),
             dry_run=query.get("dryRun") == "All",
             validation=query.get("fieldValidation", "Warn"),
             force=query.get("force") in ("true", "1"),
-            may_create=self.rights is None or self.rights.allows(create),
+            before_create=lambda: self._authorise("create", target),
         )
 
     def _scale(self, verb: str, target: Target, body: Any, write: Write) -> dict[str, Any]:

@@ -1,0 +1,651 @@
+"""The test cluster behaves as Kubernetes does, in what an operator relies on."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from support.kube import ApiError, KubeCluster, Rights
+
+SECONDS = 5.0
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+
+
+def template(image="a:1", app="x", **container):
+    return {
+        "metadata": {"labels": {"app": app}},
+        "spec": {"containers": [{"name": "main", "image": image, **container}]},
+    }
+
+
+def workload(kind="StatefulSet", name="web", replicas=2, **fields):
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": template()}
+    if kind == "StatefulSet":
+        spec |= {"serviceName": name, "podManagementPolicy": "Parallel"}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec | fields}
+
+
+def config_map(name="settings", **data):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+@pytest.fixture
+async def cluster():
+    async with KubeCluster(pod_monitors=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def http(cluster):
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=SECONDS) as client:
+        yield client
+
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+SETS = "/apis/apps/v1/namespaces/default/statefulsets"
+
+
+async def apply(http, path, obj, manager="operator", **params):
+    query = {"fieldManager": manager, **params}
+    return await http.patch(path, params=query, content=json.dumps(obj), headers={"Content-Type": APPLY})
+
+
+async def ready(cluster, kind, name, count):
+    await cluster.wait(
+        lambda: cluster.get(kind, name)["status"].get("readyReplicas", 0) == count, SECONDS, f"{count} of {name} ready"
+    )
+
+
+def refused(code, call, *arguments, **options):
+    with pytest.raises(ApiError) as error:
+        call(*arguments, **options)
+    assert error.value.code == code
+    return str(error.value)
+
+
+# --- server-side apply
+
+
+async def test_apply_creates_then_changes_then_leaves_alone(http):
+    made = await apply(http, f"{MAPS}/settings", config_map(a="1"))
+    changed = await apply(http, f"{MAPS}/settings", config_map(a="2"))
+    same = await apply(http, f"{MAPS}/settings", config_map(a="2"))
+    assert (made.status_code, changed.status_code, same.status_code) == (201, 200, 200)
+    versions = [answer.json()["metadata"]["resourceVersion"] for answer in (made, changed, same)]
+    assert versions[0] != versions[1] == versions[2]
+
+
+async def test_apply_takes_away_what_its_manager_no_longer_asks_for_and_nothing_else(cluster):
+    cluster.apply(config_map(mine="1", shared="1"), manager="operator")
+    cluster.apply(config_map(shared="1", theirs="1"), manager="other")
+    cluster.apply(config_map(), manager="operator")
+    assert cluster.get("configmap", "settings")["data"] == {"shared": "1", "theirs": "1"}
+
+
+async def test_apply_conflicts_with_another_owner_unless_forced(cluster, http):
+    cluster.apply(config_map(a="1"), manager="other")
+    refusal = await apply(http, f"{MAPS}/settings", config_map(a="2"))
+    assert refusal.status_code == 409
+    [cause] = refusal.json()["details"]["causes"]
+    assert cause == {"reason": "FieldManagerConflict", "message": 'conflict with "other"', "field": ".data.a"}
+    assert (await apply(http, f"{MAPS}/settings", config_map(a="2"), force="true")).status_code == 200
+    owners = {
+        entry["manager"]: entry["fieldsV1"]
+        for entry in cluster.get("configmap", "settings")["metadata"]["managedFields"]
+    }
+    assert owners == {"operator": {"f:data": {"f:a": {}}}}
+
+
+async def test_two_managers_may_want_the_same_value(cluster, http):
+    cluster.apply(config_map(a="1"), manager="other")
+    assert (await apply(http, f"{MAPS}/settings", config_map(a="1"))).status_code == 200
+
+
+async def test_an_update_takes_the_fields_that_it_changes(cluster, http):
+    await apply(http, f"{MAPS}/settings", config_map(a="1", b="1"))
+    cluster.patch("configmap", "settings", {"data": {"a": "2"}}, manager="edit")
+    refusal = await apply(http, f"{MAPS}/settings", config_map(a="1", b="1"))
+    assert refusal.status_code == 409
+    assert 'conflict with "edit" using v1: .data.a' in refusal.json()["message"]
+
+
+async def test_lists_with_keys_merge_item_by_item(cluster):
+    mine = workload(template=template(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]))
+    cluster.apply(mine, manager="operator")
+    theirs = {"name": "sidecar", "image": "s:1"}
+    added = workload(template={**template(), "spec": {"containers": [{"name": "main"}, theirs]}})
+    del added["spec"]["template"]["spec"]["containers"][0]
+    cluster.apply(added, manager="injector")
+    cluster.apply(workload(template=template(env=[{"name": "B", "value": "1"}])), manager="operator")
+    main, sidecar = cluster.get("statefulset", "web")["spec"]["template"]["spec"]["containers"]
+    assert main["env"] == [{"name": "B", "value": "1"}]
+    assert sidecar["name"] == "sidecar"
+    assert main["image"] == "a:1"
+
+
+async def test_an_item_that_nobody_asks_for_goes_with_its_defaults(cluster):
+    ports = [{"containerPort": 80}, {"containerPort": 81, "name": "admin"}]
+    cluster.apply(workload(template=template(ports=ports)))
+    cluster.apply(workload(template=template(ports=ports[:1])))
+    [container] = cluster.get("statefulset", "web")["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+
+
+async def test_the_same_key_twice_is_refused(cluster):
+    twice = template(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])
+    assert "duplicate entries for key" in refused(500, cluster.apply, workload(template=twice))
+
+
+async def test_unknown_fields_are_refused_by_apply_and_dropped_by_create(cluster, http):
+    wrong = {**config_map(), "datta": {}}
+    refusal = await apply(http, f"{MAPS}/settings", wrong)
+    assert refusal.status_code == 500
+    assert ".datta: field not declared in schema" in refusal.json()["message"]
+    strict = await http.post(MAPS, params={"fieldValidation": "Strict"}, json=wrong)
+    assert (strict.status_code, strict.json()["message"]) == (400, 'strict decoding error: unknown field "datta"')
+    warned = await http.post(MAPS, json=wrong)
+    assert warned.status_code == 201
+    assert "datta" not in warned.json()
+    assert warned.headers["Warning"] == '299 - "unknown field "datta""'
+
+
+async def test_replicas_left_out_stay_what_the_autoscaler_made_them(cluster):
+    cluster.apply(workload(replicas=2), manager="operator")
+    cluster.scale("statefulset", "web", 5, manager="autoscaler")
+    left_out = workload()
+    del left_out["spec"]["replicas"]
+    cluster.apply(left_out, manager="operator")
+    assert cluster.get("statefulset", "web")["spec"]["replicas"] == 5
+    entry = cluster.get("statefulset", "web")["metadata"]["managedFields"]
+    [scaled] = [found for found in entry if found["manager"] == "autoscaler"]
+    assert (scaled["subresource"], scaled["fieldsV1"]) == ("scale", {"f:spec": {"f:replicas": {}}})
+
+
+async def test_a_dry_run_changes_nothing(cluster, http):
+    answer = await apply(http, f"{MAPS}/settings", config_map(a="1"), dryRun="All")
+    assert (answer.status_code, answer.json()["data"]) == (201, {"a": "1"})
+    assert cluster.find("configmap", "settings") is None
+
+
+# --- objects
+
+
+async def test_what_is_read_is_not_what_was_written(cluster):
+    probe = {"httpGet": {"port": 80}}
+    resources = {"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": {"memory": "1.5Gi"}}
+    cluster.apply(workload(template=template(resources=resources, readinessProbe=probe, args=[])))
+    spec = cluster.get("statefulset", "web")["spec"]
+    [container] = spec["template"]["spec"]["containers"]
+    assert container["resources"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1536Mi"}}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/", "port": 80, "scheme": "HTTP"}
+    assert container["readinessProbe"]["failureThreshold"] == 3
+    assert "args" not in container
+    assert (spec["revisionHistoryLimit"], spec["template"]["spec"]["dnsPolicy"]) == (10, "ClusterFirst")
+
+
+async def test_generation_counts_changes_of_the_spec_alone(cluster):
+    cluster.apply(workload())
+    await ready(cluster, "statefulset", "web", 2)
+    cluster.patch("statefulset", "web", {"metadata": {"labels": {"a": "b"}}})
+    assert cluster.get("statefulset", "web")["metadata"]["generation"] == 1
+    cluster.scale("statefulset", "web", 3)
+    assert cluster.get("statefulset", "web")["metadata"]["generation"] == 2
+
+
+async def test_the_status_is_written_only_at_its_own_path(cluster):
+    cluster.apply(workload())
+    cluster.manager.paused = True
+    cluster.patch("statefulset", "web", {"status": {"replicas": 9}})
+    assert "status" not in cluster.get("statefulset", "web")
+    change = {"spec": {"replicas": 9}, "status": {"replicas": 9}}
+    cluster.patch("statefulset", "web", change, subresource="status")
+    obj = cluster.get("statefulset", "web")
+    assert (obj["spec"]["replicas"], obj["status"]["replicas"]) == (2, 9)
+
+
+async def test_an_old_version_is_not_overwritten(cluster, http):
+    old = cluster.apply(config_map(a="1"))
+    cluster.patch("configmap", "settings", {"data": {"a": "2"}})
+    late = await http.put(f"{MAPS}/settings", json=old)
+    assert (late.status_code, late.json()["reason"]) == (409, "Conflict")
+    patch = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}}
+    refused(409, cluster.patch, "configmap", "settings", patch)
+
+
+async def test_what_exists_is_not_created_again(cluster, http):
+    cluster.apply(config_map())
+    answer = await http.post(MAPS, json=config_map())
+    assert (answer.status_code, answer.json()["reason"]) == (409, "AlreadyExists")
+
+
+async def test_generated_names_differ(cluster):
+    unnamed = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "some-"}}
+    names = {cluster.create(unnamed)["metadata"]["name"] for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("some-") for name in names)
+
+
+IMMUTABLE = {
+    "serviceName": (workload(), {"spec": {"serviceName": "other"}}, "updates to statefulset spec"),
+    "selector": (
+        workload("Deployment"),
+        {"spec": {"selector": {"matchLabels": {"app": "y"}}, "template": template(app="y")}},
+        "field is immutable",
+    ),
+    "clusterIP": (
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}},
+        {"spec": {"clusterIP": "10.0.0.1"}},
+        "may not change once set",
+    ),
+    "immutable": (
+        config_map("web", a="1") | {"immutable": True},
+        {"data": {"a": "2"}},
+        "immutable when `immutable` is set",
+    ),
+}
+
+
+@pytest.mark.parametrize("field", IMMUTABLE)
+async def test_immutable_fields(cluster, field):
+    obj, change, message = IMMUTABLE[field]
+    cluster.apply(obj)
+    assert message in refused(422, cluster.patch, obj["kind"], "web", change)
+
+
+async def test_what_does_not_fit_together_is_refused(cluster):
+    mismatch = workload(template=template(app="y"))
+    assert "`selector` does not match template `labels`" in refused(422, cluster.apply, mismatch)
+    mount = workload(template=template(volumeMounts=[{"name": "none", "mountPath": "/x"}]))
+    assert 'volumeMounts[0].name: Not found: "none"' in refused(422, cluster.apply, mount)
+    wrong = workload(replicas="two")
+    assert "spec.replicas" in refused(422, cluster.apply, wrong)
+
+
+async def test_secrets_are_stored_encoded(cluster):
+    cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "text"}})
+    assert cluster.get("secret", "s")["data"] == {"key": "dGV4dA=="}
+
+
+async def test_json_patch_tests_before_it_changes(cluster, http):
+    cluster.apply(config_map(a="1"))
+    steps = [{"op": "test", "path": "/data/a", "value": "0"}, {"op": "replace", "path": "/data/a", "value": "2"}]
+    headers = {"Content-Type": "application/json-patch+json"}
+    refusal = await http.patch(f"{MAPS}/settings", content=json.dumps(steps), headers=headers)
+    assert (refusal.status_code, cluster.get("configmap", "settings")["data"]["a"]) == (422, "1")
+    steps[0]["value"] = "1"
+    assert (await http.patch(f"{MAPS}/settings", content=json.dumps(steps), headers=headers)).status_code == 200
+    assert cluster.get("configmap", "settings")["data"]["a"] == "2"
+
+
+# --- reading
+
+
+async def test_lists_by_selectors_in_pages(cluster, http):
+    for name, tier in (("a", "front"), ("b", "back"), ("c", "front")):
+        cluster.apply({**config_map(), "metadata": {"name": name, "labels": {"tier": tier}}})
+    page = (await http.get(MAPS, params={"labelSelector": "tier in (front)", "limit": 1})).json()
+    assert [item["metadata"]["name"] for item in page["items"]] == ["a"]
+    assert "kind" not in page["items"][0]
+    more = {"labelSelector": "tier in (front)", "continue": page["metadata"]["continue"]}
+    rest = (await http.get(MAPS, params=more)).json()
+    assert [item["metadata"]["name"] for item in rest["items"]] == ["c"]
+    one = (await http.get(MAPS, params={"fieldSelector": "metadata.name=b"})).json()
+    assert [item["metadata"]["name"] for item in one["items"]] == ["b"]
+    cluster.patch("configmap", "a", {"data": {"x": "y"}})
+    cluster.store.compact()
+    assert (await http.get(MAPS, params=more)).status_code == 410
+
+
+async def test_metadata_alone(cluster, http):
+    cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "text"}})
+    accept = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
+    found = (await http.get("/api/v1/namespaces/default/secrets/s", headers=accept)).json()
+    assert found["kind"] == "PartialObjectMetadata"
+    assert "data" not in found
+
+
+async def test_discovery_tells_optional_kinds(http):
+    served = (await http.get("/apis/monitoring.coreos.com/v1")).json()
+    assert [resource["name"] for resource in served["resources"]] == ["podmonitors"]
+    async with KubeCluster() as without, httpx.AsyncClient(base_url=without.url) as client:
+        assert (await client.get("/apis/monitoring.coreos.com/v1")).status_code == 404
+        assert (await client.get("/version")).json()["major"] == "1"
+
+
+class Watch:
+    """The events of a watch, as they come."""
+
+    def __init__(self, http, path, **params):
+        self._request = http.stream("GET", path, params={"watch": "true", **params})
+
+    async def __aenter__(self):
+        self._response = await self._request.__aenter__()
+        self._lines = self._response.aiter_lines()
+        return self
+
+    async def __aexit__(self, *error):
+        await self._request.__aexit__(*error)
+
+    async def next(self):
+        async with asyncio.timeout(SECONDS):
+            event = json.loads(await anext(self._lines))
+        return event["type"], event["object"]
+
+    async def end(self):
+        async with asyncio.timeout(SECONDS):
+            return [json.loads(line)["type"] async for line in self._lines]
+
+
+async def test_a_watch_goes_on_where_a_list_ended(cluster, http):
+    version = (await http.get(MAPS)).json()["metadata"]["resourceVersion"]
+    cluster.apply(config_map(a="1"))
+    async with Watch(http, MAPS, resourceVersion=version) as watch:
+        assert (await watch.next())[0] == "ADDED"
+        cluster.patch("configmap", "settings", {"data": {"a": "2"}})
+        kind, obj = await watch.next()
+        assert (kind, obj["data"], obj["kind"]) == ("MODIFIED", {"a": "2"}, "ConfigMap")
+        cluster.delete("configmap", "settings")
+        assert (await watch.next())[0] == "DELETED"
+
+
+async def test_a_watch_with_a_selector_sees_objects_come_and_go_by_their_labels(cluster, http):
+    version = cluster.apply(config_map())["metadata"]["resourceVersion"]
+    async with Watch(http, MAPS, labelSelector="a=b", resourceVersion=version) as watch:
+        cluster.patch("configmap", "settings", {"metadata": {"labels": {"a": "b"}}})
+        assert (await watch.next())[0] == "ADDED"
+        cluster.patch("configmap", "settings", {"metadata": {"labels": {"a": "c"}}})
+        assert (await watch.next())[0] == "DELETED"
+
+
+async def test_a_watch_from_too_long_ago_is_told_410(cluster, http):
+    cluster.apply(config_map())
+    cluster.store.compact()
+    async with Watch(http, MAPS, resourceVersion="1001") as watch:
+        kind, status = await watch.next()
+        assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
+
+
+async def test_watches_end_in_time_with_a_bookmark_and_when_they_are_dropped(cluster, http):
+    version = str(cluster.store.version)
+    options = {"timeoutSeconds": "0.05", "allowWatchBookmarks": "true", "resourceVersion": version}
+    async with Watch(http, MAPS, **options) as watch:
+        assert await watch.end() == ["BOOKMARK"]
+    async with Watch(http, MAPS, resourceVersion=version) as watch:
+        await cluster.wait(lambda: len(cluster.watches), SECONDS, "the watch")
+        cluster.watches.drop()
+        assert await watch.end() == []
+
+
+# --- deletion
+
+
+async def test_what_is_owned_goes_with_its_owner(cluster):
+    owner = cluster.apply(config_map("owner"))
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+    cluster.apply({**config_map("owned"), "metadata": {"name": "owned", "ownerReferences": [reference]}})
+    cluster.delete("configmap", "owner")
+    await cluster.wait(lambda: cluster.find("configmap", "owned") is None, SECONDS, "the owned one to go")
+
+
+async def test_what_names_an_owner_that_is_not_there_goes(cluster):
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "none"}
+    cluster.apply({**config_map("owned"), "metadata": {"name": "owned", "ownerReferences": [reference]}})
+    await cluster.wait(lambda: cluster.find("configmap", "owned") is None, SECONDS, "the orphan to go")
+
+
+async def test_in_the_foreground_the_owner_goes_last(cluster):
+    cluster.apply(workload())
+    await ready(cluster, "statefulset", "web", 2)
+    cluster.kubelet.keep("web-0")
+    cluster.delete("statefulset", "web", propagationPolicy="Foreground")
+    await cluster.wait(lambda: cluster.find("pod", "web-1") is None, SECONDS, "a pod to go")
+    assert "deletionTimestamp" in cluster.get("statefulset", "web")["metadata"]
+    cluster.kubelet.release()
+    await cluster.wait(lambda: cluster.find("statefulset", "web") is None, SECONDS, "the owner to go")
+
+
+async def test_a_finalizer_holds_an_object_until_it_is_taken_away(cluster, http):
+    cluster.apply({**config_map(), "metadata": {"name": "settings", "finalizers": ["a.b/c"]}})
+    kept = (await http.delete(f"{MAPS}/settings")).json()
+    assert "deletionTimestamp" in kept["metadata"]
+    cluster.patch("configmap", "settings", {"metadata": {"finalizers": None}})
+    assert cluster.find("configmap", "settings") is None
+    assert (await http.delete(f"{MAPS}/settings")).status_code == 404
+
+
+async def test_only_the_object_that_was_meant_is_deleted(cluster, http):
+    cluster.apply(config_map())
+    body = json.dumps({"preconditions": {"uid": "another"}})
+    answer = await http.request("DELETE", f"{MAPS}/settings", content=body)
+    assert answer.status_code == 409
+
+
+async def test_a_namespace_goes_with_all_that_is_in_it(cluster):
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}})
+    cluster.apply(workload(), namespace="speech")
+    await cluster.wait(lambda: len(cluster.list("pod", namespace="speech")) == 2, SECONDS, "pods")
+    cluster.delete("namespace", "speech")
+    await cluster.wait(lambda: cluster.find("namespace", "speech") is None, SECONDS, "the namespace to go")
+    assert cluster.list("pod", namespace=None) == []
+
+
+async def test_a_claim_stays_as_long_as_a_pod_uses_it(cluster):
+    size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": size}
+    cluster.apply(claim)
+    using = template()
+    using["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    cluster.apply(workload(replicas=1, template=using))
+    await ready(cluster, "statefulset", "web", 1)
+    cluster.delete("persistentvolumeclaim", "data")
+    assert "deletionTimestamp" in cluster.get("persistentvolumeclaim", "data")["metadata"]
+    cluster.delete("statefulset", "web")
+    await cluster.wait(lambda: cluster.find("persistentvolumeclaim", "data") is None, SECONDS, "the claim to go")
+
+
+# --- controllers
+
+
+def images(cluster, selector="app=x"):
+    return [pod["spec"]["containers"][0]["image"] for pod in cluster.list("pod", selector)]
+
+
+async def test_a_stateful_set_updates_one_pod_at_a_time_from_the_highest_to_the_partition(cluster):
+    cluster.apply(workload(replicas=3))
+    await ready(cluster, "statefulset", "web", 3)
+    cluster.kubelet.hold("web-2")
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    new = workload(replicas=3, template=template("a:2"), updateStrategy=rolling)
+    cluster.apply(new)
+    await cluster.wait(lambda: images(cluster) == ["a:1", "a:1", "a:2"], SECONDS, "the highest to be new")
+    await ready(cluster, "statefulset", "web", 2)
+    assert images(cluster) == ["a:1", "a:1", "a:2"]
+    cluster.kubelet.release()
+    await cluster.wait(lambda: images(cluster) == ["a:1", "a:2", "a:2"], SECONDS, "the next to be new")
+    await ready(cluster, "statefulset", "web", 3)
+    status = cluster.get("statefulset", "web")["status"]
+    assert (status["updatedReplicas"], status["currentReplicas"]) == (2, 1)
+    assert status["currentRevision"] != status["updateRevision"]
+    cluster.delete("pod", "web-0")
+    await ready(cluster, "statefulset", "web", 3)
+    assert images(cluster) == ["a:1", "a:2", "a:2"]
+    new["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = 0
+    cluster.apply(new)
+    await cluster.wait(lambda: images(cluster) == ["a:2"] * 3, SECONDS, "all to be new")
+    await ready(cluster, "statefulset", "web", 3)
+    status = cluster.get("statefulset", "web")["status"]
+    assert status["currentRevision"] == status["updateRevision"]
+
+
+async def test_a_stateful_set_scales(cluster):
+    cluster.apply(workload(replicas=1))
+    await ready(cluster, "statefulset", "web", 1)
+    cluster.scale("statefulset", "web", 3)
+    await ready(cluster, "statefulset", "web", 3)
+    cluster.scale("statefulset", "web", 1)
+    await cluster.wait(lambda: len(cluster.list("pod")) == 1, SECONDS, "one pod")
+    assert cluster.list("pod")[0]["metadata"]["name"] == "web-0"
+
+
+async def test_a_deployment_without_unavailable_pods_adds_before_it_takes_away(cluster):
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    cluster.apply(workload("Deployment", strategy=strategy))
+    await ready(cluster, "deployment", "web", 2)
+    before = {pod["metadata"]["name"] for pod in cluster.list("pod")}
+    new = "a:2"
+    cluster.kubelet.break_image(new)
+    cluster.apply(workload("Deployment", strategy=strategy, template=template(new)))
+    await cluster.wait(lambda: len(cluster.list("pod")) == 3, SECONDS, "one pod more")
+    [added] = [pod for pod in cluster.list("pod") if pod["metadata"]["name"] not in before]
+    await cluster.wait(
+        lambda: cluster.get("pod", added["metadata"]["name"])["status"]["containerStatuses"], SECONDS, "its status"
+    )
+    [container] = cluster.get("pod", added["metadata"]["name"])["status"]["containerStatuses"]
+    assert container["state"]["waiting"]["reason"] == "ImagePullBackOff"
+    assert cluster.get("deployment", "web")["status"]["readyReplicas"] == 2
+    cluster.kubelet.release()
+    await cluster.wait(lambda: images(cluster) == [new, new], SECONDS, "both to be new")
+
+
+async def test_a_deleted_pod_comes_back(cluster):
+    cluster.apply(workload("Deployment", replicas=1))
+    await ready(cluster, "deployment", "web", 1)
+    [old] = cluster.list("pod")
+    cluster.delete("pod", old["metadata"]["name"])
+    await cluster.wait(
+        lambda: [pod["metadata"]["uid"] for pod in cluster.list("pod")] not in ([], [old["metadata"]["uid"]]),
+        SECONDS,
+        "another pod",
+    )
+
+
+async def test_pods_wait_for_their_service_account(cluster):
+    needs = template()
+    needs["spec"]["serviceAccountName"] = "later"
+    cluster.apply(workload(template=needs))
+    await asyncio.sleep(0.05)
+    assert cluster.list("pod") == []
+    cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "later"}})
+    await ready(cluster, "statefulset", "web", 2)
+
+
+async def test_a_pod_that_fits_nowhere_says_so(cluster):
+    greedy = template(resources={"limits": {"nvidia.com/gpu": 1}})
+    cluster.apply(workload(replicas=1, template=greedy))
+    await cluster.wait(lambda: cluster.get("pod", "web-0")["status"].get("conditions"), SECONDS, "a condition")
+    [scheduled] = cluster.get("pod", "web-0")["status"]["conditions"]
+    assert (scheduled["reason"], "Insufficient nvidia.com/gpu" in scheduled["message"]) == ("Unschedulable", True)
+
+
+async def test_endpoints_are_the_ready_pods(cluster):
+    cluster.apply(workload())
+    ports = [{"port": 80}]
+    spec = {"selector": {"app": "x"}, "ports": ports}
+    cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec})
+    await ready(cluster, "statefulset", "web", 2)
+    cluster.kubelet.hold("web-0")
+    await ready(cluster, "statefulset", "web", 1)
+    [found] = cluster.list("endpointslice")
+    assert [endpoint["targetRef"]["name"] for endpoint in found["endpoints"] if endpoint["conditions"]["ready"]] == [
+        "web-1"
+    ]
+
+
+async def test_an_idle_pod_answers_through_the_proxy(cluster, http):
+    cluster.apply(config_map(**{"settings.json": '{"generation": 3, "settings": {"a": 1}}'}))
+    pod = template(ports=[{"name": "admin", "containerPort": 9090}])
+    pod["spec"]["volumes"] = [{"name": "settings", "configMap": {"name": "settings"}}]
+    cluster.apply(workload(replicas=1, template=pod))
+    await ready(cluster, "statefulset", "web", 1)
+    path = "/api/v1/namespaces/default/pods/web-0:9090/proxy/settings"
+    assert (await http.get(path)).json() == {"generation": 3, "settings": {"a": 1}}
+    put = {"generation": 4, "settings": {"a": 2}}
+    assert (await http.put(path, json=put)).json() == put
+    assert (await http.put(path, json={"generation": 2, "settings": {}})).status_code == 409
+
+
+# --- rights and faults
+
+
+async def test_what_no_rule_allows_is_forbidden():
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch", "list"]}]
+    rights = Rights.of_role(rules)
+    async with KubeCluster(rights=rights) as cluster, httpx.AsyncClient(base_url=cluster.url) as http:
+        assert (await http.get(MAPS)).status_code == 200
+        assert (await apply(http, f"{MAPS}/settings", config_map())).status_code == 403, "applying may create"
+        refusal = await http.get("/api/v1/configmaps")
+        assert refusal.json()["message"].endswith('"configmaps" in API group "" at the cluster scope')
+        assert [(asked.verb, asked.namespace) for asked in rights.denied] == [("create", "default"), ("list", "")]
+        assert rights.unused() == []
+        cluster.apply(config_map())
+        assert (await apply(http, f"{MAPS}/settings", config_map(a="1"))).status_code == 200
+
+
+async def test_rights_that_nothing_asks_for_are_told():
+    rules = [{"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["list"]}]
+    async with KubeCluster(rights=Rights.of_role(rules)) as cluster, httpx.AsyncClient(base_url=cluster.url) as http:
+        assert (await http.get(MAPS)).status_code == 200
+        assert cluster.rights.unused() == [("", "secrets", "list")]
+
+
+RESTRICTED = {
+    "automountServiceAccountToken": False,
+    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+}
+
+
+async def test_a_restricted_namespace_takes_restricted_pods_alone(cluster):
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": labels}})
+    careful = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, **template(securityContext=careful)}
+    pod["metadata"] = {"name": "a"}
+    await cluster.wait(lambda: cluster.get("serviceaccount", "default", "strict"), SECONDS, "the namespace's account")
+    said = refused(403, cluster.apply, pod, namespace="strict")
+    assert "runAsNonRoot != true" in said
+    assert "seccompProfile" in said
+    pod["spec"] |= RESTRICTED
+    cluster.apply(pod, namespace="strict")
+
+
+async def test_faults_strike_the_requests_that_they_are_for(cluster, http):
+    cluster.apply(config_map())
+    cluster.faults.fail(429, "GET", "configmaps", skip=1, retry_after=2)
+    codes = [(await http.get(MAPS)).status_code for _ in range(3)]
+    assert codes == [200, 429, 200]
+    cluster.faults.fail(429, retry_after=2)
+    assert (await http.get(MAPS)).headers["Retry-After"] == "2"
+
+
+async def test_an_answer_can_be_lost_after_the_deed(cluster, http):
+    cluster.faults.reset("PATCH", served=True)
+    with pytest.raises(httpx.HTTPError):
+        await apply(http, f"{MAPS}/settings", config_map())
+    assert cluster.find("configmap", "settings")
+
+
+async def test_a_server_stops_after_a_number_of_writes(cluster, http):
+    cluster.faults.stop_after_writes(1)
+    assert (await apply(http, f"{MAPS}/one", config_map("one"))).status_code == 201
+    with pytest.raises(httpx.HTTPError):
+        await http.get(MAPS)
+    assert cluster.faults.stopped.is_set()
+    cluster.faults.resume()
+    assert (await http.get(f"{MAPS}/one")).status_code == 200
+
+
+async def test_a_request_hangs_until_it_is_released(cluster, http):
+    fault = cluster.faults.hang("GET", "configmaps")
+    request = asyncio.create_task(http.get(MAPS))
+    await asyncio.wait_for(fault.struck.wait(), SECONDS)
+    assert not request.done()
+    fault.release()
+    assert (await request).status_code == 200
+
+
+async def test_reactions_in_the_notation_of_kmock_come_first(cluster, http):
+    cluster.server["get /api/v1/namespaces/default/configmaps"] << 418
+    assert (await http.get(MAPS)).status_code == 418
+    assert (await http.get(SETS)).status_code == 200

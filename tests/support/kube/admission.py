@@ -1,0 +1,71 @@
+"""What is asked of new objects after they are valid: where they are put, and what pods may do there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.kube.errors import forbidden
+from support.kube.kinds import Kind
+
+Object = dict[str, Any]
+
+
+def into_namespace(kind: Kind, new: Object, namespace: Object) -> None:
+    """Raises `ApiError` 403 if the namespace is going, or does not take such a pod."""
+    name, where = new["metadata"]["name"], namespace["metadata"]
+    if where.get("deletionTimestamp"):
+        said = f"unable to create new content in namespace {where['name']} because it is being terminated"
+        raise forbidden(f'{kind.resource} "{name}" is forbidden: {said}')
+    restricted = where.get("labels", {}).get("pod-security.kubernetes.io/enforce") == "restricted"
+    problems = _unrestricted(new["spec"]) if restricted and kind.kind == "Pod" else []
+    if problems:
+        said = f'violates PodSecurity "restricted:latest": {", ".join(problems)}'
+        raise forbidden(f'pods "{name}" is forbidden: {said}')
+
+
+def complete(new: Object) -> None:
+    """What only new objects are given, in place."""
+    if new["kind"] == "Pod":
+        new.setdefault("status", {"phase": "Pending", "qosClass": "Burstable"})
+    if new["kind"] == "PersistentVolumeClaim":
+        meta = new["metadata"]
+        meta["finalizers"] = [*meta.get("finalizers", ()), "kubernetes.io/pvc-protection"]
+        new["status"] = {"phase": "Pending"}
+
+
+def _unrestricted(spec: Object) -> list[str]:
+    """What the restricted level of pod security does not allow."""
+    problems = [f"host namespaces ({field}=true)" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    for volume in spec.get("volumes", ()):
+        if not volume.keys() - {"name"} <= allowed:
+            problems.append(f'restricted volume types (volume "{volume["name"]}")')
+    for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+        problems += [f'{problem} (container "{container["name"]}")' for problem in _loose(spec, container)]
+    return problems
+
+
+def _loose(spec: Object, container: Object) -> list[str]:
+    own, shared = container.get("securityContext", {}), spec.get("securityContext", {})
+    both = {**shared, **own}
+    capabilities = own.get("capabilities", {})
+    wrong = {
+        "allowPrivilegeEscalation != false": own.get("allowPrivilegeEscalation") is not False,
+        "privileged": own.get("privileged", False),
+        "unrestricted capabilities": "ALL" not in capabilities.get("drop", ())
+        or bool(set(capabilities.get("add", ())) - {"NET_BIND_SERVICE"}),
+        "runAsNonRoot != true": both.get("runAsNonRoot") is not True,
+        "runAsUser=0": both.get("runAsUser") == 0,
+        "seccompProfile": both.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"),
+        "host ports": any(port.get("hostPort") for port in container.get("ports", ())),
+    }
+    return [problem for problem, is_wrong in wrong.items() if is_wrong]
