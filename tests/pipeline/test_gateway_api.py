@@ -452,6 +452,13 @@ async def test_errors_of_the_router_have_the_same_shape(running: Gateway, method
     assert answer.headers.get("allow") == ("POST" if status == 405 else None)
 
 
+@pytest.mark.parametrize("path", ["/v1/audio/voices", "/v1/models", "/v1/models/syrinx-us"])
+async def test_head_answers_as_get_does_without_the_body(running: Gateway, path: str):
+    asked, told = await running.http.head(path), await running.http.get(path)
+    assert (asked.status_code, asked.content) == (200, b"")
+    assert asked.headers["content-length"] == told.headers["content-length"] == str(len(told.content))
+
+
 async def test_voices_are_listed(running: Gateway):
     listed = (await running.http.get("/v1/audio/voices")).json()
     assert listed["voices"] == ["us", "us_f", "us_m", "gb"]

@@ -56,6 +56,13 @@ async def tls_front(port: int, certificate: Path, key: Path) -> AsyncIterator[in
     """Ends TLS in front of a loopback port, as a load balancer would; gives its own port."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
+    async with front(port, context) as own:
+        yield own
+
+
+@contextlib.asynccontextmanager
+async def front(port: int, context: ssl.SSLContext | None = None, own: int = 0) -> AsyncIterator[int]:
+    """Passes connections on to a loopback port until it is left, which cuts them; gives its own port."""
     connections: set[asyncio.Task[None]] = set()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,12 +74,14 @@ async def tls_front(port: int, certificate: Path, key: Path) -> AsyncIterator[in
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.add(asyncio.current_task())
+        behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
         # asyncio reports a connection's task that ends as cancelled.
         with contextlib.suppress(asyncio.CancelledError):
-            behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", port)
             await asyncio.gather(pump(reader, behind_writer), pump(behind_reader, writer))
+        for end in (writer, behind_writer):
+            end.transport.abort()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(serve, "127.0.0.1", own, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

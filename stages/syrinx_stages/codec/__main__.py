@@ -1,9 +1,9 @@
 """`python -m syrinx_stages.codec CONFIG.json`: one codec replica."""
 
-import sys
-
-from syrinx_stages.codec.service import build
-from syrinx_stages.runtime.process import run
+from syrinx_stages.runtime.early import leave_on_signals
 
 if __name__ == "__main__":
-    sys.exit(run("codec", build))
+    leave_on_signals()
+    from syrinx_stages.runtime.process import run
+
+    run("codec", "syrinx_stages.codec.service")

@@ -37,6 +37,7 @@ class RedisConsumer:
         # An earlier life of this name may have left claims.
         self._blocking.interrupted = True
         self._claiming = asyncio.Lock()
+        self._joined = False
         self._stopped = False
         self._closed = False
 
@@ -97,6 +98,11 @@ class RedisConsumer:
             return
         self._closed = True
         self.interrupt()
+        if self._joined:
+            await self._leave()
+        await self._blocking.close()
+
+    async def _leave(self) -> None:
         try:
             async with asyncio.timeout(CLAIM_SECONDS + COMMAND_SECONDS), self._claiming:
                 if self._blocking.outstanding:
@@ -106,12 +112,12 @@ class RedisConsumer:
                 await self._commands.run(scripts.LEAVE, [self._keys.requests], [self._group, self._name])
         except (ConnectorError, TimeoutError) as error:
             log.warning("%s could not leave %s, its leases will run out: %s", self._name, self._group, error)
-        await self._blocking.close()
 
     def _output(self, request_id: str) -> str:
         return self._keys.stream(request_id, WRITES[self._group])
 
     async def _join(self) -> None:
+        self._joined = True
         await self._commands.run(scripts.JOIN, [self._keys.requests], [self._group])
 
     async def _receive(self, count: int) -> None:

@@ -12,6 +12,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from syrinx_stages.connector.base import Connector
+from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.body import parse_json, read_body
 from syrinx_stages.gateway.delivery import SpeechResponse
 from syrinx_stages.gateway.errors import ApiError, error_response, failed, shown
@@ -19,6 +21,14 @@ from syrinx_stages.gateway.order import place
 from syrinx_stages.gateway.schema import parse_fields
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voices import model_card, voice_list
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.server import answer_head
+
+
+def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[GatewayService, FastAPI]:
+    """The gateway of a process and its public application."""
+    service = GatewayService(config, connector, metrics)
+    return service, create_app(service)
 
 
 def create_app(service: GatewayService) -> FastAPI:
@@ -59,6 +69,7 @@ def create_app(service: GatewayService) -> FastAPI:
             raise ApiError(404, message, param="model", code="model_not_found")
         return JSONResponse(model_card(service.model_name, service.created))
 
+    answer_head(app)
     return app
 
 

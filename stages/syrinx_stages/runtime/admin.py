@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from syrinx_stages.runtime.errors import SettingsError
+from syrinx_stages.runtime.server import answer_head
 from syrinx_stages.runtime.settings import Live, Update
 
 MAX_BODY = 65_536
@@ -85,6 +86,7 @@ def create_admin(stage: Stage, registry: CollectorRegistry, before_scrape: Calla
         stage.settings_changed()
         return JSONResponse(report())
 
+    answer_head(app)
     return app
 
 

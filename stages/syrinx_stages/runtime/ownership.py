@@ -33,8 +33,9 @@ class Ownership:
         takeovers: Counter,
     ) -> None:
         self.claims: dict[str, Claim] = {}
-        self.reading = False
-        """The group is being read: what readiness means."""
+        self._began = False
+        self._troubled: set[str] = set()
+        """Which of `claim` and `keep` has failed since it last worked."""
         self._consumer = consumer
         self._capacity = capacity
         self._admit = admit
@@ -43,6 +44,11 @@ class Ownership:
         self._takeovers = takeovers
         self._changed = asyncio.Event()
         self._claiming = True
+
+    @property
+    def reading(self) -> bool:
+        """The group is being read: what readiness means."""
+        return self._began and not self._troubled
 
     @property
     def free(self) -> int:
@@ -111,14 +117,16 @@ class Ownership:
         while self._claiming:
             self._changed.clear()
             if self.free <= 0 or not self._welcome():
+                self._troubled.discard("claim")
                 await self._changed.wait()
                 continue
             try:
                 claims = await self._consumer.claim(1)
-                self.reading = True
+                self._began = True
+                self._troubled.discard("claim")
                 await self._take(claims)
             except ConnectorError as error:
-                self.reading = False
+                self._troubled.add("claim")
                 log.warning("cannot claim: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -129,9 +137,10 @@ class Ownership:
                 await self._refresh()
                 if self._claiming and self.free > 0:
                     await self._take(await self._consumer.take_over(self.free))
+                self._troubled.discard("keep")
             except ConnectorError as error:
                 # A waiting `claim` goes on trying by itself; this is what tells that it cannot be reading.
-                self.reading = False
+                self._troubled.add("keep")
                 log.warning("cannot refresh claims: %s", error)
             await asyncio.sleep(REFRESH_SECONDS)
 

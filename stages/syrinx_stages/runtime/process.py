@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
@@ -32,17 +34,30 @@ Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]
 """Makes the stage's service, and the public application if it has one. Raises `StartError`."""
 
 
-def run(stage: str, build: Build) -> int:
-    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`. Returns the status."""
+def run(stage: str, module: str) -> NoReturn:
+    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`; `module` has its `build`."""
+    status = _status(stage, module)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A thread that still loads a model is not waited for.
+    os._exit(status)
+
+
+def _status(stage: str, module: str) -> int:
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO")
     )
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         config = start_config(stage, sys.argv[1:], os.environ)
+        build: Build = importlib.import_module(module).build
         return asyncio.run(_serve(stage, config, build))
     except (StartError, SettingsError, CheckpointError) as error:
         print(f"syrinx {stage}: {error}", file=sys.stderr)
+        return 1
+    except Exception:
+        log.exception("the %s failed", stage)
         return 1
 
 

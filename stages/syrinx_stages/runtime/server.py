@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from syrinx_stages.runtime.errors import StartError
 
@@ -50,6 +51,14 @@ class HttpServer:
         """Ends the answers that are on their way after `LEAVE_SECONDS`, and frees the address."""
         self._server.should_exit = True
         await self._task
+
+
+def answer_head(app: FastAPI) -> None:
+    """HEAD answers as GET does; the server leaves the body out. For when all routes are there."""
+    for route in app.routes:
+        methods = route.methods if isinstance(route, APIRoute) else None
+        if methods is not None and "GET" in methods:
+            methods.add("HEAD")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -89,6 +89,7 @@ class Worker(ABC, Generic[R, S, E]):
         self._tasks = Tasks()
         self.failed = self._tasks.failed
         """The process should end and be started anew."""
+        self._started = False
         self._closed = False
         self._unready: str | None = "loading the model"
         self.reader = connector.reader()
@@ -132,6 +133,7 @@ class Worker(ABC, Generic[R, S, E]):
         for run in loops:
             self._tasks.spawn(run())
         self._unready = None
+        self._started = True
         self.settings_changed()
 
     def ready(self) -> str | None:
@@ -159,7 +161,7 @@ class Worker(ABC, Generic[R, S, E]):
             task.cancel()
 
     async def close(self) -> None:
-        """Hands over what is left and frees threads and connections.
+        """Hands over what is left and frees threads and connections. Does not wait for a model that still loads.
 
         After a failure leases run out instead: it may be the request's doing, and is counted among its deliveries.
         """
@@ -168,7 +170,10 @@ class Worker(ABC, Generic[R, S, E]):
         await self.reader.close()
         await self._tasks.cancel()
         await self.ownership.close(hand_over=not self.failed.is_set())
-        await shut_down(self._engine_thread)
+        if self._started:
+            await shut_down(self._engine_thread)
+        else:
+            self._engine_thread.shutdown(wait=False, cancel_futures=True)
 
     # Claims ----------------------------------------------------------------------------------------------------
 

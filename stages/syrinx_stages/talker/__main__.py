@@ -1,9 +1,9 @@
 """`python -m syrinx_stages.talker CONFIG.json`: one talker replica."""
 
-import sys
-
-from syrinx_stages.runtime.process import run
-from syrinx_stages.talker.service import build
+from syrinx_stages.runtime.early import leave_on_signals
 
 if __name__ == "__main__":
-    sys.exit(run("talker", build))
+    leave_on_signals()
+    from syrinx_stages.runtime.process import run
+
+    run("talker", "syrinx_stages.talker.service")

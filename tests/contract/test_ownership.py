@@ -1,0 +1,68 @@
+"""Whether a replica reads its group, over a real Redis that is cut off and comes back."""
+
+import asyncio
+import contextlib
+
+import pytest
+from prometheus_client import Counter
+
+from support.tls import front
+from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.contract.keys import Group, Keys
+from syrinx_stages.runtime import ownership
+from syrinx_stages.runtime.ownership import Ownership
+
+KEYS = Keys(pipeline="owners", generation="1")
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["no free row", "free rows"])
+async def test_a_replica_reads_again_as_soon_as_redis_is_back(world_of, until, monkeypatch, full):
+    monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(ownership, "REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr("syrinx_stages.connector.redis_blocking.RETRY_SECONDS", 0.1)
+    lost = []
+    with RedisServer() as server:
+        async with contextlib.AsyncExitStack() as cut:
+            port = await cut.enter_async_context(front(server.port))
+            gateway = connect(server.url_with_password, KEYS)
+            replica = connect(f"redis://:{server.password}@127.0.0.1:{port}/0", KEYS)
+            replica._commands.retry_seconds = 0.1
+            owner = Ownership(
+                replica.consumer(Group.TALKERS, "a"),
+                1 if full else 2,
+                lambda claim: None,
+                lost.append,
+                lambda: True,
+                Counter("takeovers", "", registry=None),
+            )
+            tasks = [asyncio.create_task(owner.claim()), asyncio.create_task(owner.keep())]
+
+            async def reads():
+                return owner.reading and owner.claims
+
+            async def reads_no_more():
+                return not owner.reading
+
+            assert not owner.reading
+            await gateway.submit(world_of.request(), world_of.admission)
+            await until(reads)
+            await cut.aclose()
+            await until(reads_no_more)
+            async with front(server.port, own=port):
+                await until(reads)
+                assert not lost
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await owner.close(hand_over=True)
+                await replica.close()
+            await gateway.close()
+
+
+async def test_a_consumer_that_never_read_leaves_at_once_though_redis_is_away():
+    connector = connect("redis://127.0.0.1:1/0", KEYS)
+    consumer = connector.consumer(Group.TALKERS, "a")
+    async with asyncio.timeout(0.5):
+        await consumer.close()
+        await connector.close()

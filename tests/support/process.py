@@ -1,0 +1,84 @@
+"""A stage as a real process, started as its pod starts it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+from syrinx_stages.connector.server import RedisServer
+
+DEADLINE = 60.0
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
+        time.sleep(0.01)
+
+
+class StageProcess:
+    """One stage. `prefix` is what the command is run under."""
+
+    def __init__(
+        self,
+        stage: str,
+        directory: Path,
+        redis: RedisServer | None,
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        **config: object,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{stage}.json"
+        path.write_text(json.dumps({"pipeline": "pods", "generation": "g", "model": "bundled", **config}))
+        own = {"POD_NAME": f"pods-{stage}-0", "REDIS_URL": "redis://127.0.0.1:1/0"}
+        if redis is not None:
+            own |= {"REDIS_URL": redis.url, "REDIS_PASSWORD": redis.password}
+        self._errors = directory / f"{stage}.err"
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", f"syrinx_stages.{stage}", str(path)],
+                env={**os.environ, **ENVIRONMENT, **own, **(environment or {})},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        self.line: dict[str, str] = {}
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def started(self) -> "StageProcess":
+        """Waits for the line that says where it is."""
+        line = self.process.stdout.readline()
+        assert line, self.errors
+        self.line = json.loads(line)
+        return self
+
+    def reason(self) -> str | None:
+        """Why it is not ready; None if it is."""
+        answer = httpx.get(f"{self.line['admin_url']}/readyz", trust_env=False, timeout=DEADLINE)
+        return None if answer.status_code == 200 else answer.text.strip()
+
+    def ready(self) -> "StageProcess":
+        """Waits until it is."""
+        until(lambda: self.process.poll() is not None or self.reason() is None, "it was ready")
+        assert self.process.poll() is None, self.errors
+        return self
+
+    def __enter__(self) -> "StageProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
