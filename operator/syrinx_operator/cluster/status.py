@@ -112,8 +112,9 @@ def failed(
 
 
 def _json(report: PipelineStatus) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(report)
-    return built
+    # As it comes back from the API server, so that the two can be compared: lists, never tuples.
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))
+    return plain
 
 
 def _gateway(owner: Owner, observed: Observed, plan: Plan, before: StageReport | None) -> GatewayReport:
