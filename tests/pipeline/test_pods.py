@@ -1,17 +1,24 @@
 """Stages as pods run them: their start, their place in the world, their leaving."""
 
+import base64
+import contextlib
+import io
 import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+import soundfile
 from redis import Redis
 
+from support import small_checkpoint
 from support.process import DEADLINE, StageProcess, until
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.model.describe import checkpoint_directory
@@ -87,3 +94,62 @@ def hears(pid: int, number: signal.Signals) -> bool:
     """The process has a handler for the signal."""
     caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
     return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+READ_ONLY = """
+mount --make-rprivate / && mount --bind /tmp /tmp
+awk '$2 !~ "^/(proc|sys|dev|tmp)" {print $2}' /proc/mounts | while read -r at; do mount -o remount,bind,ro "$at"; done
+caps=-all,+dac_read_search
+exec setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs --bounding-set $caps --inh-caps $caps \
+    --ambient-caps $caps "$@"
+"""
+"""As a restricted pod: only /tmp can be written to, and the user is nobody's. It may read what root's user may."""
+RESTRICTED = ("unshare", "--mount", "sh", "-e", "-c", READ_ONLY, "sh")
+
+
+def restricted() -> bool:
+    """A process can be confined so on this machine."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))):
+        return False
+    tried = subprocess.run([*RESTRICTED, "sh", "-c", "! touch /x /var/tmp/x && touch /tmp/x"], capture_output=True)
+    return tried.returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["bundled", "base"])
+def test_stages_speak_with_a_read_only_file_system_and_a_user_that_has_no_name(
+    tmp_path: Path, redis: RedisServer, kind: str
+) -> None:
+    if not restricted():
+        pytest.skip("needs to be root in a machine of its own")
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o777)
+    model = kind if kind == "bundled" else str(small_checkpoint.write(tmp_path / "model", kind))
+    options = {"prefix": RESTRICTED, "environment": {"HOME": str(home)}, "model": model, "host": ""}
+    seconds = base64.b64encode(wav(2)).decode()
+    fields = {} if kind == "bundled" else {"ref_audio": f"data:audio/wav;base64,{seconds}", "ref_text": "Okay."}
+    with contextlib.ExitStack() as stages:
+        running = [
+            stages.enter_context(StageProcess(stage, tmp_path / "config", redis, **options))
+            for stage in ("talker", "codec", "gateway")
+        ]
+        for stage in running:
+            stage.started().ready()
+        for form in ("wav", "flac", "mp3", "opus"):
+            body = {"input": "Hello.", "response_format": form, "max_new_tokens": 10, **fields}
+            url = f"{running[-1].line['url']}/v1/audio/speech"
+            answer = httpx.post(url, json=body, trust_env=False, timeout=DEADLINE)
+            assert answer.status_code == 200, answer.text
+        for stage in running:
+            stage.process.terminate()
+            assert stage.process.wait(DEADLINE) == 0, stage.errors
+            assert "Read-only file system" not in stage.errors and "Permission denied" not in stage.errors
+    assert not [*home.iterdir()], "nothing is kept between two lives of a pod"
+
+
+def wav(seconds: int) -> bytes:
+    """A tone."""
+    buffer = io.BytesIO()
+    samples = np.sin(np.arange(24_000 * seconds) / 20)
+    soundfile.write(buffer, samples, 24_000, format="WAV")
+    return buffer.getvalue()
