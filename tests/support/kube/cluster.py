@@ -103,10 +103,10 @@ class KubeCluster:
         await asyncio.gather(self._running, return_exceptions=True)
         self.faults.clear()
         self.watches.drop()
-        await self.proxy.close()
-        await self.kubelet.close()
         if self.server.proxied is not None:
             await self.server.proxied.close()
+        await self.proxy.close()
+        await self.kubelet.close()
         if failed:
             self._running.result()
 
@@ -190,14 +190,20 @@ class KubeCluster:
         """Until `holds()` is true, and returns what it returned; what is not there is false. Fails by saying `what`."""
         deadline = time.monotonic() + seconds
         while True:
-            if self._running.done():
-                self._running.result()
+            self._raise_failures()
             with contextlib.suppress(LookupError, ApiError):
                 if found := holds():
                     return found
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {seconds:g} s: {what}\n{self.describe()}")
             await asyncio.sleep(0.01)
+
+    def _raise_failures(self) -> None:
+        """What went wrong in the cluster itself is no reason to wait for something."""
+        if self._running.done():
+            self._running.result()
+        for failure in self.kubelet.failures:
+            raise failure
 
     def service_url(self, name: str, namespace: str = NAMESPACE) -> str:
         """Where a service's first port is reached; with real pods."""

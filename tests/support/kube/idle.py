@@ -31,6 +31,7 @@ class IdleKubelet(Controller):
         self._kept: set[str] = set()
         self._restarts: dict[str, int] = {}
         self.admins = Admins(self)
+        self.failures: list[BaseException] = []
 
     def hold(self, pods: str) -> None:
         """Pods whose names match (a regular expression) run and are not ready, from now on."""
@@ -137,7 +138,12 @@ class Admins:
         with contextlib.suppress(RuntimeError):
             task = asyncio.get_running_loop().create_task(work)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()):
+            self._kubelet.failures.append(failure)
 
     @staticmethod
     async def _start(runner: web.AppRunner, address: str, port: int) -> None:

@@ -221,6 +221,7 @@ class Container:
         self.state = ContainerState(self.name, spec["image"], waiting("ContainerCreating"))
         self._log = pod.directory / f"{pod.name}.{self.name}.log"
         self._stopping = False
+        self._environment: dict[str, str] = {}
 
     async def run(self, *, once: bool = False) -> None:
         """Again and again; `once`: until it has succeeded."""
@@ -239,9 +240,9 @@ class Container:
             self.state.restarts += 1
 
     async def _run_once(self) -> int:
-        environment, command = await self._prepared()
+        command = await self._prepared()
         since = now()
-        self.process = Process(command, environment, self._pod.directory, self._log)
+        self.process = Process(command, self._environment, self._pod.directory, self._log)
         self.state.state = running(since)
         self._pod.report()
         watching = asyncio.create_task(self._watch())
@@ -255,11 +256,11 @@ class Container:
         self._pod.report()
         return code
 
-    async def _prepared(self) -> tuple[dict[str, str], list[str]]:
+    async def _prepared(self) -> list[str]:
         while True:
             try:
-                environment = self._pod.environment(self.spec)
-                return environment, self._pod.command(command_of(self.spec), environment)
+                self._environment = self._pod.environment(self.spec)
+                return self._pod.command(command_of(self.spec), self._environment)
             except (NotMounted, NoCommand) as error:
                 self.state.state = waiting("CreateContainerConfigError", str(error))
                 self._pod.report()
@@ -315,8 +316,8 @@ class Container:
 
     async def _execute(self, words: list[str], seconds: float) -> int:
         """A command in the container."""
-        environment = self._pod.environment(self.spec)
-        process = Process(self._pod.command(words, environment), environment, self._pod.directory, self._log)
+        command = self._pod.command(words, self._environment)
+        process = Process(command, self._environment, self._pod.directory, self._log)
         try:
             async with asyncio.timeout(seconds):
                 return await process.ended()

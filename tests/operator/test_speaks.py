@@ -1,0 +1,179 @@
+"""From `kubectl apply -f examples/pipeline.yaml` to speech, and through what happens after: every pod is real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import yaml
+
+from support.kube import KubeCluster, Rights
+from support.kube.controllers import is_ready
+from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_stages.contract.audio import FRAME_BYTES, SAMPLE_RATE
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60.0
+"""How long anything may take on a busy machine."""
+TEXT = "The old teacher carried seven green apples before breakfast. Her brother opened a broken window."
+SEED = 7
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[KubeCluster]:
+    table = [
+        {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}
+        for right in (*RIGHTS, *PROXY_RIGHTS)
+    ]
+    crd = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
+    async with KubeCluster(pods="real", crd=crd, rights=Rights.of_role(table)) as running:
+        yield running
+
+
+async def speak(cluster: KubeCluster, heard: Callable[[int], None] = lambda frames: None) -> bytes:
+    """PCM of the text, through the gateway's Service; `heard` is told the frames so far."""
+    body = {"input": TEXT, "voice": "us", "response_format": "pcm", "stream": True, "seed": SEED}
+    pcm = b""
+    async with (
+        asyncio.timeout(SECONDS),
+        httpx.AsyncClient(base_url=cluster.service_url("demo-gateway"), timeout=SECONDS) as client,
+        client.stream("POST", "/v1/audio/speech", json=body) as answer,
+    ):
+        if answer.status_code != 200:
+            raise AssertionError((await answer.aread()).decode())
+        async for chunk in answer.aiter_raw():
+            pcm += chunk
+            heard(len(pcm) // FRAME_BYTES)
+    return pcm
+
+
+def is_speech(pcm: bytes) -> bool:
+    samples = np.frombuffer(pcm, "<i2").astype(float)
+    return len(samples) > 2 * SAMPLE_RATE and float(np.sqrt(np.mean(samples**2))) > 300.0
+
+
+def pods(cluster: KubeCluster) -> dict[str, str]:
+    """UID by name."""
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.list("pod", "syrinx.dev/pipeline=demo")}
+
+
+async def settings(cluster: KubeCluster, pod: str) -> dict[str, object]:
+    """What a replica has in force."""
+    address = cluster.get("pod", pod)["status"]["podIP"]
+    async with httpx.AsyncClient(timeout=SECONDS) as client:
+        found: dict[str, object] = (await client.get(f"http://{address}:9090/settings")).json()["settings"]
+        return found
+
+
+def edit(cluster: KubeCluster, **spec: object) -> None:
+    cluster.patch("ttspipeline", "demo", {"spec": spec})
+
+
+async def test_a_pipeline_lives(desk, cluster):
+    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+        cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
+        await desk.settled()
+        spoken = await speak(cluster)
+        assert is_speech(spoken)
+        assert cluster.get("ttspipeline", "demo")["status"]["endpoint"] == "http://demo-gateway.default.svc:8000"
+
+        # A live edit: in force everywhere, and no pod is touched.
+        before = pods(cluster)
+        edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]})
+        await desk.settled()
+        assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 3
+        assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
+        assert pods(cluster) == before
+
+        # More talkers; one is killed while it speaks: the listener hears nothing of it.
+        edit(cluster, talker={"replicas": 2})
+        await desk.settled()
+        assert set(pods(cluster)) == {*before, "demo-talker-1"}
+        assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
+        await desk.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
+
+        # The operator dies; what it made goes on, and the next one finds everything as it was.
+        await operator.kill()
+        assert await speak(cluster) == spoken
+    version = {name: obj["metadata"]["resourceVersion"] for name, obj in manifests(cluster).items()}
+    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+        await operator.ready()
+        edit(cluster, gateway={"maxQueue": 11})
+        await desk.settled()
+        changed = {
+            name for name, obj in manifests(cluster).items() if obj["metadata"]["resourceVersion"] != version[name]
+        }
+        assert changed == {"ConfigMap/demo-gateway"}
+
+        # A deleted pod comes back with the settings that are in force.
+        cluster.delete("pod", "demo-codec-0")
+        await desk.wait(lambda: is_new_and_ready(cluster, "demo-codec-0", before), "a new codec")
+        await desk.settled()
+        assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
+        assert await speak(cluster) == spoken
+
+        # Gone is gone.
+        processes = [pid for pod in pods(cluster) for pid in cluster.kubelet.pids(pod)]
+        assert len(processes) == 5
+        cluster.delete("ttspipeline", "demo")
+        await desk.wait(lambda: not left(cluster), "nothing is left", SECONDS)
+        assert not alive(processes)
+        assert cluster.rights.denied == []
+
+
+def at_frame(frame: int, do: Callable[[], None]) -> Callable[[int], None]:
+    """Does something once, when so many frames are heard."""
+    done = False
+
+    def heard(frames: int) -> None:
+        nonlocal done
+        if frames >= frame and not done:
+            done = True
+            do()
+
+    return heard
+
+
+def kill_talkers(cluster: KubeCluster) -> None:
+    """Whoever it is that speaks: both, a restart apart from each other would be luck."""
+    for pod in ("demo-talker-0", "demo-talker-1"):
+        cluster.kubelet.kill(pod)
+
+
+def is_new_and_ready(cluster: KubeCluster, pod: str, before: dict[str, str]) -> bool:
+    obj = cluster.get("pod", pod)
+    return obj["metadata"]["uid"] != before[pod] and is_ready(obj)
+
+
+def alive(processes: list[int]) -> list[int]:
+    return [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+
+
+def restarts(cluster: KubeCluster) -> int:
+    statuses = [pod["status"]["containerStatuses"] for pod in cluster.list("pod", "syrinx.dev/component=talker")]
+    return sum(status["restartCount"] for [status] in statuses)
+
+
+KINDS = ("StatefulSet", "Deployment", "Service", "ConfigMap", "Secret", "ServiceAccount", "NetworkPolicy")
+
+
+def manifests(cluster: KubeCluster) -> dict[str, dict]:
+    """What the operator applied and nobody else writes to, by kind and name."""
+    names = [name for name in KINDS if name not in ("StatefulSet", "Deployment")]
+    return {
+        f"{kind}/{obj['metadata']['name']}": obj
+        for kind in names
+        for obj in cluster.list(kind, "syrinx.dev/pipeline=demo")
+    }
+
+
+def left(cluster: KubeCluster) -> list[str]:
+    """All that still belongs to the pipeline."""
+    kinds = [kind.plural for kind in cluster.api.kinds if kind.namespaced]
+    found = [obj for kind in kinds for obj in cluster.list(kind, "syrinx.dev/pipeline=demo")]
+    return [f"{obj['kind']}/{obj['metadata']['name']}" for obj in found]
