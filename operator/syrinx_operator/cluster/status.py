@@ -196,17 +196,17 @@ def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tupl
                 reports.append(SloReport(task_type=task_type, requests=0 if known else None, met="Unknown"))
             continue
         within = None if seen.within is None else _share(seen.within, seen.requests)
-        met: ConditionStatus = (
-            "Unknown" if within is None or target is None else "True" if within >= target else "False"
-        )
+        met: ConditionStatus = "Unknown"
+        if seen.within is not None and seen.requests and target is not None:
+            met = "True" if seen.within / seen.requests >= target else "False"
         p95 = None if seen.ttfa_p95_ms is None else round(seen.ttfa_p95_ms)
         reports.append(SloReport(task_type=task_type, requests=seen.requests, within=within, ttfa_p95_ms=p95, met=met))
     return tuple(reports)
 
 
 def _share(part: int, whole: int) -> float | None:
-    """A ratio, rounded towards what is worse for a count of good ones; None of nothing."""
-    return min(1.0, int(part / whole * 10_000) / 10_000) if whole else None
+    """A ratio, cut to four digits: one that misses its target never looks as if it met it. None of nothing."""
+    return min(1.0, part * 10_000 // whole / 10_000) if whole else None
 
 
 def _milliseconds(value: float) -> str:
