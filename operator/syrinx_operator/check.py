@@ -7,16 +7,25 @@ import itertools
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 from msgspec import Struct, inspect
 
-from syrinx_operator.documents import MAX_BYTES, DocumentError, Mark, Path, read_documents
-from syrinx_operator.rules import violations
+from syrinx_operator.documents import MAX_BYTES, Document, DocumentError, Mark, Path, read_documents
+from syrinx_operator.rules import cluster_violations, violations
 from syrinx_operator.spec import KIND, TTSPipeline
+
+SET_BY_THE_CLUSTER = (
+    *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName"),
+    *("generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
+)
+"""Fields of `metadata` that a resource read from a cluster has, and that say nothing of what is to run."""
+
+Finding = tuple[Path, str]
+"""A field and what is to be said about it."""
 
 
 class Problem(Struct, frozen=True):
@@ -37,20 +46,29 @@ class Checked(Struct, frozen=True):
 
     pipelines: tuple[TTSPipeline, ...]
     problems: tuple[Problem, ...]
+    unused: tuple[Problem, ...] = ()
+    """What only a resource has that was read from a cluster."""
+    on_kubernetes: tuple[Problem, ...] = ()
+    """What is accepted here, but not on Kubernetes."""
 
 
 class InvalidPipeline(Exception):
     """A file does not hold what was asked for; the message has one line per problem."""
 
 
+def _tell_nobody(line: str) -> None:
+    pass
+
+
 def field_name(path: Path) -> str:
     """`spec.codec.capturePairs[2].rows`."""
     text = ""
     for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
+        shown = part if isinstance(part, int) or (part.isprintable() and part.strip()) else repr(part)
+        if isinstance(part, int) or (text and "." in part):
+            text += f"[{shown}]"
         else:
-            text += ("." if text else "") + (part if part.isprintable() and part.strip() else repr(part))
+            text += f".{shown}" if text else f"{shown}"
     return text
 
 
@@ -58,41 +76,68 @@ def check(file: str, data: bytes) -> Checked:
     """Reads every TTSPipeline of a file. `file` is only its name in messages."""
     pipelines: list[TTSPipeline] = []
     problems: list[Problem] = []
+    unused: list[Problem] = []
+    on_kubernetes: list[Problem] = []
     count = 0
     try:
         for document in read_documents(data):
             count += 1
-            found = list(problems_of(document.value))
-            marked = [Problem(file, document.mark(path), path, message) for path, message in found]
-            problems += sorted(marked, key=lambda problem: (problem.mark.line, problem.mark.column))
-            if not found:
-                pipeline = msgspec.convert(document.value, TTSPipeline)
-                if pipeline.name in (other.name for other in pipelines):
-                    path = ("metadata", "name")
-                    message = f"{pipeline.name!r} names an earlier pipeline of this file too"
-                    problems.append(Problem(file, document.mark(path), path, message))
-                pipelines.append(pipeline)
+            value, left_out = _as_written(document.value)
+            found = list(problems_of(value))
+            problems += _in_order(file, document, found)
+            if found:
+                continue
+            pipeline = msgspec.convert(value, TTSPipeline)
+            if pipeline.name in (other.name for other in pipelines):
+                message = f"{pipeline.name!r} names an earlier pipeline of this file too"
+                problems += _in_order(file, document, [(("metadata", "name"), message)])
+            pipelines.append(pipeline)
+            unused += _in_order(file, document, [(path, "set by the cluster; not used") for path in left_out])
+            elsewhere = [(each.path, f"on Kubernetes: {each.message}") for each in cluster_violations(pipeline)]
+            on_kubernetes += _in_order(file, document, elsewhere)
     except DocumentError as error:
         problems.append(Problem(file, error.mark, error.path, str(error)))
     if not count and not problems:
         problems.append(Problem(file, Mark(1, 1), (), f"holds no resource; expected a {KIND}"))
-    return Checked(tuple(pipelines), tuple(problems))
+    return Checked(tuple(pipelines), tuple(problems), tuple(unused), tuple(on_kubernetes))
 
 
-def load_one(file: str, data: bytes) -> TTSPipeline:
-    """The one pipeline a file holds. Raises `InvalidPipeline` with every problem, or if there are several."""
+def _in_order(file: str, document: Document, found: list[Finding]) -> list[Problem]:
+    marked = [Problem(file, document.mark(path), path, message) for path, message in found]
+    return sorted(marked, key=lambda problem: (problem.mark.line, problem.mark.column))
+
+
+def _as_written(value: Any) -> tuple[Any, list[Path]]:
+    """The resource as a person writes it, and what of one that was read from a cluster was left out."""
+    if not isinstance(value, dict):
+        return value, []
+    rest = {name: each for name, each in value.items() if name != "status"}
+    unused: list[Path] = [("status",)] if "status" in value else []
+    if isinstance(value.get("metadata"), dict):
+        rest["metadata"] = {name: each for name, each in value["metadata"].items() if name not in SET_BY_THE_CLUSTER}
+        unused += [("metadata", name) for name in value["metadata"] if name in SET_BY_THE_CLUSTER]
+    return rest, unused
+
+
+def load_one(file: str, data: bytes, tell: Callable[[str], None] = _tell_nobody) -> TTSPipeline:
+    """The one pipeline a file holds; tells what of the file is not used.
+
+    Raises `InvalidPipeline` with every problem, or if there are several.
+    """
     checked = check(file, data)
     if checked.problems:
         raise InvalidPipeline("\n".join(str(problem) for problem in checked.problems))
     if len(checked.pipelines) > 1:
         names = ", ".join(pipeline.name for pipeline in checked.pipelines)
         raise InvalidPipeline(f"{file}: holds {len(checked.pipelines)} pipelines ({names}); one at a time can be run")
+    if checked.unused:
+        tell(f"set by a cluster and not used here: {', '.join(field_name(each.path) for each in checked.unused)}")
     return checked.pipelines[0]
 
 
-def load_file(file: str) -> TTSPipeline:
-    """The one pipeline of a file (`-`: standard input), its model path made absolute. Raises `InvalidPipeline`."""
-    pipeline = load_one(file, read_file(file))
+def load_file(file: str, tell: Callable[[str], None] = _tell_nobody) -> TTSPipeline:
+    """`load_one` for a path (`-`: standard input), with the model's path made absolute. Raises `InvalidPipeline`."""
+    pipeline = load_one(file, read_file(file), tell)
     model = pipeline.spec.model
     if model.path is None:
         return pipeline
@@ -112,7 +157,7 @@ def read_file(file: str) -> bytes:
         raise InvalidPipeline(f"{file}: {error.strerror}") from None
 
 
-def problems_of(value: Any) -> Iterator[tuple[Path, str]]:
+def problems_of(value: Any) -> Iterator[Finding]:
     """What is wrong with each field of a resource; if nothing is, what is wrong between them."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind is not None and kind != KIND:
@@ -125,7 +170,7 @@ def problems_of(value: Any) -> Iterator[tuple[Path, str]]:
             yield violation.path, violation.message
 
 
-def _problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
     bare = _without_metadata(annotation)
     inner = _optional(bare)
     if inner is not None and value is not None:
@@ -138,14 +183,18 @@ def _problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[Path, s
         yield from found or _value_problems(value, annotation, path)
     elif typing.get_origin(bare) is dict and isinstance(value, dict):
         key_type, value_type = typing.get_args(bare)
-        found = [problem for key in value for problem in _value_problems(key, key_type, (*path, key))]
+        found = [
+            ((*path, key), message.replace("is not accepted", "is no name that is accepted here", 1))
+            for key in value
+            for _, message in _value_problems(key, key_type, path)
+        ]
         found += [problem for key, each in value.items() for problem in _problems(each, value_type, (*path, key))]
         yield from found or _value_problems(value, annotation, path)
     else:
         yield from _value_problems(value, annotation, path)
 
 
-def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[tuple[Path, str]]:
+def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[Finding]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     if not isinstance(value, dict):
         yield path, f"{_shown(value)} is not accepted; expected the fields {_field_names(struct)}"
@@ -163,14 +212,26 @@ def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[t
             yield (*path, name), f"missing; expected {_accepted(field.type)}"
 
 
-def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    if isinstance(value, str) and not value.isprintable():
+def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
+    if isinstance(value, str) and not value.isprintable() and not (_is_unicode(value) and _is_free(annotation)):
         yield path, f"{_shown(value)} is not accepted: it holds a control character or a line break"
         return
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError:
         yield path, f"{_shown(value)} is not accepted; expected {_accepted(annotation)}"
+
+
+def _is_free(annotation: Any) -> bool:
+    """Whether a text may have line breaks, as that of an annotation."""
+    kind = inspect.type_info(annotation)
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    return isinstance(kind, inspect.AnyType) or (isinstance(kind, inspect.StrType) and kind.pattern is None)
+
+
+def _is_unicode(text: str) -> bool:
+    return text.encode(errors="ignore").decode() == text
 
 
 def _optional(bare: Any) -> Any:

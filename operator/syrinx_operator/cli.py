@@ -56,7 +56,7 @@ def _check(options: argparse.Namespace, given: list[str]) -> int:
     failed = False
     for file in options.files:
         checked = check(file, read_file(file))
-        for problem in checked.problems:
+        for problem in (*checked.problems, *checked.unused, *checked.on_kubernetes):
             print(problem)
         failed = failed or bool(checked.problems)
         for pipeline in () if checked.problems else checked.pipelines:
@@ -65,7 +65,9 @@ def _check(options: argparse.Namespace, given: list[str]) -> int:
 
 
 def _up(options: argparse.Namespace, given: list[str]) -> int:
-    return asyncio.run(up(load_file(options.file), make_console(), port=options.port, logs=not options.quiet))
+    console = make_console()
+    pipeline = load_file(options.file, tell=lambda line: console.print(line, markup=False))
+    return asyncio.run(up(pipeline, console, port=options.port, logs=not options.quiet))
 
 
 def _say(options: argparse.Namespace, given: list[str]) -> int:

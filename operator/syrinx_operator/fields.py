@@ -77,10 +77,19 @@ def _same_default(one: inspect.Field, other: inspect.Field) -> bool:
 def _row(field: inspect.Field) -> str:
     schema = schema_of(field.type)
     default = encoded_default(field)
-    shown = "*required*" if field.required else "" if default is None else f"`{json.dumps(default)}`"
+    if default is None or default == _defaults_inside(schema):
+        shown = "*required*" if field.required else ""
+    else:
+        shown = f"`{json.dumps(default)}`"
     mark = " **K8s**" if kubernetes_only(field) else ""
     cells = (f"`{field.encode_name}`", _words(schema), shown, schema["description"] + mark)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _defaults_inside(schema: dict[str, Any]) -> dict[str, Any]:
+    """What an empty object comes to."""
+    fields = schema.get("properties", {})
+    return {name: field["default"] for name, field in fields.items() if "default" in field}
 
 
 def _words(schema: dict[str, Any]) -> str:
@@ -89,7 +98,7 @@ def _words(schema: dict[str, Any]) -> str:
         return " or ".join(f"`{json.dumps(value)}`" if value == "" else f"`{value}`" for value in schema["enum"])
     if "x-kubernetes-int-or-string" in schema:
         return "quantity"
-    kind = schema["type"]
+    kind: str = schema["type"]
     if kind == "array":
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         return f"list of {least} to {most}: {_words(schema['items'])}"
@@ -99,7 +108,7 @@ def _words(schema: dict[str, Any]) -> str:
     if kind in ("integer", "number"):
         return kind + _range(schema)
     longest = schema.get("maxLength")
-    return f"{kind}, up to {longest}" if longest else str(kind)
+    return f"{kind}, up to {longest}" if longest else kind
 
 
 def _range(schema: dict[str, Any]) -> str:

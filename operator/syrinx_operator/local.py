@@ -16,7 +16,7 @@ import msgspec
 from syrinx_operator import __version__
 from syrinx_operator.events import Event, Observer
 from syrinx_operator.managed_redis import ManagedRedis
-from syrinx_operator.plan import Stage, StageProcess, plan_local
+from syrinx_operator.plan import NotLocal, Stage, StageProcess, plan_local
 from syrinx_operator.spec import TTSPipeline
 from syrinx_operator.supervisor import Child
 from syrinx_stages.connector.server import RedisServerError
@@ -55,7 +55,8 @@ class LocalPipeline:
     ) -> None:
         """`directory` keeps the stages' configurations and logs (default: a temporary one, removed in the end).
 
-        `port` replaces the gateway's; `commands` the programs that are run, by stage.
+        `port` replaces the gateway's; `commands` the programs that are run, by stage. Raises `LocalError` for a model
+        that is to be had on Kubernetes only.
         """
         self.pipeline = pipeline
         self.processes: list[Child] = []
@@ -63,7 +64,7 @@ class LocalPipeline:
         self._observe = observe
         self._start_timeout = start_timeout
         self._commands = commands or {}
-        self._plan = [_on_port(process, port) for process in plan_local(pipeline, __version__)]
+        self._plan = [_on_port(process, port) for process in _plan(pipeline)]
         self._cleanup = contextlib.AsyncExitStack()
 
     @property
@@ -144,6 +145,13 @@ def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """A stage's environment: one thread for arithmetic (a row's numbers then do not depend on its batch), live logs."""
     own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return {name: value for name, value in inherited.items() if name not in ("REDIS_URL", "REDIS_PASSWORD")} | own
+
+
+def _plan(pipeline: TTSPipeline) -> list[StageProcess]:
+    try:
+        return plan_local(pipeline, __version__)
+    except NotLocal as error:
+        raise LocalError(str(error)) from None
 
 
 def _on_port(process: StageProcess, port: int | None) -> StageProcess:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from syrinx_operator.console import PipelineView
 from syrinx_operator.local import LocalPipeline
+from syrinx_operator.plan import unused_locally
 from syrinx_operator.running import Slot, claim, state_directory
 from syrinx_operator.spec import TTSPipeline
 
@@ -28,6 +29,8 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         PipelineView(console, logs=logs) as view,
     ):
         console.print(f"pipeline {pipeline.name}: model {pipeline.model_name}; logs in {slot.directory}")
+        if unused := unused_locally(pipeline):
+            console.print(f"not used here: {', '.join(unused)}", markup=False)
         local = LocalPipeline(pipeline, directory=slot.directory, port=port, observe=view)
         serving = asyncio.create_task(_serve(local, slot, console))
         killed = _stop_on_signal(serving, local, console)

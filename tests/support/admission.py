@@ -21,10 +21,9 @@ from celpy.adapter import json_to_cel
 from msgspec import Struct
 
 Schema = dict[str, Any]
-_CEL_WORDS = frozenset(
-    ("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import")
-    + ("let", "loop", "package", "namespace", "return", "var", "void", "while")
-)
+_CEL_WORDS = frozenset({"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for"}) | {
+    *("function", "if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while")
+}
 _BLOCKING = ("Unsupported value", "Required value", "Too long", "Too many", "Invalid type")
 _BLOCKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
@@ -66,7 +65,7 @@ def admit(crd: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None =
     `old` is what is stored now, for an update. `strict`: unknown fields are refused, as kubectl asks for; else dropped.
     """
     schema = storage_schema(crd)
-    stored = copy.deepcopy(new)
+    stored = json.loads(json.dumps(new))  # As it comes over the wire: no part is shared.
     unknown = list(_prune(stored, schema, "", root=True))
     if strict and unknown:
         raise Refused([f'strict decoding error: unknown field "{path}"' for path in unknown])
@@ -133,6 +132,9 @@ def _drop_nulls(value: Any, schema: Schema) -> None:
 
 def _schema_errors(value: Any, schema: Schema, path: str) -> Iterator[Error]:
     kinds = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema["type"]]
+    if "enum" in schema and value not in schema["enum"]:
+        supported = ", ".join(json.dumps(str(each)) for each in schema["enum"])
+        yield Error(path, "Unsupported value", f": {json.dumps(value)}: supported values: {supported}")
     if not any(_TYPES[kind](value) for kind in kinds):
         shown = "null" if value is None else next(kind for kind, fits in _TYPES.items() if fits(value))
         expected = ",".join(kinds)
@@ -149,15 +151,12 @@ def _schema_errors(value: Any, schema: Schema, path: str) -> Iterator[Error]:
 
 def _bound_errors(value: Any, schema: Schema, path: str) -> Iterator[tuple[str, str]]:
     invalid = f": {json.dumps(value)}: {path} in body should"
-    if "enum" in schema and value not in schema["enum"]:
-        supported = ", ".join(json.dumps(each) for each in schema["enum"])
-        yield "Unsupported value", f": {json.dumps(value)}: supported values: {supported}"
     if isinstance(value, str):
         if len(value) > schema.get("maxLength", len(value)):
             yield "Too long", f": may not be more than {schema['maxLength']} bytes"
-        if len(value) < schema.get("minLength", 0):
+        elif len(value) < schema.get("minLength", 0):
             yield "Invalid value", f"{invalid} be at least {schema['minLength']} chars long"
-        if "pattern" in schema and not re2.search(schema["pattern"], value):
+        elif "pattern" in schema and not re2.search(schema["pattern"], value):
             yield "Invalid value", f"{invalid} match '{schema['pattern']}'"
     elif isinstance(value, int | float):
         least, most = schema.get("minimum"), schema.get("maximum")
@@ -180,12 +179,10 @@ def _duplicates(value: Any, schema: Schema, path: str) -> Iterator[Error]:
     """Items of a list-map that have the same keys."""
     keys = schema.get("x-kubernetes-list-map-keys")
     if keys and isinstance(value, list):
-        seen = []
-        for index, item in enumerate(each for each in value if isinstance(each, dict)):
-            identity = {key: item.get(key) for key in keys}
-            if identity in seen:
+        identities = [{key: item.get(key) for key in keys if key in item} for item in value if isinstance(item, dict)]
+        for index, identity in enumerate(identities):
+            if identities[:index].count(identity) == 1:  # Told once.
                 yield Error(f"{path}[{index}]", "Duplicate value", f": {json.dumps(identity)}")
-            seen.append(identity)
     for _, each, node, where in _children(value, schema, path):
         yield from _duplicates(each, node, where)
 

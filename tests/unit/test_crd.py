@@ -1,0 +1,225 @@
+"""The CustomResourceDefinition: current, structural, explained, and of one mind with the typed resource."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import event, given, settings
+
+from support.admission import Refused, admit, storage_schema
+from support.pipelines import resources
+from syrinx_operator.check import check, field_name, problems_of
+from syrinx_operator.cluster.resource import parse
+from syrinx_operator.crd import crd_file, custom_resource
+from syrinx_operator.fields import fields_file
+from syrinx_operator.rules import cluster_violations
+from syrinx_operator.spec import TTSPipeline, default_pipeline
+
+ROOT = Path(__file__).parents[2]
+RESOURCES = ROOT / "tests" / "fixtures" / "resources"
+CRD = custom_resource()
+SCHEMA = storage_schema(CRD)
+
+
+def files(kind):
+    found = sorted((RESOURCES / kind).glob("*.yaml"))
+    assert found
+    return pytest.mark.parametrize("file", found, ids=[file.stem for file in found])
+
+
+def refusals(new, old=None):
+    try:
+        admit(CRD, new, old)
+    except Refused as refused:
+        return refused.messages
+    return []
+
+
+def nodes(schema=SCHEMA, path=""):
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}".lstrip("."))
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            yield from nodes(schema[inner], f"{path}[]")
+
+
+def first_comment(file):
+    return file.read_text().splitlines()[0].removeprefix("# ")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("crds/ttspipelines.syrinx.dev.yaml", crd_file), ("docs/fields.md", fields_file)]
+)
+def test_the_generated_files_are_current(file, text):
+    assert (ROOT / file).read_text() == text(), "run `make generate`"
+
+
+def test_the_file_is_the_resource():
+    assert yaml.safe_load(crd_file()) == json.loads(json.dumps(CRD))
+
+
+def test_what_kubectl_shows():
+    names, (version,) = CRD["spec"]["names"], CRD["spec"]["versions"]
+    assert (CRD["metadata"]["name"], names["shortNames"]) == ("ttspipelines.syrinx.dev", ["ttsp"])
+    columns = version["additionalPrinterColumns"]
+    assert [column["name"] for column in columns if not column.get("priority")] == [
+        *("Ready", "Talker", "Codec", "Mode", "Tune", "TTFA-p95", "Age")
+    ]
+    paths = {path for path, _ in nodes()}
+    for column in columns:
+        path = re.sub(r"\[\?\(.*\)\]", "[]", column["jsonPath"]).lstrip(".")
+        assert path in paths | {"metadata.creationTimestamp"}, column
+    scale = version["subresources"]["scale"]
+    assert {path.lstrip(".") for path in scale.values()} <= paths
+
+
+def test_every_field_is_explained_and_typed():
+    for path, node in nodes():
+        if path.count(".") and not path.startswith("metadata") and not path.endswith("[]"):
+            assert node.get("description", "").strip().endswith((".", ")")), path
+        assert "type" in node or node.get("x-kubernetes-int-or-string"), path
+        assert not {"$ref", "oneOf", "not", "allOf", "nullable"} & node.keys(), path
+        assert "anyOf" not in node or node["x-kubernetes-int-or-string"], path
+
+
+def test_whatever_a_user_writes_is_bounded():
+    for path, node in nodes():
+        if not path.startswith("spec") or "enum" in node:
+            continue
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+        if node.get("type") == "string":
+            assert "maxLength" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+        assert node.get("type") != "object" or node.keys() & {
+            *("properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields")
+        }, path
+
+
+def test_only_placement_is_left_to_kubernetes_own_schema():
+    free = {path.rsplit(".", 1)[1] for path, node in nodes() if node.get("x-kubernetes-preserve-unknown-fields")}
+    assert free == {"affinity", "topologySpreadConstraints[]"}
+
+
+def test_patterns_mean_the_same_in_both_languages():
+    for path, node in nodes():
+        if "pattern" in node:
+            assert not re.search(r"\(\?[=!<P]|\\[1-9Z]", node["pattern"]), path
+            assert node["pattern"].startswith("^") and node["pattern"].endswith("$"), path
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        {},
+        {"model": None, "talker": None},
+        {"gateway": {}, "talker": {}, "codec": {}, "slo": {}, "tuning": {}, "monitoring": {}},
+        {"gateway": {"service": {}}, "tuning": {"bounds": {"talkerMaxNumSeqs": {}, "codecMaxNumSeqs": {}}}},
+    ],
+)
+def test_an_almost_empty_resource_is_stored_with_every_default(spec):
+    resource = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
+    stored = admit(CRD, resource if spec is None else resource | {"spec": spec})
+    assert stored["spec"]["model"] == {"bundled": True}
+    assert stored["spec"]["connector"]["managed"] is True
+    assert stored["spec"]["talker"]["maxNumSeqs"] == 8
+    assert as_typed(stored) == default_pipeline()
+
+
+def test_defaults_do_not_hide_what_was_given():
+    stored = admit(CRD, yaml.safe_load((RESOURCES / "valid" / "nobody-scrapes.yaml").read_text()))
+    assert stored["spec"]["monitoring"]["allowFrom"] == []
+
+
+def as_typed(stored):
+    return parse(stored | {"metadata": {"namespace": "default", "uid": "1", **stored["metadata"]}})
+
+
+@files("valid")
+def test_valid_resources_are_accepted_and_mean_the_same_once_stored(file):
+    checked = check(file.name, file.read_bytes())
+    assert (checked.problems, checked.on_kubernetes) == ((), ())
+    stored = admit(CRD, yaml.safe_load(file.read_text()))
+    assert as_typed(stored) == checked.pipelines[0]
+    assert admit(CRD, stored, stored) == stored, "applied again"
+
+
+@files("invalid")
+def test_invalid_resources_are_refused_by_the_name_of_the_field(file):
+    (kind, _, field) = first_comment(file).partition(": ")
+    checked = check(file.name, file.read_bytes())
+    told = checked.problems if kind == "refused" else checked.on_kubernetes
+    assert any(field_name(problem.path).startswith(field) for problem in told), checked
+    assert checked.pipelines or kind == "refused"
+    messages = refusals(yaml.safe_load(file.read_text()))
+    assert any(message.startswith((f"{field}", "strict")) and field in message for message in messages), messages
+    assert "hunter2" not in str(messages) + str(told), "a password is not repeated"
+
+
+@files("edits")
+def test_edits(file):
+    before, after = yaml.safe_load_all(file.read_text())
+    verdict, _, field = first_comment(file).partition(": ")
+    messages = refusals(after, admit(CRD, before))
+    assert refusals(after) == [], "as a new resource it is valid"
+    if verdict == "accepted":
+        assert messages == []
+    else:
+        assert any(message.startswith(f"{field}: Forbidden") for message in messages), messages
+
+
+def test_what_is_wrong_anyway_hides_no_type_error():
+    resource = yaml.safe_load((RESOURCES / "valid" / "name-alone.yaml").read_text())
+    (wrong, hint) = refusals(resource | {"spec": {"talker": {"replicas": "2", "maxNumSeqs": 99}}})
+    assert wrong.startswith("spec.talker.replicas: Invalid value")
+    assert "some validation rules were not checked" in hint
+
+
+def test_a_status_of_every_field_is_accepted():
+    resource = yaml.safe_load((RESOURCES / "valid" / "name-alone.yaml").read_text())
+    status = filled(SCHEMA["properties"]["status"])
+    assert admit(CRD, resource | {"status": status})["status"] == status
+
+
+def filled(schema):
+    match schema["type"]:
+        case "object":
+            return {name: filled(child) for name, child in schema["properties"].items()}
+        case "array":
+            return [filled(schema["items"])]
+        case "string":
+            return schema["enum"][0] if "enum" in schema else "x"
+        case "boolean":
+            return True
+    return 1
+
+
+@settings(max_examples=400, deadline=None)
+@given(resources(SCHEMA))
+def test_the_api_server_and_the_typed_resource_accept_the_same(resource):
+    told = list(problems_of(copy.deepcopy(resource)))
+    if not told:
+        typed = msgspec.convert(resource, TTSPipeline)
+        told = [(violation.path, violation.message) for violation in cluster_violations(typed)]
+    messages = refusals(resource)
+    event("valid" if not told else "invalid")
+    assert bool(told) == bool(messages), (told, messages)
+    if told:
+        # Each side may stop at what it sees first; but they blame the same place.
+        ours = {top(field_name(path)) for path, _ in told}
+        theirs = {top(found) for message in messages for found in re.findall(r"(?:spec|metadata)[.\w\[\]/-]*", message)}
+        assert ours & theirs or not ours, (told, messages)
+    else:
+        stored = admit(CRD, resource)
+        assert as_typed(stored) == typed
+
+
+def top(field):
+    return tuple(re.split(r"[.\[]", field)[:2])
