@@ -315,6 +315,8 @@ async def test_drain_finishes_what_runs_and_refuses_the_rest(running: Gateway):
     await until(lambda: running.service.ready() == "draining", "the drain began")
     refused = await running.say()
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    listed = await running.http.get("/v1/models")
+    assert (listed.status_code, listed.headers["connection"], refused.headers["connection"]) == (200, "close", "close")
     assert not drain.done()
     script.go.set()
     assert (await call).content == tone(10)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -94,6 +94,65 @@ def hears(pid: int, number: signal.Signals) -> bool:
     """The process has a handler for the signal."""
     caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
     return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+@pytest.fixture
+def speaking(tmp_path: Path, redis: RedisServer) -> Iterator[Callable[..., StageProcess]]:
+    """Starts a pipeline; gives its gateway."""
+    with contextlib.ExitStack() as stages:
+
+        def start(**config: object) -> StageProcess:
+            running = [
+                stages.enter_context(StageProcess(stage, tmp_path, redis, **config))
+                for stage in ("talker", "codec", "gateway")
+            ]
+            return [stage.started().ready() for stage in running][-1]
+
+        yield start
+
+
+LONG = {
+    "input": "The old teacher carried seven green apples before breakfast. " * 3,
+    "response_format": "pcm",
+    "stream": True,
+    "seed": 1,
+}
+
+
+def test_a_gateway_that_leaves_sends_clients_on_and_finishes_what_it_speaks(
+    speaking: Callable[..., StageProcess],
+) -> None:
+    gateway = speaking()
+    url = f"{gateway.line['url']}/v1/audio/speech"
+    with httpx.Client(trust_env=False, timeout=DEADLINE) as listener, httpx.Client(trust_env=False) as kept:
+        whole = listener.post(url, json=LONG).content
+        kept.get(f"{gateway.line['url']}/v1/models").raise_for_status()
+        with listener.stream("POST", url, json=LONG) as answer:
+            pieces = answer.iter_raw()
+            heard = next(pieces)
+            gateway.process.terminate()
+            until(lambda: gateway.reason() == "draining", "it drains")
+            refused = kept.post(url, json=LONG)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert refused.headers["connection"] == "close"
+            heard += b"".join(pieces)
+    assert heard == whole
+    assert gateway.process.wait(DEADLINE) == 0
+
+
+def test_a_gateway_that_leaves_waits_no_longer_than_it_was_told(speaking: Callable[..., StageProcess]) -> None:
+    gateway = speaking(drain_seconds=0.5)
+    url = f"{gateway.line['url']}/v1/audio/speech"
+    with httpx.Client(trust_env=False, timeout=DEADLINE) as listener:
+        with listener.stream("POST", url, json={**LONG, "input": LONG["input"] * 5}) as answer:
+            pieces = answer.iter_raw()
+            next(pieces)
+            began = time.monotonic()
+            gateway.process.terminate()
+            with pytest.raises(httpx.RemoteProtocolError):
+                list(pieces)
+        assert gateway.process.wait(DEADLINE) == 0
+        assert time.monotonic() - began < 0.5 + 2 + 2
 
 
 READ_ONLY = """

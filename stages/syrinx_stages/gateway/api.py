@@ -10,7 +10,9 @@ from http import HTTPStatus
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from syrinx_stages.connector.base import Connector
 from syrinx_stages.contract.settings import StageConfig
@@ -35,6 +37,7 @@ def create_app(service: GatewayService) -> FastAPI:
     """The application. The service is started and closed by its owner."""
     # A redirect would name this process's own scheme and host, which a proxy in front has changed.
     app = FastAPI(openapi_url=None, redirect_slashes=False)
+    app.add_middleware(_Leaving, service=service)
     _add_errors(app)
 
     @app.post("/v1/audio/speech")
@@ -71,6 +74,22 @@ def create_app(service: GatewayService) -> FastAPI:
 
     answer_head(app)
     return app
+
+
+class _Leaving:
+    """Ends kept connections while the gateway leaves, so that its clients' next requests find another."""
+
+    def __init__(self, app: ASGIApp, service: GatewayService) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_last(message: Message) -> None:
+            if self._service.leaving and message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        await self._app(scope, receive, send_last)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -63,6 +63,8 @@ class GatewayService:
         self._stall_seconds = stall_seconds
         self._fanout: FanOut | None = None
         self._teller = Teller(connector)
+        self.leaving = False
+        """Clients should go to another gateway."""
         self._unready: str | None = "starting"
         self._unreachable: str | None = None
         self._unserved: str | None = "the stages were not looked for yet"
@@ -105,6 +107,7 @@ class GatewayService:
     async def drain(self, seconds: float) -> None:
         """Refuses new requests and waits for the running ones, for `seconds` at the most."""
         self._unready = "draining"
+        self.leaving = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._quiet.wait()
