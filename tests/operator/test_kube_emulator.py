@@ -590,6 +590,17 @@ async def test_rights_that_nothing_asks_for_are_told():
         assert cluster.rights.unused() == [("", "secrets", "list")]
 
 
+async def test_rights_are_what_bindings_give_to_an_account():
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
+    role = {"kind": "Role", "metadata": {"name": "reader", "namespace": "default"}, "rules": [rule]}
+    subjects = [{"kind": "ServiceAccount", "name": "operator"}]
+    reference = {"kind": "Role", "name": "reader"}
+    where = {"name": "reads", "namespace": "default"}
+    binding = {"kind": "RoleBinding", "metadata": where, "subjects": subjects, "roleRef": reference}
+    assert Rights.of_manifests([role, binding], "operator").rules == [("default", rule)]
+    assert Rights.of_manifests([role, binding], "other").rules == []
+
+
 RESTRICTED = {
     "automountServiceAccountToken": False,
     "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},

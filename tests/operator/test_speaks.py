@@ -94,6 +94,7 @@ async def test_a_pipeline_lives(desk, cluster):
         edit(cluster, talker={"replicas": 2})
         await desk.settled()
         assert set(pods(cluster)) == {*before, "demo-talker-1"}
+        await desk.wait(lambda: is_ready(cluster.get("pod", "demo-talker-1")), "the second talker")
         assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
         await desk.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
 

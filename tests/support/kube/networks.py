@@ -9,12 +9,15 @@ from typing import Any
 Object = dict[str, Any]
 
 
+_numbers = itertools.count()
+"""Of all clusters of this process: what one has left is not taken up by the next."""
+
+
 class Addresses:
     """Hands out loopback addresses: what shall be a pod or a service can listen on its own."""
 
     def __init__(self) -> None:
         self._ports = itertools.count(30_000)
-        self._numbers = itertools.count(1)
         self._services: dict[tuple[str, str], str] = {}
         # Other test processes take other networks.
         own = os.getpid() % 32_000
@@ -22,11 +25,14 @@ class Addresses:
         self._cluster = f"127.{128 + own // 256 % 126}.{own % 256}"
 
     def pod(self) -> str:
-        return f"{self._pods}.{next(self._numbers) % 250 + 2}"
+        return f"{self._pods}.{next(_numbers) % 250 + 2}"
 
     def service(self, namespace: str, name: str) -> str:
         """Where the service is, or will be when it is made."""
-        return self._services.setdefault((namespace, name), f"{self._cluster}.{len(self._services) + 10}")
+        key = (namespace, name)
+        if key not in self._services:
+            self._services[key] = f"{self._cluster}.{next(_numbers) % 250 + 2}"
+        return self._services[key]
 
     def assign(self, new: Object, old: Object | None) -> None:
         """Gives a Service its cluster address and node ports, in place."""

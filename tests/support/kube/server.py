@@ -79,6 +79,7 @@ class Server(KubernetesScaffold):
         self.seen.append(Request(raw.method, raw.path, dict(raw.query), body, agent))
         try:
             if self.faults.refuses(raw.method):
+                self.watches.drop()
                 return _cut(raw)
             await asyncio.sleep(self.faults.latency)
             fault = self.faults.next(raw.method, raw.path_qs)
