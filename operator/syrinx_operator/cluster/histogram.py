@@ -19,6 +19,10 @@ SERIES = (TTFA_SERIES, STARTED_SERIES, UNDERRUNS.name, LIVE_STREAMS.name)
 """What is read, by the names it is exported under. The last one is there from a gateway's start."""
 
 
+MAX_COUNT = 2**53
+"""From here on a float no longer counts one by one."""
+
+
 class Counters(Struct, frozen=True, kw_only=True):
     """What one gateway has counted since it started."""
 
@@ -54,18 +58,18 @@ class Sample(Struct, frozen=True):
 
 
 def counters(samples: Iterable[Sample], at: float) -> Counters | None:
-    """A gateway's counters; None if these are no gateway's. Raises `ValueError` for a value that is no number."""
+    """A gateway's counters; None if these are no gateway's. Raises `ValueError` for a value that is no count."""
     totals = dict.fromkeys(SERIES, 0.0)
     heard: dict[str, dict[float, float]] = {}
     found = False
     for sample in samples:
-        if not math.isfinite(sample.value):
-            raise ValueError(f"{sample.series} is {sample.value}")
+        if not (0 <= sample.value <= MAX_COUNT and sample.edge >= 0):
+            raise ValueError(f"{sample.series} is no count: {sample.value}")
         found |= sample.series == LIVE_STREAMS.name
         if sample.series == TTFA_SERIES:
             buckets = heard.setdefault(sample.task_type, {})
             buckets[sample.edge] = buckets.get(sample.edge, 0.0) + sample.value
-        else:
+        elif sample.series in totals:
             totals[sample.series] += sample.value
     if not found:
         return None

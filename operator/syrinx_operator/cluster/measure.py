@@ -146,7 +146,7 @@ async def _ask(url: str, pipeline: TTSPipeline, owner: Owner, access: prometheus
     stale = max(STALE_SECONDS, 3.0 * monitor.interval_seconds if monitor else 0.0)
     try:
         looks, age = await prometheus.read(url, owner, max(WINDOW, spec.tuning.interval_seconds), access)
-    except (prometheus.PrometheusError, ValueError) as error:
+    except prometheus.PrometheusError as error:
         return _nothing("prometheus", "Error", f"spec.tuning.prometheus: {error}")
     if age is None or math.isnan(age):
         return _nothing(

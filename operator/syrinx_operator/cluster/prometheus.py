@@ -125,12 +125,15 @@ async def read(url: str, owner: Owner, window: int, access: Access) -> tuple[dic
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         # Their words may be those of whoever answered.
         raise PrometheusError(f"Prometheus cannot be asked: {type(error).__name__}") from None
-    age = next((float(one.value[1]) for one in ages if one.value is not None), None)
-    return by_pod(series), age
+    try:
+        age = next((float(one.value[1]) for one in ages if one.value is not None), None)
+        return by_pod(series), age
+    except ValueError:
+        raise PrometheusError("Prometheus answers what is no count") from None
 
 
 def by_pod(series: list[_Series]) -> dict[str, list[Counters]]:
-    """A range of samples as every gateway's counters, by pod, oldest first."""
+    """A range of samples as every gateway's counters, by pod, oldest first. Raises `ValueError`."""
     moments: dict[tuple[str, float], list[Sample]] = {}
     for one in series:
         label = one.metric.get

@@ -1,0 +1,139 @@
+"""A real Prometheus with a history written by gateways' own metrics code, and its answers as once recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+
+from support.gateway_metrics import Gateway
+from syrinx_operator.cluster.state import Owner
+
+OWNER = Owner("demo", "voices", "u-1", generation=1)
+ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"
+"""What a Prometheus 2.42 answered about `history`, by the query's first word; made by running this file."""
+START_SECONDS = 60.0
+
+
+def found() -> str | None:
+    """The `prometheus` on this machine (PROMETHEUS names another), if its `promtool` is with it."""
+    program = os.environ.get("PROMETHEUS") or shutil.which("prometheus")
+    return program if program and (Path(program).parent / "promtool").exists() else None
+
+
+def history(until: float) -> str:
+    """Ten minutes of scrapes, every 15 s, as OpenMetrics with timestamps.
+
+    In the last five: one gateway is used by two talkers and scraped by two jobs, one restarts, one goes, and others'
+    pipelines and namespaces go on beside them.
+    """
+    busy, restarting, going = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("aaaaa", "bbbbb", "ccccc"))
+    stranger, namesake = Gateway("demo-gateway-b-gateway-5f7c9-ddddd"), Gateway("demo-gateway-5f7c9-aaaaa")
+    busy.hears(*[9.0] * 40, underruns=9)
+    restarting.hears(*[9.0] * 50)
+    lines: list[str] = []
+    for step in range(40, -1, -1):
+        match step:
+            case 14:
+                busy.hears(*[0.06] * 10, underruns=1)
+                stranger.hears(*[9.0] * 7)
+                namesake.hears(*[9.0] * 7)
+            case 12:
+                busy.hears(*[0.25] * 9, talker="demo-talker-1")
+                busy.hears(0.4, talker="demo-talker-1", task_type="Base")
+                busy.live(2)
+            case 10:
+                restarting.restart()
+                restarting.hears(*[0.06] * 5)
+                going.hears(20.0)
+        at = until - 15 * step
+        lines += _scraped(busy, at, job="pods") + _scraped(busy, at - 2, job="podmonitor", endpoint="admin")
+        lines += _scraped(restarting, at) + _scraped(stranger, at) + _scraped(namesake, at, namespace="others")
+        lines += _scraped(going, at) if step > 6 else []
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _scraped(gateway: Gateway, at: float, **labels: str) -> list[str]:
+    """Every sample of one scrape, with the labels that Prometheus adds."""
+    added = {"namespace": "voices", "pod": gateway.replica.name, "pipeline": "whatever", "job": "pods", **labels}
+    text = ",".join(f'{name}="{value}"' for name, value in added.items())
+    lines = []
+    for line in gateway.text.splitlines():
+        if line.startswith("#"):
+            continue
+        series, _, value = line.rpartition(" ")
+        name, _, own = series.partition("{")
+        lines.append(f"{name}{{{own[:-1] + ',' if own else ''}{text}}} {value} {at:.3f}")
+    return lines
+
+
+@contextlib.asynccontextmanager
+async def running(program: str, text: str) -> AsyncIterator[str]:
+    """The address of a Prometheus with this history; it scrapes nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "history.txt").write_text(text)
+        (directory / "prometheus.yml").write_text("scrape_configs: []\n")
+        promtool = [str(Path(program).parent / "promtool"), "tsdb", "create-blocks-from", "openmetrics"]
+        made = [*promtool, str(directory / "history.txt"), str(directory / "data")]
+        await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True, timeout=START_SECONDS)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        options = {
+            "config.file": directory / "prometheus.yml",
+            "storage.tsdb.path": directory / "data",
+            "web.listen-address": f"127.0.0.1:{port}",
+        }
+        with (directory / "log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                program, *(f"--{option}={value}" for option, value in options.items()), stdout=log, stderr=log
+            )
+        try:
+            await _until_ready(f"http://127.0.0.1:{port}", process, directory / "log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _until_ready(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    async with httpx.AsyncClient(trust_env=False) as client:
+        while time.monotonic() < deadline and process.returncode is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(f"{url}/-/ready")).status_code == 200:
+                    return
+            await asyncio.sleep(0.05)
+    words = await asyncio.to_thread(log.read_text)
+    raise TimeoutError(f"prometheus is not ready:\n{words[-2000:]}")
+
+
+async def _record() -> None:
+    """Asks a real Prometheus what the operator asks, and keeps the answers."""
+    from syrinx_operator.cluster.prometheus import age_query, counters_query
+
+    program = found()
+    assert program, "there is no prometheus on this machine"
+    async with running(program, history(time.time())) as url, httpx.AsyncClient(trust_env=False) as client:
+        answers = {}
+        for query in (age_query(OWNER), counters_query(OWNER, 300)):
+            answer = await client.get(f"{url}/api/v1/query", params={"query": query})
+            answers[query.split()[0]] = answer.raise_for_status().json()
+    ANSWERS.parent.mkdir(parents=True, exist_ok=True)
+    ANSWERS.write_text(json.dumps(answers, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(_record())
