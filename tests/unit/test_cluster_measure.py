@@ -271,6 +271,18 @@ async def test_when_all_are_silent_it_is_said_why():
     assert found.task_types == ()
 
 
+async def test_a_short_silence_hides_nothing_and_a_long_one_is_told():
+    watch = Watch()
+    await watch.look()
+    watch.gateways[0].hears(0.1)
+    known = await watch.look()
+    gateways, watch.gateways = watch.gateways, ()
+    assert [await watch.look() for _ in range(3)] == [known] * 3
+    assert (await watch.look()).reason == "Missing"
+    watch.gateways = gateways
+    assert (await watch.look()).task_types == known.task_types
+
+
 async def test_a_scrape_that_hangs_is_given_up(monkeypatch):
     monkeypatch.setattr(measure, "SCRAPE_SECONDS", 0.01)
 

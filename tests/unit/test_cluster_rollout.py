@@ -65,6 +65,10 @@ def test_the_last_old_one_is_spared_while_listeners_need_it():
     assert rolls(2, pod(0, "old"), pod(1), keep_last_old=False) == 0
 
 
+def test_an_old_one_that_ends_is_not_there_any_more():
+    assert rolls(2, pod(0, "old", terminating=True), pod(1, "old"), keep_last_old=True) == 2
+
+
 def test_the_only_replica_cannot_be_spared():
     assert rolls(1, pod(0, "old"), keep_last_old=True) == 0
 

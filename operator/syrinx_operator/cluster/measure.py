@@ -33,7 +33,7 @@ SCRAPE_SECONDS = 10.0
 MAX_EXPOSITION = 8 << 20
 """Characters of one gateway's metrics at most."""
 STALE_SECONDS = 90.0
-"""Age of Prometheus' newest sample from which it no longer counts; three scrapes of the PodMonitor, if longer."""
+"""Age of numbers from which they no longer count; of Prometheus' samples, three scrapes of the PodMonitor if longer."""
 
 Scrape = Callable[[Replica], Awaitable[str]]
 
@@ -45,6 +45,8 @@ class _Memory(Struct):
     slo: SloSpec
     looked_at: float
     measured: Measured
+    known_at: float | None
+    """When `measured` was last true of the metrics; None if there were none."""
     gateways: dict[str, list[Counters]] = field(default_factory=dict)
 
 
@@ -79,7 +81,10 @@ class Meter:
             measured = await _ask(spec.tuning.prometheus.url, pipeline, owner, self._access)
         else:
             measured = await self._look(pipeline, gateways, scrape, looks)
-        self._memory[owner.uid] = _Memory(spec.tuning, spec.slo, now, measured, looks)
+        known_at = None if measured.problem else now
+        if before and same and measured.problem and _still_holds(before, measured, now):
+            measured, known_at = before.measured, before.known_at
+        self._memory[owner.uid] = _Memory(spec.tuning, spec.slo, now, measured, known_at, looks)
         return measured
 
     async def _look(
@@ -120,6 +125,13 @@ class Meter:
 
     async def __aexit__(self, *_: object) -> None:
         self._memory.clear()
+
+
+def _still_holds(before: _Memory, failure: Measured, now: float) -> bool:
+    """Whether the last numbers outlive a look that failed: a gateway that restarts is no loss of all metrics."""
+    if before.known_at is None or failure.reason == "Stale":
+        return False
+    return now - before.known_at <= max(STALE_SECONDS, before.tuning.interval_seconds)
 
 
 def parse(text: str, at: float) -> Counters:
