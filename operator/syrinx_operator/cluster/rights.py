@@ -43,7 +43,7 @@ RIGHTS: Final = (
     *(_right(kind, *_WATCH, *_WRITE) for kind in WATCHED),
     *(_right(kind, "get", "list", *_WRITE) for kind in OPTIONAL),
     _right(POD, "list", "watch"),
-    # One Secret at a time, by name: list and watch show them all.
+    # The metadata of the Redis password. Never list or watch, which show every Secret.
     _right(SECRET, "get", "create"),
     _right(AUTOSCALER, "list"),
     _right(LEASE, "get", "create", "update"),
