@@ -303,6 +303,7 @@ def test_the_service_answers_while_the_old_generation_is_complete():
     report = cluster.look()
     assert said(report, "Ready") == ("True", "Serving")
     assert said(report, "Progressing") == ("True", "RollingOut")
+    assert message(report, "Ready") == "speech is served by model generation older until the next is ready"
     assert "model generation older" in message(report, "TalkerReady")
     assert "talker: 1 of 2 replicas have the new template" in message(report, "Progressing")
     assert report["talker"]["summary"] == "2/2" and report["talker"]["updatedReplicas"] == 1

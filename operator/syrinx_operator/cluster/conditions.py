@@ -62,7 +62,7 @@ def conditions(seen: Seen, generation: int) -> tuple[Condition, ...]:
         "CodecReady": _stage(seen, Component.CODEC, serving),
         "ConnectorReady": _connector(seen),
     }
-    found: dict[ConditionType, Conclusion] = {"Ready": _ready(seen, parts), **parts}
+    found: dict[ConditionType, Conclusion] = {"Ready": _ready(seen, parts, serving), **parts}
     if seen.pipeline.spec.tuning.mode != "Off":
         found["MetricsAvailable"] = _metrics(seen.measured)
     found["Progressing"] = _progressing(seen)
@@ -75,15 +75,14 @@ def dated(
 ) -> Condition:
     """A conclusion as a condition; its time moves only when its status does."""
     before = previous.get(kind)
-    kept = before is not None and before.status == conclusion.status
+    same = before is not None and before.status == conclusion.status
+    changed = before.last_transition_time if before and same else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Condition(
         type=kind,
         status=conclusion.status,
         reason=conclusion.reason,
         message=conclusion.message[:MAX_MESSAGE],
-        last_transition_time=before.last_transition_time
-        if before and kept
-        else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        last_transition_time=changed,
         observed_generation=generation,
     )
 
@@ -100,12 +99,18 @@ def _live(seen: Seen, component: Component) -> list[Replica]:
     return [pod for pod in seen.observed.of(component) if not pod.terminating]
 
 
-def _ready(seen: Seen, parts: Mapping[ConditionType, Conclusion]) -> Conclusion:
+def _ready(seen: Seen, parts: Mapping[ConditionType, Conclusion], serving: str) -> Conclusion:
     """Named after the part that holds up the others: Redis before talker and codec, those before the gateway."""
     causes: tuple[ConditionType, ...] = ("ConnectorReady", "TalkerReady", "CodecReady", "GatewayReady")
     missing = [(kind, parts[kind]) for kind in causes if parts[kind].status != "True"]
     if not missing:
-        return Conclusion("True", "Serving", f"speech is served as model {seen.pipeline.model_name}")
+        current = serving == seen.plan.generation
+        by = (
+            f"as model {seen.pipeline.model_name}"
+            if current
+            else f"by model generation {serving} until the next is ready"
+        )
+        return Conclusion("True", "Serving", f"speech is served {by}")
     # Whether a Redis of the user's answers follows from the stages: they are to be blamed first.
     first = min((part for _, part in missing), key=lambda part: part.status == "Unknown")
     return Conclusion("False", first.reason, "; ".join(f"{kind}: {part.message}" for kind, part in missing))
