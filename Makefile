@@ -6,7 +6,7 @@ PIP := $(VENV)/bin/pip
 TORCH := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-voice test-cluster lint bench-cpu clean
+.PHONY: help demo test test-voice test-cluster lint generate bench-cpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -28,6 +28,10 @@ lint: $(VENV)/.develops ## Check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+generate: $(VENV)/.develops ## Write the files that are made from the typed resource
+	$(VENV)/bin/python -m syrinx_operator.crd crd > crds/ttspipelines.syrinx.dev.yaml
+	$(VENV)/bin/python -m syrinx_operator.crd fields > docs/fields.md
 
 bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench/results/cpu.*
 	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 25 \

@@ -132,7 +132,7 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
         _needs(
             "path",
             "has(self.claim) || self.path.startsWith('/')",
-            "a relative path on Kubernetes needs `claim`, the volume it lies in",
+            "a relative path needs `claim`, the volume it lies in",
         ),
         _needs(
             "path", "!has(self.claim) || !self.path.matches('(^|/)[.][.](/|$)')", "leads out of `claim`: no `..` in it"
@@ -215,7 +215,7 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
     GatewaySpec: (
         Rule(
             rule="self.port >= 1024",
-            message="from 1024: the gateway does not run as root on Kubernetes",
+            message="from 1024: the gateway does not run as root",
             field_path=".port",
         ),
     ),
@@ -268,7 +268,7 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
         _needs(
             "passwordEnv",
             "has(self.passwordSecret)",
-            "is for `syrinx up`; on Kubernetes name a Secret in passwordSecret",
+            "is for `syrinx up`: name a Secret in passwordSecret",
         ),
         _needs(
             "url",

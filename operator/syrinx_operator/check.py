@@ -16,7 +16,7 @@ from msgspec import Struct, inspect
 
 from syrinx_operator.documents import MAX_BYTES, Document, DocumentError, Mark, Path, read_documents
 from syrinx_operator.rules import cluster_violations, violations
-from syrinx_operator.spec import KIND, TTSPipeline
+from syrinx_operator.spec import API_VERSION, KIND, TTSPipeline
 
 SET_BY_THE_CLUSTER = (
     *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName"),
@@ -73,7 +73,7 @@ def field_name(path: Path) -> str:
 
 
 def check(file: str, data: bytes) -> Checked:
-    """Reads every TTSPipeline of a file. `file` is only its name in messages."""
+    """Reads every TTSPipeline of a file and leaves other kinds alone. `file` is only its name in messages."""
     pipelines: list[TTSPipeline] = []
     problems: list[Problem] = []
     unused: list[Problem] = []
@@ -81,6 +81,10 @@ def check(file: str, data: bytes) -> Checked:
     count = 0
     try:
         for document in read_documents(data):
+            if _is_of_another_kind(document.value):
+                beside = (("kind",), f"on Kubernetes: {document.value['kind']}; not checked")
+                on_kubernetes += _in_order(file, document, [beside])
+                continue
             count += 1
             value, left_out = _as_written(document.value)
             found = list(problems_of(value))
@@ -105,6 +109,16 @@ def check(file: str, data: bytes) -> Checked:
 def _in_order(file: str, document: Document, found: list[Finding]) -> list[Problem]:
     marked = [Problem(file, document.mark(path), path, message) for path, message in found]
     return sorted(marked, key=lambda problem: (problem.mark.line, problem.mark.column))
+
+
+def _is_of_another_kind(value: Any) -> bool:
+    """Whether it is a resource that goes to the cluster beside the pipelines, as an autoscaler."""
+    if not isinstance(value, dict):
+        return False
+    version, kind = value.get("apiVersion"), value.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str) or not kind.isprintable():
+        return False
+    return kind != KIND and version.partition("/")[0] != API_VERSION.partition("/")[0]
 
 
 def _as_written(value: Any) -> tuple[Any, list[Path]]:

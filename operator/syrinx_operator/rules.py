@@ -71,13 +71,11 @@ def _violations(pipeline: TTSPipeline) -> Iterator[Violation]:
 def _cluster_violations(pipeline: TTSPipeline) -> Iterator[Violation]:
     spec = pipeline.spec
     if spec.model.path is not None and spec.model.claim is None and not spec.model.path.startswith("/"):
-        yield Violation(("spec", "model", "path"), "a relative path on Kubernetes needs `claim`, the volume it lies in")
+        yield Violation(("spec", "model", "path"), "a relative path needs `claim`, the volume it lies in")
     if spec.connector.password_env is not None and spec.connector.password_secret is None:
-        yield Violation(
-            ("spec", "connector", "passwordEnv"), "is for `syrinx up`; on Kubernetes name a Secret in passwordSecret"
-        )
+        yield Violation(("spec", "connector", "passwordEnv"), "is for `syrinx up`: name a Secret in passwordSecret")
     if spec.gateway.port < 1024:
-        yield Violation(("spec", "gateway", "port"), "from 1024: the gateway does not run as root on Kubernetes")
+        yield Violation(("spec", "gateway", "port"), "from 1024: the gateway does not run as root")
 
 
 def _model_rules(model: ModelSpec) -> Iterator[Violation]:

@@ -29,9 +29,9 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         PipelineView(console, logs=logs) as view,
     ):
         console.print(f"pipeline {pipeline.name}: model {pipeline.model_name}; logs in {slot.directory}")
+        local = LocalPipeline(pipeline, directory=slot.directory, port=port, observe=view)
         if unused := unused_locally(pipeline):
             console.print(f"not used here: {', '.join(unused)}", markup=False)
-        local = LocalPipeline(pipeline, directory=slot.directory, port=port, observe=view)
         serving = asyncio.create_task(_serve(local, slot, console))
         killed = _stop_on_signal(serving, local, console)
         try:

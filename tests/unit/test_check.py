@@ -4,10 +4,16 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.admission import admit
 from syrinx_operator.check import InvalidPipeline, check, load_one
+from syrinx_operator.cluster.names import workload_key
+from syrinx_operator.cluster.plan.redis import acl
+from syrinx_operator.cluster.state import Component
+from syrinx_operator.crd import custom_resource
 from syrinx_operator.spec import default_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,6 +43,26 @@ def test_the_example_spells_out_the_defaults():
 
 def test_a_name_alone_is_a_pipeline():
     assert load_one("p.yaml", HEAD.encode()) == default_pipeline()
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
+def test_the_examples_are_accepted_by_the_api_server(file):
+    documents = [each for each in yaml.safe_load_all(file.read_text()) if each["kind"] == "TTSPipeline"]
+    assert documents
+    for document in documents:
+        assert admit(custom_resource(), document)["spec"]["talker"]["engine"] == "torch"
+
+
+def test_the_autoscaler_in_the_example_aims_at_the_codecs():
+    pipeline, autoscaler = yaml.safe_load_all((EXAMPLES / "autoscaled.yaml").read_text())
+    target = autoscaler["spec"]["scaleTargetRef"]
+    key = workload_key(pipeline["metadata"]["name"], Component.CODEC)
+    assert (target["kind"], target["name"]) == (key.kind, key.name)
+
+
+def test_the_example_names_the_rights_that_a_redis_of_yours_must_give():
+    rights = acl("speech", "x").partition("resetchannels ")[2].strip()
+    assert rights in (EXAMPLES / "existing-redis-tls.yaml").read_text()
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file():
@@ -119,6 +145,100 @@ def test_two_pipelines_of_one_name_are_refused():
     assert problem == "p.yaml:9:3: metadata.name: 'demo' names an earlier pipeline of this file too"
 
 
+FROM_A_CLUSTER = """\
+apiVersion: syrinx.dev/v1alpha1
+kind: TTSPipeline
+metadata:
+  name: demo
+  namespace: speech
+  uid: 7e0c1d2a-0000-4000-8000-000000000000
+  creationTimestamp: "2026-01-01T00:00:00Z"
+  resourceVersion: "12"
+  generation: 3
+  annotations:
+    kubectl.kubernetes.io/last-applied-configuration: |
+      {"apiVersion":"syrinx.dev/v1alpha1"}
+  managedFields: [{manager: kubectl, operation: Apply}]
+  ownerReferences: []
+  finalizers: []
+  selfLink: /x
+spec: {talker: {replicas: 2}}
+status: {observedGeneration: 3, conditions: []}
+"""
+
+
+def test_what_a_cluster_adds_is_accepted_and_said_not_to_be_used():
+    checked = check("p.yaml", FROM_A_CLUSTER.encode())
+    assert checked.problems == ()
+    assert checked.pipelines[0].spec.talker.replicas == 2
+    assert [str(note) for note in checked.unused][:2] == [
+        "p.yaml:6:3: metadata.uid: set by the cluster; not used",
+        "p.yaml:7:3: metadata.creationTimestamp: set by the cluster; not used",
+    ]
+    told = []
+    load_one("p.yaml", FROM_A_CLUSTER.encode(), told.append)
+    assert told == [
+        "set by a cluster and not used here: metadata.uid, metadata.creationTimestamp, metadata.resourceVersion, "
+        "metadata.generation, metadata.managedFields, metadata.ownerReferences, metadata.finalizers, "
+        "metadata.selfLink, status"
+    ]
+
+
+@pytest.mark.parametrize("typo", ["uuid: x", "label: {}", "resourceversion: x"])
+def test_what_only_looks_like_it_is_a_typo(typo):
+    (problem,) = problems(HEAD + f"  {typo}\n")
+    assert f"metadata.{typo.split(':')[0]}: unknown field" in problem
+
+
+def test_what_holds_on_kubernetes_only_is_a_note():
+    checked = check("p.yaml", (HEAD + "spec:\n  gateway:\n    port: 80\n  model: {path: x}\n").encode())
+    assert checked.problems == ()
+    assert len(checked.pipelines) == 1
+    assert [str(note) for note in checked.on_kubernetes] == [
+        "p.yaml:7:5: spec.gateway.port: on Kubernetes: from 1024: the gateway does not run as root",
+        "p.yaml:8:11: spec.model.path: on Kubernetes: a relative path needs `claim`, the volume it lies in",
+    ]
+
+
+def test_other_kinds_may_stand_beside_a_pipeline_but_not_alone():
+    other = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n"
+    checked = check("p.yaml", (HEAD + "---\n" + other).encode())
+    assert (len(checked.pipelines), checked.problems) == (1, ())
+    assert [str(note) for note in checked.on_kubernetes] == ["p.yaml:7:1: kind: on Kubernetes: Secret; not checked"]
+    assert problems(other) == ["p.yaml:1:1: holds no resource; expected a TTSPipeline"]
+    assert "expected TTSPipeline" in problems("apiVersion: syrinx.dev/v1alpha1\nkind: TTSPipelin\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("talker: {nodeSelector: {disk: 1}}", "spec.talker.nodeSelector.disk: 1 is not accepted; expected text"),
+        ("talker: {nodeSelector: {a.b/c: 'x y'}}", "spec.talker.nodeSelector[a.b/c]: 'x y' is not accepted"),
+        ("talker: {nodeSelector: {a b: x}}", "spec.talker.nodeSelector.a b: 'a b' is no name that is accepted here"),
+        ("talker: {nodeSelector: [x]}", "spec.talker.nodeSelector: ['x'] is not accepted; expected a mapping of"),
+        ("talker: {affinity: x}", "spec.talker.affinity: 'x' is not accepted; expected a mapping"),
+        ("talker: {resources: {limits: {cpu: 0.5}}}", "cpu: 0.5 is not accepted; expected an integer from 0 or text"),
+        ("talker: {env: [{name: A, secret: {name: s}}]}", "spec.talker.env[0].secret.key: missing; expected text"),
+        ("talker: {env: [{name: A, secrets: x}]}", "spec.talker.env[0].secrets: unknown field; did you mean secret?"),
+        ("talker: {device: gpu}", "spec.talker.device: 'gpu' is not accepted; expected cpu or cuda"),
+        ("connector: {url: redis://h, caSecret: x}", "caSecret: 'x' is not accepted; expected the fields name, key"),
+        (
+            "slo: {ttfa: [{taskType: Base, ttfaP95Ms: 99}]}",
+            "spec.slo.ttfa[0].ttfaP95Ms: 99 is not accepted; expected 25 or 50 or 75 or 100",
+        ),
+        ('talker: {podAnnotations: {a: "x\\ud800"}}', "it holds a control character or a line break"),
+    ],
+)
+def test_the_fields_for_kubernetes_are_checked_as_closely(line, message):
+    (problem,) = spec_problems(line)
+    assert message in problem
+    assert problem.startswith("p.yaml:6:")
+
+
+def test_texts_for_programs_may_have_several_lines():
+    assert not spec_problems('talker: {env: [{name: PEM, value: "a\\nb"}], podAnnotations: {a.b/c: "x\\ny"}}')
+
+
 def test_only_one_pipeline_can_be_run():
     with pytest.raises(InvalidPipeline, match="holds 2 pipelines \\(demo, two\\)"):
         load_one("p.yaml", (HEAD + "---\n" + HEAD.replace("demo", "two")).encode())
@@ -187,8 +307,6 @@ def test_no_input_makes_check_fail_otherwise(data):
     )
 )
 def test_no_resource_makes_check_fail_otherwise(value):
-    import yaml
-
     resource = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "a"}, "spec": value}
     checked = check("p.yaml", yaml.safe_dump(resource).encode())
     assert checked.problems or checked.pipelines

@@ -3,30 +3,31 @@
 import msgspec
 import pytest
 
-from syrinx_operator.plan import Stage, model_generation, plan_local
+from syrinx_operator.local import LocalError, LocalPipeline
+from syrinx_operator.plan import NotLocal, Stage, model_generation, plan_local, unused_locally
 from syrinx_operator.rules import violations
 from syrinx_operator.spec import (
     CaptureShape,
     CodecSpec,
     ConnectorSpec,
     GatewaySpec,
+    HuggingFace,
     Metadata,
     ModelSpec,
     PipelineSpec,
+    ServiceSpec,
     TalkerSpec,
     TTSPipeline,
+    TuningSpec,
     default_pipeline,
 )
+from syrinx_operator.spec_pods import EnvVar, Resources, SecretKey
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, load_config
 
 
 def pipeline(**spec):
     return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
-
-
-def broken(**spec):
-    return [".".join(map(str, violation.path)) for violation in violations(pipeline(**spec))]
 
 
 def every_field(struct, seen=()):
@@ -106,6 +107,54 @@ def test_every_value_reaches_the_stage_it_is_for():
     assert configs["talker-0"].port == configs["codec-0"].port == 0
 
 
+def test_device_and_drain_reach_the_stages():
+    spec = PipelineSpec(
+        gateway=GatewaySpec(drain_seconds=7),
+        talker=TalkerSpec(device="cuda", drain_seconds=0),
+        codec=CodecSpec(drain_seconds=9, resources=Resources(limits={"nvidia.com/gpu": 1})),
+    )
+    processes = plan_local(msgspec.structs.replace(default_pipeline(), spec=spec), "1")
+    assert [(process.stage, process.config.device, process.config.drain_seconds) for process in processes] == [
+        (Stage.TALKER, "cuda", 0),
+        (Stage.CODEC, "cpu", 9),
+        (Stage.GATEWAY, "cpu", 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            ModelSpec(hugging_face=HuggingFace(id="a/b", revision="v1")),
+            "spec.model.huggingFace is fetched on Kubernetes only: .*hf download a/b --revision v1.* spec.model.path",
+        ),
+        (ModelSpec(path="qwen", claim="weights"), "spec.model.claim is a volume of Kubernetes: .* spec.model.path"),
+    ],
+)
+def test_a_model_of_kubernetes_does_not_run_here(model, message):
+    with pytest.raises(NotLocal, match=message):
+        plan_local(pipeline(model=model), "1")
+    with pytest.raises(LocalError, match=message):
+        LocalPipeline(pipeline(model=model))
+
+
+def test_fields_that_are_not_used_here_are_named():
+    assert unused_locally(default_pipeline()) == []
+    used = {"model": ModelSpec(path="/x", name="y"), "codec": CodecSpec(device="cpu", replicas=2, drain_seconds=3)}
+    assert unused_locally(pipeline(**used)) == []
+    spec = {
+        "image": "syrinx/stages:1",
+        "gateway": GatewaySpec(replicas=2, service=ServiceSpec(type="NodePort")),
+        "talker": TalkerSpec(env=(EnvVar(name="A", value="b"),), max_num_seqs=4),
+        "connector": ConnectorSpec(url="redis://h", password_secret=SecretKey(name="a", key="b"), password_env="P"),
+        "tuning": TuningSpec(mode="Off"),
+    }
+    assert unused_locally(pipeline(**spec)) == [
+        *("spec.image", "spec.gateway.replicas", "spec.gateway.service", "spec.talker.env"),
+        *("spec.connector.passwordSecret", "spec.tuning"),
+    ]
+
+
 def test_a_config_survives_its_file():
     for process in plan_local(default_pipeline(), "1"):
         assert load_config(msgspec.json.encode(process.config)) == process.config
@@ -137,57 +186,3 @@ def test_the_generation_follows_from_the_model_alone():
 )
 def test_the_model_name_defaults_to_where_the_model_comes_from(model, name):
     assert pipeline(model=model).model_name == name
-
-
-@pytest.mark.parametrize("model", [ModelSpec(), ModelSpec(bundled=True, path="/a")])
-def test_exactly_one_model_source(model):
-    assert broken(model=model) == ["spec.model"]
-
-
-@pytest.mark.parametrize("stage", ["talker", "codec"])
-def test_rows_per_step_need_resident_state(stage):
-    spec = {"talker": TalkerSpec, "codec": CodecSpec}[stage]
-    assert broken(**{stage: spec(max_num_seqs=8, max_resident=8)}) == []
-    assert broken(**{stage: spec(max_num_seqs=9, max_resident=8)}) == [f"spec.{stage}.maxNumSeqs"]
-
-
-@pytest.mark.parametrize(
-    ("shapes", "expected"),
-    [
-        ([(1, 2), (1, 4), (2, 2)], []),
-        ([(1, 4), (1, 2)], ["spec.codec.capturePairs.1"]),
-        ([(2, 2), (1, 4)], ["spec.codec.capturePairs.1"]),
-        ([(1, 2), (1, 2)], ["spec.codec.capturePairs.1"]),
-        ([(32, 2)], []),
-        ([(33, 2)], ["spec.codec.capturePairs.0.rows"]),
-    ],
-)
-def test_capture_pairs_are_sorted_unique_and_of_use(shapes, expected):
-    pairs = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in shapes)
-    assert broken(codec=CodecSpec(capture_pairs=pairs)) == expected
-
-
-@pytest.mark.parametrize(
-    ("connector", "expected"),
-    [
-        (ConnectorSpec(managed=True), []),
-        (ConnectorSpec(url="redis://redis.example:6379/0"), []),
-        (ConnectorSpec(url="rediss://user@redis.example"), []),
-        (ConnectorSpec(url="redis://h", password_env="SECRET"), []),
-        (ConnectorSpec(), ["spec.connector"]),
-        (ConnectorSpec(managed=True, url="redis://h"), ["spec.connector"]),
-        (ConnectorSpec(managed=True, password_env="SECRET"), ["spec.connector.passwordEnv"]),
-        (ConnectorSpec(url="http://h"), ["spec.connector.url"]),
-        (ConnectorSpec(url="redis://"), ["spec.connector.url"]),
-        (ConnectorSpec(url="redis://h:70000"), ["spec.connector.url"]),
-        (ConnectorSpec(url="redis://u:secret@h"), ["spec.connector.url"]),
-    ],
-)
-def test_exactly_one_redis_and_no_password_in_the_resource(connector, expected):
-    assert broken(connector=connector) == expected
-
-
-def test_a_password_in_the_url_is_not_repeated_in_the_message():
-    (violation,) = violations(pipeline(connector=ConnectorSpec(url="redis://u:hunter2@h")))
-    assert "hunter2" not in violation.message
-    assert "passwordEnv" in violation.message

@@ -1,0 +1,187 @@
+"""The rules between fields: each blames the field that would have to change, in words that say to what."""
+
+import msgspec
+import pytest
+
+from syrinx_operator.rules import cluster_violations, violations
+from syrinx_operator.spec import (
+    CaptureShape,
+    CodecSpec,
+    ConnectorSpec,
+    GatewaySpec,
+    ModelSpec,
+    PipelineSpec,
+    RowBounds,
+    TalkerSpec,
+    TuningBounds,
+    TuningSpec,
+    default_pipeline,
+)
+from syrinx_operator.spec_pods import ConfigMapKey, EnvVar, ExtraVolume, SecretKey, Toleration
+
+
+def pipeline(**spec):
+    return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
+
+
+def broken(**spec):
+    return [".".join(map(str, violation.path)) for violation in violations(pipeline(**spec))]
+
+
+@pytest.mark.parametrize("model", [ModelSpec(), ModelSpec(bundled=True, path="/a")])
+def test_exactly_one_model_source(model):
+    assert broken(model=model) == ["spec.model"]
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+def test_rows_per_step_need_resident_state(stage):
+    spec = {"talker": TalkerSpec, "codec": CodecSpec}[stage]
+    assert broken(**{stage: spec(max_num_seqs=8, max_resident=8)}) == []
+    assert broken(**{stage: spec(max_num_seqs=9, max_resident=8)}) == [f"spec.{stage}.maxNumSeqs"]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ([(1, 2), (1, 4), (2, 2)], []),
+        ([(1, 4), (1, 2)], ["spec.codec.capturePairs.1"]),
+        ([(2, 2), (1, 4)], ["spec.codec.capturePairs.1"]),
+        ([(1, 2), (1, 2)], ["spec.codec.capturePairs.1"]),
+        ([(32, 2)], []),
+        ([(33, 2)], ["spec.codec.capturePairs.0.rows"]),
+    ],
+)
+def test_capture_pairs_are_sorted_unique_and_of_use(shapes, expected):
+    pairs = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in shapes)
+    assert broken(codec=CodecSpec(capture_pairs=pairs)) == expected
+
+
+@pytest.mark.parametrize(
+    ("connector", "expected"),
+    [
+        (ConnectorSpec(managed=True), []),
+        (ConnectorSpec(url="redis://redis.example:6379/0"), []),
+        (ConnectorSpec(url="rediss://user@redis.example"), []),
+        (ConnectorSpec(url="redis://h", password_env="SECRET"), []),
+        (ConnectorSpec(), ["spec.connector"]),
+        (ConnectorSpec(managed=True, url="redis://h"), ["spec.connector"]),
+        (ConnectorSpec(managed=True, password_env="SECRET"), ["spec.connector.passwordEnv"]),
+        (ConnectorSpec(url="http://h"), ["spec.connector.url"]),
+        (ConnectorSpec(url="redis://"), ["spec.connector.url"]),
+        (ConnectorSpec(url="redis://h:70000"), ["spec.connector.url"]),
+        (ConnectorSpec(url="redis://u:secret@h"), ["spec.connector.url"]),
+    ],
+)
+def test_exactly_one_redis_and_no_password_in_the_resource(connector, expected):
+    assert broken(connector=connector) == expected
+
+
+def test_a_password_in_the_url_is_not_repeated_in_the_message():
+    (violation,) = violations(pipeline(connector=ConnectorSpec(url="redis://u:hunter2@h")))
+    assert "hunter2" not in violation.message
+    assert "passwordEnv" in violation.message
+
+
+SECRET = SecretKey(name="s", key="k")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ([EnvVar(name="A", value="")], []),
+        ([EnvVar(name="A", secret=SECRET), EnvVar(name="B", config_map=ConfigMapKey(name="c", key="k"))], []),
+        ([EnvVar(name="A")], ["0"]),
+        ([EnvVar(name="A", value="x", secret=SECRET)], ["0"]),
+        ([EnvVar(name="A", value="x"), EnvVar(name="A", value="y")], ["1.name"]),
+        ([EnvVar(name="POD_NAME", value="x")], ["0.name"]),
+    ],
+)
+def test_environment_variables(variables, expected):
+    for stage, spec in (("gateway", GatewaySpec), ("talker", TalkerSpec), ("codec", CodecSpec)):
+        assert broken(**{stage: spec(env=tuple(variables))}) == [f"spec.{stage}.env.{path}" for path in expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "sub_path", "expected"),
+    [
+        ("/data", None, []),
+        ("/tmpx", "a/b..c", []),
+        ("/tmp", None, ["mountPath"]),
+        ("/tmp/x", None, ["mountPath"]),
+        ("/etc/syrinx/start", None, ["mountPath"]),
+        ("/data/../models", None, ["mountPath"]),
+        ("/./models", None, ["mountPath"]),
+        ("/data", "/a", ["subPath"]),
+        ("/data", "a/..", ["subPath"]),
+    ],
+)
+def test_volumes_stay_off_syrinx_own_directories(path, sub_path, expected):
+    volume = ExtraVolume(name="v", mount_path=path, sub_path=sub_path, claim="c")
+    assert broken(codec=CodecSpec(extra_volumes=(volume,))) == [
+        f"spec.codec.extraVolumes.0.{each}" for each in expected
+    ]
+
+
+def test_two_volumes_have_two_names_and_two_places():
+    def volumes(*pairs):
+        return tuple(ExtraVolume(name=name, mount_path=path, secret="s") for name, path in pairs)
+
+    assert broken(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("b", "/b")))) == []
+    assert broken(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("a", "/b")))) == [
+        "spec.codec.extraVolumes.1.name"
+    ]
+    assert broken(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("b", "/a")))) == [
+        "spec.codec.extraVolumes.1.mountPath"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        (Toleration(operator="Exists"), []),
+        (Toleration(key="a"), []),
+        (Toleration(key="a", effect="NoExecute", toleration_seconds=5), []),
+        (Toleration(), ["key"]),
+        (Toleration(key="a", operator="Exists", value="b"), ["value"]),
+        (Toleration(key="a", toleration_seconds=5), ["tolerationSeconds"]),
+    ],
+)
+def test_tolerations_are_what_kubernetes_takes(toleration, expected):
+    paths = broken(talker=TalkerSpec(tolerations=(toleration,)))
+    assert paths == [f"spec.talker.tolerations.0.{field}" for field in expected]
+
+
+def test_labels_that_operators_find_pods_by_are_refused():
+    assert broken(codec=CodecSpec(pod_labels={"team": "a"}, pod_annotations={"example.org/a": "b"})) == []
+    assert broken(codec=CodecSpec(pod_labels={"syrinx.dev/pipeline": "a"})) == ["spec.codec.podLabels"]
+    assert broken(codec=CodecSpec(pod_annotations={"app.kubernetes.io/name": "a"})) == ["spec.codec.podAnnotations"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        (RowBounds(min=8, max=8), []),
+        (RowBounds(min=9, max=8), ["talkerMaxNumSeqs"]),
+        (RowBounds(max=7), ["talkerMaxNumSeqs"]),
+    ],
+)
+def test_tuning_starts_within_its_bounds(bounds, expected):
+    tuning = TuningSpec(bounds=TuningBounds(talker_max_num_seqs=bounds))
+    assert broken(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"gateway": GatewaySpec(port=1024)}, []),
+        ({"gateway": GatewaySpec(port=0)}, ["spec.gateway.port"]),
+        ({"model": ModelSpec(path="/models/x")}, []),
+        ({"model": ModelSpec(path="x", claim="weights")}, []),
+        ({"model": ModelSpec(path="x")}, ["spec.model.path"]),
+        ({"connector": ConnectorSpec(url="redis://h", password_env="P")}, ["spec.connector.passwordEnv"]),
+        ({"connector": ConnectorSpec(url="redis://h", password_env="P", password_secret=SECRET)}, []),
+    ],
+)
+def test_what_runs_here_need_not_run_on_kubernetes(spec, expected):
+    assert broken(**spec) == []
+    assert [".".join(map(str, each.path)) for each in cluster_violations(pipeline(**spec))] == expected
