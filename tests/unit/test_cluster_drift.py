@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+
 from syrinx_operator.cluster.drift import differs
 
 WORKLOAD = {
@@ -66,7 +67,7 @@ SERVICE = {
 
 
 def served() -> dict:
-    """The workload as an API server gives it back: defaults filled in, quantities spelled its way, empty things gone."""
+    """The workload as an API server gives it back: defaults filled in, quantities in its spelling, empties gone."""
     live = copy.deepcopy(WORKLOAD)
     live["metadata"] |= {"uid": "x", "resourceVersion": "7", "generation": 1, "managedFields": [{}]}
     live["metadata"]["labels"]["team"] = "speech"

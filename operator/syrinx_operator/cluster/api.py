@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio import client, config
 
+from syrinx_operator import __version__
 from syrinx_operator.cluster.kinds import Kind
 from syrinx_operator.cluster.names import FIELD_MANAGER
 from syrinx_operator.cluster.state import Manifest
@@ -62,6 +63,7 @@ class Api:
 
     async def __aenter__(self) -> Self:
         self._client = client.ApiClient(await load_configuration())
+        self._client.user_agent = f"{FIELD_MANAGER}/{__version__}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

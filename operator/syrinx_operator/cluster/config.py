@@ -11,6 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from syrinx_operator import __version__
+from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import OperatorConfig
 
 
@@ -31,6 +32,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """How this operator runs."""
 
     pipelines: OperatorConfig
+    prometheus: prometheus.Access
     access: Access
     identity: str
     """Names this process in Leases. A pod's name, so that a restarted container finds its Leases again."""
@@ -52,12 +54,20 @@ def options(environment: Mapping[str, str]) -> Options:
             redis_image=environment.get("SYRINX_REDIS_IMAGE") or "redis:7.2-alpine",
             operator_namespace=environment.get("SYRINX_OPERATOR_NAMESPACE") or "default",
         ),
+        prometheus=_prometheus(environment),
         access=_access(environment.get("SYRINX_STAGE_ACCESS") or default),
         identity=environment.get("POD_NAME") or f"{socket.gethostname()}-{secrets.token_hex(4)}",
         resync_seconds=_number(environment, "SYRINX_RESYNC_SECONDS", 15.0, 0.1, 3600.0),
         lease_seconds=_number(environment, "SYRINX_LEASE_SECONDS", 15.0, 1.0, 3600.0),
         port=int(_number(environment, "SYRINX_PORT", 8080, 0, 65_535)),
     )
+
+
+def _prometheus(environment: Mapping[str, str]) -> prometheus.Access:
+    try:
+        return prometheus.access(environment)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _access(text: str) -> Access:

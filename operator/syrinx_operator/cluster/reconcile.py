@@ -106,7 +106,9 @@ class Reconciler:
         except ApiError as error:
             if error.unavailable:
                 raise
-            problem = Problem("ApiError", f"The API server refuses what the operator needs: {error} ({error.reason})")
+            problem = Problem(
+                reason="ApiError", message=f"The API server refuses what the operator needs: {error} ({error.reason})"
+            )
             return await self._give_up(owner, previous, problem)
 
     async def _converge(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Result:
@@ -117,7 +119,9 @@ class Reconciler:
             pruned = await self._executor.prune(owner, carried.plan.manifests, objects)
             problems, failure, objects = [*pruned.problems], pruned.failure, pruned.objects
         if failure is not None and not problems:
-            problems.append(Problem("ApiUnavailable", f"The API server does not do what it is asked: {failure}"))
+            problems.append(
+                Problem(reason="ApiUnavailable", message=f"The API server does not do what it is asked: {failure}")
+            )
         observed = msgspec.structs.replace(
             carried.observed,
             objects=_owned(owner, objects),

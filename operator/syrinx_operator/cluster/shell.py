@@ -53,7 +53,7 @@ class Operator:
         api = await self._cleanup.enter_async_context(Api(self._telemetry))
         await _until_served(api)
         stages = await self._cleanup.enter_async_context(StageApi(api, self._options.access, self._telemetry))
-        meter = await self._cleanup.enter_async_context(Meter())
+        meter = await self._cleanup.enter_async_context(Meter(self._options.prometheus))
         leases = Leases(api, self._options.identity, self._options.lease_seconds)
         self._cleanup.push_async_callback(leases.release)
         self._keeper = asyncio.create_task(leases.keep(), name="leases")
@@ -131,7 +131,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     for kind in (POD, *WATCHED):
         group, _, version = kind.api_version.rpartition("/")
         settings.watching.label_selectors[group, version, kind.plural] = MANAGED_SELECTOR
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for noisy in ("httpx", "kopf.objects", "kopf.activities"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 async def connection() -> kopf.ConnectionInfo:

@@ -1,0 +1,362 @@
+"""From a resource to running pods, through edits and accidents, and back to nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from support.kube import KubeCluster
+from support.operator import CRD, Desk, rights
+
+DEMO = {
+    "configmap/demo-codec",
+    "configmap/demo-gateway",
+    "configmap/demo-release",
+    "configmap/demo-talker",
+    "deployment/demo-gateway",
+    "lease/demo-operator",
+    "networkpolicy/demo-codec",
+    "networkpolicy/demo-gateway",
+    "networkpolicy/demo-redis",
+    "networkpolicy/demo-talker",
+    "secret/demo-redis",
+    "service/demo-codec",
+    "service/demo-gateway",
+    "service/demo-redis",
+    "service/demo-talker",
+    "serviceaccount/demo-redis",
+    "serviceaccount/demo-stages",
+    "statefulset/demo-codec",
+    "statefulset/demo-redis",
+    "statefulset/demo-talker",
+}
+
+
+def uids(desk: Desk) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in desk.cluster.list("pod")}
+
+
+def generation(desk: Desk, stage: str) -> int | None:
+    return desk.cluster.get("ttspipeline", "demo")["status"][stage].get("confirmedGeneration")
+
+
+async def test_a_resource_becomes_a_pipeline_that_is_ready(desk):
+    async with desk.operator():
+        desk.apply()
+        await desk.settled()
+    assert set(desk.objects()) == DEMO
+    assert desk.cluster.rights.denied == []
+
+
+async def test_nothing_is_written_when_nothing_changes(desk):
+    async with desk.operator(SYRINX_RESYNC_SECONDS="0.2", SYRINX_LEASE_SECONDS="60") as operator:
+        desk.apply()
+        await desk.settled()
+        await desk.quiet(operator)
+        before = len(desk.cluster.writes)
+        looks = desk.looks()
+        await desk.wait(lambda: desk.looks() >= looks + 5, "five more looks")
+        assert [f"{write.method} {write.path}" for write in desk.cluster.writes[before:]] == []
+
+
+async def test_secrets_are_made_and_never_read(desk):
+    async with desk.operator():
+        desk.apply()
+        await desk.settled()
+    asked = [request for request in desk.cluster.requests if "/secrets" in request.path]
+    assert {request.method for request in asked} == {"GET", "POST"}
+    assert all(request.path.endswith("/secrets/demo-redis") for request in asked if request.method == "GET")
+    assert {asking.verb for asking in desk.cluster.rights.asked if asking.resource == "secrets"} == {"get", "create"}
+
+
+async def test_a_deleted_pipeline_leaves_nothing(desk):
+    async with desk.operator() as operator:
+        desk.apply()
+        await desk.settled()
+        desk.cluster.delete("ttspipeline", "demo")
+        await desk.wait(lambda: not desk.objects() and not desk.cluster.list("pod"), "everything is gone")
+        await operator.until(lambda: "last_tick_age_seconds 0.0" in operator.get("/metrics").text, "it is forgotten")
+        assert desk.objects() == {}
+
+
+async def test_one_made_anew_under_the_name_of_a_deleted_one_gets_objects_of_its_own(desk):
+    async with desk.operator():
+        desk.apply()
+        await desk.settled()
+        old = uids(desk)
+        desk.cluster.delete("ttspipeline", "demo")
+        uid = desk.apply()["metadata"]["uid"]
+
+        def all_new() -> bool:
+            owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in desk.live()}
+            return owners == {uid} and not set(old.values()) & set(uids(desk).values())
+
+        await desk.wait(all_new, "every object is the new one's")
+        await desk.settled()
+    assert set(desk.objects()) == DEMO
+
+
+async def test_live_settings_reach_every_replica_without_a_restart(desk):
+    async with desk.operator():
+        desk.apply(talker={"replicas": 2}, codec={"replicas": 2})
+        await desk.settled()
+        await desk.wait(lambda: generation(desk, "codec") == 1, "the first settings are confirmed")
+        pods = uids(desk)
+        desk.apply(talker={"replicas": 2}, codec={"replicas": 2, "maxNumSeqs": 5})
+        await desk.wait(lambda: generation(desk, "codec") == 2, "the codecs confirm")
+        status = desk.cluster.get("ttspipeline", "demo")["status"]
+        assert status["codec"]["settings"]["maxNumSeqs"] == 5
+        assert {each["replica"]: each["generation"] for each in status["codec"]["confirmed"]} == {
+            "demo-codec-0": 2,
+            "demo-codec-1": 2,
+        }
+        assert generation(desk, "talker") == 1
+        body = json.loads(desk.cluster.get("configmap", "demo-codec")["data"]["settings.json"])
+        assert (body["generation"], body["settings"]["max_num_seqs"]) == (2, 5)
+        assert uids(desk) == pods
+
+
+async def test_settings_go_through_the_api_servers_proxy_where_pods_cannot_be_reached(desk):
+    async with desk.operator(SYRINX_STAGE_ACCESS="proxy"):
+        desk.apply()
+        await desk.wait(lambda: generation(desk, "codec") == 1, "the first settings are confirmed")
+        desk.apply(codec={"maxNumSeqs": 5})
+        await desk.wait(lambda: generation(desk, "codec") == 2, "the codecs confirm")
+    assert desk.cluster.rights.denied == []
+
+
+async def test_a_replica_that_takes_no_settings_holds_up_only_its_own_confirmation(desk):
+    desk.cluster.kubelet.admins.deaf.add("demo-codec-1")
+    async with desk.operator() as operator:
+        desk.apply(codec={"replicas": 2})
+        await desk.wait(lambda: generation(desk, "codec") == 1, "the first settings are confirmed")
+        desk.apply(codec={"replicas": 2, "maxNumSeqs": 5})
+
+        def confirmed() -> dict[str, int]:
+            report = desk.cluster.get("ttspipeline", "demo")["status"]["codec"]
+            return {each["replica"]: each["generation"] for each in report["confirmed"]}
+
+        await desk.wait(lambda: confirmed() == {"demo-codec-0": 2, "demo-codec-1": 1}, "one confirms")
+        assert generation(desk, "codec") == 1
+        assert 'pushes_total{result="failed"}' in await operator.metrics()
+        desk.cluster.kubelet.admins.deaf.clear()
+        await desk.wait(lambda: generation(desk, "codec") == 2, "both confirm")
+
+
+async def test_what_the_user_changes_rolls_through_and_what_leaves_the_plan_goes(desk):
+    async with desk.operator():
+        desk.apply(talker={"replicas": 2, "env": [{"name": "A", "value": "1"}]})
+        await desk.settled()
+        assert set(desk.objects()) == DEMO | {"poddisruptionbudget/demo-talker"}
+        pods = uids(desk)
+        desk.apply(talker={"replicas": 1, "env": [{"name": "A", "value": "2"}]})
+        await desk.wait(lambda: uids(desk).keys() == pods.keys() - {"demo-talker-1"}, "one talker is left")
+        await desk.wait(lambda: set(desk.objects()) == DEMO, "its disruption budget goes")
+        await desk.wait(lambda: uids(desk)["demo-talker-0"] != pods["demo-talker-0"], "the talker is made anew")
+        assert uids(desk)["demo-codec-0"] == pods["demo-codec-0"]
+
+
+@pytest.mark.parametrize("kind", sorted({each.partition("/")[0] for each in DEMO} - {"lease", "secret"}))
+async def test_a_deleted_object_comes_back(desk, kind):
+    """Also its pods: what they run with does not change by it."""
+    async with desk.operator(SYRINX_RESYNC_SECONDS="60"):
+        desk.apply()
+        await desk.settled()
+        for each in desk.cluster.list(kind):
+            desk.cluster.delete(kind, each["metadata"]["name"])
+        await desk.wait(lambda: set(desk.objects()) == DEMO, f"every {kind} is back")
+        await desk.settled()
+
+
+async def test_a_deleted_password_makes_a_new_one_and_new_pods(desk):
+    async with desk.operator():
+        desk.apply()
+        await desk.settled()
+        pods, old = uids(desk), desk.cluster.get("secret", "demo-redis")
+        desk.cluster.delete("secret", "demo-redis")
+        await desk.wait(lambda: desk.cluster.get("secret", "demo-redis"), "there is a Secret")
+        await desk.wait(lambda: not set(pods.values()) & set(uids(desk).values()), "all pods are new")
+        await desk.settled()
+        assert desk.cluster.get("secret", "demo-redis")["data"] != old["data"]
+
+
+async def test_what_somebody_changes_is_changed_back(desk):
+    async with desk.operator(SYRINX_RESYNC_SECONDS="60"):
+        desk.apply()
+        await desk.settled()
+        desk.cluster.patch("service", "demo-gateway", {"spec": {"selector": {"extra": "x"}}})
+        desk.cluster.patch("networkpolicy", "demo-redis", {"spec": {"ingress": [{}]}})
+        desk.cluster.patch("deployment", "demo-gateway", {"spec": {"replicas": 3}})
+        desk.cluster.patch("configmap", "demo-codec", {"data": {"settings.json": "{}"}})
+
+        def repaired() -> bool:
+            return (
+                "extra" not in desk.cluster.get("service", "demo-gateway")["spec"]["selector"]
+                and {} not in desk.cluster.get("networkpolicy", "demo-redis")["spec"]["ingress"]
+                and desk.cluster.get("deployment", "demo-gateway")["spec"]["replicas"] == 1
+                and "max_num_seqs" in desk.cluster.get("configmap", "demo-codec")["data"]["settings.json"]
+            )
+
+        await desk.wait(repaired, "all is as before")
+
+
+async def test_what_others_add_stays(desk):
+    async with desk.operator(SYRINX_RESYNC_SECONDS="0.2"):
+        desk.apply()
+        await desk.settled()
+        desk.cluster.patch("service", "demo-gateway", {"metadata": {"labels": {"team": "speech"}}})
+        looks = desk.looks()
+        await desk.wait(lambda: desk.looks() >= looks + 3, "three more looks")
+        assert desk.cluster.get("service", "demo-gateway")["metadata"]["labels"]["team"] == "speech"
+
+
+async def test_an_autoscaler_keeps_its_replicas(desk):
+    target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-talker"}
+    async with desk.operator(SYRINX_RESYNC_SECONDS="0.2"):
+        desk.apply()
+        await desk.settled()
+        desk.cluster.apply(
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": "talkers"},
+                "spec": {"scaleTargetRef": target, "maxReplicas": 5},
+            }
+        )
+        looks = desk.looks()
+        await desk.wait(lambda: desk.looks() >= looks + 2, "the autoscaler is seen")
+        desk.cluster.scale("statefulset", "demo-talker", 3)
+        looks = desk.looks()
+        await desk.wait(lambda: desk.looks() >= looks + 5, "five more looks")
+        assert desk.cluster.get("statefulset", "demo-talker")["spec"]["replicas"] == 3
+        await desk.settled()
+        desk.cluster.delete("horizontalpodautoscaler", "talkers")
+        await desk.wait(
+            lambda: desk.cluster.get("statefulset", "demo-talker")["spec"]["replicas"] == 1,
+            "the resource decides again",
+        )
+
+
+async def test_an_object_of_somebody_else_is_left_alone_and_named(desk):
+    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "demo-codec"}, "data": {"mine": "x"}}
+    desk.cluster.create(foreign)
+    async with desk.operator():
+        desk.apply()
+
+        def named() -> bool:
+            condition = desk.condition("Degraded")
+            return condition["status"] == "True" and "ConfigMap demo-codec" in condition["message"]
+
+        await desk.wait(named, "the conflict is told")
+        assert desk.condition("Degraded")["reason"] == "NameConflict"
+        await desk.wait(lambda: set(desk.objects()) == DEMO - {"configmap/demo-codec"}, "the rest is made")
+        assert desk.cluster.get("configmap", "demo-codec")["data"] == {"mine": "x"}
+        assert "observedGeneration" not in desk.cluster.get("ttspipeline", "demo")["status"]
+        desk.cluster.delete("configmap", "demo-codec")
+        await desk.settled()
+        await desk.wait(lambda: desk.condition("Degraded")["status"] == "False", "nothing is wrong any more")
+    assert set(desk.objects()) == DEMO
+
+
+async def test_a_secret_of_somebody_else_is_no_password(desk):
+    desk.cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-redis"}, "data": {}})
+    async with desk.operator():
+        desk.apply()
+        await desk.wait(lambda: desk.condition("Degraded")["reason"] == "NameConflict", "the conflict is told")
+        assert "Secret demo-redis" in desk.condition("Degraded")["message"]
+        assert not desk.cluster.list("statefulset")
+        desk.cluster.delete("secret", "demo-redis")
+        await desk.settled()
+
+
+async def test_a_field_that_this_operator_does_not_know_is_named_and_nothing_is_touched(desk, tmp_path):
+    crd = yaml.safe_load(CRD.read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["spec"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema.pop("x-kubernetes-validations", None)
+    async with KubeCluster(crd=crd, rights=rights()) as cluster:
+        desk = Desk(cluster, tmp_path)
+        async with desk.operator():
+            desk.apply(talker={"replicas": 1})
+            await desk.settled()
+            before = desk.objects()
+            desk.apply(talker={"replicas": 2, "pitch": 3}, codec={"maxNumSeqs": 99, "maxResident": 9})
+
+            def named() -> bool:
+                return "spec.talker.pitch: unknown field" in desk.condition("Degraded")["message"]
+
+            await desk.wait(named, "the field is named")
+            assert desk.objects() == before
+            desk.apply(codec={"maxNumSeqs": 99, "maxResident": 9})
+            await desk.wait(
+                lambda: "spec.codec.maxNumSeqs" in desk.condition("Degraded")["message"], "the rule is named"
+            )
+            desk.apply(talker={"replicas": 2})
+            await desk.wait(lambda: "demo-talker-1" in uids(desk), "the corrected resource is carried out")
+            await desk.wait(lambda: desk.condition("Degraded")["status"] == "False", "nothing is wrong any more")
+
+
+async def test_pipelines_of_one_namespace_do_not_mix(desk):
+    async with desk.operator():
+        desk.apply("demo")
+        desk.apply("demo-two", talker={"replicas": 2})
+        await desk.settled("demo")
+        await desk.settled("demo-two")
+        desk.cluster.delete("ttspipeline", "demo-two")
+        await desk.wait(lambda: set(desk.objects()) == DEMO, "only the other is left")
+        await desk.settled("demo")
+
+
+async def test_events_tell_each_change_once(desk):
+    async with desk.operator() as operator:
+        desk.apply(tuning={"mode": "Off"})
+        await desk.settled()
+        await desk.quiet(operator)
+        told = desk.events()
+        assert ("Normal", "Ready") in {(event["type"], event["reason"]) for event in told}
+        assert all(event["message"] and event["count"] == 1 for event in told)
+    async with desk.operator(SYRINX_RESYNC_SECONDS="0.2") as operator:
+        await operator.ready()
+        looks = desk.looks()
+        await desk.wait(lambda: desk.looks() >= looks + 3, "three looks of the next operator")
+    assert desk.events() == told
+    uid = desk.cluster.get("ttspipeline", "demo")["metadata"]["uid"]
+    assert {event["involvedObject"]["uid"] for event in told} == {uid}
+
+
+async def test_the_operator_tells_about_itself(desk):
+    async with desk.operator() as operator:
+        await operator.ready()
+        assert operator.get("/healthz").status_code == 200
+        desk.apply()
+        await desk.settled()
+        metrics = await operator.metrics()
+    assert 'syrinx_operator_reconciles_total{outcome="done"}' in metrics
+    assert 'syrinx_operator_api_requests_total{code="200",verb="GET"}' in metrics
+    assert 'syrinx_operator_changes_total{kind="StatefulSet",result="applied"} 3.0' in metrics
+    assert 'syrinx_operator_pipelines{condition="Ready",status="True"} 1.0' in metrics
+    assert "syrinx_operator_reconcile_seconds_count" in metrics
+    assert "syrinx_operator_last_tick_age_seconds" in metrics
+    assert 'changes_total{kind="StatefulSet",result="unchanged"}' not in metrics
+
+
+async def test_without_the_resources_definition_it_waits(tmp_path):
+    async with KubeCluster(rights=rights()) as cluster:
+        desk = Desk(cluster, tmp_path)
+        async with desk.operator() as operator:
+            await operator.until(lambda: operator.get("/readyz").status_code == 503, "it is not ready")
+            await operator.until(lambda: "install their CRD" in operator.output, "it says what is missing")
+            assert operator.get("/healthz").status_code == 200
+            cluster.apply(yaml.safe_load(CRD.read_text()))
+            await operator.ready()
+            desk.apply()
+            await desk.settled()
+
+
+async def test_a_wrong_option_is_named_and_ends_it(desk):
+    async with desk.operator(SYRINX_STAGE_ACCESS="sideways") as operator:
+        await operator.running.wait()
+    assert operator.running.returncode != 0
+    assert "SYRINX_STAGE_ACCESS: 'sideways' is not accepted; expected direct or proxy" in operator.output

@@ -1,0 +1,213 @@
+"""The operator as a real process, against a cluster in the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from support.kube import KubeCluster, Rights
+from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+
+ROOT = Path(__file__).parents[2]
+CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
+START_SECONDS = 30.0
+SECONDS = 30.0
+"""How long anything may take on a busy machine."""
+
+MANAGED = "app.kubernetes.io/managed-by=syrinx-operator"
+OBJECTS = (
+    "statefulset",
+    "deployment",
+    "service",
+    "configmap",
+    "serviceaccount",
+    "secret",
+    "persistentvolumeclaim",
+    "poddisruptionbudget",
+    "networkpolicy",
+    "lease",
+)
+
+
+class OperatorProcess:
+    """`kopf run`, as in the operator's image, with short periods. `async with` ends it as Kubernetes does."""
+
+    def __init__(self, cluster: KubeCluster, directory: Path, name: str, **environment: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.port = _free_port()
+        self.log = directory / f"{name}-{time.monotonic_ns()}.log"
+        self._process: asyncio.subprocess.Process | None = None
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "KUBECONFIG": str(cluster.kubeconfig(directory / "kubeconfig")),
+            "POD_NAME": name,
+            "SYRINX_PORT": str(self.port),
+            "SYRINX_RESYNC_SECONDS": "1",
+            "SYRINX_STAGE_ACCESS": "direct",
+            "SYRINX_STAGES_IMAGE": "syrinx/stages:1",
+            **environment,
+        }
+
+    async def __aenter__(self) -> Self:
+        command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", "-n", "default")
+        with self.log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, *command, env=self._environment, stdout=log, stderr=log
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def running(self) -> asyncio.subprocess.Process:
+        assert self._process is not None
+        return self._process
+
+    async def ready(self) -> Self:
+        """Returns when it is at work."""
+        await self.until(lambda: self.get("/readyz").status_code == 200, "the operator is ready")
+        return self
+
+    async def until(self, holds: Callable[[], Any], what: str) -> None:
+        """Until something about the process holds."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            assert self.running.returncode is None, f"the operator ended with {self.running.returncode}\n{self.output}"
+            try:
+                if await asyncio.to_thread(holds):
+                    return
+            except httpx.TransportError:
+                pass
+            assert time.monotonic() < deadline, f"not within {START_SECONDS:g} s: {what}\n{self.output}"
+            await asyncio.sleep(0.02)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=5.0)
+
+    async def metrics(self) -> str:
+        return (await asyncio.to_thread(self.get, "/metrics")).text
+
+    async def kill(self) -> None:
+        """As by the kernel: nothing is tidied up."""
+        if self.running.returncode is None:
+            self.running.send_signal(signal.SIGKILL)
+        await self.running.wait()
+
+    async def stop(self) -> None:
+        """As by Kubernetes: it may tidy up."""
+        if self.running.returncode is None:
+            self.running.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    await self.running.wait()
+            except TimeoutError:
+                await self.kill()
+                raise AssertionError(f"the operator does not end\n{self.output}") from None
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()[-6000:]
+
+
+class Desk:
+    """What tests do with the cluster, and what they wait for."""
+
+    def __init__(self, cluster: KubeCluster, directory: Path) -> None:
+        self.cluster = cluster
+        self._directory = directory
+
+    def operator(self, name: str = "operator-0", **environment: str) -> OperatorProcess:
+        """A process to enter; one with the name of a former one finds its Leases again."""
+        return OperatorProcess(self.cluster, self._directory, name, **environment)
+
+    def apply(self, name: str = "demo", **spec: Any) -> dict[str, Any]:
+        """As a user: `kubectl apply --server-side`."""
+        return self.cluster.apply(
+            {
+                "apiVersion": "syrinx.dev/v1alpha1",
+                "kind": "TTSPipeline",
+                "metadata": {"name": name},
+                "spec": spec,
+            }
+        )
+
+    async def wait(self, holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
+        return await self.cluster.wait(holds, seconds, what)
+
+    async def settled(self, name: str = "demo") -> None:
+        """Until the newest spec is carried out and speaks."""
+
+        def holds() -> bool:
+            pipeline = self.cluster.get("ttspipeline", name)
+            seen = pipeline["status"]["observedGeneration"] == pipeline["metadata"]["generation"]
+            return seen and self.condition("Ready", name)["status"] == "True"
+
+        await self.wait(holds, f"{name} is as wanted")
+
+    def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
+        conditions = self.cluster.get("ttspipeline", name)["status"]["conditions"]
+        return next(condition for condition in conditions if condition["type"] == kind)
+
+    def objects(self) -> dict[str, dict[str, Any]]:
+        """Everything that belongs to pipelines, by kind and name, without what differs every time."""
+        return {
+            f"{kind}/{each['metadata']['name']}": _essence(each)
+            for kind in OBJECTS
+            for each in self.cluster.list(kind, MANAGED)
+        }
+
+    def live(self) -> list[dict[str, Any]]:
+        """Everything that belongs to pipelines, as it is."""
+        return [each for kind in OBJECTS for each in self.cluster.list(kind, MANAGED)]
+
+    def looks(self) -> int:
+        """How often an operator has read a pipeline so far."""
+        return sum("/ttspipelines/" in request.path and request.method == "GET" for request in self.cluster.requests)
+
+    async def quiet(self, operator: OperatorProcess) -> None:
+        """Until three looks in a row have written nothing."""
+        while True:
+            looks, writes = self.looks(), len(self.cluster.writes)
+            await self.wait(lambda: self.looks() >= looks + 3, f"three looks of {operator.name}")  # noqa: B023
+            if len(self.cluster.writes) == writes:
+                return
+
+    def talkers(self) -> list[dict[str, Any]]:
+        """Pods of talkers."""
+        return self.cluster.list("pod", "syrinx.dev/component=talker")
+
+    def events(self) -> list[dict[str, Any]]:
+        return self.cluster.list("event")
+
+
+def _essence(live: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: live["metadata"].get(key) for key in ("name", "labels")}
+    metadata["owners"] = [reference["name"] for reference in live["metadata"].get("ownerReferences", ())]
+    return {"kind": live["kind"], "metadata": metadata, "keys": sorted(live.get("data", {}))}
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def rights() -> Rights:
+    """What the operator is given: a namespaced Role, as in the chart."""
+    table = [
+        {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}
+        for right in (*RIGHTS, *PROXY_RIGHTS)
+    ]
+    return Rights.of_role(table)
