@@ -40,8 +40,10 @@ def demo(installed):
 
 
 def pods(installed, component=None):
+    """Pods by name; those that are on their way out do not count."""
     selector = SELECTOR + (f",syrinx.dev/component={component}" if component else "")
-    return {pod["metadata"]["name"]: pod for pod in installed.cluster.list("Pod", selector)}
+    found = installed.cluster.list("Pod", selector)
+    return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
 
 
 def uids(installed, component=None):
@@ -365,9 +367,8 @@ def test_a_rollout_that_cannot_work_says_so_and_the_next_edit_mends_it(demo):
 def test_deleting_it_leaves_nothing(demo):
     demo.cluster.delete("TTSPipeline", PIPELINE)
 
-    def left():
-        remains = sorted(owned(demo)) + sorted(pods(demo))
-        return remains
+    def nothing_is_left():
+        return not owned(demo) and not demo.cluster.list("Pod", SELECTOR)
 
-    wait_until("everything to be gone", demo.parameters.ready_seconds, lambda: not left())
+    wait_until("everything to be gone", demo.parameters.ready_seconds, nothing_is_left)
     assert demo.cluster.get("TTSPipeline", PIPELINE) is None
