@@ -90,6 +90,25 @@ def test_a_signal_during_the_imports_ends_the_process_at_once(tmp_path: Path, re
         assert time.monotonic() - began < 1.5
 
 
+def test_a_gateway_whose_volume_does_not_answer_ends_at_once_too(tmp_path: Path, redis: RedisServer) -> None:
+    model = stuck_checkpoint(tmp_path / "model")
+    ends: list[int] = []
+    with StageProcess("gateway", tmp_path, redis, model=str(model)) as stuck:
+        until(lambda: is_read(model / "config.json", ends), "it reads the configuration")
+        began = time.monotonic()
+        stuck.process.terminate()
+        assert stuck.process.wait(DEADLINE) == 0
+        assert time.monotonic() - began < 1.5
+    os.close(ends[0])
+
+
+def is_read(fifo: Path, ends: list[int]) -> bool:
+    """Somebody waits for what will be written there; from then on for ever, as `ends` holds the other end."""
+    with contextlib.suppress(OSError):
+        ends.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(ends)
+
+
 def hears(pid: int, number: signal.Signals) -> bool:
     """The process has a handler for the signal."""
     caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]

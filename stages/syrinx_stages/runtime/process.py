@@ -79,14 +79,15 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
     registry = CollectorRegistry()
     connector = connect_redis(config, os.environ)
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     servers: list[HttpServer] = []
     try:
         metrics = Metrics(registry)
         for metric in m.BY_STAGE[stage]:
             metrics[metric]
         service, public = build(config, connector, metrics)
+        # From here on there is something to put in order.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         errors = _RedisErrors(connector, metrics[m.REDIS_ERRORS].labels(stage))
         admin = HttpServer(create_admin(service, registry, errors.count), config.host, config.admin_port)
         servers.append(admin)
