@@ -138,7 +138,8 @@ class ModelSpec(Object, frozen=True, kw_only=True):
     cache: Annotated[
         ModelCache | None,
         Meta(
-            description="Where fetched checkpoints are kept. Default: in the pod, and every new pod fetches again.",
+            description="Where fetched checkpoints are kept: exactly one of `claim` and `storage`. Default: in the "
+            "pod, and every new pod fetches again.",
             extra=KUBERNETES,
         ),
     ] = None
@@ -449,15 +450,26 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
         tuple[SecretName, ...],
         Meta(max_length=8, description="Secrets with registry credentials. Default: none.", extra=KUBERNETES),
     ] = ()
-    model: Annotated[ModelSpec, Meta(description="The checkpoint. Default: the bundled voice.")] = ModelSpec(
-        bundled=True
-    )
+    model: Annotated[
+        ModelSpec,
+        Meta(
+            description="The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the "
+            "bundled voice."
+        ),
+    ] = ModelSpec(bundled=True)
     gateway: Annotated[GatewaySpec, Meta(description="The public HTTP API.")] = GatewaySpec()
-    talker: Annotated[TalkerSpec, Meta(description="The stage that turns text into code frames.")] = TalkerSpec()
-    codec: Annotated[CodecSpec, Meta(description="The stage that turns code frames into audio.")] = CodecSpec()
-    connector: Annotated[ConnectorSpec, Meta(description="The Redis between the stages. Default: a managed one.")] = (
-        ConnectorSpec(managed=True)
-    )
+    talker: Annotated[
+        TalkerSpec,
+        Meta(description="The stage that turns text into code frames."),
+    ] = TalkerSpec()
+    codec: Annotated[
+        CodecSpec,
+        Meta(description="The stage that turns code frames into audio."),
+    ] = CodecSpec()
+    connector: Annotated[
+        ConnectorSpec,
+        Meta(description="The Redis between the stages: a managed one, or yours. Default: a managed one."),
+    ] = ConnectorSpec(managed=True)
     slo: Annotated[SloSpec, Meta(description="What the service promises its listeners.", extra=KUBERNETES)] = SloSpec()
     tuning: Annotated[TuningSpec, Meta(description="How the knobs are kept at their best.", extra=KUBERNETES)] = (
         TuningSpec()

@@ -201,7 +201,7 @@ def filled(schema):
     return 1
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(resources(SCHEMA))
 def test_the_api_server_and_the_typed_resource_accept_the_same(resource):
     told = list(problems_of(copy.deepcopy(resource)))
