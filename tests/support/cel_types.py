@@ -1,8 +1,8 @@
 """Types of CEL expressions, as strict as the API server: cel-python finds out only what it happens to evaluate.
 
-A type is a schema: `{"type": "integer"}`, and so on. Known is what the resource's rules use and Kubernetes has had since
-1.25; anything else is an error, as is a field that may be absent and is read without `has`. `string()` is not among it:
-the API server takes the result's length for unbounded, and then the rule costs too much.
+A type is a schema: `{"type": "integer"}`, and so on. Known is what the resource's rules use and Kubernetes has had
+since 1.25; anything else is an error, as is a field that may be absent and is read without `has`. `string()` is not
+among it: the API server takes the result's length for unbounded, and then the rule costs too much.
 """
 
 from __future__ import annotations
