@@ -136,8 +136,11 @@ THREE = pipeline({"talker": {"replicas": 3}})
 """Its talkers run; the model is changed while they do."""
 
 
-def rolled(new, gateway_ready):
-    """The talkers after `new` of them have the new template, from the highest ordinal down."""
+def rolled(new, *, new_gateway, old_gateway=None):
+    """The talkers after `new` of them have the new template, from the highest ordinal down.
+
+    `old_gateway`: None if there is none any more, else its fields.
+    """
     changed = pipeline({"talker": {"replicas": 3}, "model": {"path": "/voices/new"}})
     before = planned(THREE)
     wanted = planned(changed, after(before))
@@ -146,18 +149,25 @@ def rolled(new, gateway_ready):
         plan = wanted if ordinal >= 3 - new else before
         fields = {"ready": True, "reported": Reported(1, {}), "model_generation": plan.generation}
         pods.append(replica("talker", ordinal, plan.templates[Component.TALKER], **fields))
-    gateway = wanted if gateway_ready else before
-    fields = {"ready": True, "model_generation": gateway.generation}
-    pods.append(replica("gateway", "abc-xyz", gateway.templates[Component.GATEWAY], **fields))
+    for name, plan, fields in (("new", wanted, {"ready": new_gateway}), ("old", before, old_gateway)):
+        if fields is not None:
+            template = plan.templates[Component.GATEWAY]
+            pods.append(replica("gateway", name, template, model_generation=plan.generation, **fields))
     return planned(changed, after(wanted, replicas=tuple(pods)))
 
 
 def test_a_new_template_is_rolled_one_replica_at_a_time():
-    assert [first_new(rolled(new, gateway_ready=True)) for new in range(4)] == [2, 1, 0, 0]
+    assert [first_new(rolled(new, new_gateway=True)) for new in range(4)] == [2, 1, 0, 0]
 
 
 def test_the_last_old_replica_stays_until_a_gateway_of_its_successors_is_ready():
-    assert [first_new(rolled(new, gateway_ready=False)) for new in range(3)] == [2, 1, 1]
+    waits = {"new_gateway": False, "old_gateway": {"ready": True}}
+    assert [first_new(rolled(new, **waits)) for new in range(3)] == [2, 1, 1]
+
+
+def test_the_last_old_replica_stays_for_those_who_still_listen_at_an_old_gateway():
+    finishes = {"new_gateway": True, "old_gateway": {"ready": False, "terminating": True}}
+    assert [first_new(rolled(new, **finishes)) for new in range(3)] == [2, 1, 1]
 
 
 def test_no_replica_waits_for_a_gateway_when_the_model_stays():

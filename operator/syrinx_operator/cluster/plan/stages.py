@@ -42,16 +42,17 @@ def stage_partition(
 ) -> int:
     """Where the roll-out of a stage stands: pods from this ordinal on get the new template.
 
-    Until a gateway of the new generation is ready, listeners are at gateways that only old replicas can serve.
+    While there is a gateway of another generation, even one that only finishes, its listeners need an old replica.
     """
     pods = observed.of(stage)
-    gateways = [r for r in observed.of(Component.GATEWAY) if r.ready and not r.terminating]
+    gateways = observed.of(Component.GATEWAY)
     old = any(replica.model_generation != generation for replica in pods)
-    served = any(gateway.model_generation == generation for gateway in gateways)
+    served = any(gateway.ready and gateway.model_generation == generation for gateway in gateways)
+    needed = any(gateway.model_generation != generation for gateway in gateways)
     return partition(
         replicas.count,
         template.hash,
         pods,
         settings_generation=settings_generation,
-        keep_last_old=old and not served,
+        keep_last_old=old and (needed or not served),
     )
