@@ -5,8 +5,15 @@ PIP := $(VENV)/bin/pip
 # The version everything was measured with; where it is not to be had, pyproject's range decides.
 TORCH := torch==2.13.0
 
+# Of the container images: docker or podman, what their names begin with, and further arguments for the stages' one.
+BUILD ?= docker
+IMAGES ?= syrinx
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+STAGES_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-voice test-cluster lint generate bench-cpu clean
+.PHONY: help demo test test-voice test-cluster lint generate images bench-cpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,6 +39,12 @@ lint: $(VENV)/.develops ## Check style and types
 generate: $(VENV)/.develops ## Write the files that are made from the typed resource
 	$(VENV)/bin/python -m syrinx_operator.crd crd > crds/ttspipelines.syrinx.dev.yaml
 	$(VENV)/bin/python -m syrinx_operator.crd fields > docs/fields.md
+	$(VENV)/bin/python charts/generate.py
+
+# make images IMAGES=my.registry/syrinx BUILD=podman STAGES_ARGS="--build-arg VARIANT=cuda"
+images: ## Build the container images
+	$(BUILD) build -f docker/operator.Dockerfile -t $(IMAGES)/operator:$(VERSION) $(LABELS) .
+	$(BUILD) build -f docker/stages.Dockerfile -t $(IMAGES)/stages:$(VERSION) $(LABELS) $(STAGES_ARGS) .
 
 bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench/results/cpu.*
 	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 25 \
