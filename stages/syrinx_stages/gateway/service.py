@@ -98,15 +98,18 @@ class GatewayService:
         Before the first time there must be a talker and a codec of this gateway's generation. Later they may go away:
         requests wait for them, or are refused by the queue's age.
         """
-        return self._unready or self._tasks.failure or self._unreachable or self._unserved
+        leaving = "draining" if self.leaving else None
+        return self._unready or leaving or self._tasks.failure or self._unreachable or self._unserved
 
     def settings_changed(self) -> None:
         """Admission reads the settings at every request; only their generation is told."""
         self._metrics[m.SETTINGS_GENERATION].labels(STAGE).set(self.live.generation)
 
     async def drain(self, seconds: float) -> None:
-        """Refuses new requests and waits for the running ones, for `seconds` at the most."""
-        self._unready = "draining"
+        """Waits until nobody is being served, for `seconds` at the most.
+
+        No longer ready, it gets no new clients; those on kept connections are served, and sent on with their answer.
+        """
         self.leaving = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
