@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from syrinx_operator.cluster.names import ADMIN_PORT
 from syrinx_operator.rules import (
     NAME_LENGTH,
     PASSWORD_IN_URL,
@@ -216,6 +217,11 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
         Rule(
             rule="self.port >= 1024",
             message="from 1024: the gateway does not run as root",
+            field_path=".port",
+        ),
+        Rule(
+            rule=f"self.port != {ADMIN_PORT}",
+            message=f"{ADMIN_PORT} is the port of metrics and settings",
             field_path=".port",
         ),
     ),

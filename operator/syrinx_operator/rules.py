@@ -8,8 +8,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from syrinx_operator.cluster.names import ADMIN_PORT
 from syrinx_operator.spec import CodecSpec, ConnectorSpec, ModelSpec, RowBounds, TalkerSpec, TTSPipeline
-from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, Toleration
+from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, SecretName, Toleration
 
 NAME_LENGTH: Final = 40
 """Of a pipeline's name at most: the rest of an object's name follows it."""
@@ -52,6 +53,7 @@ def cluster_violations(pipeline: TTSPipeline) -> list[Violation]:
 
 def _violations(pipeline: TTSPipeline) -> Iterator[Violation]:
     spec = pipeline.spec
+    yield from _pull_secret_rules(spec.image_pull_secrets)
     yield from _model_rules(spec.model)
     for stage, pods in (("gateway", spec.gateway), ("talker", spec.talker), ("codec", spec.codec)):
         yield from _pod_rules(("spec", stage), pods)
@@ -76,6 +78,16 @@ def _cluster_violations(pipeline: TTSPipeline) -> Iterator[Violation]:
         yield Violation(("spec", "connector", "passwordEnv"), "is for `syrinx up`: name a Secret in passwordSecret")
     if spec.gateway.port < 1024:
         yield Violation(("spec", "gateway", "port"), "from 1024: the gateway does not run as root")
+    if spec.gateway.port == ADMIN_PORT:
+        yield Violation(("spec", "gateway", "port"), f"{ADMIN_PORT} is the port of metrics and settings")
+
+
+def _pull_secret_rules(secrets: Sequence[SecretName]) -> Iterator[Violation]:
+    names: set[str] = set()
+    for index, secret in enumerate(secrets):
+        if secret.name in names:
+            yield Violation(("spec", "imagePullSecrets", index, "name"), f"{secret.name} stands twice")
+        names.add(secret.name)
 
 
 def _model_rules(model: ModelSpec) -> Iterator[Violation]:

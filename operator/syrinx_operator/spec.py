@@ -201,7 +201,7 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
         Meta(description="Seconds a stopping gateway goes on for those who listen: as long as your longest utterance."),
     ] = 120
     resources: Annotated[Resources, Meta(description="CPU and memory of the container.", extra=KUBERNETES)] = Resources(
-        requests={"cpu": "100m", "memory": "256Mi"}
+        requests={"cpu": "50m", "memory": "128Mi"}
     )
 
 
@@ -228,7 +228,7 @@ class StageSpec(PodFields, frozen=True, kw_only=True):
         Meta(description="Seconds a replica may take to load and warm up before it is started anew.", extra=KUBERNETES),
     ] = 600
     resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.", extra=KUBERNETES)] = (
-        Resources(requests={"cpu": "500m", "memory": "1Gi"})
+        Resources(requests={"cpu": "200m", "memory": "512Mi"})
     )
 
 
@@ -292,7 +292,7 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
             description="CPU and memory of the managed Redis; three quarters of its memory limit hold data.",
             extra=KUBERNETES,
         ),
-    ] = Resources(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"})
+    ] = Resources(requests={"cpu": "50m", "memory": "64Mi"}, limits={"memory": "512Mi"})
     storage: Annotated[
         Storage | None,
         Meta(
@@ -448,7 +448,12 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     ] = None
     image_pull_secrets: Annotated[
         tuple[SecretName, ...],
-        Meta(max_length=8, description="Secrets with registry credentials. Default: none.", extra=KUBERNETES),
+        Meta(
+            max_length=8,
+            description="Secrets with registry credentials. Default: none.",
+            extra=KUBERNETES,
+            extra_json_schema=listed_by("name"),
+        ),
     ] = ()
     model: Annotated[
         ModelSpec,
