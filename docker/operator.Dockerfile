@@ -31,6 +31,8 @@ LABEL org.opencontainers.image.title="Syrinx operator" \
 ENV PATH=/opt/syrinx/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY --from=build /opt/syrinx /opt/syrinx
 WORKDIR /tmp
+# kopf asks for the user's name, and there is none for this user id.
+ENV USER=syrinx
 USER 65532:65532
 EXPOSE 8080
 STOPSIGNAL SIGTERM
