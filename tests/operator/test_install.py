@@ -1,0 +1,148 @@
+"""What is installed works: objects are admitted, and the operator runs by its command with the rights it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from support.charts import ROOT, is_hook, objects, of_kind, one, pods
+from support.kube import KubeCluster, Rights
+from support.kube.errors import ApiError
+from support.operator import CRD
+
+SECONDS = 30.0
+VARIANTS = {"namespaced": "deploy/operator.yaml", "cluster-wide": "deploy/cluster-wide/operator.yaml"}
+EVERY = pytest.mark.parametrize("file", VARIANTS.values(), ids=VARIANTS)
+
+
+def manifests(file):
+    common = [ROOT / "deploy" / "common" / name for name in ("namespace.yaml", "resource.yaml")]
+    return [manifest for path in (*common, ROOT / file) for manifest in yaml.safe_load_all(path.read_text())]
+
+
+@contextlib.asynccontextmanager
+async def installed(made, account) -> AsyncIterator[KubeCluster]:
+    """A cluster that took all of it, and where the account may do what it was given."""
+    async with KubeCluster(rights=Rights.of_manifests(made, account)) as cluster:
+        for manifest in made:
+            cluster.apply(manifest)
+        yield cluster
+
+
+async def until(holds, what):
+    async with asyncio.timeout(SECONDS):
+        while True:
+            with contextlib.suppress(httpx.TransportError, ApiError, LookupError):
+                if await asyncio.to_thread(holds):
+                    return
+            await asyncio.sleep(0.05)
+    raise AssertionError(what)
+
+
+async def test_the_pods_are_admitted_where_only_restricted_ones_are():
+    hooks = [manifest for manifest in objects("syrinx", namespace="syrinx") if is_hook(manifest)]
+    made = manifests(VARIANTS["namespaced"]) + hooks
+    wanted = pods(made)
+    assert {pod["spec"]["containers"][0]["name"] for pod in wanted} == {"operator", "selftest"}
+    async with installed([manifest for manifest in made if manifest["kind"] != "Pod"], "syrinx-operator") as cluster:
+        for pod in wanted:
+            cluster.apply(pod, namespace="syrinx")
+            loose = copy.deepcopy(pod)
+            loose["metadata"]["name"] = "loose"
+            del loose["spec"]["containers"][0]["securityContext"]["capabilities"]
+            with pytest.raises(ApiError, match="capabilities"):
+                cluster.apply(loose, namespace="syrinx")
+
+
+@EVERY
+async def test_the_operator_runs_as_installed_with_no_right_missing(file, tmp_path):
+    made = manifests(file)
+    container = one(made, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    async with installed(made, "syrinx-operator") as cluster:
+        environment = {each["name"]: each["value"] for each in container["env"] if "value" in each} | {
+            "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "POD_NAME": "syrinx-operator-0",
+            "SYRINX_OPERATOR_NAMESPACE": "syrinx",
+            "SYRINX_PORT": str(port),
+        }
+        with (tmp_path / "log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *container["command"], env=environment, stdout=log, stderr=log
+            )
+        try:
+            probes = [container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
+            for path in probes:
+                await until(lambda path=path: httpx.get(f"http://127.0.0.1:{port}{path}").is_success, path)
+            pipeline = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
+            cluster.apply(pipeline, namespace="syrinx")
+            await cluster.wait(lambda: cluster.get("lease", "demo-operator", "syrinx"), SECONDS, "it has a Lease")
+            await cluster.wait(lambda: cluster.get("statefulset", "demo-talker", "syrinx"), SECONDS, "it has talkers")
+            await cluster.wait(
+                lambda: cluster.get("ttspipeline", "demo", "syrinx")["status"]["conditions"], SECONDS, "it has a status"
+            )
+        finally:
+            process.terminate()
+            async with asyncio.timeout(SECONDS):
+                await process.wait()
+        assert cluster.rights.denied == [], (tmp_path / "log").read_text()[-3000:]
+        assert cluster.rights.asked
+
+
+async def asked(cluster, directory):
+    """What the test pod says, and how it ends."""
+    (pod,) = of_kind(objects("syrinx"), "Pod")
+    command = pod["spec"]["containers"][0]["command"]
+    words = [word.replace("$(NAMESPACE)", "speech") for word in command]
+    environment = {
+        "KUBECONFIG": str(cluster.kubeconfig(directory / "kubeconfig")),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *words, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(SECONDS):
+        said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
+def without_rules(schema):
+    """A schema that knows fields, but no rules between them."""
+    if isinstance(schema, dict):
+        return {key: without_rules(value) for key, value in schema.items() if key != "x-kubernetes-validations"}
+    return [without_rules(item) for item in schema] if isinstance(schema, list) else schema
+
+
+@pytest.mark.parametrize(
+    ("definition", "code", "says"),
+    [
+        (lambda crd: [crd], 0, "refused, by the field's name"),
+        (lambda crd: [without_rules(crd)], 1, "a wrong spec.codec.maxNumSeqs is accepted"),
+        (lambda crd: [], 1, "the API server does not say whether it would take a pipeline"),
+    ],
+    ids=["installed", "of another version", "missing"],
+)
+async def test_helm_test_tells_whether_the_cluster_holds_pipelines_to_their_schema(definition, code, says, tmp_path):
+    hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
+    account = one(hooks, "ServiceAccount")["metadata"]["name"]
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}}
+    made = [namespace, *definition(yaml.safe_load(CRD.read_text())), *(each for each in hooks if each["kind"] != "Pod")]
+    async with installed(made, account) as cluster:
+        ended, said = await asked(cluster, tmp_path)
+        assert (ended, says in said) == (code, True), said
+        assert cluster.rights.denied == []
+        if made[1]["kind"] == "CustomResourceDefinition":
+            assert cluster.list("ttspipeline", namespace="speech") == [], "nothing is made"

@@ -1,0 +1,346 @@
+"""The charts: what they make is what Kubernetes takes, rights are those that are used, and bad values are named."""
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, one, pods, rendered
+from syrinx_operator import __version__
+from syrinx_operator.check import load_one
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.config import options
+from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_operator.cluster.state import Owner
+from syrinx_operator.spec import default_pipeline
+
+OLDEST = "1.28.0"
+KUBERNETES = (OLDEST, kubernetes_validate.latest_version())
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+VALUES = {
+    "defaults": {},
+    "cluster-wide": {"clusterWide": True},
+    "namespaces": {"watchNamespaces": ["voices", "books"]},
+    "two operators": {"replicas": 2},
+    "proxy": {"stageAccess": "proxy"},
+    "digests": {image: {"digest": DIGEST} for image in ("image", "stagesImage", "redisImage")},
+    "everything": {
+        "fullnameOverride": "speaker",
+        "imagePullSecrets": [{"name": "registry"}],
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "podAnnotations": {"a.b/c": "d"},
+        "podLabels": {"team": "voice"},
+        "commonLabels": {"cost": "centre"},
+        "priorityClassName": "high",
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+        ],
+        "serviceAccount": {"annotations": {"a.b/role": "c"}},
+        "dashboards": {"annotations": {"grafana_folder": "Syrinx"}},
+        "prometheus": {
+            "url": "https://prometheus:9090",
+            "tokenSecret": {"name": "prometheus"},
+            "caSecret": {"name": "prometheus-ca"},
+        },
+    },
+    "nothing optional": {
+        "serviceAccount": {"create": False, "name": "mine"},
+        "rbac": {"create": False},
+        **{part: {"enabled": False} for part in ("networkPolicy", "dashboards", "tests", "serviceMonitor")},
+        **{part: {"enabled": False} for part in ("podMonitor", "prometheusRule")},
+    },
+}
+EVERY = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+
+
+def rules_of(manifests):
+    return {
+        (group, resource, verb)
+        for role in manifests
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def table(rights):
+    return {(right.group, right.resource, verb) for right in rights for verb in right.verbs}
+
+
+def operator(values, **options):
+    return one(objects("syrinx", values, **options), "Deployment")["spec"]["template"]["spec"]
+
+
+def command(values):
+    return operator(values)["containers"][0]["command"]
+
+
+def environment(values):
+    return {each["name"]: each.get("value") for each in operator(values)["containers"][0]["env"]}
+
+
+# --- the charts as packages
+
+
+@pytest.mark.parametrize("chart", ["syrinx", "syrinx-crds"])
+def test_helm_finds_nothing_to_complain_about(chart):
+    report = helm_python.lint(CHARTS / chart, strict=True)
+    assert report["errors"] == []
+    assert [found["error"] for found in report["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("chart", ["syrinx", "syrinx-crds"])
+def test_the_chart_has_the_projects_version_and_says_what_it_was_tried_with(chart):
+    metadata = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())
+    assert metadata["version"] == metadata["appVersion"] == __version__
+    assert metadata["kubeVersion"] == f">={OLDEST}-0"
+
+
+def test_what_artifact_hub_is_told_is_true():
+    told = yaml.safe_load((CHARTS / "syrinx" / "Chart.yaml").read_text())["annotations"]
+    images = {image["name"]: image["image"] for image in yaml.safe_load(told["artifacthub.io/images"])}
+    known = environment({})
+    assert images == {
+        "operator": operator({})["containers"][0]["image"],
+        "stages": known["SYRINX_STAGES_IMAGE"],
+        "redis": known["SYRINX_REDIS_IMAGE"],
+    }
+    (crd,) = yaml.safe_load(told["artifacthub.io/crds"])
+    definition = yaml.safe_load((ROOT / "crds" / "ttspipelines.syrinx.dev.yaml").read_text())
+    assert crd["name"] == definition["metadata"]["name"]
+    assert (crd["kind"], crd["version"]) == (
+        definition["spec"]["names"]["kind"],
+        definition["spec"]["versions"][0]["name"],
+    )
+    for example in yaml.safe_load(told["artifacthub.io/crdsExamples"]):
+        load_one("example", yaml.safe_dump(example).encode())
+
+
+def test_every_value_is_explained_by_the_schema_and_its_default_is_accepted():
+    with helm_python.Chart.load(CHARTS / "syrinx") as chart:
+        chart.validate_schema(chart.values)
+        assert set(chart.schema["properties"]) == {*chart.values, "global"}
+
+
+# --- what they make
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@EVERY
+def test_every_object_is_what_kubernetes_takes(values, version):
+    for manifest in objects("syrinx", values, serves=MONITORING) + objects("syrinx-crds"):
+        if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@EVERY
+def test_every_object_is_labelled_and_named_once(values):
+    made = objects("syrinx", values, serves=MONITORING)
+    keys = [(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in made]
+    assert len(keys) == len(set(keys))
+    assert {m["metadata"]["labels"]["app.kubernetes.io/instance"] for m in made} == {"syrinx"}
+
+
+def test_two_installations_do_not_meet():
+    def cluster_scoped(**options):
+        made = objects("syrinx", {"clusterWide": True}, **options)
+        return {m["metadata"]["name"] for m in made if "namespace" not in m["metadata"]}
+
+    assert cluster_scoped(namespace="one")
+    assert not cluster_scoped(namespace="one") & cluster_scoped(namespace="two")
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        ("syrinx", "syrinx-operator"),
+        ("syrinx-operator", "syrinx-operator"),
+        ("speech", "speech-syrinx-operator"),
+        ("s" * 53, "s" * 47 + "-syrinx-operator"),
+    ],
+)
+def test_names_follow_the_release_and_fit(release, name):
+    assert one(objects("syrinx", name=release), "Deployment")["metadata"]["name"] == name
+    for manifest in objects("syrinx", name=release):
+        assert len(manifest["metadata"]["name"]) <= (253 if manifest["kind"] == "ConfigMap" else 63 + len("-test"))
+
+
+@EVERY
+def test_the_stages_know_the_operator_by_its_label(values):
+    for manifest in of_kind(objects("syrinx", values), "Deployment"):
+        labels = manifest["spec"]["template"]["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "syrinx-operator"
+        assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_namespaces_are_what_the_operator_is_told_and_may_touch():
+    def told(values):
+        return [word for word in command(values) if "namespace" in word]
+
+    def bound(values):
+        made = of_kind(objects("syrinx", values), "RoleBinding", "ClusterRoleBinding")
+        return [m["metadata"].get("namespace") for m in made if not is_hook(m)]
+
+    assert (told({}), bound({})) == (["--namespace=speech"], ["speech"])
+    two = VALUES["namespaces"]
+    assert (told(two), bound(two)) == (["--namespace=voices", "--namespace=books"], ["voices", "books"])
+    assert (told({"clusterWide": True}), bound({"clusterWide": True})) == (["--all-namespaces"], [None])
+
+
+def test_a_lone_operator_is_replaced_before_the_next_begins_and_two_are_kept_apart():
+    strategies = [
+        one(objects("syrinx", {"replicas": replicas}), "Deployment")["spec"]["strategy"]["type"] for replicas in (1, 2)
+    ]
+    assert strategies == ["Recreate", "RollingUpdate"]
+    assert not of_kind(objects("syrinx"), "PodDisruptionBudget")
+    assert one(objects("syrinx", {"replicas": 2}), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_a_digest_wins_over_the_tag():
+    assert operator(VALUES["digests"])["containers"][0]["image"] == f"syrinx/operator@{DIGEST}"
+    assert environment(VALUES["digests"])["SYRINX_STAGES_IMAGE"] == f"syrinx/stages@{DIGEST}"
+    assert environment(VALUES["digests"])["SYRINX_REDIS_IMAGE"] == f"redis@{DIGEST}"
+
+
+@EVERY
+def test_the_operator_accepts_its_environment(values):
+    told = {name: value for name, value in environment(values).items() if value is not None}
+    taken = options({**told, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_OPERATOR_NAMESPACE": "speech"})
+    assert taken.pipelines.stages_image == told["SYRINX_STAGES_IMAGE"]
+    assert taken.pipelines.redis_image == told["SYRINX_REDIS_IMAGE"]
+    assert taken.access == values.get("stageAccess", "direct")
+    container = operator(values)["containers"][0]
+    assert [port["containerPort"] for port in container["ports"]] == [taken.port]
+
+
+def test_values_reach_the_operator():
+    spec, values = operator(VALUES["everything"]), VALUES["everything"]
+    for field in ("imagePullSecrets", "priorityClassName", "nodeSelector", "tolerations", "topologySpreadConstraints"):
+        assert spec[field] == values[field]
+    assert spec["affinity"] == values["affinity"]
+    assert environment(values)["HTTPS_PROXY"] == "http://proxy:3128"
+    assert environment({"resyncSeconds": 7.5, "leaseSeconds": 30})["SYRINX_RESYNC_SECONDS"] == "7.5"
+    assert environment({"resyncSeconds": 7.5, "leaseSeconds": 30})["SYRINX_LEASE_SECONDS"] == "30"
+
+
+def test_a_prometheus_token_is_where_the_operator_looks_for_it():
+    told, container = environment(VALUES["everything"]), operator(VALUES["everything"])["containers"][0]
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert told["SYRINX_PROMETHEUS_URL"] == "https://prometheus:9090"
+    for file, key in (("SYRINX_PROMETHEUS_TOKEN_FILE", "token"), ("SYRINX_PROMETHEUS_CA_FILE", "ca.crt")):
+        directory, _, name = told[file].rpartition("/")
+        assert directory in mounted and name == key
+    assert not any("PROMETHEUS" in name for name in environment({}))
+
+
+# --- rights
+
+
+@pytest.mark.parametrize("clusterwide", [False, True])
+def test_the_operator_gets_exactly_the_rights_that_it_uses(clusterwide):
+    def granted(values):
+        made = of_kind(objects("syrinx", {**values, "clusterWide": clusterwide}), "Role", "ClusterRole")
+        return rules_of(role for role in made if not is_hook(role))
+
+    assert granted({}) == table(RIGHTS)
+    assert granted({"stageAccess": "proxy"}) == table((*RIGHTS, *PROXY_RIGHTS))
+
+
+@EVERY
+def test_no_wildcards_and_no_list_of_secrets(values):
+    granted = rules_of(of_kind(objects("syrinx", values) + objects("syrinx-crds"), "Role", "ClusterRole"))
+    assert not any("*" in word for right in granted for word in right)
+    assert {verb for group, resource, verb in granted if resource == "secrets"} <= {"get", "create"}
+
+
+def test_owners_need_no_right_on_finalizers():
+    # Where owner references are checked, blocking an owner's deletion would need `update` on ttspipelines/finalizers.
+    assert "blockOwnerDeletion" not in names.owner_reference(Owner("demo", "speech", "u-1", generation=1))
+
+
+def test_who_may_change_a_namespace_may_change_its_pipelines():
+    roles = {role["metadata"]["name"]: role for role in of_kind(objects("syrinx-crds"), "ClusterRole")}
+    view, edit = roles["syrinx-ttspipelines-view"], roles["syrinx-ttspipelines-edit"]
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    assert {label.removeprefix(prefix) for label in view["metadata"]["labels"] if prefix in label} == {
+        "view",
+        "edit",
+        "admin",
+    }
+    assert {label.removeprefix(prefix) for label in edit["metadata"]["labels"] if prefix in label} == {"edit", "admin"}
+    assert {verb for _, _, verb in rules_of([view])} == {"get", "list", "watch"}
+    assert not of_kind(objects("syrinx-crds", {"aggregateToDefaultRoles": False}), "ClusterRole")
+
+
+# --- bad values
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"watchNamespace": ["a"]}, "watchNamespace"),
+        ({"watchNamespaces": ["Not_A_Name"]}, "/watchNamespaces/0"),
+        ({"watchNamespaces": ["a", "a"]}, "/watchNamespaces"),
+        ({"watchNamespaces": ["a"], "clusterWide": True}, "/watchNamespaces"),
+        ({"image": {"digest": "sha256:beef"}}, "/image/digest"),
+        ({"image": {"tag": "a b"}}, "/image/tag"),
+        ({"image": {"registry": "r"}}, "registry"),
+        ({"redisImage": {"tag": ""}}, "/redisImage/tag"),
+        ({"replicas": -1}, "/replicas"),
+        ({"replicas": "two"}, "/replicas"),
+        ({"stageAccess": "tunnel"}, "/stageAccess"),
+        ({"resyncSeconds": 0}, "/resyncSeconds"),
+        ({"extraEnv": [{"value": "x"}]}, "/extraEnv/0"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "/podLabels"),
+        ({"serviceAccount": {"create": False}}, "/serviceAccount/name"),
+        ({"prometheus": {"tokenSecret": {"name": "token"}}}, "/prometheus/url"),
+        ({"prometheusRule": {"objectives": {"ttfaMs": 400}}}, "/prometheusRule/objectives/ttfaMs"),
+        ({"serviceMonitor": {"interval": "often"}}, "/serviceMonitor/interval"),
+        ({"tests": {"enabled": "yes"}}, "/tests/enabled"),
+    ],
+)
+def test_bad_values_are_refused_by_name(values, field):
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered("syrinx", values)
+    assert field in str(refused.value)
+
+
+# --- the resource
+
+
+def test_the_definition_stays_when_the_chart_goes_unless_told_otherwise():
+    def policy(values):
+        made = one(objects("syrinx-crds", values), "CustomResourceDefinition")
+        return made["metadata"]["annotations"].get("helm.sh/resource-policy")
+
+    assert policy({}) == "keep"
+    assert policy({"keep": False}) is None
+
+
+def test_the_definition_is_the_generated_one():
+    made = one(objects("syrinx-crds"), "CustomResourceDefinition")
+    assert made["spec"] == yaml.safe_load((ROOT / "crds" / "ttspipelines.syrinx.dev.yaml").read_text())["spec"]
+
+
+def test_the_notes_say_what_is_missing_and_how_to_begin():
+    notes = rendered("syrinx")["NOTES.txt"]
+    assert "syrinx-crds" in notes
+    assert "kubectl apply -n speech" in notes
+    served = rendered("syrinx", {"clusterWide": True}, serves=("syrinx.dev/v1alpha1",))["NOTES.txt"]
+    assert "syrinx-crds" not in served
+    assert "all namespaces" in served
+    first = notes[notes.index("  apiVersion") : notes.index("  EOF")]
+    assert load_one("notes", first.encode()) == default_pipeline("demo")
+
+
+def test_the_test_pod_may_only_ask():
+    hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
+    assert rules_of(of_kind(hooks, "Role")) == {("syrinx.dev", "ttspipelines", "create")}
+    assert len(pods(hooks)) == 1
+    # The stages' NetworkPolicies must not take it for the operator.
+    assert pods(hooks)[0]["metadata"]["labels"]["app.kubernetes.io/name"] != "syrinx-operator"
+    assert not any(is_hook(manifest) for manifest in objects("syrinx", {"tests": {"enabled": False}}))

@@ -1,0 +1,92 @@
+"""`kubectl apply -k deploy/`: what the charts make, whole and current."""
+
+import importlib.util
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from support.charts import ROOT, objects, of_kind, one
+from syrinx_operator.spec import API_VERSION
+
+DEPLOY = ROOT / "deploy"
+VARIANTS = {"namespaced": DEPLOY, "cluster-wide": DEPLOY / "cluster-wide"}
+EVERY = pytest.mark.parametrize("directory", VARIANTS.values(), ids=VARIANTS)
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "charts" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATED = generator().generated()
+
+
+def kustomized(directory):
+    """What `kubectl apply -k` would apply: these files use nothing of kustomize but its list of resources."""
+    kustomization = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    assert kustomization.keys() == {"apiVersion", "kind", "resources"}
+    found = []
+    for resource in kustomization["resources"]:
+        path = directory / resource
+        found += kustomized(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize("path", GENERATED)
+def test_files_are_current(path):
+    assert (ROOT / path).read_text() == GENERATED[path], "run `make generate`"
+
+
+@EVERY
+def test_nothing_is_generated_that_is_not_used(directory):
+    used = {manifest["metadata"]["name"] for manifest in kustomized(directory)}
+    made = [m for path, text in GENERATED.items() if path.startswith("deploy/common") for m in yaml.safe_load_all(text)]
+    assert {manifest["metadata"]["name"] for manifest in made} <= used
+
+
+@EVERY
+def test_every_object_is_what_kubernetes_takes_and_is_there_once(directory):
+    manifests = kustomized(directory)
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, "1.28.0", strict=True)
+    keys = [(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in manifests]
+    assert len(keys) == len(set(keys))
+
+
+@EVERY
+def test_everything_is_in_one_restricted_namespace_that_comes_with_it(directory):
+    manifests = kustomized(directory)
+    namespace = one(manifests, "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    placed = {m["metadata"]["namespace"] for m in manifests if "namespace" in m["metadata"]}
+    assert placed == {namespace["metadata"]["name"]}
+
+
+@EVERY
+def test_nothing_is_left_of_helm(directory):
+    for manifest in kustomized(directory):
+        assert "helm" not in yaml.safe_dump(manifest["metadata"]).lower()
+
+
+def test_the_variants_differ_in_what_the_operator_may_touch():
+    namespaced, everywhere = (kustomized(directory) for directory in VARIANTS.values())
+    assert len(of_kind(namespaced, "Role", "RoleBinding")) == 2
+    assert not of_kind(everywhere, "Role", "RoleBinding")
+    assert len(of_kind(everywhere, "ClusterRoleBinding")) == 1
+    words = [
+        one(each, "Deployment")["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+        for each in (namespaced, everywhere)
+    ]
+    assert words == ["--namespace=syrinx", "--all-namespaces"]
+
+
+@EVERY
+def test_the_definition_serves_what_the_operator_watches(directory):
+    definition = one(kustomized(directory), "CustomResourceDefinition")
+    assert f"{definition['spec']['group']}/{definition['spec']['versions'][0]['name']}" == API_VERSION
+    assert definition["spec"] == one(objects("syrinx-crds"), "CustomResourceDefinition")["spec"]
+    # kubectl keeps what it applied in an annotation, and all annotations together may have 256 KiB.
+    assert len(yaml.safe_dump(definition)) < 200_000

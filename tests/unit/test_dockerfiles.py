@@ -1,0 +1,129 @@
+"""The images: what they copy is there, what they install is pinned, and the operator's needs no torch."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from support.charts import ROOT, objects, one
+from syrinx_operator import __version__
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {"operator": ["operator"], "stages": ["stages", "clone", "fetch"]}
+IMAGES = pytest.mark.parametrize("image", EXTRAS)
+
+
+def instructions(image):
+    """(instruction, argument), continued lines joined."""
+    text = re.sub(r"\\\n", " ", (ROOT / "docker" / f"{image}.Dockerfile").read_text())
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+def arguments(image, instruction):
+    return [rest for word, rest in instructions(image) if word == instruction]
+
+
+def final(image):
+    """The instructions of the last stage."""
+    found = instructions(image)
+    return dict(found[max(at for at, (word, _) in enumerate(found) if word == "FROM") :])
+
+
+def pinned(image):
+    lines = [line for line in (ROOT / "docker" / f"{image}.txt").read_text().splitlines() if not line.startswith("#")]
+    return dict(line.split("==") for line in lines)
+
+
+def required(extras):
+    texts = PROJECT["dependencies"] + [each for extra in extras for each in PROJECT["optional-dependencies"][extra]]
+    return {normal(re.match(r"[\w.-]+", text)[0]) for text in texts}
+
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@IMAGES
+def test_it_runs_as_nobody_and_stops_on_sigterm(image):
+    last = final(image)
+    assert last["USER"] == "65532:65532"
+    assert last["STOPSIGNAL"] == "SIGTERM"
+    assert last["ENTRYPOINT"] == "[]"
+    assert f"VERSION={__version__}" in arguments(image, "ARG")
+    assert "org.opencontainers.image.version" in last["LABEL"]
+
+
+@IMAGES
+def test_bases_are_pinned_by_tag(image):
+    defaults = dict(arg.split("=", 1) for arg in arguments(image, "ARG") if "=" in arg)
+    for base in arguments(image, "FROM"):
+        name = re.sub(r"\$\{(\w+)\}", lambda found: defaults[found[1]], base.split()[0])
+        assert re.fullmatch(r"python:3\.\d+-slim-\w+", name) or name in ("cpu", "cuda")
+
+
+@IMAGES
+def test_what_is_copied_is_there_and_is_not_ignored(image):
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for copied in arguments(image, "COPY"):
+        *sources, _ = copied.split()
+        if sources[0] == "--from=build":
+            continue
+        for source in sources:
+            assert (ROOT / source).exists()
+            patterns = [re.escape(keep).replace(r"\*", "[^/]*") for keep in kept]
+            assert any(
+                re.match(pattern, source) or keep.startswith(f"{source}/")
+                for pattern, keep in zip(patterns, kept, strict=True)
+            ), source
+
+
+@IMAGES
+def test_every_dependency_has_one_version(image):
+    versions = {normal(name): version for name, version in pinned(image).items()}
+    assert required(EXTRAS[image]) <= versions.keys()
+    assert f"PIP_CONSTRAINT=/src/docker/{image}.txt" in " ".join(arguments(image, "ENV"))
+    assert f".[{','.join(EXTRAS[image])}]" in " ".join(arguments(image, "RUN"))
+
+
+def test_both_images_and_the_tests_use_the_same_versions_of_what_they_share():
+    operator, stages = pinned("operator"), pinned("stages")
+    assert {name for name in operator.keys() & stages.keys() if operator[name] != stages[name]} == set()
+
+
+def test_the_operator_has_no_data_plane():
+    assert not {"torch", "numpy", "redis", "fastapi"} & pinned("operator").keys()
+    assert not [each for each in arguments("operator", "COPY") if each.split()[0] == "stages"]
+
+
+def test_the_operator_starts_with_nothing_but_what_its_image_has():
+    there = {normal(name) for name in pinned("operator")} | {"syrinx"}
+    missing = [
+        module
+        for module, distributions in packages_distributions().items()
+        if not there & {normal(distribution) for distribution in distributions}
+    ]
+    assert {"torch", "numpy", "redis", "fastapi"} <= set(missing)
+    program = f"""
+import sys
+for module in {missing!r}:
+    sys.modules[module] = None  # makes every import of it fail
+import syrinx_operator.main, syrinx_operator.cluster.selftest
+print(*(name for name in sys.modules if name.startswith("syrinx_stages.")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert {name.split(".")[1] for name in done.stdout.split()} == {"contract"}
+
+
+def test_the_chart_begins_what_the_image_has():
+    container = one(objects("syrinx"), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    begun = " ".join(container["command"])
+    imported = arguments("operator", "RUN")[-1]
+    assert "syrinx_operator.main" in begun and "syrinx_operator.main" in imported
+    pod = one(objects("syrinx"), "Pod")["spec"]["containers"][0]
+    assert "syrinx_operator.cluster.selftest" in pod["command"]
+    assert "syrinx_operator.cluster.selftest" in imported
