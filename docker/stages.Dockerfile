@@ -27,13 +27,7 @@ RUN pip install --no-build-isolation --no-deps --force-reinstall . \
     && pip uninstall --yes pip \
     && python -c "import syrinx_stages.gateway.service, syrinx_stages.talker.service, syrinx_stages.codec.service, syrinx_stages.fetch"
 
-FROM ${PYTHON_IMAGE} AS cpu
-
-FROM ${PYTHON_IMAGE} AS cuda
-# What the NVIDIA container runtime gives the container.
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-
-FROM ${VARIANT}
+FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Syrinx stages" \
@@ -44,6 +38,8 @@ LABEL org.opencontainers.image.title="Syrinx stages" \
 # One thread each, as the stages compute: with more, sums depend on the batch.
 ENV PATH=/opt/syrinx/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Of the node's driver, for pods that ask for a GPU; which GPU is the device plugin's to say.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=build /opt/syrinx /opt/syrinx
 WORKDIR /tmp
 USER 65532:65532

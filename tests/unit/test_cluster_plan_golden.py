@@ -18,7 +18,7 @@ from support.cluster_plan import DOCUMENTS, EMPTY, GOLDEN, after, document, key,
 from syrinx_operator.cluster.plan import password_secret
 from syrinx_operator.cluster.state import Component, ObjectKey
 
-KUBERNETES = ("1.27", "1.33", "1.37")
+KUBERNETES = ("1.28", "1.33", "1.37")
 WORKLOADS = ("Deployment", "StatefulSet")
 NARRATOR_TALKERS = ObjectKey("StatefulSet", "narrator-talker")
 
