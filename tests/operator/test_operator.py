@@ -51,14 +51,14 @@ async def test_a_resource_becomes_a_pipeline_that_is_ready(desk):
 
 
 async def test_nothing_is_written_when_nothing_changes(desk):
-    async with desk.operator(SYRINX_RESYNC_SECONDS="0.2", SYRINX_LEASE_SECONDS="60") as operator:
+    async with desk.operator(SYRINX_RESYNC_SECONDS="0.2") as operator:
         desk.apply()
         await desk.settled()
         await desk.quiet(operator)
-        before = len(desk.cluster.writes)
+        before = desk.writes()
         looks = desk.looks()
         await desk.wait(lambda: desk.looks() >= looks + 5, "five more looks")
-        assert [f"{write.method} {write.path}" for write in desk.cluster.writes[before:]] == []
+        assert desk.writes()[len(before) :] == []
 
 
 async def test_secrets_are_made_and_never_read(desk):

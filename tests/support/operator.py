@@ -15,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 from support.kube import KubeCluster, Rights
+from syrinx_operator import leash
 from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
 
 ROOT = Path(__file__).parents[2]
@@ -63,8 +64,9 @@ class OperatorProcess:
         command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", "-n", "default")
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *command, env=self._environment, stdout=log, stderr=log
-            )
+                sys.executable, leash.__file__, str(os.getpid()), sys.executable, *command,
+                env=self._environment, stdout=log, stderr=log,
+            )  # fmt: skip
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -127,10 +129,13 @@ class Desk:
     def __init__(self, cluster: KubeCluster, directory: Path) -> None:
         self.cluster = cluster
         self._directory = directory
+        self._processes: list[OperatorProcess] = []
 
     def operator(self, name: str = "operator-0", **environment: str) -> OperatorProcess:
         """A process to enter; one with the name of a former one finds its Leases again."""
-        return OperatorProcess(self.cluster, self._directory, name, **environment)
+        process = OperatorProcess(self.cluster, self._directory, name, **environment)
+        self._processes.append(process)
+        return process
 
     def apply(self, name: str = "demo", **spec: Any) -> dict[str, Any]:
         """As a user: `kubectl apply --server-side`."""
@@ -144,7 +149,11 @@ class Desk:
         )
 
     async def wait(self, holds: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
-        return await self.cluster.wait(holds, seconds, what)
+        try:
+            return await self.cluster.wait(holds, seconds, what)
+        except AssertionError as error:
+            logs = "\n".join(f"--- {each.name}\n{each.output}" for each in self._processes[-2:])
+            raise AssertionError(f"{error}\n{logs}") from None
 
     async def settled(self, name: str = "demo") -> None:
         """Until the newest spec is carried out and speaks."""
@@ -176,13 +185,20 @@ class Desk:
         """How often an operator has read a pipeline so far."""
         return sum("/ttspipelines/" in request.path and request.method == "GET" for request in self.cluster.requests)
 
+    def writes(self) -> list[str]:
+        """What operators have written so far, without their Leases."""
+        written = (each for each in self.cluster.writes if each.agent.startswith("syrinx-operator/"))
+        return [f"{each.method} {each.path}" for each in written if "/leases" not in each.path]
+
     async def quiet(self, operator: OperatorProcess) -> None:
         """Until three looks in a row have written nothing."""
+        deadline = time.monotonic() + SECONDS
         while True:
-            looks, writes = self.looks(), len(self.cluster.writes)
+            looks, writes = self.looks(), len(self.writes())
             await self.wait(lambda: self.looks() >= looks + 3, f"three looks of {operator.name}")  # noqa: B023
-            if len(self.cluster.writes) == writes:
+            if len(self.writes()) == writes:
                 return
+            assert time.monotonic() < deadline, f"it goes on writing: {self.writes()[-20:]}"
 
     def talkers(self) -> list[dict[str, Any]]:
         """Pods of talkers."""
