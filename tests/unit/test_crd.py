@@ -223,3 +223,14 @@ def test_the_api_server_and_the_typed_resource_accept_the_same(resource):
 
 def top(field):
     return tuple(re.split(r"[.\[]", field)[:2])
+
+
+def test_a_list_that_server_side_apply_merges_may_be_absent():
+    """One that loses its last item becomes null there, which counts as absent: the whole object would be refused."""
+    merged = [
+        f"{path}.{name}"
+        for path, schema in nodes()
+        for name, child in schema.get("properties", {}).items()
+        if child.get("x-kubernetes-list-type") == "map" and name in schema.get("required", [])
+    ]
+    assert not merged

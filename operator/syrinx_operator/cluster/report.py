@@ -126,10 +126,10 @@ class StageReport(Report, frozen=True, kw_only=True):
         tuple[Confirmed, ...],
         Meta(
             max_length=MAX_CONFIRMED,
-            description="What each replica has in force; the first 64 by name.",
+            description="What each replica has in force; the first 64 by name. Absent without any.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["replica"]},
         ),
-    ]
+    ] = ()
 
 
 class GatewayReport(StageReport, frozen=True, kw_only=True):
