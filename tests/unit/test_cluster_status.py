@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from syrinx_operator.cluster import status
+from syrinx_operator.cluster.observe import key_of
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report import Condition, PipelineStatus
 from syrinx_operator.cluster.state import (
     Component,
     Measured,
     Objective,
+    ObjectKey,
     Observed,
     OperatorConfig,
     Owner,
@@ -60,6 +62,7 @@ class Cluster:
         self.problems = []
         self.served_kinds = frozenset()
         self.previous = {}
+        self.objects = {key_of(manifest): manifest for manifest in self.plan.manifests}
         self.owner = OWNER
         self.now = NOW
 
@@ -90,7 +93,10 @@ class Cluster:
     def look(self):
         """The status of this moment, which is then the previous one."""
         observed = Observed(
-            objects={}, replicas=tuple(self.pods.values()), password_uid="p-1", served_kinds=self.served_kinds
+            objects=self.objects,
+            replicas=tuple(self.pods.values()),
+            password_uid="p-1",
+            served_kinds=self.served_kinds,
         )
         self.previous = status.status(
             self.pipeline, self.owner, observed, self.plan, self.measured, self.previous, self.problems, self.now
@@ -157,6 +163,19 @@ def test_a_stage_is_reported_with_what_it_is_to_hold_and_what_it_holds():
     }
     assert report["talker"]["confirmedGeneration"] == 1
     assert [each["replica"] for each in report["talker"]["confirmed"]][-2:] == ["demo-talker-9", "demo-talker-10"]
+
+
+def test_settings_that_cannot_be_written_are_not_counted_on():
+    cluster = Cluster()
+    assert cluster.look()["codec"]["settingsGeneration"] == 1
+    del cluster.objects[ObjectKey("ConfigMap", "demo-codec")]
+    for _ in range(3):
+        known = {CODEC: cluster.previous["codec"]["settingsGeneration"]}
+        observed = Observed(objects=cluster.objects, password_uid="p-1", status_generations=known)
+        cluster.plan = plan(cluster.pipeline, OWNER, observed, CONFIG)
+        cluster.problems = [Problem("NameConflict", "ConfigMap demo-codec exists and does not belong to this pipeline")]
+        assert cluster.plan.settings[CODEC].generation == 2
+        assert cluster.look()["codec"]["settingsGeneration"] == 1
 
 
 def test_equal_inputs_give_an_equal_status_at_any_time():
@@ -453,6 +472,16 @@ def test_without_metrics_no_number_is_told(measured):
     assert said(report, "MetricsAvailable") == (
         ("Unknown", "NotMeasured") if measured is None else ("False", "MetricsStale")
     )
+
+
+def test_that_there_are_no_metrics_yet_is_no_news_but_that_they_are_gone_is():
+    cluster = Cluster()
+    found, cluster.measured = cluster.measured, Measured(source="gateways", reason="Missing", problem="no gateway runs")
+    assert "MetricsMissing" not in [reason for _, reason in cluster.events()]
+    cluster.measured = found
+    assert ("Normal", "MetricsFound") in cluster.events()
+    cluster.measured = Measured(source="gateways", reason="Missing", problem="no gateway runs")
+    assert ("Warning", "MetricsMissing") in cluster.events()
 
 
 def test_without_traffic_there_is_nothing_to_judge_by():

@@ -16,6 +16,9 @@ MAX_MESSAGE = 1000
 _NO_TROUBLE = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotKnown", "Invalid"})
 """Reasons of a part that is not ready which are no news by themselves: only that it was ready before is."""
 
+_NO_METRICS_YET = "MetricsMissing"
+"""Why there are no metrics before there is a gateway: news only if there were some."""
+
 
 class Transition(Struct, frozen=True):
     """One event."""
@@ -63,8 +66,12 @@ def _turn(old: Condition | None, new: Condition) -> Iterator[Transition]:
             elif old is not None and turned:
                 yield _event("Normal", "Recovered", new)
         case "MetricsAvailable":
-            if new.status != "Unknown":
-                yield _event("Normal" if new.status == "True" else "Warning", new.reason, new)
+            if new.status == "True":
+                yield _event("Normal", new.reason, new)
+            elif new.status == "False" and (
+                new.reason != _NO_METRICS_YET or (old is not None and old.status == "True")
+            ):
+                yield _event("Warning", new.reason, new)
         case _:
             yield from _part(old, new)
 
