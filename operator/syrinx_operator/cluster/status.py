@@ -11,6 +11,7 @@ import msgspec
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.conditions import Conclusion, Problem, Seen, conditions, dated, has_confirmed
 from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.plan.settings import recorded_settings
 from syrinx_operator.cluster.report import (
     MAX_CONFIRMED,
     TASK_TYPES,
@@ -152,10 +153,18 @@ def _stage(
         "updated_replicas": sum(pod.template == plan.templates[stage] for pod in live),
         "summary": f"{ready}/{plan.replicas[stage]}",
         "selector": ",".join(f"{label}={value}" for label, value in labels.items()),
-        "settings_generation": generation,
+        "settings_generation": _recorded_generation(owner, observed, stage, before),
         "confirmed_generation": generation if everywhere else before and before.confirmed_generation,
         "confirmed": tuple(_confirmed(pod) for pod in by_ordinal[:MAX_CONFIRMED]),
     }
+
+
+def _recorded_generation(owner: Owner, observed: Observed, stage: Component, before: StageReport | None) -> int:
+    """Of the settings in the ConfigMap: what could not be written counts for nothing, or every look would count on."""
+    recorded = recorded_settings(owner, stage, observed)
+    if recorded is not None:
+        return recorded.generation
+    return before.settings_generation if before else 0
 
 
 def _confirmed(pod: Replica) -> Confirmed:

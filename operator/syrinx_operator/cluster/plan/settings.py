@@ -75,7 +75,7 @@ def device(stage: StageSpec) -> str:
 def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Observed) -> Settings:
     """A stage's live settings. The generation is counted up when they change, and is always the highest known."""
     wanted = msgspec.json.decode(msgspec.json.encode(_wanted(spec, stage)))
-    there = _recorded(owner, stage, observed)
+    there = recorded_settings(owner, stage, observed)
     reported = [replica.reported.generation for replica in observed.of(stage) if replica.reported is not None]
     # Beyond the ConfigMap's generation there is only what somebody else set, or what is left of a lost ConfigMap.
     highest = max(observed.status_generations.get(stage, 0), *reported, 0)
@@ -90,6 +90,15 @@ def settings_config_map(owner: Owner, stage: Component, body: Settings) -> Manif
     return manifest(owner, "v1", "ConfigMap", names.settings_key(owner.name, stage).name, stage, data=data)
 
 
+def recorded_settings(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
+    """A stage's live settings as its ConfigMap has them; None if there is none, or none that can be read."""
+    text = recorded_text(owner, observed, names.settings_key(owner.name, stage), names.SETTINGS_KEY)
+    try:
+        return msgspec.json.decode(text, type=Settings)
+    except msgspec.MsgspecError:
+        return None
+
+
 def _wanted(spec: PipelineSpec, stage: Component) -> StageSettings:
     match stage:
         case Component.GATEWAY:
@@ -98,11 +107,3 @@ def _wanted(spec: PipelineSpec, stage: Component) -> StageSettings:
             return talker_settings(spec.talker)
         case _:
             return codec_settings(spec.codec)
-
-
-def _recorded(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
-    text = recorded_text(owner, observed, names.settings_key(owner.name, stage), names.SETTINGS_KEY)
-    try:
-        return msgspec.json.decode(text, type=Settings)
-    except msgspec.MsgspecError:
-        return None
