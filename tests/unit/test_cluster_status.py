@@ -90,10 +90,16 @@ class Cluster:
         del self.pods[self.name(component, n)]
         return self
 
+    def counted(self, manifest):
+        """An object as its controller leaves it: a workload says how many pods it has."""
+        labels = manifest["metadata"]["labels"]
+        made = sum(pod.component == labels["app.kubernetes.io/component"] for pod in self.pods.values())
+        return {"status": {"replicas": made}, **manifest} if "template" in manifest.get("spec", {}) else manifest
+
     def look(self):
         """The status of this moment, which is then the previous one."""
         observed = Observed(
-            objects=self.objects,
+            objects={key: self.counted(manifest) for key, manifest in self.objects.items()},
             replicas=tuple(self.pods.values()),
             password_uid="p-1",
             served_kinds=self.served_kinds,
@@ -270,6 +276,27 @@ def test_of_a_redis_of_the_users_is_said_what_the_stages_know():
 
 def test_a_stage_without_pods():
     assert said(Cluster().drop(CODEC, 0).look(), "CodecReady") == ("False", "Starting")
+
+
+def test_pods_that_nobody_makes_are_told_after_a_minute():
+    cluster = Cluster(talker=TalkerSpec(replicas=2)).drop(TALKER, 1)
+    assert said(cluster.look(), "Degraded") == ("False", "AsExpected")
+    cluster.now += timedelta(seconds=61)
+    assert said(cluster.look(), "Degraded") == ("True", "PodsMissing")
+    assert "StatefulSet demo-talker has 1 of 2 pods" in message(cluster.look(), "Degraded")
+    assert "kubectl describe statefulset demo-talker" in message(cluster.look(), "Degraded")
+    cluster.set(TALKER, 1)
+    assert said(cluster.look(), "Degraded") == ("False", "AsExpected")
+
+
+def test_a_deployment_says_itself_why_it_makes_no_pods():
+    cluster = Cluster().set(GATEWAY, 0, template="old")
+    quota = {"type": "ReplicaFailure", "status": "True", "message": 'pods "x" is forbidden: exceeded quota: q'}
+    cluster.objects[ObjectKey("Deployment", "demo-gateway")]["status"] = {"replicas": 1, "conditions": [quota]}
+    cluster.look()
+    cluster.now += timedelta(seconds=61)
+    assert said(cluster.look(), "Degraded") == ("True", "PodsMissing")
+    assert "exceeded quota: q" in message(cluster.look(), "Degraded")
 
 
 def test_a_stage_that_an_autoscaler_took_away():

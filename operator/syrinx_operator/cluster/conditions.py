@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from syrinx_operator.cluster import names
+from syrinx_operator.cluster.missing import missing
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.report import MAX_MESSAGE, Condition, ConditionStatus, ConditionType
 from syrinx_operator.cluster.state import STAGES, Component, Measured, Observed, Replica
@@ -200,7 +202,7 @@ def has_confirmed(pod: Replica, generation: int) -> bool:
 def _degraded(seen: Seen) -> Conclusion:
     wrong = [(problem.reason, problem.message) for problem in seen.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
-        wrong += _lasting(seen, component)
+        wrong += _lasting(seen, component) or _missing(seen, component)
     if seen.pipeline.spec.monitoring.pod_monitor is not None and "PodMonitor" not in seen.observed.served_kinds:
         advice = "install the Prometheus operator, or leave the field out"
         wrong.append(("KindNotServed", f"spec.monitoring.podMonitor: this cluster has no PodMonitor; {advice}"))
@@ -215,6 +217,16 @@ def _lasting(seen: Seen, component: Component) -> list[tuple[str, str]]:
         reason, words = found[-1]
         found[-1] = (reason, f"{words}; the roll-out of {component} goes no further until this is mended or edited")
     return found
+
+
+def _missing(seen: Seen, component: Component) -> list[tuple[str, str]]:
+    """Pods that nobody makes."""
+    workload = seen.observed.objects.get(names.workload_key(seen.pipeline.name, component))
+    progressing = seen.previous.get("Progressing")
+    if workload is None or progressing is None or progressing.status != "True":
+        return []
+    words = missing(workload, moment(progressing.last_transition_time), seen.now)
+    return [("PodsMissing", words)] if words else []
 
 
 def _troubles(seen: Seen, component: Component) -> list[Trouble]:
