@@ -41,7 +41,7 @@ def _replica(pod: Manifest) -> Replica:
         unready_since="" if ready else since,
         terminating="deletionTimestamp" in metadata,
         address=status.get("podIP") or "",
-        restarts=sum(container.get("restartCount", 0) for container in status.get("containerStatuses") or ()),
+        restarts=sum(container.get("restartCount", 0) for container in _containers(status)),
         problem=next(_problems(status), "")[:_WORDS],
     )
 
@@ -59,10 +59,13 @@ def _problems(status: Manifest) -> Iterator[str]:
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         yield _sentence(scheduled.get("reason") or "Unschedulable", scheduled.get("message"))
-    for container in status.get("initContainerStatuses") or ():
+    for container in _containers(status):
         yield from _container_problems(container)
-    for container in status.get("containerStatuses") or ():
-        yield from _container_problems(container)
+
+
+def _containers(status: Manifest) -> list[dict[str, Any]]:
+    """What is known of each container, in the order in which they start."""
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _container_problems(container: dict[str, Any]) -> Iterator[str]:
@@ -80,8 +83,9 @@ def _container_problems(container: dict[str, Any]) -> Iterator[str]:
 def _ended(terminated: dict[str, Any]) -> str:
     reason = terminated.get("reason") or "Error"
     words = f"exit code {terminated.get('exitCode')} ({reason})"
-    message = (terminated.get("message") or "").strip()
-    return f"{words}: {message}" if message else words
+    # The end of its log (terminationMessagePolicy); what went wrong is in the last line.
+    lines = (terminated.get("message") or "").strip().splitlines()
+    return f"{words}: {lines[-1]}" if lines else words
 
 
 def _sentence(reason: str, message: str | None) -> str:

@@ -114,6 +114,7 @@ def _container(pipeline: TTSPipeline, stage: Component, running: Running) -> Man
         "env": environment.stage_environment(pipeline.name, spec.connector, part.env),
         "ports": _ports(part),
         **present(resources=compute(part.resources)),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
         "volumeMounts": volumes.mounts(spec, part.extra_volumes),
         **_probes(part),
@@ -136,6 +137,7 @@ def _fetch(pipeline: TTSPipeline, stage: Component, running: Running) -> Manifes
         "command": model.fetch_command(hub, stage),
         "env": env,
         **present(resources=compute(_without_devices(part.resources))),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
         "volumeMounts": volumes.fetch_mounts(part.extra_volumes),
     }

@@ -143,6 +143,7 @@ def _container(pipeline: TTSPipeline, running: Running) -> Manifest:
         "env": [password],
         "ports": [{"name": names.REDIS_PORT_NAME, "containerPort": names.REDIS_PORT, "protocol": "TCP"}],
         **present(resources=pods.compute(connector.resources)),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": _DATA, "mountPath": "/data"},
