@@ -10,6 +10,7 @@ from support.operator import Desk, OperatorProcess
 
 AGENT = "syrinx-operator/"
 WRITES = "POST|PUT|PATCH|DELETE"
+WRITTEN = ("secrets", "statefulsets", "leases", "events", "/status")
 
 
 def ours(desk: Desk) -> list:
@@ -17,16 +18,16 @@ def ours(desk: Desk) -> list:
     return [request for request in desk.cluster.requests if request.agent.startswith(AGENT)]
 
 
-async def speaks(desk: Desk, objects: int = 20) -> None:
-    await desk.settled()
-    assert len(desk.objects()) == objects
+async def speaks(desk: Desk) -> None:
+    # Failures in a row are half a minute apart in the end.
+    await desk.settled(seconds=120)
+    assert len(desk.objects()) == 20
     assert desk.cluster.rights.denied == []
 
 
 @pytest.mark.parametrize("code", [401, 409, 422, 429, 500, 503, 504])
 async def test_every_kind_of_write_may_be_refused_once(desk, code):
-    kinds = ("secrets", "configmaps", "services", "statefulsets", "deployments", "leases", "events", "/status")
-    faults = [desk.cluster.faults.fail(code, WRITES, kind) for kind in kinds]
+    faults = [desk.cluster.faults.fail(code, WRITES, kind) for kind in WRITTEN]
     async with desk.operator() as operator:
         desk.apply()
         await speaks(desk)
@@ -52,13 +53,37 @@ async def test_every_kind_of_read_may_be_refused_once(desk, code):
 @pytest.mark.parametrize("served", [True, False])
 async def test_every_answer_may_be_lost(desk, served):
     """Whether the request took effect or not."""
-    kinds = ("secrets", "configmaps", "statefulsets", "deployments", "leases", "events", "/status")
-    faults = [desk.cluster.faults.reset(WRITES, kind, served=served) for kind in kinds]
+    faults = [desk.cluster.faults.reset(WRITES, kind, served=served) for kind in WRITTEN]
     async with desk.operator() as operator:
         desk.apply()
         await speaks(desk)
         assert [fault.hit for fault in faults] == [1] * len(faults)
         assert "Traceback" not in operator.log.read_text()
+
+
+@pytest.mark.parametrize("code", [429, 503, 504])
+async def test_a_moment_of_trouble_is_not_told(desk, code):
+    async with desk.operator():
+        desk.apply(tuning={"mode": "Off"})
+        await desk.settled()
+        await desk.wait(lambda: desk.condition("Progressing")["status"] == "False", "all is as wanted")
+        told = len(desk.events())
+        faults = [desk.cluster.faults.fail(code, "GET", "/services.*limit="), desk.cluster.faults.fail(code, "PATCH")]
+        desk.apply(tuning={"mode": "Off"}, gateway={"maxQueue": 7})
+        await desk.wait(lambda: all(fault.hit for fault in faults), "there is trouble")
+        await desk.wait(
+            lambda: "7" in desk.cluster.get("configmap", "demo-gateway")["data"]["settings.json"], "an edit"
+        )
+        assert not [event for event in desk.events()[told:] if event["type"] == "Warning"]
+
+
+async def test_lasting_trouble_with_one_kind_is_told(desk):
+    fault = desk.cluster.faults.fail(503, "GET", "/networkpolicies", times=None)
+    async with desk.operator():
+        desk.apply()
+        await desk.wait(lambda: desk.condition("Degraded")["reason"] == "ApiError", "the trouble is told")
+        fault.release()
+        await speaks(desk)
 
 
 async def test_a_slow_server_is_waited_for(desk):

@@ -32,6 +32,7 @@ DEMO = {
     "statefulset/demo-redis",
     "statefulset/demo-talker",
 }
+DEMO_RESOURCE = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
 
 
 def uids(desk: Desk) -> dict[str, str]:
@@ -79,6 +80,15 @@ async def test_a_deleted_pipeline_leaves_nothing(desk):
         await desk.wait(lambda: not desk.objects() and not desk.cluster.list("pod"), "everything is gone")
         await operator.until(lambda: "last_tick_age_seconds 0.0" in operator.get("/metrics").text, "it is forgotten")
         assert desk.objects() == {}
+
+
+async def test_a_pipeline_that_waits_for_its_objects_to_go_gets_no_new_ones(desk):
+    """Deleted in the foreground, it is there until everything that it owns is gone."""
+    async with desk.operator(SYRINX_RESYNC_SECONDS="0.2"):
+        desk.apply()
+        await desk.settled()
+        desk.cluster.delete("ttspipeline", "demo", propagationPolicy="Foreground")
+        await desk.wait(lambda: not desk.objects() and not desk.cluster.list("ttspipeline"), "everything is gone")
 
 
 async def test_one_made_anew_under_the_name_of_a_deleted_one_gets_objects_of_its_own(desk):
@@ -307,6 +317,23 @@ async def test_pipelines_of_one_namespace_do_not_mix(desk):
         desk.cluster.delete("ttspipeline", "demo-two")
         await desk.wait(lambda: set(desk.objects()) == DEMO, "only the other is left")
         await desk.settled("demo")
+
+
+async def test_an_operator_for_all_namespaces(desk, cluster):
+    cluster.rights.rules = [(None, rule) for _, rule in cluster.rights.rules]
+    for name in ("one", "two"):
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        cluster.apply(DEMO_RESOURCE, namespace=name)
+    async with desk.operator(scope=("-A",), SYRINX_RESYNC_SECONDS="60"):
+
+        def is_ready(namespace: str) -> bool:
+            conditions = cluster.get("ttspipeline", "demo", namespace)["status"]["conditions"]
+            return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+        await desk.wait(lambda: is_ready("one") and is_ready("two"), "both are ready")
+        cluster.delete("configmap", "demo-codec", "two")
+        await desk.wait(lambda: cluster.find("configmap", "demo-codec", "two"), "what is deleted comes back")
+    assert cluster.rights.denied == []
 
 
 async def test_events_tell_each_change_once(desk):

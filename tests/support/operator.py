@@ -42,8 +42,11 @@ OBJECTS = (
 class OperatorProcess:
     """`kopf run`, as in the operator's image, with short periods. `async with` ends it as Kubernetes does."""
 
-    def __init__(self, cluster: KubeCluster, directory: Path, name: str, **environment: str) -> None:
+    def __init__(
+        self, cluster: KubeCluster, directory: Path, name: str, scope: tuple[str, ...], **environment: str
+    ) -> None:
         self.cluster = cluster
+        self.scope = scope
         self.name = name
         self.port = _free_port()
         self.log = directory / f"{name}-{time.monotonic_ns()}.log"
@@ -61,7 +64,7 @@ class OperatorProcess:
         }
 
     async def __aenter__(self) -> Self:
-        command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", "-n", "default")
+        command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", *self.scope)
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, leash.__file__, str(os.getpid()), sys.executable, *command,
@@ -131,9 +134,11 @@ class Desk:
         self._directory = directory
         self._processes: list[OperatorProcess] = []
 
-    def operator(self, name: str = "operator-0", **environment: str) -> OperatorProcess:
+    def operator(
+        self, name: str = "operator-0", scope: tuple[str, ...] = ("-n", "default"), **environment: str
+    ) -> OperatorProcess:
         """A process to enter; one with the name of a former one finds its Leases again."""
-        process = OperatorProcess(self.cluster, self._directory, name, **environment)
+        process = OperatorProcess(self.cluster, self._directory, name, scope, **environment)
         self._processes.append(process)
         return process
 
@@ -155,7 +160,7 @@ class Desk:
             logs = "\n".join(f"--- {each.name}\n{each.output}" for each in self._processes[-2:])
             raise AssertionError(f"{error}\n{logs}") from None
 
-    async def settled(self, name: str = "demo") -> None:
+    async def settled(self, name: str = "demo", seconds: float = SECONDS) -> None:
         """Until the newest spec is carried out and speaks."""
 
         def holds() -> bool:
@@ -163,7 +168,7 @@ class Desk:
             seen = pipeline["status"]["observedGeneration"] == pipeline["metadata"]["generation"]
             return seen and self.condition("Ready", name)["status"] == "True"
 
-        await self.wait(holds, f"{name} is as wanted")
+        await self.wait(holds, f"{name} is as wanted", seconds)
 
     def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
         conditions = self.cluster.get("ttspipeline", name)["status"]["conditions"]

@@ -41,15 +41,17 @@ class Pipelines:
     def __init__(self, *results: Result | Exception) -> None:
         self.results = list(results) or [Result(outcome=Outcome.DONE)]
         self.looks: list[tuple[Key, float]] = []
+        self.failures: list[int] = []
         self.takes = 0.0
         self.under_way: list[Key] = []
         self.most_at_once = 0
         self.gone: list[Key] = []
         self.during: Callable[[], None] = lambda: None
 
-    async def look(self, key: Key) -> Result:
+    async def look(self, key: Key, failures: int) -> Result:
         assert key not in self.under_way, "looked at twice at once"
         self.looks.append((key, asyncio.get_running_loop().time()))
+        self.failures.append(failures)
         self.under_way.append(key)
         self.most_at_once = max(self.most_at_once, len(self.under_way))
         try:
@@ -136,6 +138,7 @@ async def test_failures_back_off_to_a_minute_and_one_success_ends_it():
     await asyncio.sleep(sum(delays) + PERIOD + 1)
     waits = [after - before for before, after in zip(pipelines.times, pipelines.times[1:], strict=False)]
     assert waits == [*delays, PERIOD]
+    assert pipelines.failures == [*range(10), 0]
 
 
 def test_jitter_shortens_a_wait_by_half_at_the_most():

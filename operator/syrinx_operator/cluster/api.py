@@ -19,12 +19,13 @@ from syrinx_operator.cluster.names import FIELD_MANAGER
 from syrinx_operator.cluster.state import Manifest
 from syrinx_operator.cluster.telemetry import Telemetry
 
-TIMEOUT: Final = 10.0
-"""Seconds that one request may take."""
+TIMEOUT: Final = 15.0
+"""Seconds that one request may take: longer than a webhook behind it, which the server gives 10 by default."""
 PAGE: Final = 500
 """Objects per answer of a list."""
 RENEW_SECONDS: Final = 5.0
 """Between two attempts to get new credentials."""
+UNREACHABLE: Final = "Unreachable"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 _JSON = "application/json"
@@ -48,8 +49,13 @@ class ApiError(Exception):
 
     @property
     def unavailable(self) -> bool:
-        """It is the server's trouble, not the request's: nothing else will go well now either."""
+        """It is the server's trouble more than the request's: it is given a rest."""
         return self.status in (0, 401, 429, 503, 504)
+
+    @property
+    def futile(self) -> bool:
+        """No other request would do better now, or the server asks for none."""
+        return self.status in (401, 429) or self.reason == UNREACHABLE
 
 
 class Api:
@@ -187,7 +193,7 @@ class Api:
             raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             why = str(error) or type(error).__name__
-            raise ApiError(0, "Unreachable", f"the API server cannot be reached ({method} {path}): {why}") from None
+            raise ApiError(0, UNREACHABLE, f"the API server cannot be reached ({method} {path}): {why}") from None
         finally:
             self._telemetry.requests.labels(method, str(status)).inc()
 

@@ -120,9 +120,7 @@ def _obstacle(owner: Owner, live: Manifest | None) -> Problem | None:
     if not is_owned(live, owner):
         return foreign(owner, live)
     if "deletionTimestamp" in live["metadata"]:
-        return Problem(
-            reason="BeingDeleted", message=f"{_named(live)} is being deleted; it is made anew as soon as it is gone."
-        )
+        return Problem("BeingDeleted", f"{_named(live)} is being deleted; it is made anew as soon as it is gone.")
     return None
 
 
@@ -136,7 +134,7 @@ def foreign(owner: Owner, live: Manifest) -> Problem:
             "exists and does not belong to this pipeline; it is left alone. "
             "Delete or rename it, or give the pipeline another name."
         )
-    return Problem(reason="NameConflict", message=f"{_named(live)} {words}")
+    return Problem("NameConflict", f"{_named(live)} {words}")
 
 
 def _named(live: Manifest) -> str:
@@ -144,7 +142,7 @@ def _named(live: Manifest) -> str:
 
 
 def _refusal(key: ObjectKey, error: ApiError, done: str = "applied") -> Problem:
-    return Problem(reason="ApplyFailed", message=f"{key.kind} {key.name} cannot be {done}: {error} ({error.reason})")
+    return Problem("ApplyFailed", f"{key.kind} {key.name} cannot be {done}: {error} ({error.reason})")
 
 
 def _only_onto(manifest: Manifest, live: Manifest) -> Manifest:

@@ -59,7 +59,7 @@ def options(environment: Mapping[str, str]) -> Options:
         identity=environment.get("POD_NAME") or f"{socket.gethostname()}-{secrets.token_hex(4)}",
         resync_seconds=_number(environment, "SYRINX_RESYNC_SECONDS", 15.0, 0.1, 3600.0),
         lease_seconds=_number(environment, "SYRINX_LEASE_SECONDS", 15.0, 1.0, 3600.0),
-        port=int(_number(environment, "SYRINX_PORT", 8080, 0, 65_535)),
+        port=_port(environment.get("SYRINX_PORT") or "8080"),
     )
 
 
@@ -75,6 +75,12 @@ def _access(text: str) -> Access:
         return Access(text)
     except ValueError:
         raise ConfigError(f"SYRINX_STAGE_ACCESS: {text!r} is not accepted; expected direct or proxy") from None
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > 65_535:
+        raise ConfigError(f"SYRINX_PORT: {text!r} is not accepted; expected a port from 0 to 65535")
+    return int(text)
 
 
 def _number(environment: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:

@@ -100,14 +100,17 @@ class Loop:
 
     def __init__(
         self,
-        look: Callable[[Key], Awaitable[Result]],
+        look: Callable[[Key, int], Awaitable[Result]],
         *,
         period: float,
         telemetry: Telemetry,
         forget: Callable[[Key], None] = lambda key: None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`look` is level-based: it reads everything anew. `period` is in seconds. `forget` hears of pipelines gone."""
+        """`look` reads everything anew; it is told how many looks have failed in a row before it.
+
+        `period` is in seconds. `forget` hears of pipelines that are gone.
+        """
         self._look = look
         self._period = period
         self._telemetry = telemetry
@@ -177,11 +180,12 @@ class Loop:
             self._schedule(pipeline, result, started)
 
     async def _tick(self, key: Key) -> Result:
-        before = self._pipelines[key].last
+        pipeline = self._pipelines[key]
+        before = pipeline.last
         with self._telemetry.seconds.time():
             try:
                 async with asyncio.timeout(TICK_SECONDS):
-                    result = await self._look(key)
+                    result = await self._look(key, pipeline.failures)
             except TimeoutError:
                 result = Result(outcome=Outcome.FAILED, message=f"did not end in {TICK_SECONDS:g} s")
             except Exception as error:

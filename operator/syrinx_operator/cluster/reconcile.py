@@ -76,14 +76,14 @@ class Reconciler:
         self._identity = identity
         self._lease_seconds = lease_seconds
 
-    async def reconcile(self, key: Key) -> Result:
-        """Brings one pipeline nearer to its resource."""
+    async def reconcile(self, key: Key, failures: int) -> Result:
+        """Brings one pipeline nearer to its resource. A server in trouble is told about from the second failure on."""
         try:
             live = await self._api.get(PIPELINE, key.namespace, key.name)
             if "deletionTimestamp" in live["metadata"]:
                 return Result(outcome=Outcome.GONE)
             await self._leases.hold(owner_of(live))
-            return await self._reconcile(owner_of(live), live)
+            return await self._reconcile(owner_of(live), live, failures)
         except LeaseTaken as taken:
             return Result(outcome=Outcome.WATCHING, message=str(taken), look_again=self._lease_seconds / 3)
         except LeaseLost as lost:
@@ -93,35 +93,42 @@ class Reconciler:
                 return Result(outcome=Outcome.GONE)
             return Result(outcome=Outcome.FAILED, message=str(error), retry_after=error.retry_after)
 
-    async def _reconcile(self, owner: Owner, live: Manifest) -> Result:
+    async def _reconcile(self, owner: Owner, live: Manifest, failures: int) -> Result:
         previous = live.get("status") or {}
         try:
-            return await self._converge(parse(live), owner, previous)
+            return await self._converge(parse(live), owner, previous, failures)
         except InvalidSpec as invalid:
             new = status.invalid(previous, owner, invalid.messages, _now())
             await self._say(owner, previous, new)
             return _result(Outcome.INVALID, new, str(invalid))
         except Blocked as blocked:
-            return await self._give_up(owner, previous, blocked.problem)
+            return await self._give_up(Outcome.HINDERED, owner, previous, blocked.problem)
         except ApiError as error:
-            if error.unavailable:
+            if _passes(error, failures):
                 raise
-            problem = Problem(
-                reason="ApiError", message=f"The API server refuses what the operator needs: {error} ({error.reason})"
-            )
-            return await self._give_up(owner, previous, problem)
+            problem = Problem("ApiError", f"The API server refuses what the operator needs: {error} ({error.reason})")
+            outcome = Outcome.FAILED if error.unavailable else Outcome.HINDERED
+            return await self._give_up(outcome, owner, previous, problem, error)
+        except (LeaseTaken, LeaseLost):
+            raise
+        except Exception as error:
+            log.exception("%s/%s: unexpected", owner.namespace, owner.name)
+            words = f"The operator itself fails at this resource; its log says more: {type(error).__name__}: {error}"
+            return await self._give_up(Outcome.FAILED, owner, previous, Problem("InternalError", words))
 
-    async def _converge(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Result:
+    async def _converge(
+        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], failures: int
+    ) -> Result:
         carried = await self._carry_out(pipeline, owner, previous)
         problems, failure = [*carried.applied.problems], carried.applied.failure
         objects = carried.applied.objects
         if not problems and failure is None:
             pruned = await self._executor.prune(owner, carried.plan.manifests, objects)
             problems, failure, objects = [*pruned.problems], pruned.failure, pruned.objects
+        if failure is not None and _passes(failure, failures):
+            raise failure
         if failure is not None and not problems:
-            problems.append(
-                Problem(reason="ApiUnavailable", message=f"The API server does not do what it is asked: {failure}")
-            )
+            problems.append(Problem("ApiUnavailable", f"The API server does not do what it is asked: {failure}"))
         observed = msgspec.structs.replace(
             carried.observed,
             objects=_owned(owner, objects),
@@ -192,10 +199,18 @@ class Reconciler:
     async def _scrape(self, owner: Owner, replica: Replica) -> str:
         return await self._stages.scrape(owner.namespace, replica)
 
-    async def _give_up(self, owner: Owner, previous: Mapping[str, Any], problem: Problem) -> Result:
+    async def _give_up(
+        self,
+        outcome: Outcome,
+        owner: Owner,
+        previous: Mapping[str, Any],
+        problem: Problem,
+        failure: ApiError | None = None,
+    ) -> Result:
+        """Says why nothing could be planned."""
         new = status.failed(previous, owner, [problem], _now())
         await self._say(owner, previous, new)
-        return _result(Outcome.HINDERED, new, problem.message)
+        return _result(outcome, new, problem.message, failure)
 
     async def _say(self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any]) -> None:
         """Events, then the status they announce: killed in between, the same Events come up again and are there."""
@@ -221,6 +236,11 @@ def _owned(owner: Owner, objects: Mapping[Any, Manifest]) -> dict[Any, Manifest]
 def _only_owned(owner: Owner, observed: Observed) -> Observed:
     """Without what others called like this pipeline's own: it says nothing about the pipeline."""
     return msgspec.structs.replace(observed, objects=_owned(owner, observed.objects))
+
+
+def _passes(failure: ApiError, failures: int) -> bool:
+    """Whether it is too early, or no use, to tell people about a failure."""
+    return failure.futile or (failure.unavailable and failures == 0)
 
 
 def _is_down(failure: ApiError | None) -> bool:

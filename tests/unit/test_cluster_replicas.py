@@ -1,0 +1,131 @@
+"""What a pod's status says, in a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from syrinx_operator.cluster.replicas import replicas
+from syrinx_operator.cluster.state import Component
+
+CREATED = "2026-11-21T10:00:00Z"
+CHANGED = "2026-11-21T10:05:00Z"
+
+
+def pod(*, phase: str = "Running", ready: str = "False", **status: Any) -> dict[str, Any]:
+    labels = {"syrinx.dev/pipeline": "demo", "syrinx.dev/component": "talker", "syrinx.dev/template": "abc"}
+    conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": CHANGED}, *status.pop("conditions", [])]
+    return {
+        "metadata": {
+            "name": "demo-talker-0",
+            "labels": labels,
+            "annotations": {"syrinx.dev/config": '{"generation": "g1"}'},
+            "creationTimestamp": CREATED,
+        },
+        "status": {"phase": phase, "podIP": "10.0.0.7", "conditions": conditions, **status},
+    }
+
+
+def problem(*states: dict[str, Any], init: tuple[dict[str, Any], ...] = (), **status: Any) -> str:
+    (found,) = replicas([pod(containerStatuses=list(states), initContainerStatuses=list(init), **status)])
+    return found.problem
+
+
+def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
+    return {"state": {"waiting": {"reason": reason, "message": message}}, **more}
+
+
+def test_a_pod_that_serves():
+    (found,) = replicas([pod(ready="True", containerStatuses=[{"restartCount": 2, "state": {"running": {}}}])])
+    assert (found.name, found.component, found.template, found.model_generation) == (
+        "demo-talker-0",
+        Component.TALKER,
+        "abc",
+        "g1",
+    )
+    assert (found.ready, found.unready_since, found.address, found.restarts, found.problem) == (
+        True,
+        "",
+        "10.0.0.7",
+        2,
+        "",
+    )
+
+
+def test_since_when_one_does_not_serve():
+    assert replicas([pod()])[0].unready_since == CHANGED
+    unknown = pod()
+    unknown["status"] = {}
+    assert replicas([unknown])[0].unready_since == CREATED
+
+
+def test_one_that_is_told_to_go():
+    going = pod(ready="True")
+    going["metadata"]["deletionTimestamp"] = CHANGED
+    assert replicas([going])[0].terminating
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_pods_that_have_ended_are_no_replicas(phase):
+    """An evicted pod of a Deployment stays for hours, long after another has taken its place."""
+    assert replicas([pod(phase=phase, reason="Evicted")]) == ()
+
+
+def test_pods_that_are_none_of_the_components_are_no_replicas():
+    other = pod()
+    other["metadata"]["labels"]["syrinx.dev/component"] = "choir"
+    assert replicas([other]) == ()
+    del other["metadata"]["labels"]
+    assert replicas([other]) == ()
+
+
+@pytest.mark.parametrize("config", ["{", "[]", "{}", '{"generation": 3}'])
+def test_an_unreadable_configuration_names_no_model_generation(config):
+    odd = pod()
+    odd["metadata"]["annotations"]["syrinx.dev/config"] = config
+    assert replicas([odd])[0].model_generation == ""
+
+
+def test_why_a_pod_does_not_run():
+    assert problem(waiting("ContainerCreating")) == ""
+    assert problem(waiting("PodInitializing"), init=({"state": {"running": {}}},)) == ""
+    assert problem(waiting("ImagePullBackOff", "Back-off pulling image")) == "ImagePullBackOff: Back-off pulling image"
+    assert problem(waiting("CreateContainerConfigError", 'secret "x" not found')) == (
+        'CreateContainerConfigError: secret "x" not found'
+    )
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no\n node"}
+    assert problem(conditions=[unschedulable]) == "Unschedulable: no node"
+
+
+def test_why_a_container_ended():
+    crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no such voice\n"}}
+    assert problem(waiting("CrashLoopBackOff", "back-off 40s", lastState=crashed)) == (
+        "CrashLoopBackOff: exit code 1 (Error): no such voice"
+    )
+    killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    assert problem(waiting("CrashLoopBackOff", "back-off 40s", lastState=killed)) == (
+        "CrashLoopBackOff: exit code 137 (OOMKilled)"
+    )
+    assert problem({"state": killed}) == "Terminated: exit code 137 (OOMKilled)"
+    assert problem({"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}) == ""
+
+
+def test_a_fetch_that_fails_comes_before_what_waits_for_it():
+    failing = waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 1, "reason": "Error"}})
+    assert problem(waiting("PodInitializing"), init=(failing,)) == "CrashLoopBackOff: exit code 1 (Error)"
+
+
+def test_long_words_are_cut():
+    assert len(problem(waiting("ErrImagePull", "x" * 5000))) == 300
+
+
+def test_a_fetch_that_is_started_anew_counts_too():
+    (found,) = replicas([pod(initContainerStatuses=[{"restartCount": 3}], containerStatuses=[{"restartCount": 1}])])
+    assert found.restarts == 4
+
+
+def test_the_last_line_of_a_log_says_what_went_wrong():
+    log = "Traceback (most recent call last):\n  File x\nValueError: no such voice\n"
+    crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": log}}
+    assert problem({"state": crashed}) == "Terminated: exit code 1 (Error): ValueError: no such voice"
