@@ -14,15 +14,17 @@ from syrinx_operator.cluster.config import ConfigError, options
 from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
 from syrinx_operator.cluster.shell import Operator, configure, connection
 
+try:
+    OPTIONS = options(os.environ)
+except ConfigError as error:
+    raise SystemExit(f"syrinx-operator: {error}") from None
 
-@kopf.on.startup()
+
+@kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Makes the operator that all events go to."""
     configure(settings)
-    try:
-        memo.operator = Operator(options(os.environ))
-    except ConfigError as error:
-        raise kopf.PermanentError(str(error)) from None
+    memo.operator = Operator(OPTIONS)
     await memo.operator.start()
 
 

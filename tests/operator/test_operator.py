@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -385,5 +386,16 @@ async def test_without_the_resources_definition_it_waits(tmp_path):
 async def test_a_wrong_option_is_named_and_ends_it(desk):
     async with desk.operator(SYRINX_STAGE_ACCESS="sideways") as operator:
         await operator.running.wait()
-    assert operator.running.returncode != 0
-    assert "SYRINX_STAGE_ACCESS: 'sideways' is not accepted; expected direct or proxy" in operator.output
+    assert operator.running.returncode == 1
+    words = "syrinx-operator: SYRINX_STAGE_ACCESS: 'sideways' is not accepted; expected direct or proxy"
+    assert operator.output.strip() == words
+
+
+async def test_a_port_that_is_taken_ends_it(desk):
+    async with desk.operator() as first:
+        await first.ready()
+        async with desk.operator(SYRINX_PORT=str(first.port)) as second:
+            async with asyncio.timeout(30):
+                await second.running.wait()
+        assert second.running.returncode == 1
+        assert "address already in use" in second.output

@@ -41,7 +41,10 @@ class Operator:
         self._loop: Loop | None = None
 
     async def start(self) -> None:
-        """Returns once the cluster serves the resource. Raises `OSError` if its port is taken."""
+        """Returns once the cluster serves the resource.
+
+        Raises `OSError` if its port is taken, `ConfigException` if nothing says where the API server is.
+        """
         server = HealthServer(
             self._options.port,
             self._telemetry,
