@@ -8,6 +8,7 @@ import pytest
 
 from support.operator import Desk, OperatorProcess
 
+pytestmark = pytest.mark.trouble
 AGENT = "syrinx-operator/"
 WRITES = "POST|PUT|PATCH|DELETE"
 WRITTEN = ("secrets", "statefulsets", "leases", "events", "/status")

@@ -6,8 +6,11 @@ import asyncio
 import signal
 from functools import partial
 
+import pytest
+
 from support.operator import Desk, OperatorProcess
 
+pytestmark = pytest.mark.trouble
 STEPS = 60
 """More writes than any of this needs."""
 
