@@ -271,6 +271,19 @@ async def test_an_object_of_somebody_else_is_left_alone_and_named(desk):
     assert set(desk.objects()) == DEMO
 
 
+async def test_a_lease_of_somebody_else_is_left_alone_and_named(desk):
+    desk.cluster.create(
+        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "demo-operator"}}
+    )
+    async with desk.operator():
+        desk.apply()
+        told = [("NameConflict", "the Lease demo-operator does not belong to this pipeline: delete it")]
+        await desk.wait(lambda: [(e["reason"], e["message"]) for e in desk.events()] == told, "the conflict is told")
+        assert not desk.cluster.list("statefulset")
+        desk.cluster.delete("lease", "demo-operator")
+        await desk.settled()
+
+
 async def test_a_secret_of_somebody_else_is_no_password(desk):
     desk.cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-redis"}, "data": {}})
     async with desk.operator():

@@ -14,6 +14,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.state import Manifest, Owner
+from syrinx_operator.spec import KIND
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,10 @@ class LeaseLost(Exception):
 
 class LeaseTaken(Exception):
     """Another operator works on this pipeline; the message says which."""
+
+
+class LeaseForeign(LeaseTaken):
+    """The Lease of that name is somebody else's, so nobody will work on this pipeline until it is gone."""
 
 
 class _Lease:
@@ -122,8 +127,11 @@ class Leases:
     def _check(self, lease: _Lease, live: Manifest) -> None:
         """Raises `LeaseTaken` unless the Lease is this pipeline's, and ours, free or abandoned."""
         metadata, spec = live["metadata"], live.get("spec") or {}
-        if lease.owner.uid not in (reference.get("uid") for reference in metadata.get("ownerReferences") or ()):
-            raise LeaseTaken(f"the Lease {metadata['name']} does not belong to this pipeline")
+        owners = {reference.get("uid"): reference.get("kind") for reference in metadata.get("ownerReferences") or ()}
+        if lease.owner.uid not in owners:
+            words = f"the Lease {metadata['name']} does not belong to this pipeline"
+            # That of a former pipeline of this name is about to go by itself.
+            raise LeaseTaken(words) if KIND in owners.values() else LeaseForeign(f"{words}: delete it")
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._identity):
             return

@@ -17,7 +17,7 @@ from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.apply import Applied, Executor, foreign
 from syrinx_operator.cluster.drift import differs
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
-from syrinx_operator.cluster.lease import LeaseLost, Leases, LeaseTaken
+from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.loop import Key, Outcome, Result
 from syrinx_operator.cluster.measure import Meter
 from syrinx_operator.cluster.observe import Observer, is_owned, key_of
@@ -82,7 +82,7 @@ class Reconciler:
             live = await self._api.get(PIPELINE, key.namespace, key.name)
             if "deletionTimestamp" in live["metadata"]:
                 return Result(outcome=Outcome.GONE)
-            await self._leases.hold(owner_of(live))
+            await self._hold(owner_of(live), live.get("status") or {})
             return await self._reconcile(owner_of(live), live, failures)
         except LeaseTaken as taken:
             return Result(outcome=Outcome.WATCHING, message=str(taken), look_again=self._lease_seconds / 3)
@@ -92,6 +92,15 @@ class Reconciler:
             if error.not_found:
                 return Result(outcome=Outcome.GONE)
             return Result(outcome=Outcome.FAILED, message=str(error), retry_after=error.retry_after)
+
+    async def _hold(self, owner: Owner, previous: Mapping[str, Any]) -> None:
+        try:
+            await self._leases.hold(owner)
+        except LeaseForeign as foreign:
+            # Without a Lease the status is not ours to write; an Event has one name however often it is said.
+            news = [status.Transition("Warning", "NameConflict", str(foreign))]
+            await announce(self._api, owner, self._identity, previous, news)
+            raise
 
     async def _reconcile(self, owner: Owner, live: Manifest, failures: int) -> Result:
         previous = live.get("status") or {}
