@@ -167,12 +167,12 @@ async def test_a_killed_container_comes_back(cluster):
 
 
 async def test_init_containers_come_first_and_may_fail(cluster):
-    script = "test -e /work/once || { touch /work/once; exit 1; }; echo done > /work/result"
-    mounts = [{"name": "work", "mountPath": "/work"}]
+    script = "test -e /data/once || { touch /data/once; exit 1; }; echo done > /data/result"
+    mounts = [{"name": "work", "mountPath": "/data"}]
     init = {"name": "init", "image": "any:1", "command": ["sh", "-c", script], "volumeMounts": mounts}
     cluster.apply(
         pod(
-            ["sh", "-c", "cat /work/result; sleep 60"],
+            ["sh", "-c", "cat /data/result; sleep 60"],
             volumes=[{"name": "work", "emptyDir": {}}],
             volumeMounts=mounts,
             spec={"initContainers": [init]},
