@@ -23,6 +23,9 @@ from support.process import DEADLINE, StageProcess, until
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.model.describe import checkpoint_directory
 
+SOON = 10.0
+"""Seconds; far from the minute that a pod would be given, and from what a busy machine takes for it."""
+
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
@@ -75,7 +78,7 @@ def test_a_signal_during_the_load_of_the_model_ends_the_process_at_once(
         began = time.monotonic()
         loading.process.send_signal(number)
         assert loading.process.wait(DEADLINE) == 0, loading.errors
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < SOON
         with Redis.from_url(redis.url_with_password, protocol=2) as client:
             assert client.keys("*") == []
 
@@ -87,7 +90,7 @@ def test_a_signal_during_the_imports_ends_the_process_at_once(tmp_path: Path, re
         began = time.monotonic()
         starting.process.terminate()
         assert starting.process.wait(DEADLINE) == 0
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < SOON
 
 
 def test_a_gateway_whose_volume_does_not_answer_ends_at_once_too(tmp_path: Path, redis: RedisServer) -> None:
@@ -98,7 +101,7 @@ def test_a_gateway_whose_volume_does_not_answer_ends_at_once_too(tmp_path: Path,
         began = time.monotonic()
         stuck.process.terminate()
         assert stuck.process.wait(DEADLINE) == 0
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < SOON
     os.close(ends[0])
 
 
