@@ -97,7 +97,9 @@ def test_a_gateway_whose_volume_does_not_answer_ends_at_once_too(tmp_path: Path,
     model = stuck_checkpoint(tmp_path / "model")
     ends: list[int] = []
     with StageProcess("gateway", tmp_path, redis, model=str(model)) as stuck:
-        until(lambda: is_read(model / "config.json", ends), "it reads the configuration")
+        until(lambda: is_read(model / "config.json", ends), "it opens the configuration")
+        # A signal between the opening and the reading would be seen only after the reading.
+        until(lambda: "pipe_read" in Path(f"/proc/{stuck.process.pid}/wchan").read_text(), "it reads the configuration")
         began = time.monotonic()
         stuck.process.terminate()
         assert stuck.process.wait(DEADLINE) == 0
