@@ -364,11 +364,29 @@ class RowBounds(Object, frozen=True, kw_only=True):
     max: Annotated[Rows, Meta(description="Largest value.")] = 1024
 
 
+class CaptureBounds(Object, frozen=True, kw_only=True):
+    """What the captured decoder shapes of one codec may cost."""
+
+    max: Annotated[Annotated[int, Meta(ge=0, le=64)], Meta(description="Shapes at most; 0 leaves them alone.")] = 16
+    seconds: Annotated[Annotated[int, Meta(ge=1, le=3600)], Meta(description="Seconds to capture them all.")] = 60
+    memory_mi_b: Annotated[
+        Annotated[int, Meta(ge=1, le=1_048_576)], Meta(description="Mebibytes of device memory for all of them.")
+    ] = 2048
+
+
 class TuningBounds(Object, frozen=True, kw_only=True):
     """What tuning may choose from."""
 
     talker_max_num_seqs: Annotated[RowBounds, Meta(description="Of talker.maxNumSeqs.")] = RowBounds()
     codec_max_num_seqs: Annotated[RowBounds, Meta(description="Of codec.maxNumSeqs.")] = RowBounds()
+    chunk_ramps: Annotated[
+        Annotated[tuple[Ramp, ...], Meta(max_length=16)] | None,
+        Meta(
+            description="Chunk ramps besides codec.chunkRamp; an empty list leaves it alone. Default: five, from "
+            "[1, 2, 4, 8, 12] to [16, 16, 25]."
+        ),
+    ] = None
+    capture_pairs: Annotated[CaptureBounds, Meta(description="Of codec.capturePairs.")] = CaptureBounds()
 
 
 class PrometheusSpec(Object, frozen=True, kw_only=True):
@@ -385,7 +403,7 @@ class PrometheusSpec(Object, frozen=True, kw_only=True):
 
 
 class TuningSpec(Object, frozen=True, kw_only=True):
-    """How the knobs are kept at their best. This version measures and reports; it does not move a knob yet."""
+    """How the knobs are kept at their best."""
 
     mode: Annotated[
         Literal["Off", "Recommend", "Auto"],
@@ -398,7 +416,7 @@ class TuningSpec(Object, frozen=True, kw_only=True):
     bounds: Annotated[TuningBounds, Meta(description="What may be chosen.")] = TuningBounds()
     prometheus: Annotated[
         PrometheusSpec | None,
-        Meta(description="Where metrics are read. Default: from the gateways themselves."),
+        Meta(description="Where metrics are read. Default: from the stages themselves.", extra=KUBERNETES),
     ] = None
 
 
@@ -475,10 +493,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
         ConnectorSpec,
         Meta(description="The Redis between the stages: a managed one, or yours. Default: a managed one."),
     ] = ConnectorSpec(managed=True)
-    slo: Annotated[SloSpec, Meta(description="What the service promises its listeners.", extra=KUBERNETES)] = SloSpec()
-    tuning: Annotated[TuningSpec, Meta(description="How the knobs are kept at their best.", extra=KUBERNETES)] = (
-        TuningSpec()
-    )
+    slo: Annotated[SloSpec, Meta(description="What the service promises its listeners.")] = SloSpec()
+    tuning: Annotated[TuningSpec, Meta(description="How the knobs are kept at their best.")] = TuningSpec()
     monitoring: Annotated[
         MonitoringSpec, Meta(description="How Prometheus finds and reaches the stages.", extra=KUBERNETES)
     ] = MonitoringSpec()

@@ -1,0 +1,1 @@
+"""Finds the settings that serve listeners best, while they listen. All but `runner` is pure."""
