@@ -33,6 +33,7 @@ from syrinx_operator.spec import (
     RowBounds,
     ServiceSpec,
     TalkerSpec,
+    TuningBounds,
 )
 from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, Storage, Toleration
 
@@ -117,7 +118,16 @@ ROOT: Final = (
 """Of a whole resource."""
 
 _RULES: Mapping[type, tuple[Rule, ...]] = {
-    PipelineSpec: (_bounds("talker", "talkerMaxNumSeqs"), _bounds("codec", "codecMaxNumSeqs")),
+    PipelineSpec: (
+        _bounds("talker", "talkerMaxNumSeqs"),
+        _bounds("codec", "codecMaxNumSeqs"),
+        Rule(
+            rule="!has(self.codec.capturePairs) || self.tuning.bounds.capturePairs.max == 0 || "
+            "self.codec.capturePairs.size() <= self.tuning.bounds.capturePairs.max",
+            message="is less than codec.capturePairs has, where tuning starts",
+            field_path=".tuning.bounds.capturePairs.max",
+        ),
+    ),
     ModelSpec: (
         Rule(
             rule=_exactly_one("path", "huggingFace", flag="bundled"),
@@ -285,6 +295,15 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
             "url",
             f"self.url.matches({_text(PASSWORD_IN_URL)}) || self.url.matches({_text(REDIS_URL)})",
             "is not accepted: redis://HOST:PORT/DB, or rediss://… for TLS",
+        ),
+    ),
+    TuningBounds: (
+        Rule(
+            rule="!has(self.chunkRamps) || self.chunkRamps.all(one, "
+            "self.chunkRamps.exists_one(other, other == one))",
+            message="a ramp stands twice",
+            field_path=".chunkRamps",
+            reason="FieldValueDuplicate",
         ),
     ),
     RowBounds: (

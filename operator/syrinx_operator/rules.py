@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from syrinx_operator.cluster.names import ADMIN_PORT
-from syrinx_operator.spec import CodecSpec, ConnectorSpec, ModelSpec, RowBounds, TalkerSpec, TTSPipeline
+from syrinx_operator.spec import CodecSpec, ConnectorSpec, ModelSpec, RowBounds, TalkerSpec, TTSPipeline, TuningBounds
 from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, SecretName, Toleration
 
 NAME_LENGTH: Final = 40
@@ -64,6 +64,7 @@ def _violations(pipeline: TTSPipeline) -> Iterator[Violation]:
     yield from _objective_rules(pipeline)
     yield from _bounds_rules("talkerMaxNumSeqs", spec.tuning.bounds.talker_max_num_seqs, spec.talker)
     yield from _bounds_rules("codecMaxNumSeqs", spec.tuning.bounds.codec_max_num_seqs, spec.codec)
+    yield from _choice_rules(spec.tuning.bounds, spec.codec)
     for index, peer in enumerate(spec.monitoring.allow_from):
         yield from _peer_rules(("spec", "monitoring", "allowFrom", index), peer)
     if spec.gateway.service.node_port is not None and spec.gateway.service.type == "ClusterIP":
@@ -241,6 +242,17 @@ def _bounds_rules(field: str, bounds: RowBounds, stage: TalkerSpec | CodecSpec) 
         yield Violation(path, f"min, {bounds.min}, is more than max, {bounds.max}")
     elif not bounds.min <= stage.max_num_seqs <= bounds.max:
         yield Violation(path, f"maxNumSeqs starts at {stage.max_num_seqs}, outside {bounds.min} to {bounds.max}")
+
+
+def _choice_rules(bounds: TuningBounds, codec: CodecSpec) -> Iterator[Violation]:
+    path = ("spec", "tuning", "bounds")
+    ramps = bounds.chunk_ramps or ()
+    for index, ramp in enumerate(ramps):
+        if ramp in ramps[:index]:
+            yield Violation((*path, "chunkRamps", index), f"{list(ramp)} stands twice")
+    most, given = bounds.capture_pairs.max, len(codec.capture_pairs)
+    if 0 < most < given:
+        yield Violation((*path, "capturePairs", "max"), f"{most} is less than the {given} that codec.capturePairs has")
 
 
 def _peer_rules(path: Path, peer: Peer) -> Iterator[Violation]:

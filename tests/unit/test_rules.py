@@ -5,6 +5,7 @@ import pytest
 
 from syrinx_operator.rules import cluster_violations, violations
 from syrinx_operator.spec import (
+    CaptureBounds,
     CaptureShape,
     CodecSpec,
     ConnectorSpec,
@@ -168,6 +169,27 @@ def test_labels_that_operators_find_pods_by_are_refused():
 def test_tuning_starts_within_its_bounds(bounds, expected):
     tuning = TuningSpec(bounds=TuningBounds(talker_max_num_seqs=bounds))
     assert broken(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+
+
+@pytest.mark.parametrize(
+    ("ramps", "expected"),
+    [
+        (None, []),
+        ((), []),
+        (((2, 4), (2, 4, 4), (4, 2)), []),
+        (((2, 4), (1,), (2, 4)), ["chunkRamps.2"]),
+    ],
+)
+def test_a_ramp_is_offered_to_tuning_once(ramps, expected):
+    tuning = TuningSpec(bounds=TuningBounds(chunk_ramps=ramps))
+    assert broken(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(2, []), (1, ["capturePairs.max"]), (0, [])])
+def test_tuning_starts_with_no_more_captured_shapes_than_it_may_choose(most, expected):
+    codec = CodecSpec(capture_pairs=(CaptureShape(rows=1, frames=2), CaptureShape(rows=1, frames=4)))
+    tuning = TuningSpec(bounds=TuningBounds(capture_pairs=CaptureBounds(max=most)))
+    assert broken(codec=codec, tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
 
 
 @pytest.mark.parametrize(

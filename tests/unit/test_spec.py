@@ -15,7 +15,9 @@ from syrinx_operator.spec import (
     Metadata,
     ModelSpec,
     PipelineSpec,
+    PrometheusSpec,
     ServiceSpec,
+    SloSpec,
     TalkerSpec,
     TTSPipeline,
     TuningSpec,
@@ -147,11 +149,12 @@ def test_fields_that_are_not_used_here_are_named():
         "gateway": GatewaySpec(replicas=2, service=ServiceSpec(type="NodePort")),
         "talker": TalkerSpec(env=(EnvVar(name="A", value="b"),), max_num_seqs=4),
         "connector": ConnectorSpec(url="redis://h", password_secret=SecretKey(name="a", key="b"), password_env="P"),
-        "tuning": TuningSpec(mode="Off"),
+        "slo": SloSpec(underrun_ratio=0.02),
+        "tuning": TuningSpec(mode="Off", prometheus=PrometheusSpec(url="http://prometheus:9090")),
     }
     assert unused_locally(pipeline(**spec)) == [
         *("spec.image", "spec.gateway.replicas", "spec.gateway.service", "spec.talker.env"),
-        *("spec.connector.passwordSecret", "spec.tuning"),
+        *("spec.connector.passwordSecret", "spec.tuning.prometheus"),
     ]
 
 
