@@ -21,7 +21,7 @@ help: ## Show this help
 demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.wav
 	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
-test: $(VENV)/.develops ## Run all tests but those below
+test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
 	$(VENV)/bin/pytest -m "not voice and not trouble and not cluster"
 
 test-operator: $(VENV)/.develops ## Kill the operator at every step and give it an API server in trouble
@@ -72,3 +72,9 @@ $(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.develops: pyproject.toml $(VENV)/.runs
 	$(PIP) install --quiet --editable ".[stages,clone,fetch,cli,operator,redis-server,test]"
 	@touch $@
+
+# This machine's Prometheus, or Debian's; the tests that need one are skipped where neither is to be had.
+$(VENV)/.prometheus: | $(VENV)/bin/python
+	@if { command -v prometheus && command -v promtool; } >/dev/null || \
+		timeout 120 tests/support/fetch_prometheus.sh "$(CURDIR)/$(VENV)/prometheus"; \
+		then touch $@; else echo "no Prometheus to be had: the tests that need one are skipped" >&2; fi

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -23,11 +24,13 @@ OWNER = Owner("demo", "voices", "u-1", generation=1)
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"
 """What a Prometheus 2.42 answered about `history`, by the query's first word; made by running this file."""
 START_SECONDS = 60.0
+FETCHED = Path(sys.prefix) / "prometheus" / "prometheus"
+"""Where `make test` puts one."""
 
 
 def found() -> str | None:
-    """The `prometheus` on this machine (PROMETHEUS names another), if its `promtool` is with it."""
-    program = os.environ.get("PROMETHEUS") or shutil.which("prometheus")
+    """The `prometheus` on this machine, or the fetched one (PROMETHEUS names another), if its `promtool` is with it."""
+    program = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or shutil.which(FETCHED)
     return program if program and (Path(program).parent / "promtool").exists() else None
 
 
