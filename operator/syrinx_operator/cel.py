@@ -299,8 +299,7 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
     ),
     TuningBounds: (
         Rule(
-            rule="!has(self.chunkRamps) || self.chunkRamps.all(one, "
-            "self.chunkRamps.exists_one(other, other == one))",
+            rule="!has(self.chunkRamps) || self.chunkRamps.all(one, self.chunkRamps.exists_one(other, other == one))",
             message="a ramp stands twice",
             field_path=".chunkRamps",
             reason="FieldValueDuplicate",
