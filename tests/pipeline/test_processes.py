@@ -196,7 +196,8 @@ async def test_settings_change_over_http_while_a_stream_plays(running: Running, 
     assert await stream == undisturbed
     await change(defaults)
     assert [answer.status_code for answer in answers] == [200] * 8
-    assert answers[0].json() == {"generation": 1, "settings": {"max_num_seqs": 1, "lead_limit_seconds": 30.0}}
+    in_force = {"max_num_seqs": 1, "lead_limit_seconds": 30.0}
+    assert answers[0].json() == {"generation": 1, "settings": in_force, "base": in_force}
 
 
 async def test_wrong_settings_are_refused_by_name(running: Running) -> None:
@@ -206,6 +207,10 @@ async def test_wrong_settings_are_refused_by_name(running: Running) -> None:
         ({"settings": {"max_num_seqs": 33}}, 422, "max_resident"),
         ({"settings": {"no_such": 1}}, 422, "no_such"),
         ({"settings": {}, "generation": -1}, 409, "older"),
+        ({"settings": {}, "seconds": 0}, 422, "seconds"),
+        ({"settings": {}, "seconds": 3601}, 422, "seconds"),
+        ({"settings": {"chunk_ramp": []}, "seconds": 60}, 422, "chunk_ramp"),
+        ({"settings": {}, "seconds": 60, "generation": 999}, 409, "base"),
         ({"max_num_seqs": 1}, 422, "max_num_seqs"),
         ([], 422, "settings"),
     ):

@@ -77,6 +77,7 @@ def test_without_the_file_the_configuration_holds(tmp_path: Path) -> None:
         ({"generation": 1}, "settings.json: .*`settings`"),
         ({"settings": {}, "generation": "x"}, r"settings.json: .*\$\.generation"),
         ({"settings": {"max_num_seqs": 0}}, "settings.json: settings: .*max_num_seqs"),
+        ({"settings": {}, "seconds": 60}, "settings.json: seconds: .*no time limit"),
         ({"settings": {"max_rows": 1}}, "settings.json: settings: .*max_rows"),
         ({"settings": {"max_num_seqs": 33}}, r"settings.json: settings\.max_num_seqs: 33 .*max_resident \(32\)"),
     ],

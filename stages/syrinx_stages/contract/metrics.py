@@ -86,7 +86,15 @@ CLAIM_WAIT = Metric(
 ROWS_RESIDENT = Metric("syrinx_rows_resident", "gauge", "Requests that hold state here.", ("stage",))
 ROWS_RUNNING = Metric("syrinx_rows_running", "gauge", "Rows of the last step.", ("stage",))
 MAX_NUM_SEQS = Metric("syrinx_max_num_seqs", "gauge", "Rows per step at most, as set now.", ("stage",))
-SETTINGS_GENERATION = Metric("syrinx_settings_generation", "gauge", "Generation of the settings in force.", ("stage",))
+SETTINGS_GENERATION = Metric(
+    "syrinx_settings_generation",
+    "gauge",
+    "Generation of the base settings.",
+    ("stage",),
+)
+SETTINGS_LIMITED = Metric(
+    "syrinx_settings_limited", "gauge", "1 while settings for a limited time are in force, else 0.", ("stage",)
+)
 STEP_SECONDS = Metric(
     "syrinx_step_seconds",
     "histogram",
@@ -140,7 +148,7 @@ _GATEWAY = (
     QUEUE_LENGTH,
     QUEUE_AGE,
 )
-_EVERY_STAGE = (SETTINGS_GENERATION, REDIS_SECONDS, REDIS_ERRORS)
+_EVERY_STAGE = (SETTINGS_GENERATION, SETTINGS_LIMITED, REDIS_SECONDS, REDIS_ERRORS)
 _WORKER = (CLAIM_WAIT, ROWS_RESIDENT, ROWS_RUNNING, MAX_NUM_SEQS, STEP_SECONDS, FRAMES, TAKEOVERS, LOST, ENDS)
 
 BY_STAGE: dict[str, tuple[Metric, ...]] = {

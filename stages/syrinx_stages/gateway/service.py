@@ -24,7 +24,7 @@ from syrinx_stages.gateway.speech import Speech
 from syrinx_stages.model.config import read_model_config
 from syrinx_stages.model.describe import checkpoint_directory, describe
 from syrinx_stages.model.tokenizer import load_tokenizer
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.metrics import Metrics, show_settings
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.tasks import Tasks
 
@@ -102,8 +102,8 @@ class GatewayService:
         return self._unready or leaving or self._tasks.failure or self._unreachable or self._unserved
 
     def settings_changed(self) -> None:
-        """Admission reads the settings at every request; only their generation is told."""
-        self._metrics[m.SETTINGS_GENERATION].labels(STAGE).set(self.live.generation)
+        """Admission reads the settings at every request: here they are only shown."""
+        show_settings(self._metrics, STAGE, self.live)
 
     async def drain(self, seconds: float) -> None:
         """Waits until nobody is being served, for `seconds` at the most.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,6 +15,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from syrinx_stages.runtime.errors import SettingsError
 from syrinx_stages.runtime.server import answer_head
 from syrinx_stages.runtime.settings import Live, Update
+
+log = logging.getLogger(__name__)
 
 MAX_BODY = 65_536
 """Bytes of a settings update at most."""
@@ -33,7 +36,7 @@ class Stage(Protocol):
         """None if ready, else why not."""
 
     def settings_changed(self) -> None:
-        """New settings are in force: work that waits looks again."""
+        """Other settings are in force: work that waits looks again."""
 
     async def drain(self, seconds: float) -> None:
         """Takes nothing new and finishes what is owned, for `seconds` at the most."""
@@ -55,13 +58,33 @@ def add_health(app: FastAPI, stage: Stage) -> None:
         return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
 
 
+class _Expiry:
+    """Tells a stage that its limited settings have ended, so that what it waits for and shows follows the base."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Looks at what is in force, and again when that ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+        left = self._stage.live.seconds_left
+        self._timer = None if left is None else asyncio.get_running_loop().call_later(left, self._look)
+
+    def _look(self) -> None:
+        # A timer may be a hair early: then it is set once more.
+        self.watch()
+        if self._timer is None:
+            log.info("limited settings have ended: generation %d is in force", self._stage.live.generation)
+            self._stage.settings_changed()
+
+
 def create_admin(stage: Stage, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
     """The admin application; `before_scrape` brings metrics up to date."""
     app = FastAPI(openapi_url=None)
     add_health(app, stage)
-
-    def report() -> dict[str, Any]:
-        return {"generation": stage.live.generation, "settings": msgspec.to_builtins(stage.live.current)}
+    expiry = _Expiry(stage)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -70,7 +93,7 @@ def create_admin(stage: Stage, registry: CollectorRegistry, before_scrape: Calla
 
     @app.get("/settings")
     async def get_settings() -> Response:
-        return JSONResponse(report())
+        return JSONResponse(_report(stage.live))
 
     @app.put("/settings")
     async def put_settings(request: Request) -> Response:
@@ -80,14 +103,26 @@ def create_admin(stage: Stage, registry: CollectorRegistry, before_scrape: Calla
         try:
             stage.live.apply(msgspec.json.decode(body, type=Update))
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            return _refuse(422, f'{error}; expected {{"settings": {{...}}, "generation": N}}')
+            return _refuse(422, f'{error}; expected {{"settings": {{...}}, "generation": N, "seconds": S}}')
         except SettingsError as error:
             return _refuse(error.status, str(error))
+        expiry.watch()
         stage.settings_changed()
-        return JSONResponse(report())
+        return JSONResponse(_report(stage.live))
 
     answer_head(app)
     return app
+
+
+def _report(live: Live[Any]) -> dict[str, Any]:
+    """What `GET /settings` answers: `seconds` only while a limited setting is in force."""
+    left = live.seconds_left
+    told = {
+        "generation": live.generation,
+        "settings": msgspec.to_builtins(live.current),
+        "base": msgspec.to_builtins(live.base),
+    }
+    return told if left is None else {**told, "seconds": left}
 
 
 async def _bounded_body(request: Request) -> bytes | None:

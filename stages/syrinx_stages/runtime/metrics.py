@@ -8,7 +8,8 @@ from typing import Any
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from syrinx_stages.contract.metrics import ROW_BUCKETS, Metric
+from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SETTINGS_LIMITED, Metric
+from syrinx_stages.runtime.settings import Live
 
 
 class Metrics:
@@ -37,6 +38,12 @@ class Metrics:
         # prometheus-client takes a counter's name with or without `_total` and exports it with.
         family = Counter if metric.kind == "counter" else Gauge
         return family(metric.name, metric.help, metric.labels, registry=self.registry)
+
+
+def show_settings(metrics: Metrics, stage: str, live: Live[Any]) -> None:
+    """What there is to tell of any stage's settings."""
+    metrics[SETTINGS_GENERATION].labels(stage).set(live.generation)
+    metrics[SETTINGS_LIMITED].labels(stage).set(live.seconds_left is not None)
 
 
 def row_bucket(rows: int) -> str:

@@ -1,23 +1,30 @@
-"""Live settings: partial updates, validated whole, with a generation that never goes back."""
+"""Live settings: partial updates, validated whole, with a generation that never goes back.
+
+What is set for a limited time is laid over the base and ends by itself: nobody need be there to take it back.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from syrinx_stages.contract.settings import StageSettings
+from syrinx_stages.contract.settings import Seconds, StageSettings
 from syrinx_stages.runtime.errors import SettingsError
 
 S = TypeVar("S", bound=StageSettings)
 
 
 class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `PUT /settings`. Settings left out keep their value."""
+    """The body of `PUT /settings`. Settings left out keep their value; limited ones, that of the base."""
 
     settings: dict[str, Any]
     generation: int | None = None
-    """Of the whole; left out, the present one is counted up."""
+    """Of the whole; left out, the present one is counted up. Limited settings have their base's: it is not counted."""
+    seconds: Seconds | None = None
+    """How long the settings are in force, over the base; None if they are the base."""
 
 
 def merge(settings: S, update: Update, max_resident: int | None = None) -> S:
@@ -31,24 +38,67 @@ def merge(settings: S, update: Update, max_resident: int | None = None) -> S:
 
 
 class Live(Generic[S]):
-    """The settings in force and their generation."""
+    """The settings in force and their generation. `clock` is in monotonic seconds.
 
-    def __init__(self, settings: S, generation: int, max_resident: int | None = None) -> None:
-        self.current = settings
+    A limited setting is over when its time is, whoever looks: nothing has to happen for it.
+    """
+
+    def __init__(
+        self,
+        settings: S,
+        generation: int,
+        max_resident: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.base = settings
+        """What is in force without a limited setting."""
         self.generation = generation
+        """Of the base."""
         self._max_resident = max_resident
+        self._clock = clock
+        self._limited = settings
+        self._until = clock()
         _check(settings, max_resident)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the limited setting goes on to be in force; None without one."""
+        left = self._until - self._clock()
+        return left if left > 0 else None
+
+    @property
+    def current(self) -> S:
+        """The settings in force."""
+        return self.base if self.seconds_left is None else self._limited
 
     def apply(self, update: Update) -> S:
         """Puts an update in force and returns the settings. Raises `SettingsError`; then nothing has changed."""
+        if update.seconds is None:
+            self._set(update)
+        else:
+            self._limit(update, update.seconds)
+        return self.current
+
+    def _set(self, update: Update) -> None:
         generation = self.generation + 1 if update.generation is None else update.generation
         if generation < self.generation:
             raise SettingsError(
                 f"generation {generation} is older than {self.generation}, which is in force", status=409
             )
-        self.current = merge(self.current, update, self._max_resident)
+        self.base = merge(self.base, update, self._max_resident)
         self.generation = generation
-        return self.current
+        self._until = self._clock()
+
+    def _limit(self, update: Update, seconds: float) -> None:
+        # Over another base it would not be what was meant.
+        if update.generation not in (None, self.generation):
+            raise SettingsError(
+                f"generation {update.generation} is not that of the base, {self.generation}: set the base first, "
+                "without seconds",
+                status=409,
+            )
+        self._limited = merge(self.base, update, self._max_resident)
+        self._until = self._clock() + seconds
 
 
 def _check(settings: StageSettings, max_resident: int | None) -> None:

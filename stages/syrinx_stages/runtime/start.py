@@ -47,6 +47,8 @@ def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
         raise StartError(f"cannot read {path}: {error.strerror}") from None
     except (msgspec.ValidationError, msgspec.DecodeError, SettingsError) as error:
         raise StartError(f"{path}: {error}") from None
+    if update.seconds is not None:
+        raise StartError(f"{path}: seconds: what a process starts with has no time limit")
     generation = config.settings_generation if update.generation is None else update.generation
     return msgspec.structs.replace(config, settings_generation=generation, **{stage: settings})
 

@@ -29,7 +29,7 @@ from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.metrics import Metrics, show_settings
 from syrinx_stages.runtime.ownership import Ownership
 from syrinx_stages.runtime.publisher import Publisher
 from syrinx_stages.runtime.settings import Live
@@ -144,7 +144,7 @@ class Worker(ABC, Generic[R, S, E]):
     def settings_changed(self) -> None:
         """Looks at the rows again under the new settings."""
         self.metrics[m.MAX_NUM_SEQS].labels(self.stage).set(self.live.current.max_num_seqs)
-        self.metrics[m.SETTINGS_GENERATION].labels(self.stage).set(self.live.generation)
+        show_settings(self.metrics, self.stage, self.live)
         self.work.set()
 
     async def drain(self, seconds: float) -> None:

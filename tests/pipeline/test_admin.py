@@ -1,0 +1,103 @@
+"""The admin port of a real talker or codec: settings for a limited time, and what its metrics show of them."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+
+from support.stages import DEADLINE, Pipeline, listen, request, submit
+from syrinx_stages.connector.base import Append
+from syrinx_stages.contract.keys import Position, StreamKind
+from syrinx_stages.contract.messages import Codes
+from syrinx_stages.runtime.admin import create_admin
+from syrinx_stages.runtime.worker import Worker
+
+
+class Admin:
+    """A replica's admin port."""
+
+    def __init__(self, worker: Worker, http: httpx.AsyncClient) -> None:
+        self._worker, self._http = worker, http
+
+    async def put(self, settings: dict[str, object], **fields: object) -> dict[str, object]:
+        answer = await self._http.put("/settings", json={"settings": settings, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def get(self) -> dict[str, object]:
+        return (await self._http.get("/settings")).json()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """What is shown, asking for nothing that could bring it up to date."""
+        return self._worker.metrics.registry.get_sample_value(name, labels)
+
+
+@contextlib.asynccontextmanager
+async def admin_of(worker: Worker) -> AsyncIterator[Admin]:
+    app = create_admin(worker, worker.metrics.registry, lambda: None)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stage") as http:
+        yield Admin(worker, http)
+
+
+@contextlib.asynccontextmanager
+async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline, Admin]]:
+    """One replica without any other stage, and its admin port."""
+    stages = Pipeline()
+    try:
+        worker = await (stages.talker(**settings) if stage == "talker" else stages.codec(**settings))
+        async with admin_of(worker) as admin:
+            yield stages, admin
+    finally:
+        await stages.close()
+
+
+async def until(condition: object, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
+        await asyncio.sleep(0.002)
+
+
+# Settings for a limited time -------------------------------------------------------------------------------------
+
+
+async def test_limited_settings_are_reported_with_their_base_and_what_is_left_of_their_time() -> None:
+    async with alone("talker", max_num_seqs=4, lead_limit_seconds=3.0) as (_, admin):
+        base = {"max_num_seqs": 4, "lead_limit_seconds": 3.0}
+        assert await admin.get() == {"generation": 1, "settings": base, "base": base}
+        told = await admin.put({"max_num_seqs": 2}, generation=1, seconds=60)
+        left = told.pop("seconds")
+        assert told == {"generation": 1, "settings": {**base, "max_num_seqs": 2}, "base": base}
+        assert 59 < left <= 60
+        assert (await admin.get())["seconds"] <= left
+        await admin.put({"max_num_seqs": 2}, seconds=600)
+        assert (await admin.get())["seconds"] > 60
+        base["max_num_seqs"] = 8
+        assert await admin.put({"max_num_seqs": 8}) == {"generation": 2, "settings": base, "base": base}
+
+
+async def test_limited_settings_end_without_anybody_asking() -> None:
+    async with alone("talker", max_num_seqs=4) as (_, admin):
+        await admin.put({"max_num_seqs": 2}, seconds=0.2)
+        assert admin.metric("syrinx_max_num_seqs", stage="talker") == 2
+        assert admin.metric("syrinx_settings_limited", stage="talker") == 1
+        await until(lambda: admin.metric("syrinx_settings_limited", stage="talker") == 0, "they had ended")
+        assert admin.metric("syrinx_max_num_seqs", stage="talker") == 4
+        assert admin.metric("syrinx_settings_generation", stage="talker") == 1
+        assert "seconds" not in await admin.get()
+
+
+async def test_what_waits_under_limited_settings_goes_on_when_they_end() -> None:
+    """Four frames are no chunk of 64, so the codec sleeps until something happens: the end of its settings does."""
+    async with alone("codec", chunk_ramp=(2, 2)) as (stages, admin):
+        await admin.put({"chunk_ramp": [64]}, seconds=0.5)
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        frames = Codes(np.zeros((4, 16), "<i2").tobytes(), "talker-0")
+        assert await connector.append([Append("a", StreamKind.CODES, Position(4), frames)]) == [None]
+        heard = await listen(connector, "a", until_frames=2)
+        assert "seconds" not in await admin.get()
+    assert heard.chunks == [2]
