@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from syrinx_operator.tuner.knobs import Identity, Knob, Part, Setting
 from syrinx_operator.tuner.policy import Mode
@@ -31,6 +31,10 @@ Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regre
 Goal = Literal["Listeners", "Cost"]
 
 
+TaskType = Literal["CustomVoice", "VoiceDesign", "Base"]
+CellName = Literal["all", "CustomVoice", "VoiceDesign", "Base"]
+
+
 class Counts(Part, frozen=True, kw_only=True):
     """What one arm did to the requests of one task type."""
 
@@ -40,34 +44,41 @@ class Counts(Part, frozen=True, kw_only=True):
     errors: Annotated[Count, Meta(description="Requests that ended with an error.")] = 0
 
 
+class Bet(Part, frozen=True, kw_only=True):
+    """Evidence against one hypothesis, as money won in bets on its being wrong (`stats`)."""
+
+    log: Annotated[float, Meta(description="Log of the money, from 0.")] = 0.0
+    lean: Annotated[float, Meta(ge=-1, le=1, description="Mean outcome of the bets, from -1 to 1.")] = 0.0
+
+
 class Test(Part, frozen=True, kw_only=True):
     """A running test of paired differences: anytime-valid, so it may be looked at after each pair (`stats`)."""
 
     pairs: Annotated[Count, Meta(description="Pairs of periods compared.")] = 0
-    mean: Annotated[Difference, Meta(description="Mean difference, candidate less baseline, in share of requests.")] = (
-        0.0
-    )
-    square: Annotated[float, Meta(description="Mean of the squared differences.")] = 0.0
-    better: Annotated[float, Meta(description="Log of the evidence that it is better than the deadband.")] = 0.0
-    worse: Annotated[float, Meta(description="Log of the evidence that it is worse.")] = 0.0
-    futile: Annotated[float, Meta(description="Log of the evidence that it is not better by the deadband.")] = 0.0
+    mean: Annotated[Difference, Meta(description="Mean difference, candidate less baseline.")] = 0.0
+    square: Annotated[float, Meta(ge=0, le=1, description="Mean of the squared differences.")] = 0.0
+    better: Annotated[Bet, Meta(description="That it is better by more than the deadband.")] = Bet()
+    worse: Annotated[Bet, Meta(description="That it is worse.")] = Bet()
+    futile: Annotated[Bet, Meta(description="That it is not better by the deadband.")] = Bet()
 
 
 class Cell(Part, frozen=True, kw_only=True):
     """The evidence on one task type; `all` is the whole, each task type weighing as much as it was asked for."""
 
-    task_type: Annotated[
-        Literal["all", "CustomVoice", "VoiceDesign", "Base"], Meta(description="Task type, or `all` of them.")
-    ]
+    task_type: Annotated[CellName, Meta(description="Task type, or `all` of them.")]
     candidate: Annotated[Counts, Meta(description="Under the candidate.")] = Counts()
     baseline: Annotated[Counts, Meta(description="Under the baseline.")] = Counts()
     test: Annotated[Test, Meta(description="The comparison.")] = Test()
+    baseline_p95: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="95th percentile of time to first audio under the baseline, in seconds, last time."),
+    ] = None
 
 
 class Half(Part, frozen=True, kw_only=True):
     """One task type in the first period of a pair."""
 
-    task_type: Annotated[Literal["CustomVoice", "VoiceDesign", "Base"], Meta(description="Task type.")]
+    task_type: Annotated[TaskType, Meta(description="Task type.")]
     candidate: Annotated[Counts, Meta(description="Under the candidate.")] = Counts()
     baseline: Annotated[Counts, Meta(description="Under the baseline.")] = Counts()
 
@@ -79,6 +90,9 @@ class Period(Part, frozen=True, kw_only=True):
     candidates: Annotated[
         tuple[Name, ...], Meta(max_length=MAX_CANDIDATES, description="Replicas that run the candidate.")
     ] = ()
+    others: Annotated[
+        tuple[Name, ...], Meta(max_length=MAX_CANDIDATES, description="Replicas that they are compared with.")
+    ] = ()
     everywhere: Annotated[bool, Meta(description="Whether every replica of the stage runs the candidate.")] = False
     since: Annotated[When, Meta(description="When the arms were assigned.")]
     counting: Annotated[
@@ -86,6 +100,9 @@ class Period(Part, frozen=True, kw_only=True):
     ] = None
     replicas: Annotated[
         tuple[Name, ...], Meta(max_length=256, description="Replicas of the stage when it began; others end it.")
+    ] = ()
+    restarts: Annotated[
+        tuple[Count, ...], Meta(max_length=256, description="How often each of them had been started anew.")
     ] = ()
 
 
@@ -114,6 +131,7 @@ class Trial(Part, frozen=True, kw_only=True):
     ]
     why: Annotated[Text, Meta(description="Why it is worth a try.")]
     since: Annotated[When, Meta(description="When it began.")]
+    seconds: Annotated[float, Meta(gt=0, description="How long a period counts.")]
     period: Annotated[Period, Meta(description="The period under way.")]
     half: Annotated[
         tuple[Half, ...], Meta(max_length=3, description="The first period of the pair, while the second runs.")
@@ -121,7 +139,6 @@ class Trial(Part, frozen=True, kw_only=True):
     cells: Annotated[tuple[Cell, ...], Meta(max_length=4, description="The evidence so far.")] = ()
     wasted: Annotated[Count, Meta(description="Periods that could not be used.")] = 0
     extended: Annotated[bool, Meta(description="Whether it was given its one extension.")] = False
-    restarts: Annotated[Count, Meta(description="Restarts of the stage's replicas when it began.")] = 0
     spent: Annotated[Spent, Meta(description="Work of the stage in each arm.")] = Spent()
 
 
@@ -183,12 +200,14 @@ class Record(Part, frozen=True, kw_only=True):
     id: Annotated[Count, Meta(description="Number of the trial.")]
     at: Annotated[When, Meta(description="When it was decided.")]
     since: Annotated[When, Meta(description="When the trial began.")]
+    context: Annotated[Context | None, Meta(description="The workload.")] = None
     knob: Annotated[Knob, Meta(description="The knob.")]
     before: Annotated[Text, Meta(description="Its value before.")]
     after: Annotated[Text, Meta(description="The value that was tried.")]
     verdict: Annotated[Verdict, Meta(description="What was decided.")]
     reason: Annotated[Text, Meta(description="Why.")]
     requests: Annotated[Count, Meta(description="Requests compared, both arms.")] = 0
+    baseline: Annotated[Ratio | None, Meta(description="Share of requests that the value before served well.")] = None
     difference: Annotated[
         Difference | None, Meta(description="Share of requests served well, candidate less baseline.")
     ] = None
@@ -207,17 +226,26 @@ class Recommendation(Part, frozen=True, kw_only=True):
 class State(Part, frozen=True, kw_only=True):
     """What tuning does, and all that it remembers."""
 
-    mode: Annotated[Mode, Meta(description="The mode asked for.")] = "Recommend"
+    # These three are always said, even as by default: `omit_defaults` does not look into a factory.
+    mode: Annotated[Mode, Meta(description="The mode asked for.")] = field(default_factory=lambda: "Recommend")
     phase: Annotated[
         Phase,
         Meta(
             description="Off and Paused as asked for; NoData while there is nothing to judge by; Watching while "
             "requests are counted; Trial, Promoting and Soaking as a change is tried, carried out and watched."
         ),
-    ] = "NoData"
-    message: Annotated[Text, Meta(description="The phase in words.")] = "not looked at yet"
-    spec: Annotated[Setting | None, Meta(description="What the resource asked for when `chosen` was chosen.")] = None
-    chosen: Annotated[Setting | None, Meta(description="What is in force, trials aside.")] = None
+    ] = field(default_factory=lambda: "NoData")
+    message: Annotated[Text, Meta(description="The phase in words.")] = field(
+        default_factory=lambda: "not looked at yet"
+    )
+    spec: Annotated[Setting | None, Meta(description="What the resource asked for at the last look.")] = None
+    chosen: Annotated[
+        Setting | None,
+        Meta(description="What is in force, trials aside. Absent while it is what the resource asks for."),
+    ] = None
+    changed: Annotated[When | None, Meta(description="When settings changed last: what was before counts no more.")] = (
+        None
+    )
     last_good: Annotated[Setting | None, Meta(description="What a regression returns to.")] = None
     identity: Annotated[Identity | None, Meta(description="What all knowledge is about.")] = None
     context: Annotated[Context | None, Meta(description="The workload.")] = None

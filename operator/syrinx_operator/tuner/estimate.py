@@ -1,0 +1,178 @@
+"""What a setting would do to listeners: a queueing estimate from measured step times. Pure.
+
+It ranks candidates and no more: what listeners really get is for trials to say. A talker is taken as a server that
+makes min(rows, limit) frames per step of a + b * rows seconds; a codec as one whose calls take a + b * rows * frames.
+Work that arrives faster than it is done waits; waiting is taken as exponential with the mean of an M/M/1 queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.knobs import Setting, Stage
+from syrinx_operator.tuner.policy import Policy
+from syrinx_operator.tuner.workload import histogram, quantile, rate, totals, with_turned
+from syrinx_stages.contract.audio import FRAME_SECONDS
+
+_UNKNOWN_SLOPE = 0.15
+"""Part of a step's time that a further row is taken to add, until steps of two sizes have been measured."""
+_FULL = 0.98
+"""Utilisation that is as good as all of it."""
+_USUAL_FRAMES = 50.0
+"""Of an utterance, while none has been counted: 4 s."""
+
+
+class Curve(Struct, frozen=True):
+    """Seconds of a step: fixed + each * size. The size is rows of a talker's step, rows times frames of a codec's."""
+
+    fixed: float
+    each: float
+
+    def at(self, size: float) -> float:
+        """Seconds of a step of a size."""
+        return self.fixed + self.each * size
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """What the estimate starts from."""
+
+    rates: Mapping[str, float]
+    """Requests per second by task type."""
+    frames: float
+    """Per request."""
+    talkers: int
+    codecs: int
+    talker: Curve
+    codec: Curve
+    offset: Mapping[str, float]
+    """Seconds to first audio that the estimate misses, by task type: measured less estimated, in the median."""
+
+
+def load(policy: Policy, evidence: Evidence, setting: Setting) -> Load | None:
+    """What was measured, under a setting; None while it is too little."""
+    talkers = [worker for worker in evidence.of(Stage.TALKER) if worker.steps]
+    codecs = [worker for worker in evidence.of(Stage.CODEC) if worker.calls]
+    counts = with_turned(totals(evidence.served), evidence)
+    heard = sum(one.requests for one in evidence.served.values())
+    talker = fit((rows, step.count, step.seconds) for each in talkers for rows, step in each.steps.items())
+    codec = fit((call.rows * call.frames, call.count, call.seconds) for each in codecs for call in each.calls)
+    if talker is None or codec is None or not rate(evidence):
+        return None
+    frames = sum(worker.frames or 0 for worker in talkers)
+    known = Load(
+        rates={task_type: each.requests / evidence.seconds for task_type, each in counts.items()},
+        frames=frames / heard if heard and frames else _USUAL_FRAMES,
+        talkers=len(talkers),
+        codecs=len(codecs),
+        talker=talker,
+        codec=codec,
+        offset={},
+    )
+    fixed, wait = _first_audio(known, setting)
+    expected = fixed + math.log(2) * min(wait, 10.0)
+    offset = {}
+    for task_type in known.rates:
+        here = histogram(one for route, one in evidence.served.items() if route.task_type == task_type)
+        median = quantile(here, 0.5)
+        if median is not None:
+            offset[task_type] = max(0.0, median - expected) if math.isfinite(expected) else 0.0
+    return Load(**{name: getattr(known, name) for name in known.__struct_fields__ if name != "offset"}, offset=offset)
+
+
+def fit(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
+    """A line through (size, count, seconds of all): least squares weighted by count; None of nothing.
+
+    Both parts are kept from being negative: a larger step is never quicker.
+    """
+    points = [(size, count, seconds / count) for size, count, seconds in steps if count and size > 0]
+    weight = float(sum(count for _, count, _ in points))
+    if not weight:
+        return None
+    size = sum(count * x for x, count, _ in points) / weight
+    mean = sum(count * y for _, count, y in points) / weight
+    spread = sum(count * (x - size) ** 2 for x, count, _ in points)
+    if spread < 0.05 * weight:
+        each = _UNKNOWN_SLOPE * mean / max(size, 1.0)
+    else:
+        each = sum(count * (x - size) * (y - mean) for x, count, y in points) / spread
+    each = min(max(each, 0.0), mean / size)
+    return Curve(fixed=mean - each * size, each=each)
+
+
+def predicted(policy: Policy, known: Load, setting: Setting) -> float:
+    """Share of requests that would be served well, from 0 to 1."""
+    fixed, wait = _first_audio(known, setting)
+    total = sum(known.rates.values())
+    uninterrupted = 1.0 - _interrupted(known, setting)
+    good = 0.0
+    for task_type, each in known.rates.items():
+        objective = policy.objectives.get(task_type)
+        spare = math.inf if objective is None else objective.seconds - fixed - known.offset.get(task_type, 0.0)
+        in_time = 0.0 if spare <= 0 or wait == math.inf else 1.0 - math.exp(-spare / max(wait, 1e-6))
+        good += each / total * in_time * uninterrupted
+    return good
+
+
+def _first_audio(known: Load, setting: Setting) -> tuple[float, float]:
+    """Seconds to first audio that nothing can shorten, and the mean of those spent waiting."""
+    arrivals = sum(known.rates.values())
+    rows, talker_wait = _talker(known, setting, arrivals)
+    call, codec_wait = _codec(known, setting, arrivals)
+    first = setting.chunk_ramp[0]
+    return first * known.talker.at(min(rows + 1, setting.talker_max_num_seqs)) + call, talker_wait + codec_wait
+
+
+def _talker(known: Load, setting: Setting, arrivals: float) -> tuple[float, float]:
+    """Rows that a talker runs on average, and the mean wait for one."""
+    limit = setting.talker_max_num_seqs
+    work = arrivals / known.talkers * known.frames
+    busy = work * known.talker.at(limit) / limit
+    if busy >= _FULL:
+        return float(limit), math.inf
+    rows = min(float(limit), work * known.talker.fixed / max(1e-9, 1.0 - work * known.talker.each))
+    return rows, known.talker.at(rows) / 2 + known.talker.at(limit) * busy**limit / (1.0 - busy)
+
+
+def _codec(known: Load, setting: Setting, arrivals: float) -> tuple[float, float]:
+    """Seconds of the call that brings the first audio, and the mean wait for it."""
+    chunks = _chunks(setting.chunk_ramp, known.frames)
+    own = arrivals / known.codecs
+    company = 1.0
+    for _ in range(8):  # The busier it is, the more streams share a call: a fixed point, reached in a few rounds.
+        seconds = sum(known.codec.at(company * frames) / company for frames in chunks)
+        busy = own * seconds
+        company = min(float(setting.codec_max_num_seqs), max(1.0, 0.5 * (company + busy * company)))
+    first = known.codec.at(company * setting.chunk_ramp[0])
+    if busy >= _FULL:
+        return first, math.inf
+    usual = sum(known.codec.at(company * frames) for frames in chunks) / len(chunks)
+    return first, usual * busy / (1.0 - busy)
+
+
+def _interrupted(known: Load, setting: Setting) -> float:
+    """Share of streams that would run dry: whose next chunk comes later than the ones before it last."""
+    arrivals = sum(known.rates.values())
+    rows, talker_wait = _talker(known, setting, arrivals)
+    _, codec_wait = _codec(known, setting, arrivals)
+    if math.inf in (talker_wait, codec_wait):
+        return 1.0
+    step = known.talker.at(rows)
+    smooth, ahead, made = 1.0, 0.0, 0.0
+    for frames, following in zip(setting.chunk_ramp, setting.chunk_ramp[1:], strict=False):
+        ahead += frames * FRAME_SECONDS
+        made += following * step
+        spare = ahead - made - known.codec.at(following)
+        smooth *= 0.0 if spare <= 0 else 1.0 - math.exp(-spare / max(codec_wait, 1e-6))
+    return 1.0 - smooth
+
+
+def _chunks(ramp: tuple[int, ...], frames: float) -> list[int]:
+    """The chunks that an utterance is cut into; the ramp's last one repeats."""
+    found: list[int] = []
+    while sum(found) < frames:
+        found.append(ramp[min(len(found), len(ramp) - 1)])
+    return found

@@ -1,0 +1,119 @@
+"""What to try next: what was best before, what the estimate says, then the neighbours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from syrinx_operator.tuner.estimate import load, predicted
+from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.knobs import Knob, Setting, Stage
+from syrinx_operator.tuner.pairs import plan_pairs
+from syrinx_operator.tuner.policy import Policy
+from syrinx_operator.tuner.state import Goal, State
+from syrinx_operator.tuner.workload import share, together, totals, with_turned
+
+_SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
+_FAR = 0.5
+"""Share served well below which a step may be longer than to the neighbour: there is little to lose."""
+
+
+class Proposal(Struct, frozen=True, kw_only=True):
+    """A change of one knob."""
+
+    knob: Knob
+    setting: Setting
+    """All knobs, with the change."""
+    goal: Goal
+    why: str
+
+
+def propose(
+    policy: Policy, state: State, evidence: Evidence, current: Setting, now: datetime, *, missed: bool
+) -> Proposal | None:
+    """The change most worth a trial; None if all were tried under this workload.
+
+    While no objective is `missed`, only captured shapes: they save work and change nothing that listeners hear.
+    """
+    blocked = quarantined(state, now)
+    found = _proposals(policy, state, evidence, current) if missed else _captures(policy, evidence, current)
+    for proposal in found:
+        if proposal.setting not in blocked and proposal.setting != current and _allowed(policy, proposal):
+            return proposal
+    return None
+
+
+def quarantined(state: State, now: datetime) -> list[Setting]:
+    """Settings that are not to be tried now, under this workload."""
+    return [each.setting for each in state.quarantine if each.context == state.context and now < each.until]
+
+
+def _proposals(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
+    yield from _known(state, current)
+    yield from _searched(policy, evidence, current)
+    yield from _captures(policy, evidence, current)
+
+
+def _known(state: State, current: Setting) -> Iterator[Proposal]:
+    """What was best under this workload, one knob after the other."""
+    for known in state.knowledge:
+        if known.context == state.context:
+            for knob in current.differs_from(known.setting):
+                setting = current.with_value(knob, known.setting.value(knob))
+                why = f"part of what served {known.good:.0%} well under this workload before"
+                yield Proposal(knob=knob, setting=setting, goal="Listeners", why=why)
+
+
+def _searched(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
+    """Moves on the ladders: the most promising first; neighbours even where the estimate promises nothing."""
+    good = share(together(with_turned(totals(evidence.served), evidence).values()))
+    reach = 3 if good < _FAR else 1
+    known = load(policy, evidence, current)
+    now = predicted(policy, known, current) if known else 0.0
+    moves = []
+    for knob in _SEARCHED:
+        for distance, setting in _moves(ladder(policy, knob), current, knob, reach):
+            gain = predicted(policy, known, setting) - now if known else 0.0
+            moves.append((gain, -distance, knob, setting))
+    moves.sort(key=lambda move: (round(-move[0], 2), _SEARCHED.index(move[2]), -move[1]))
+    for gain, distance, knob, setting in moves:
+        if gain > 0.01:
+            why = f"the measured step times promise {gain:+.0%} of requests served well"
+            yield Proposal(knob=knob, setting=setting, goal="Listeners", why=why)
+        elif distance == -1:
+            why = "a neighbour that was not tried under this workload"
+            yield Proposal(knob=knob, setting=setting, goal="Listeners", why=why)
+
+
+def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
+    """The values that a knob may have, in order."""
+    return policy.ramps if knob is Knob.RAMP else policy.rows[knob]
+
+
+def _moves(values: Sequence[object], current: Setting, knob: Knob, reach: int) -> Iterator[tuple[int, Setting]]:
+    value = current.value(knob)
+    at = values.index(value) if value in values else -1
+    for index, other in enumerate(values):
+        distance = abs(index - at)
+        if at >= 0 and 1 <= distance <= reach:
+            yield distance, current.with_value(knob, other)
+
+
+def _captures(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
+    """Captured shapes are computed from what the codecs were asked for, and verified by a trial."""
+    codecs = evidence.of(Stage.CODEC)
+    calls = [call for worker in codecs for call in worker.calls]
+    captures = [capture for worker in codecs for capture in worker.captures]
+    if policy.budget.count == 0 or not calls:
+        return
+    planned = plan_pairs(calls, captures, current.capture_pairs, policy.budget, current.codec_max_num_seqs)
+    if planned is not None:
+        setting = current.with_value(Knob.PAIRS, planned.pairs)
+        yield Proposal(knob=Knob.PAIRS, setting=setting, goal="Cost", why=planned.why)
+
+
+def _allowed(policy: Policy, proposal: Proposal) -> bool:
+    value = proposal.setting.value(proposal.knob)
+    return proposal.knob is Knob.PAIRS or value in ladder(policy, proposal.knob)

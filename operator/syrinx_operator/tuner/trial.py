@@ -1,0 +1,373 @@
+"""One trial: its periods, its arms, what is counted for them, and its verdict. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from syrinx_operator.tuner.evidence import Evidence, Route, Worker
+from syrinx_operator.tuner.knobs import Setting, Stage, live_values
+from syrinx_operator.tuner.policy import Policy
+from syrinx_operator.tuner.search import Proposal
+from syrinx_operator.tuner.state import (
+    MAX_CANDIDATES,
+    Cell,
+    CellName,
+    Counts,
+    Half,
+    Period,
+    Spent,
+    TaskType,
+    Trial,
+    Verdict,
+)
+from syrinx_operator.tuner.stats import ALPHA, DEADBAND, bet, interval, threshold
+from syrinx_operator.tuner.workload import histogram, quantile, rate, share, together, totals, with_turned
+
+LEAST_PAIRS = 4
+LEAST_COMPARED = 100
+"""Requests in each arm before a candidate is promoted."""
+MOST_PAIRS = 30
+"""Pairs after which a trial is given up; half as many again, once, if it looks promising."""
+MOST_WASTED = 10
+PERIOD_REQUESTS = 20
+"""Requests that a period is made long enough for."""
+LONGEST_PERIOD = 300.0
+CONFIRM_SECONDS = 45.0
+"""How long replicas may take to confirm their arm."""
+NO_DATA_SECONDS = 90.0
+MARGIN = 0.05
+"""Share of requests of one task type by which a candidate may seem worse and still be promoted."""
+COLLAPSE = 0.25
+"""Share of requests of one period by which a candidate must be worse to be stopped at once."""
+CROWDED = 0.9
+"""Part of its time that a stage computes from which on its replicas share one fate."""
+
+ALL: Literal["all"] = "all"
+
+
+class Outcome(NamedTuple):
+    """How a trial ends."""
+
+    verdict: Verdict
+    reason: str
+
+
+def begin(
+    policy: Policy, number: int, proposal: Proposal, current: Setting, evidence: Evidence, now: datetime
+) -> Trial:
+    """A trial of a proposal; its first period waits for the replicas to confirm."""
+    workers = evidence.of(proposal.knob.stage)
+    trial = Trial(
+        id=number,
+        knob=proposal.knob,
+        goal=proposal.goal,
+        candidate=proposal.setting,
+        baseline=current,
+        design="Switchback" if len(workers) < 2 or _crowded(policy, evidence, proposal.knob.stage) else "Parallel",
+        why=proposal.why[:256],
+        since=now,
+        seconds=_period_seconds(policy, evidence, len(workers)),
+        period=Period(index=0, since=now),
+        cells=_first_cells(evidence),
+    )
+    return msgspec.structs.replace(trial, period=next_period(trial, workers, 0, now))
+
+
+def next_period(trial: Trial, workers: Sequence[Worker], index: int, now: datetime) -> Period:
+    """The arms of a period: within each pair they change places, and a coin that follows from the trial begins."""
+    names = tuple(worker.name for worker in workers)
+    coin = random.Random(f"{trial.id}:{trial.since.isoformat()}:{index // 2}")
+    first = coin.random() < 0.5
+    begins = first == (index % 2 == 0)
+    period = Period(
+        index=index, since=now, replicas=names[:256], restarts=tuple(worker.restarts for worker in workers)[:256]
+    )
+    if trial.design == "Switchback":
+        return msgspec.structs.replace(period, everywhere=begins)
+    ours, theirs = _sides(coin, names)
+    return msgspec.structs.replace(period, candidates=ours if begins else theirs, others=theirs if begins else ours)
+
+
+def confirmed(trial: Trial, workers: Sequence[Worker]) -> bool:
+    """Whether every replica says that its arm is in force."""
+    return all(_in_force(worker, _arm(trial, worker.name)) for worker in workers)
+
+
+def wash_out(policy: Policy) -> float:
+    """Seconds after a change that do not count: what began before it ends."""
+    return min(max(policy.interval / 2, 3.0), 15.0)
+
+
+def harm(policy: Policy, trial: Trial, evidence: Evidence) -> str:
+    """Why the trial must stop at once; empty if nothing is wrong. The window is the present period so far."""
+    crash = _crashed(trial, evidence)
+    if crash:
+        return crash
+    if evidence.problem:
+        return ""
+    failing = _errors(trial, evidence)
+    if failing:
+        return failing
+    cells: dict[str, Cell] = {cell.task_type: cell for cell in trial.cells}
+    for task_type, counts in _arm_counts(trial, evidence, candidate=True).items():
+        before = cells.get(task_type)
+        if before is None or before.baseline.requests < PERIOD_REQUESTS or counts.requests < PERIOD_REQUESTS:
+            continue
+        was, now = share(before.baseline), share(counts)
+        if was - now > COLLAPSE:
+            return f"{task_type}: {now:.0%} served well, {was:.0%} under the baseline"
+        slow = _slow(policy, trial, evidence, before)
+        if slow:
+            return slow
+    return ""
+
+
+def counted(trial: Trial, evidence: Evidence, workers: Sequence[Worker], now: datetime) -> Trial:
+    """The trial after a period that is over: its counts, the pair's differences, and the next period."""
+    ours = _arm_counts(trial, evidence, candidate=True)
+    theirs = _arm_counts(trial, evidence, candidate=False)
+    before = {half.task_type: half for half in trial.half}
+    halves = tuple(
+        Half(
+            task_type=msgspec.convert(name, TaskType),
+            candidate=together([ours.get(name, Counts()), before[name].candidate if name in before else Counts()]),
+            baseline=together([theirs.get(name, Counts()), before[name].baseline if name in before else Counts()]),
+        )
+        for name in sorted({*ours, *theirs, *before})
+    )
+    trial = msgspec.structs.replace(trial, spent=_spent(trial, evidence), cells=_with_p95(trial, evidence))
+    period = next_period(trial, workers, trial.period.index + 1, now)
+    if trial.period.index % 2 == 0:
+        return msgspec.structs.replace(trial, half=halves, period=period)
+    return msgspec.structs.replace(trial, half=(), cells=_paired(trial.cells, halves), period=period)
+
+
+def wasted(trial: Trial, workers: Sequence[Worker], now: datetime) -> Trial:
+    """The trial after a period that cannot be used: the pair begins anew, with another coin."""
+    index = trial.period.index - trial.period.index % 2 + 2
+    period = next_period(trial, workers, index, now)
+    return msgspec.structs.replace(trial, half=(), period=period, wasted=trial.wasted + 1)
+
+
+def verdict(trial: Trial) -> Outcome | None:
+    """What the evidence says after a pair; None while it says nothing yet."""
+    cells = _tested(trial)
+    needed = threshold(len(cells))
+    for cell in cells:
+        if cell.test.worse.log >= needed:
+            return Outcome("RolledBack", f"{_whom(cell)}: served worse, {_words(cell)}")
+    whole = trial.cells[0]
+    pairs = whole.test.pairs
+    if pairs < LEAST_PAIRS or min(whole.candidate.requests, whole.baseline.requests) < LEAST_COMPARED:
+        return _given_up(trial, pairs)
+    if trial.goal == "Cost":
+        return _cheaper(trial) or _given_up(trial, pairs)
+    better = [cell for cell in cells if cell.test.better.log >= needed]
+    if better and not any(cell.test.mean < -MARGIN and cell.test.worse.log > math.log(2) for cell in cells):
+        return Outcome("Promoted", f"{_whom(better[0])}: served better, {_words(better[0])}")
+    if all(cell.test.futile.log >= needed or cell.test.mean < DEADBAND for cell in cells) and (
+        whole.test.futile.log >= needed
+    ):
+        return Outcome("Inconclusive", f"not better by {DEADBAND:.0%}: {_words(whole)}")
+    return _given_up(trial, pairs)
+
+
+def extended(trial: Trial) -> bool:
+    """Whether a trial that has had its time goes on once more: it looks better than the deadband."""
+    return not trial.extended and bool(trial.cells) and trial.cells[0].test.mean > DEADBAND
+
+
+def _period_seconds(policy: Policy, evidence: Evidence, replicas: int) -> float:
+    """An interval, and long enough for some requests in each arm."""
+    asked = rate(evidence) * (max(1, replicas // 4) / replicas if replicas > 1 else 1.0)
+    enough = PERIOD_REQUESTS / asked if asked else LONGEST_PERIOD
+    return min(max(policy.interval, enough), LONGEST_PERIOD)
+
+
+def _first_cells(evidence: Evidence) -> tuple[Cell, ...]:
+    """The whole, and what the baseline's 95th percentiles were when the trial began."""
+    names = sorted({route.task_type for route in evidence.served})
+    kinds = [
+        Cell(task_type=msgspec.convert(name, CellName), baseline_p95=_p95(evidence.served, name)) for name in names
+    ]
+    return (Cell(task_type=ALL), *kinds)
+
+
+def _p95(served: Mapping[Route, Any], task_type: str) -> float | None:
+    found = histogram(one for route, one in served.items() if route.task_type == task_type)
+    return quantile(found, 0.95) if found.get(math.inf, 0) >= PERIOD_REQUESTS else None
+
+
+def _sides(coin: random.Random, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Two equal groups that change places: a quarter of the replicas each, one at least."""
+    size = min(max(1, len(names) // 4), MAX_CANDIDATES)
+    drawn = coin.sample(sorted(names), 2 * size)
+    return tuple(sorted(drawn[:size])), tuple(sorted(drawn[size:]))
+
+
+def _arm(trial: Trial, replica: str) -> Setting:
+    candidate = trial.period.everywhere or replica in trial.period.candidates
+    return trial.candidate if candidate else trial.baseline
+
+
+def _in_force(worker: Worker, setting: Setting) -> bool:
+    if worker.settings is None:
+        return False
+    return all(worker.settings.get(name) == value for name, value in live_values(setting, worker.stage).items())
+
+
+def _crowded(policy: Policy, evidence: Evidence, stage: Stage) -> bool:
+    """Whether requests wait for the stage as a whole: then what one replica does is felt through all of them."""
+    if any(turned.refused for turned in evidence.turned.values()) or not evidence.seconds:
+        return True
+    soonest = min((each.seconds for each in policy.objectives.values()), default=1.0)
+    if evidence.queue_age is not None and evidence.queue_age > soonest:
+        return True
+    workers = evidence.of(stage)
+    busy = sum(step.seconds for worker in workers for step in worker.steps.values())
+    return busy > CROWDED * evidence.seconds * len(workers)
+
+
+def _crashed(trial: Trial, evidence: Evidence) -> str:
+    """A replica that was started anew under the candidate: whatever the cause, it is not tried on."""
+    before = dict(zip(trial.period.replicas, trial.period.restarts, strict=False))
+    for worker in evidence.of(trial.knob.stage):
+        if worker.restarts > before.get(worker.name, worker.restarts) and _arm(trial, worker.name) == trial.candidate:
+            return f"{worker.name} was started anew under the candidate"
+    return ""
+
+
+def _errors(trial: Trial, evidence: Evidence) -> str:
+    """Errors of the candidate's replicas, beyond the others' and beyond chance."""
+    workers = evidence.of(trial.knob.stage)
+    ours = sum(each.errors or 0 for each in workers if _arm(trial, each.name) == trial.candidate)
+    theirs = sum(each.errors or 0 for each in workers if _arm(trial, each.name) != trial.candidate)
+    if ours >= 3 and ours > 2 * theirs:
+        return f"{ours} requests ended with an error under the candidate"
+    return ""
+
+
+def _slow(policy: Policy, trial: Trial, evidence: Evidence, cell: Cell) -> str:
+    objective = policy.objectives.get(cell.task_type)
+    if objective is None or cell.baseline_p95 is None:
+        return ""
+    served = {route: one for route, one in evidence.served.items() if _on(trial, route, candidate=True)}
+    slow = _p95(served, cell.task_type)
+    if slow is None or slow <= 2 * cell.baseline_p95 or slow <= objective.seconds:
+        return ""
+    return (
+        f"{cell.task_type}: 95th percentile {slow * 1000:.0f} ms, {cell.baseline_p95 * 1000:.0f} ms under the baseline"
+    )
+
+
+def _on(trial: Trial, route: Route, *, candidate: bool) -> bool:
+    """Whether a route is in an arm. With replicas side by side, only the two groups that change places count."""
+    if trial.design == "Switchback":
+        return trial.period.everywhere == candidate
+    replica = route.talker if trial.knob.stage is Stage.TALKER else route.codec
+    return replica in (trial.period.candidates if candidate else trial.period.others)
+
+
+def _arm_counts(trial: Trial, evidence: Evidence, *, candidate: bool) -> dict[str, Counts]:
+    found = totals(evidence.served, [route for route in evidence.served if _on(trial, route, candidate=candidate)])
+    if trial.design == "Switchback" and trial.period.everywhere == candidate:
+        return with_turned(found, evidence)
+    return found
+
+
+def _spent(trial: Trial, evidence: Evidence) -> Spent:
+    frames, seconds = {True: 0, False: 0}, {True: 0.0, False: 0.0}
+    for worker in evidence.of(trial.knob.stage):
+        candidate = _arm(trial, worker.name) == trial.candidate
+        frames[candidate] += worker.frames or 0
+        seconds[candidate] += sum(step.seconds for step in worker.steps.values())
+    return Spent(
+        candidate_frames=trial.spent.candidate_frames + frames[True],
+        candidate_seconds=trial.spent.candidate_seconds + seconds[True],
+        baseline_frames=trial.spent.baseline_frames + frames[False],
+        baseline_seconds=trial.spent.baseline_seconds + seconds[False],
+    )
+
+
+def _with_p95(trial: Trial, evidence: Evidence) -> tuple[Cell, ...]:
+    """Cells with the baseline's latest 95th percentiles."""
+    served = {route: one for route, one in evidence.served.items() if _on(trial, route, candidate=False)}
+    found = []
+    for cell in trial.cells:
+        p95 = None if cell.task_type == ALL else _p95(served, cell.task_type)
+        found.append(cell if p95 is None else msgspec.structs.replace(cell, baseline_p95=p95))
+    return tuple(found)
+
+
+def _paired(cells: Sequence[Cell], halves: Sequence[Half]) -> tuple[Cell, ...]:
+    """The cells after a pair. The whole weighs each task type by how much it was asked for in both arms together."""
+    known: dict[str, Cell] = {cell.task_type: cell for cell in cells}
+    weight = difference = 0.0
+    for half in halves:
+        cell = known.get(half.task_type, Cell(task_type=half.task_type))
+        comparable = half.candidate.requests and half.baseline.requests
+        if comparable:
+            each = share(half.candidate) - share(half.baseline)
+            asked = half.candidate.requests + half.baseline.requests
+            weight, difference = weight + asked, difference + asked * each
+            cell = msgspec.structs.replace(cell, test=bet(cell.test, each))
+        known[half.task_type] = _added(cell, half.candidate, half.baseline)
+    whole = _added(known[ALL], together(half.candidate for half in halves), together(half.baseline for half in halves))
+    if weight:
+        whole = msgspec.structs.replace(whole, test=bet(whole.test, difference / weight))
+    return (whole, *(known[name] for name in sorted(known) if name != ALL))
+
+
+def _added(cell: Cell, candidate: Counts, baseline: Counts) -> Cell:
+    return msgspec.structs.replace(
+        cell, candidate=together([cell.candidate, candidate]), baseline=together([cell.baseline, baseline])
+    )
+
+
+def _tested(trial: Trial) -> list[Cell]:
+    """The whole, and each task type with enough requests if there are several."""
+    kinds = [
+        cell for cell in trial.cells[1:] if min(cell.candidate.requests, cell.baseline.requests) >= PERIOD_REQUESTS
+    ]
+    return [trial.cells[0], *kinds] if len(kinds) > 1 else [trial.cells[0]]
+
+
+def _cheaper(trial: Trial) -> Outcome | None:
+    spent, whole = trial.spent, trial.cells[0]
+    if not (spent.candidate_frames and spent.baseline_frames and spent.baseline_seconds):
+        return None
+    each = spent.candidate_seconds / spent.candidate_frames
+    before = spent.baseline_seconds / spent.baseline_frames
+    saved = 1 - each / before
+    if whole.test.pairs >= 2 * LEAST_PAIRS and whole.test.mean > -DEADBAND and saved > 0.01:
+        return Outcome("Promoted", f"{saved:.1%} less decoder time a frame, {_words(whole)}")
+    return None
+
+
+def _given_up(trial: Trial, pairs: int) -> Outcome | None:
+    most = MOST_PAIRS * 3 // 2 if trial.extended else MOST_PAIRS
+    if pairs < most:
+        return None
+    return Outcome("Inconclusive", f"{pairs} pairs of periods do not tell: {_words(trial.cells[0])}")
+
+
+def _whom(cell: Cell) -> str:
+    return "listeners" if cell.task_type == ALL else cell.task_type
+
+
+def _words(cell: Cell) -> str:
+    lower, upper = interval(cell.test, ALPHA)
+    counts = f"{cell.candidate.requests} against {cell.baseline.requests} requests"
+    return f"{cell.test.mean:+.1%} (95 %: {lower:+.1%} to {upper:+.1%}), {counts}"
+
+
+def due(trial: Trial, now: datetime) -> bool:
+    """Whether the period has counted for as long as it should."""
+    counting = trial.period.counting
+    return counting is not None and now >= counting + timedelta(seconds=trial.seconds)
