@@ -560,10 +560,16 @@ async def test_an_idle_pod_answers_through_the_proxy(cluster, http):
     cluster.apply(workload(replicas=1, template=pod))
     await ready(cluster, "statefulset", "web", 1)
     path = "/api/v1/namespaces/default/pods/web-0:9090/proxy/settings"
-    assert (await http.get(path)).json() == {"generation": 3, "settings": {"a": 1}}
+    assert (await http.get(path)).json() == {"generation": 3, "settings": {"a": 1}, "base": {"a": 1}}
     put = {"generation": 4, "settings": {"a": 2}}
-    assert (await http.put(path, json=put)).json() == put
+    assert (await http.put(path, json=put)).json() == {**put, "base": {"a": 2}}
     assert (await http.put(path, json={"generation": 2, "settings": {}})).status_code == 409
+    limited = await http.put(path, json={"generation": 4, "settings": {"a": 9}, "seconds": 60})
+    assert (limited.json()["settings"], limited.json()["base"]) == ({"a": 9}, {"a": 2})
+    assert 50 < limited.json()["seconds"] <= 60
+    assert (await http.put(path, json=put)).json() == {**put, "base": {"a": 2}}
+    await http.put(path, json={"generation": 4, "settings": {"a": 9}, "seconds": 0.01})
+    await cluster.wait(lambda: cluster.kubelet.admins.report("web-0")["settings"] == {"a": 2}, 5, "it ends by itself")
 
 
 # --- rights and faults

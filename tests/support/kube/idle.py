@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -104,20 +106,56 @@ class IdleKubelet(Controller):
         return {"generation": 0, "settings": {}}
 
 
+class Live:
+    """Settings that can be put, for good or for some seconds, as a stage takes them."""
+
+    def __init__(self, generation: int, settings: dict[str, Any]) -> None:
+        self.generation = generation
+        self.base = settings
+        self._limited: dict[str, Any] = {}
+        self._until = 0.0
+
+    def put(self, asked: dict[str, Any]) -> str:
+        """Why it is refused; empty if it is not."""
+        limited = "seconds" in asked
+        if asked["generation"] < self.generation or (limited and asked["generation"] > self.generation):
+            return f"generation {asked['generation']} is not that of the base, {self.generation}"
+        if limited:
+            self._limited, self._until = asked["settings"], time.monotonic() + asked["seconds"]
+        else:
+            self.generation, self.base, self._until = asked["generation"], asked["settings"], 0.0
+        return ""
+
+    def report(self) -> dict[str, Any]:
+        left = self._until - time.monotonic()
+        told = {"generation": self.generation, "base": self.base, "settings": self.base}
+        return told if left <= 0 else told | {"settings": self.base | self._limited, "seconds": left}
+
+
 class Admins:
-    """The admin port of idle pods: health, and settings that can be put."""
+    """The admin port of idle pods: health, metrics as a test makes them, and settings that can be put."""
 
     def __init__(self, kubelet: IdleKubelet) -> None:
         self._kubelet = kubelet
         self._runners: dict[str, web.AppRunner] = {}
-        self._settings: dict[str, dict[str, Any]] = {}
+        self._live: dict[str, Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.deaf: set[str] = set()
         """Pods that refuse settings with 500."""
+        self.old: set[str] = set()
+        """Pods that know of no settings for a limited time."""
+        self.metrics: Callable[[str], str] = lambda pod: "ok\n"
+        """What a pod of this name answers at /metrics."""
+        self.puts: list[tuple[str, dict[str, Any]]] = []
+        """Settings that were sent and taken, with the pod's name, oldest first."""
 
     def forget(self, pod: str) -> None:
-        for uid in [uid for uid in self._settings if uid.endswith(f"/{pod}")]:
-            del self._settings[uid]
+        for uid in [uid for uid in self._live if uid.endswith(f"/{pod}")]:
+            del self._live[uid]
+
+    def report(self, pod: str) -> dict[str, Any]:
+        """What a pod of this name answers at /settings."""
+        return next(live.report() for uid, live in self._live.items() if uid.endswith(f"/{pod}"))
 
     def follow(self, pods: list[Object]) -> None:
         """Serves exactly these pods' admin ports."""
@@ -154,29 +192,46 @@ class Admins:
         async def ok(request: web.Request) -> web.Response:
             return web.Response(text="ok\n")
 
+        name = pod["metadata"]["name"]
+
+        async def metrics(request: web.Request) -> web.Response:
+            return web.Response(text=self.metrics(name))
+
         async def get(request: web.Request) -> web.Response:
-            return web.json_response(self._settings_of(uid, pod))
+            return web.json_response(self._told(uid, pod))
 
         async def put(request: web.Request) -> web.Response:
             asked = await request.json()
-            has = self._settings_of(uid, pod)
-            if pod["metadata"]["name"] in self.deaf:
+            if name in self.deaf:
                 return web.json_response({"error": {"message": "not now"}}, status=500)
-            if asked["generation"] < has["generation"]:
-                said = f"generation {asked['generation']} is older than {has['generation']}"
-                return web.json_response({"error": {"message": said}}, status=409)
-            self._settings[uid] = asked
-            return web.json_response(asked)
+            if name in self.old and "seconds" in asked:
+                return web.json_response({"error": {"message": "unknown field"}}, status=422)
+            if refusal := self._live_of(uid, pod).put(asked):
+                return web.json_response({"error": {"message": refusal}}, status=409)
+            self.puts.append((name, asked))
+            return web.json_response(self._told(uid, pod))
 
         application = web.Application()
         application.router.add_get("/settings", get)
         application.router.add_put("/settings", put)
-        for path in ("/healthz", "/readyz", "/metrics"):
+        application.router.add_get("/metrics", metrics)
+        for path in ("/healthz", "/readyz"):
             application.router.add_get(path, ok)
         return application
 
-    def _settings_of(self, uid: str, pod: Object) -> dict[str, Any]:
-        return self._settings.setdefault(uid, self._kubelet.mounted_settings(pod))
+    def _live_of(self, uid: str, pod: Object) -> Live:
+        if uid not in self._live:
+            mounted = self._kubelet.mounted_settings(pod)
+            self._live[uid] = Live(mounted["generation"], mounted["settings"])
+        return self._live[uid]
+
+    def _told(self, uid: str, pod: Object) -> dict[str, Any]:
+        report = self._live_of(uid, pod).report()
+        return {name: report[name] for name in ("generation", "settings")} if _pod_name(uid) in self.old else report
+
+
+def _pod_name(uid: str) -> str:
+    return uid.rpartition("/")[2]
 
 
 def _admin_port(pod: Object) -> int:

@@ -1,0 +1,122 @@
+"""The tuner's own metrics: what they say of a pipeline, and that they go with it."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from syrinx_operator.spec import CaptureShape
+from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.knobs import Knob, Setting
+from syrinx_operator.tuner.state import Cell, Counts, Period, State, Trial
+from syrinx_operator.tuner.telemetry import TunerTelemetry
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+BASE = Setting(
+    talker_max_num_seqs=8,
+    codec_max_num_seqs=4,
+    chunk_ramp=(2, 4, 8),
+    capture_pairs=(CaptureShape(rows=1, frames=25), CaptureShape(rows=2, frames=25)),
+)
+TRIAL = Trial(
+    id=3,
+    knob=Knob.CODEC_ROWS,
+    candidate=BASE.with_value(Knob.CODEC_ROWS, 8),
+    baseline=BASE,
+    design="Parallel",
+    why="the queue waits for it",
+    since=NOW - timedelta(seconds=90),
+    seconds=30.0,
+    period=Period(index=0, since=NOW),
+    cells=(
+        Cell(task_type="all"),
+        Cell(task_type="Base", candidate=Counts(requests=4, good=3), baseline=Counts(requests=8, good=4)),
+    ),
+)
+DEMO = ("voices", "demo")
+
+
+class Scraped:
+    """A pipeline's series as a scrape finds them."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        self.telemetry = TunerTelemetry(self.registry, clock=lambda: NOW)
+
+    def tell(self, **fields):
+        self.telemetry.tell(DEMO, **{"base": BASE, "state": State(), **fields})
+
+    def value(self, name, **labels):
+        return self.registry.get_sample_value(name, {"pipeline_namespace": "voices", "pipeline": "demo", **labels})
+
+
+@pytest.fixture
+def scraped():
+    return Scraped()
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"), [(Knob.TALKER_ROWS, 8), (Knob.CODEC_ROWS, 4), (Knob.RAMP, 2), (Knob.PAIRS, 2)]
+)
+def test_a_knob_is_a_number_that_can_be_drawn(scraped, knob, value):
+    scraped.tell()
+    assert scraped.value("syrinx_tuning_knob", knob=knob.value) == value
+
+
+def test_one_phase_holds(scraped):
+    scraped.tell(state=State(phase="Trial"))
+    phases = ("Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking")
+    found = {phase: scraped.value("syrinx_tuning_phase", phase=phase) for phase in phases}
+    assert found == {phase: float(phase == "Trial") for phase in phases}
+
+
+def test_the_trial_under_way(scraped):
+    scraped.tell(state=State(phase="Trial", trial=TRIAL))
+    assert scraped.value("syrinx_tuning_trial_age_seconds") == 90
+    arms = {
+        arm: scraped.value("syrinx_tuning_good_ratio", task_type="Base", arm=arm) for arm in ("candidate", "baseline")
+    }
+    assert arms == {"candidate": 0.75, "baseline": 0.5}
+    assert scraped.value("syrinx_tuning_requests", task_type="Base", arm="candidate") == 4
+
+
+def test_of_no_requests_there_is_no_share(scraped):
+    scraped.tell(state=State(trial=TRIAL))
+    assert scraped.value("syrinx_tuning_good_ratio", task_type="all", arm="baseline") is None
+
+
+def test_without_a_trial_nothing_of_the_last_one_stays(scraped):
+    scraped.tell(state=State(trial=TRIAL))
+    scraped.tell()
+    assert scraped.value("syrinx_tuning_trial_age_seconds") == 0
+    assert scraped.value("syrinx_tuning_good_ratio", task_type="Base", arm="candidate") is None
+
+
+def test_metrics_age_until_there_are_newer_ones(scraped):
+    scraped.tell()
+    assert scraped.value("syrinx_tuning_metrics_age_seconds") is None
+    scraped.tell(metrics_until=NOW - timedelta(seconds=40))
+    scraped.tell()
+    assert scraped.value("syrinx_tuning_metrics_age_seconds") == 40
+
+
+def test_verdicts_are_counted_from_zero_and_other_events_are_not(scraped):
+    scraped.tell()
+    assert scraped.value("syrinx_tuning_decisions_total", verdict="RolledBack") == 0
+    events = tuple(Event(reason=reason, message="") for reason in ("TrialStarted", "RolledBack", "RolledBack"))
+    scraped.tell(events=events)
+    assert scraped.value("syrinx_tuning_decisions_total", verdict="RolledBack") == 2
+    assert scraped.value("syrinx_tuning_decisions_total", verdict="TrialStarted") is None
+
+
+def test_a_pipeline_that_is_gone_has_no_series(scraped):
+    scraped.tell(state=State(trial=TRIAL))
+    scraped.telemetry.forget(DEMO)
+    assert not [sample for family in scraped.registry.collect() for sample in family.samples]
+
+
+def test_pipelines_do_not_mix(scraped):
+    scraped.tell()
+    scraped.telemetry.tell(("", "demo"), base=msgspec.structs.replace(BASE, codec_max_num_seqs=1), state=State())
+    assert scraped.value("syrinx_tuning_knob", knob="codec.maxNumSeqs") == 4
