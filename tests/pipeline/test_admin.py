@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import httpx
 import numpy as np
 
-from support.stages import DEADLINE, Pipeline, listen, request, submit
+from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
 from syrinx_stages.connector.base import Append
 from syrinx_stages.contract.keys import Position, StreamKind
-from syrinx_stages.contract.messages import Codes
+from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.worker import Worker
 
@@ -101,3 +101,62 @@ async def test_what_waits_under_limited_settings_goes_on_when_they_end() -> None
         heard = await listen(connector, "a", until_frames=2)
         assert "seconds" not in await admin.get()
     assert heard.chunks == [2]
+
+
+# What metrics show -----------------------------------------------------------------------------------------------
+
+
+async def test_the_ramp_and_the_pairs_in_force_are_shown() -> None:
+    async with alone("codec", chunk_ramp=(1, 2, 4), capture_pairs=((1, 2), (2, 2))) as (_, admin):
+
+        def shown() -> tuple[list[float | None], float | None]:
+            return [admin.metric("syrinx_chunk_ramp_frames", position=str(at)) for at in range(4)], admin.metric(
+                "syrinx_capture_pairs"
+            )
+
+        assert shown() == ([1, 2, 4, None], 2)
+        await admin.put({"chunk_ramp": [8], "capture_pairs": []}, seconds=0.2)
+        assert shown() == ([8, None, None, None], 0)
+        await until(lambda: shown() == ([1, 2, 4, None], 2), "the base was shown again")
+
+
+async def test_a_call_costs_its_time_by_wanted_shape_and_result() -> None:
+    async with pipeline() as stages, admin_of(stages.workers[1]) as admin:
+        await admin.put({"chunk_ramp": [4], "capture_pairs": [[1, 4]]})
+        await speak(stages.connector(), request("a"))
+        shape = {"rows": "1", "frames": "4", "result": "hit"}
+        assert admin.metric("syrinx_codec_calls_total", **shape) >= 1
+        hit = admin.metric("syrinx_codec_call_seconds_total", **shape)
+        families = list(stages.workers[1].metrics.registry.collect())
+        of_steps, of_calls = (
+            sum(sample.value for family in families for sample in family.samples if sample.name == name)
+            for name in ("syrinx_step_seconds_sum", "syrinx_codec_call_seconds_total")
+        )
+        assert 0 < hit <= of_calls
+        assert np.isclose(of_calls, of_steps)
+
+
+async def test_the_engines_time_is_in_prefills_and_steps() -> None:
+    async with pipeline() as stages, admin_of(stages.workers[0]) as admin:
+        await speak(stages.connector(), request("a"))
+        assert admin.metric("syrinx_prefill_seconds_count", stage="talker") == 1
+        assert admin.metric("syrinx_prefill_seconds_sum", stage="talker") > 0
+        assert admin.metric("syrinx_step_seconds_sum", stage="talker", rows="1") > 0
+
+
+async def test_a_codec_counts_the_requests_that_it_ends_with_an_error() -> None:
+    async with alone("codec") as (stages, admin):
+        connector = stages.connector()
+        await submit(connector, request("torn"))
+        await connector.append([Append("torn", StreamKind.CODES, Position(1), Codes(b"\1\0"))])
+        assert (await listen(connector, "torn")).end.reason is EndReason.ERROR
+        await until(lambda: admin.metric("syrinx_ends_total", stage="codec", reason="error") == 1, "it was counted")
+
+
+async def test_a_talker_counts_the_requests_that_it_ends_with_an_error() -> None:
+    async with alone("talker") as (stages, admin):
+        connector = stages.connector()
+        await submit(connector, request("nobody", voice="nobody"))
+        await until(lambda: admin.metric("syrinx_ends_total", stage="talker", reason="error") == 1, "it was counted")
+        [*_, last] = await connector.history("nobody", StreamKind.CODES)
+        assert isinstance(last.entry, End)

@@ -493,6 +493,43 @@ async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: G
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **served) < 0.5
 
 
+async def test_a_listener_who_waits_counts_while_he_waits(running: Gateway):
+    running.stages.script = script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+    assert running.metric("syrinx_underruns_total", **served) == 0, "a count begins at 0"
+    await until(lambda: running.metric("syrinx_underruns_total", **served), "playback waited")
+    assert not call.done()
+    before = running.metric("syrinx_underrun_seconds_total", **served)
+    assert before > 0
+    script.go.set()
+    await call
+    assert running.metric("syrinx_underrun_seconds_total", **served) > before
+    assert running.metric("syrinx_underruns_total", **served) == 1, "a stream counts once"
+
+
+async def test_a_listener_who_waits_and_leaves_counts_too(running: Gateway):
+    running.stages.script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+    await asyncio.sleep(4 * FRAME_SECONDS + 0.1)
+    call.cancel()
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "left")
+    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+    assert running.metric("syrinx_underruns_total", **served) == 1
+
+
+async def test_a_listener_who_leaves_before_playback_is_dry_has_not_waited(running: Gateway):
+    running.stages.script = Script(pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+    call.cancel()
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "left")
+    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+    assert running.metric("syrinx_underruns_total", **served) == 0
+
+
 async def test_a_whole_file_has_no_time_to_first_audio(running: Gateway):
     await running.say()
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from importlib.metadata import version
 
 import httpx
 import msgspec
@@ -253,6 +254,13 @@ async def test_every_metric_of_the_contract_is_exported_by_its_stage_and_no_othe
         text = (await running.client.get(f"{child.admin_url}/metrics")).text
         families = {family.name for family in text_string_to_metric_families(text)}
         assert families == {metric.name.removesuffix("_total") for metric in BY_STAGE[stage]}
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_a_replica_shows_its_version_and_its_device(running: Running, stage: str) -> None:
+    for child in running.children(stage):
+        text = (await running.client.get(f"{child.admin_url}/metrics")).text
+        assert f'syrinx_info{{device="cpu",version="{version("syrinx")}"}} 1.0' in text
 
 
 async def test_nothing_stays_behind_in_redis(running: Running) -> None:

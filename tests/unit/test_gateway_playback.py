@@ -50,28 +50,36 @@ def test_a_silent_first_chunk_delays_ttfa_by_its_playing_time():
 
 def test_a_chunk_in_time_is_no_underrun():
     playback = Playback(accepted=0.0)
-    playback.deliver(1.0, tone(0.16))
-    playback.deliver(1.15, tone(0.16))
-    assert (playback.underruns, playback.underrun_seconds) == (0, 0.0)
+    assert playback.deliver(1.0, tone(0.16)) == 0
+    assert playback.deliver(1.15, tone(0.16)) == 0
 
 
-def test_a_late_chunk_is_an_underrun_of_what_playback_waited():
+def test_playback_waits_for_a_late_chunk():
     playback = Playback(accepted=0.0)
     playback.deliver(1.0, tone(0.16))
-    playback.deliver(1.36, tone(0.16))
-    playback.deliver(1.62, tone(0.16))
-    assert playback.underruns == 2
-    assert playback.underrun_seconds == pytest.approx(0.2 + 0.1)
+    assert playback.deliver(1.36, tone(0.16)) == pytest.approx(0.2)
+    assert playback.deliver(1.62, tone(0.16)) == pytest.approx(0.1)
+
+
+def test_a_wait_is_told_while_it_lasts_and_each_second_of_it_once():
+    playback = Playback(accepted=0.0)
+    assert playback.wait(5.0) == 0, "nothing plays yet"
+    playback.deliver(6.0, tone(0.16))
+    assert playback.wait(6.1) == 0
+    assert playback.wait(6.2) == pytest.approx(0.04)
+    assert playback.wait(6.5) == pytest.approx(0.3)
+    assert playback.deliver(6.6, tone(0.16)) == pytest.approx(0.1)
+    assert playback.wait(6.75) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 12)), min_size=1, max_size=30))
 def test_playing_and_waiting_add_up_to_the_time_passed(chunks: list[tuple[float, int]]):
     playback = Playback(accepted=0.0)
-    now = played = 0.0
+    now = played = waited = 0.0
     for gap, frames in chunks:
         now += gap
-        playback.deliver(now, bytes(2 * frames * FRAME_SAMPLES))
+        waited += playback.deliver(now, bytes(2 * frames * FRAME_SAMPLES))
         played += frames * 0.08
     assert playback.first_byte is not None
-    assert now <= playback.first_byte + played + playback.underrun_seconds + 1e-6
-    assert playback.underrun_seconds <= sum(gap for gap, _ in chunks[1:]) + 1e-6
+    assert now <= playback.first_byte + played + waited + 1e-6
+    assert waited <= sum(gap for gap, _ in chunks[1:]) + 1e-6

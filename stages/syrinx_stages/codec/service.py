@@ -15,7 +15,7 @@ from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.runtime.device import prepare
+from syrinx_stages.runtime.device import open_device
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker
@@ -69,6 +69,17 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         if not self.owns(claim):
             return
         self.reader.watch(request.id, self.reads, START)
+
+    def settings_changed(self) -> None:
+        """Looks at the rows again under the new settings, and shows these."""
+        super().settings_changed()
+        settings = self.live.current
+        ramp = self.metrics[m.CHUNK_RAMP]
+        # The last ramp may have had more positions.
+        ramp.clear()
+        for position, frames in enumerate(settings.chunk_ramp):
+            ramp.labels(str(position)).set(frames)
+        self.metrics[m.CAPTURE_PAIRS].set(len(settings.capture_pairs))
 
     def on_entry(self, event: StreamEntry) -> None:
         """Queues frames; a reference and what was already given out are decoded for their state alone."""
@@ -163,7 +174,9 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     def _count(self, call: Call, seconds: float) -> None:
         rows = len(call.ids)
         self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(rows)).observe(seconds)
-        self.metrics[m.CODEC_CALLS].labels(str(rows), str(call.frames), call.result).inc()
+        shape = (str(rows), str(call.frames), call.result)
+        self.metrics[m.CODEC_CALLS].labels(*shape).inc()
+        self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(seconds)
         self.metrics[m.PADDED_FRAMES].inc(call.shape[0] * call.shape[1] - rows * call.frames)
         self.metrics[m.FRAMES].labels(self.stage).inc(rows * call.frames)
 
@@ -172,7 +185,7 @@ def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[
     """The codec of a process; it has no public application."""
 
     def load() -> CodecEngine:
-        checkpoint = Checkpoint(config.model, prepare(config.device))
+        checkpoint = Checkpoint(config.model, open_device(config.device, metrics))
         return CodecEngine(checkpoint.load_codec_decoder(), config.max_resident)
 
     live = Live(config.codec, config.settings_generation, config.max_resident)

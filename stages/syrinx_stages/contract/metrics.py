@@ -58,7 +58,7 @@ AUDIO_SECONDS = Metric("syrinx_audio_seconds_total", "counter", "Seconds of audi
 UNDERRUNS = Metric(
     "syrinx_underruns_total",
     "counter",
-    "Live streams whose playback would have waited at least once.",
+    "Live streams whose playback would have waited at least once, counted while it waits.",
     SERVED,
 )
 UNDERRUN_SECONDS = Metric(
@@ -76,6 +76,12 @@ QUEUE_AGE = Metric(
 )
 
 # Talker and codec ---------------------------------------------------------------------------------------------
+INFO = Metric(
+    "syrinx_info",
+    "gauge",
+    "1, with the version of Syrinx and the device as torch calls it: known once the device is open.",
+    ("version", "device"),
+)
 CLAIM_WAIT = Metric(
     "syrinx_claim_wait_seconds",
     "histogram",
@@ -105,7 +111,7 @@ STEP_SECONDS = Metric(
 PREFILL_SECONDS = Metric(
     "syrinx_prefill_seconds",
     "histogram",
-    "Wall time from claim to a row's state being ready.",
+    "Wall time of one prefill: with the steps, all that keeps the engine busy.",
     ("stage",),
     STEP_BUCKETS,
 )
@@ -119,13 +125,31 @@ LOST = Metric(
     "Rows dropped because another replica owns the request now.",
     ("stage",),
 )
-ENDS = Metric("syrinx_ends_total", "counter", "Requests ended by this stage, by reason.", ("stage", "reason"))
+ENDS = Metric(
+    "syrinx_ends_total",
+    "counter",
+    "Requests ended by this replica, by reason (stop, length, cancelled, error); a codec counts talkers' errors too.",
+    ("stage", "reason"),
+)
 CODEC_CALLS = Metric(
     "syrinx_codec_calls_total",
     "counter",
     "Decoder calls by wanted shape; result is hit (captured as is), padded (to a captured shape) or eager.",
     ("rows", "frames", "result"),
 )
+CODEC_CALL_SECONDS = Metric(
+    "syrinx_codec_call_seconds_total",
+    "counter",
+    "Wall time of decoder calls by wanted shape and result: by syrinx_codec_calls_total, what one costs.",
+    ("rows", "frames", "result"),
+)
+CHUNK_RAMP = Metric(
+    "syrinx_chunk_ramp_frames",
+    "gauge",
+    "Frames of a stream's first (position 0), second, ... chunk, as set now; the last one repeats.",
+    ("position",),
+)
+CAPTURE_PAIRS = Metric("syrinx_capture_pairs", "gauge", "Shapes of decoder calls kept ready, as set now.")
 PADDED_FRAMES = Metric("syrinx_codec_padded_frames_total", "counter", "Frames computed only to fill a captured shape.")
 
 # Connector ----------------------------------------------------------------------------------------------------
@@ -149,11 +173,12 @@ _GATEWAY = (
     QUEUE_AGE,
 )
 _EVERY_STAGE = (SETTINGS_GENERATION, SETTINGS_LIMITED, REDIS_SECONDS, REDIS_ERRORS)
-_WORKER = (CLAIM_WAIT, ROWS_RESIDENT, ROWS_RUNNING, MAX_NUM_SEQS, STEP_SECONDS, FRAMES, TAKEOVERS, LOST, ENDS)
+_WORKER = (INFO, CLAIM_WAIT, ROWS_RESIDENT, ROWS_RUNNING, MAX_NUM_SEQS, STEP_SECONDS, FRAMES, TAKEOVERS, LOST, ENDS)
+_CODEC = (CODEC_CALLS, CODEC_CALL_SECONDS, PADDED_FRAMES, CHUNK_RAMP, CAPTURE_PAIRS)
 
 BY_STAGE: dict[str, tuple[Metric, ...]] = {
     "gateway": _GATEWAY + _EVERY_STAGE,
     "talker": (*_WORKER, PREFILL_SECONDS, *_EVERY_STAGE),
-    "codec": (*_WORKER, CODEC_CALLS, PADDED_FRAMES, *_EVERY_STAGE),
+    "codec": (*_WORKER, *_CODEC, *_EVERY_STAGE),
 }
 """What each stage's `/metrics` has, from its start."""

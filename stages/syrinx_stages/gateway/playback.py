@@ -17,22 +17,23 @@ class Playback:
         """Seconds from accepted to the first delivered byte."""
         self.ttfa: float | None = None
         """Seconds from accepted to the moment the player reaches the first audible sample: leading silence counts."""
-        self.underruns = 0
-        """How often playback would have waited."""
-        self.underrun_seconds = 0.0
-        """How long it would have waited altogether."""
-        self._plays_until = 0.0
+        self._plays_until: float | None = None
 
-    def deliver(self, now: float, pcm: bytes) -> None:
-        """Notes that `pcm` (16-bit mono) was handed to the client at `now`."""
+    def wait(self, now: float) -> float:
+        """Seconds that playback had nothing to play up to `now`; each is told once."""
+        if self._plays_until is None:
+            return 0.0
+        waited = max(0.0, now - self._plays_until)
+        self._plays_until += waited
+        return waited
+
+    def deliver(self, now: float, pcm: bytes) -> float:
+        """Notes that `pcm` (16-bit mono) was handed to the client at `now`; returns what `wait` would have."""
+        waited = self.wait(now)
         if self.first_byte is None:
             self.first_byte = now - self.accepted
-            starts = now
-        else:
-            starts = max(now, self._plays_until)
-            if now > self._plays_until:
-                self.underruns += 1
-                self.underrun_seconds += now - self._plays_until
+        starts = now if self._plays_until is None else self._plays_until
         if self.ttfa is None and (at := first_audible(pcm)) is not None:
             self.ttfa = starts + at / SAMPLE_RATE - self.accepted
         self._plays_until = starts + len(pcm) / 2 / SAMPLE_RATE
+        return waited

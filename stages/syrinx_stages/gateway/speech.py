@@ -60,6 +60,8 @@ class Speech:
         self._arrived = arrived
         self._exists = exists
         self._playback = Playback(accepted)
+        self._waited = False
+        """Playback has waited at least once."""
         self._served: tuple[str, str, str] | None = None
 
     async def audio(self) -> AsyncIterator[Chunk]:
@@ -87,6 +89,7 @@ class Speech:
                 async with asyncio.timeout(min(QUIET_SECONDS, left)):
                     return await self._inbox.get()
             except TimeoutError:
+                self._still_waits()
                 if not await self._exists(self.request.id):
                     self.outcome = EndReason.ERROR
                     raise unavailable("Redis has lost this request; send it again", 1, "lost") from None
@@ -116,12 +119,24 @@ class Speech:
         if not self.request.live:
             return
         before = self._playback.first_byte, self._playback.ttfa
-        self._playback.deliver(time.monotonic(), chunk.pcm)
+        waited = self._playback.deliver(time.monotonic(), chunk.pcm)
         if before[0] is None:
             self._metrics[m.LIVE_STREAMS].inc()
             self._metrics[m.FIRST_BYTE].labels(*self._labels).observe(self._playback.first_byte)
         if before[1] is None and self._playback.ttfa is not None:
             self._metrics[m.TTFA].labels(*self._labels).observe(self._playback.ttfa)
+        self._count_wait(waited)
+
+    def _still_waits(self) -> None:
+        """Nothing has come: a listener whose playback is dry waits, and counts even if nothing ever comes."""
+        if waited := self._playback.wait(time.monotonic()):
+            self._count_wait(waited)
+
+    def _count_wait(self, seconds: float) -> None:
+        """At once, while the settings that make it wait are in force; nothing too, so that the series begins at 0."""
+        self._metrics[m.UNDERRUNS].labels(*self._labels).inc(seconds > 0 and not self._waited)
+        self._metrics[m.UNDERRUN_SECONDS].labels(*self._labels).inc(seconds)
+        self._waited = self._waited or seconds > 0
 
     def complete(self) -> None:
         """The client has everything."""
@@ -133,11 +148,11 @@ class Speech:
         self._metrics[m.REQUESTS].labels(self.request.task_type, self.outcome).inc()
         if self._playback.first_byte is not None:
             self._metrics[m.LIVE_STREAMS].dec()
+        if self.reason is None:
+            self._still_waits()
         if not self.frames:
             return
         self._metrics[m.AUDIO_SECONDS].labels(*self._labels).inc(self.frames * FRAME_SECONDS)
-        self._metrics[m.UNDERRUNS].labels(*self._labels).inc(self._playback.underruns > 0)
-        self._metrics[m.UNDERRUN_SECONDS].labels(*self._labels).inc(self._playback.underrun_seconds)
         if self.outcome in (EndReason.STOP, EndReason.LENGTH):
             seconds = time.monotonic() - self._playback.accepted
             self._metrics[m.REQUEST_SECONDS].labels(*self._labels).observe(seconds)

@@ -125,6 +125,7 @@ class Worker(ABC, Generic[R, S, E]):
 
     async def start(self) -> None:
         """Loads the model, warms the engine up and begins to claim. Raises what `load` raises."""
+        self.settings_changed()
         loop = asyncio.get_running_loop()
         self.engine = await loop.run_in_executor(self._engine_thread, self._load)
         self._unready = "warming up"
@@ -134,7 +135,6 @@ class Worker(ABC, Generic[R, S, E]):
             self._tasks.spawn(run())
         self._unready = None
         self._started = True
-        self.settings_changed()
 
     def ready(self) -> str | None:
         """None if warm and reading the group, else why not."""

@@ -17,7 +17,7 @@ from syrinx_stages.contract.keys import REFERENCE, START, Group, Position, Strea
 from syrinx_stages.contract.messages import Codes, End, EndReason, Played, Reference
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.runtime.device import prepare
+from syrinx_stages.runtime.device import open_device
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
@@ -223,7 +223,7 @@ def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[
     """The talker of a process; it has no public application."""
 
     def load() -> TalkerEngine:
-        return TalkerEngine(Checkpoint(config.model, prepare(config.device)))
+        return TalkerEngine(Checkpoint(config.model, open_device(config.device, metrics)))
 
     live = Live(config.talker, config.settings_generation, config.max_resident)
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
