@@ -13,7 +13,7 @@ from syrinx_operator.tuner.knobs import Knob, Setting, Stage
 from syrinx_operator.tuner.pairs import plan_pairs
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.state import Goal, State
-from syrinx_operator.tuner.workload import share, together, totals, with_turned
+from syrinx_operator.tuner.workload import alike, share, together, totals, with_turned
 
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
 _FAR = 0.5
@@ -47,7 +47,7 @@ def propose(
 
 def quarantined(state: State, now: datetime) -> list[Setting]:
     """Settings that are not to be tried now, under this workload."""
-    return [each.setting for each in state.quarantine if each.context == state.context and now < each.until]
+    return [each.setting for each in state.quarantine if alike(each.context, state.context) and now < each.until]
 
 
 def _proposals(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
@@ -59,7 +59,7 @@ def _proposals(policy: Policy, state: State, evidence: Evidence, current: Settin
 def _known(state: State, current: Setting) -> Iterator[Proposal]:
     """What was best under this workload, one knob after the other."""
     for known in state.knowledge:
-        if known.context == state.context:
+        if alike(known.context, state.context):
             for knob in current.differs_from(known.setting):
                 setting = current.with_value(knob, known.setting.value(knob))
                 why = f"part of what served {known.good:.0%} well under this workload before"

@@ -71,7 +71,7 @@ class Cell(Part, frozen=True, kw_only=True):
     test: Annotated[Test, Meta(description="The comparison.")] = Test()
     baseline_p95: Annotated[
         Annotated[float, Meta(ge=0)] | None,
-        Meta(description="95th percentile of time to first audio under the baseline, in seconds, last time."),
+        Meta(description="95th percentile of time to first audio under the baseline, in seconds; the largest."),
     ] = None
 
 

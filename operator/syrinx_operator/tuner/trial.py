@@ -120,9 +120,10 @@ def harm(policy: Policy, trial: Trial, evidence: Evidence) -> str:
         if before is None or before.baseline.requests < PERIOD_REQUESTS or counts.requests < PERIOD_REQUESTS:
             continue
         was, now = share(before.baseline), share(counts)
-        if was - now > COLLAPSE:
+        chance = 2 * math.sqrt(was * (1 - was) / counts.requests)
+        if was - now > COLLAPSE + chance:
             return f"{task_type}: {now:.0%} served well, {was:.0%} under the baseline"
-        slow = _slow(policy, trial, evidence, before)
+        slow = _slow(policy, trial, evidence, before) if was - now > chance else ""
         if slow:
             return slow
     return ""
@@ -296,12 +297,13 @@ def _spent(trial: Trial, evidence: Evidence) -> Spent:
 
 
 def _with_p95(trial: Trial, evidence: Evidence) -> tuple[Cell, ...]:
-    """Cells with the baseline's latest 95th percentiles."""
+    """Cells with the largest 95th percentiles that the baseline had in a period."""
     served = {route: one for route, one in evidence.served.items() if _on(trial, route, candidate=False)}
     found = []
     for cell in trial.cells:
         p95 = None if cell.task_type == ALL else _p95(served, cell.task_type)
-        found.append(cell if p95 is None else msgspec.structs.replace(cell, baseline_p95=p95))
+        slowest = max(p95 or 0.0, cell.baseline_p95 or 0.0)
+        found.append(msgspec.structs.replace(cell, baseline_p95=slowest) if slowest else cell)
     return tuple(found)
 
 

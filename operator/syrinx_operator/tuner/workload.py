@@ -127,6 +127,13 @@ def context(evidence: Evidence, before: Context | None) -> Context | None:
     return Context(mix=_mix(shares), load=round(steps))
 
 
+def alike(one: Context | None, other: Context | None) -> bool:
+    """Whether what is known of one workload holds for another: the same mix, and a load not further than a band."""
+    if one is None or other is None:
+        return one == other
+    return one.mix == other.mix and abs(one.load - other.load) <= 1
+
+
 def _mix(shares: Mapping[str, float]) -> str:
     quarters = {name: round(4 * part) for name, part in sorted(shares.items())}
     return ",".join(f"{name}:{count}" for name, count in quarters.items() if count)

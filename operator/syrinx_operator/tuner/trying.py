@@ -1,0 +1,104 @@
+"""While a trial runs: confirm, wash out, count, judge; stop at once what does harm. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from syrinx_operator.tuner import trial as trials
+from syrinx_operator.tuner.promoting import promote
+from syrinx_operator.tuner.turn import Turn
+
+TRIAL_LOOK = 10.0
+"""Seconds between two looks at a trial at most."""
+
+
+def try_on(turn: Turn) -> None:
+    """One look at the trial under way."""
+    trial = turn.trial()
+    workers = turn.evidence.of(trial.knob.stage)
+    turn.look_in = min(turn.policy.interval, TRIAL_LOOK)
+    wrong = trials.harm(turn.policy, trial, turn.evidence)
+    if wrong:
+        _end(turn, trials.Outcome("RolledBack", wrong))
+    elif (
+        turn.evidence.moving
+        or tuple(worker.name for worker in workers)[:256] != trial.period.replicas
+        or (tuple(worker.restarts for worker in workers)[:256] != trial.period.restarts)
+    ):
+        _waste(turn, turn.evidence.moving or "the replicas changed")
+    elif trial.period.counting is None:
+        _await_confirmation(turn)
+    elif turn.evidence.problem or turn.evidence.seconds < 0.5 * trial.seconds:
+        _await_data(turn)
+    elif trials.due(trial, turn.now):
+        _count(turn)
+    else:
+        turn.look_in = min(turn.look_in, max(1.0, trial.seconds - turn.age(trial.period.counting)))
+
+
+def _await_confirmation(turn: Turn) -> None:
+    trial = turn.trial()
+    workers = turn.evidence.of(trial.knob.stage)
+    if workers and trials.confirmed(trial, workers):
+        wash_out = trials.wash_out(turn.policy)
+        period = msgspec.structs.replace(trial.period, counting=turn.now + timedelta(seconds=wash_out))
+        turn.set(trial=msgspec.structs.replace(trial, period=period))
+        turn.look_in = wash_out + 0.1
+    elif turn.age(trial.period.since) > trials.CONFIRM_SECONDS:
+        _waste(turn, "not every replica confirmed its settings")
+    else:
+        turn.look_in = 1.0
+
+
+def _await_data(turn: Turn) -> None:
+    """No data is no verdict; but a candidate does not run unseen for long."""
+    trial = turn.trial()
+    begun = trial.period.counting or trial.period.since
+    if turn.age(begun) > 2 * trial.seconds + trials.NO_DATA_SECONDS:
+        _end(turn, trials.Outcome("Inconclusive", turn.evidence.problem or "no requests to compare"))
+    elif not trials.due(trial, turn.now):
+        turn.look_in = min(turn.look_in, max(1.0, trial.seconds - turn.age(begun)))
+
+
+def _count(turn: Turn) -> None:
+    trial = turn.trial()
+    second = trial.period.index % 2 == 1
+    trial = trials.counted(trial, turn.evidence, turn.evidence.of(trial.knob.stage), turn.now)
+    turn.set(trial=trial)
+    turn.look_in = 1.0
+    outcome = trials.verdict(trial) if second else None
+    if outcome is None:
+        return
+    if outcome.verdict == "Inconclusive" and trials.extended(trial):
+        turn.set(trial=msgspec.structs.replace(trial, extended=True))
+        turn.tell("TrialExtended", f"trial {trial.id}: {outcome.reason}")
+    else:
+        _end(turn, outcome)
+
+
+def _waste(turn: Turn, why: str) -> None:
+    trial = turn.trial()
+    if trial.wasted >= trials.MOST_WASTED or not turn.evidence.of(trial.knob.stage):
+        _end(turn, trials.Outcome("Inconclusive", f"too many periods could not be used: {why}"))
+    elif turn.evidence.moving and turn.age(trial.since) > 600:
+        _end(turn, trials.Outcome("Superseded", turn.evidence.moving))
+    elif not turn.evidence.moving:
+        turn.set(trial=trials.wasted(trial, turn.evidence.of(trial.knob.stage), turn.now))
+        turn.look_in = 1.0
+
+
+def _end(turn: Turn, outcome: trials.Outcome) -> None:
+    """The verdict: what is compared is over, and what follows is in force from the next look on."""
+    trial = turn.trial()
+    turn.record(trial, outcome.verdict, outcome.reason)
+    turn.set(trial=None, changed=turn.now)
+    turn.look_in = 1.0
+    if outcome.verdict == "Promoted":
+        promote(turn, trial)
+        return
+    if outcome.verdict in ("RolledBack", "Inconclusive"):
+        turn.quarantine(trial.candidate, outcome.reason)
+    turn.cool_down(failed=outcome.verdict == "RolledBack")
+    turn.phase("Watching", f"trial {trial.id} is over: {outcome.verdict}")

@@ -1,0 +1,146 @@
+"""A world for the tuner that is nothing but chance: how well listeners are served is a given function of the setting.
+
+Quick enough for thousands of days. What queues and engines really do is the simulator's business (bench/simulator).
+"""
+
+import math
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from syrinx_operator.spec import default_pipeline
+from syrinx_operator.tuner.decide import Decision, assignment, decide, since
+from syrinx_operator.tuner.evidence import Evidence, Route, Served, Step, Worker
+from syrinx_operator.tuner.knobs import Identity, Setting, Stage, live_values
+from syrinx_operator.tuner.policy import Objective, Policy, policy_of
+from syrinx_operator.tuner.state import State
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+IDENTITY = Identity(model="m1", image="syrinx 0.1.0", device="cpu")
+
+Good = Callable[[Setting, str, float], float]
+"""Share of requests served well by a setting, of a task type, at a number of seconds since the start."""
+
+
+def auto(**fields) -> Policy:
+    """A policy that may do anything, with an objective for each task type."""
+    policy = policy_of(default_pipeline().spec)
+    objectives = dict.fromkeys(("CustomVoice", "Base"), Objective(0.2, 0.95))
+    return msgspec.structs.replace(policy, **({"mode": "Auto", "objectives": objectives} | fields))
+
+
+class World:
+    """Listeners, talkers and codecs, as far as the tuner sees them; `run` lets time go by with the tuner at work."""
+
+    def __init__(self, policy, good: Good, *, rate=4.0, mix=None, talkers=1, codecs=1, seed=0, state=None):
+        self.policy = policy
+        self.good = good
+        self.rate = rate if callable(rate) else lambda _: rate
+        self.mix = mix or {"CustomVoice": 1.0}
+        self.names = {Stage.TALKER: [f"talker-{n}" for n in range(talkers)]}
+        self.names[Stage.CODEC] = [f"codec-{n}" for n in range(codecs)]
+        self.restarts = {name: 0 for names in self.names.values() for name in names}
+        self.state = state or State()
+        self.now = START
+        self.random = random.Random(seed)
+        self.segments = []
+        self.decisions: list[Decision] = []
+        self.identity = IDENTITY
+        self.problem = ""
+        self.moving = ""
+        self.speed = {}
+        """By replica: what its share served well is multiplied with."""
+
+    def setting_of(self, stage, name) -> Setting:
+        now = assignment(self.policy, self.state)
+        return now.of(stage, name) or now.base
+
+    def elapsed(self) -> float:
+        return (self.now - START).total_seconds()
+
+    def _draw(self, mean) -> int:
+        if mean > 50:
+            return max(0, round(self.random.gauss(mean, math.sqrt(mean))))
+        limit, product, count = math.exp(-mean), self.random.random(), 0
+        while product > limit:
+            product *= self.random.random()
+            count += 1
+        return count
+
+    def pass_time(self, seconds):
+        """Listeners come and are served."""
+        served = {}
+        talkers, codecs = self.names[Stage.TALKER], self.names[Stage.CODEC]
+        for talker in talkers:
+            for codec in codecs:
+                for task_type, part in self.mix.items():
+                    own = self.setting_of(Stage.TALKER, talker)
+                    theirs = self.setting_of(Stage.CODEC, codec)
+                    setting = msgspec.structs.replace(theirs, talker_max_num_seqs=own.talker_max_num_seqs)
+                    asked = self._draw(self.rate(self.elapsed()) * part * seconds / len(talkers) / len(codecs))
+                    chance = self.good(setting, task_type, self.elapsed())
+                    chance *= self.speed.get(talker, 1.0) * self.speed.get(codec, 1.0)
+                    within = sum(self.random.random() < chance for _ in range(asked))
+                    served[Route(talker, codec, task_type)] = (asked, within)
+        self.segments.append((self.now, served))
+        self.segments = self.segments[-200:]
+        self.now += timedelta(seconds=seconds)
+
+    def evidence(self) -> Evidence:
+        """What a recorder would give."""
+        begin = since(self.policy, self.state, self.now)
+        counts = {}
+        for at, served in self.segments:
+            if at >= begin - timedelta(seconds=0.2):
+                for route, (asked, within) in served.items():
+                    before = counts.get(route, (0, 0))
+                    counts[route] = (before[0] + asked, before[1] + within)
+        known = not self.problem
+        return Evidence(
+            since=begin,
+            until=self.now if known else begin,
+            identity=self.identity,
+            problem=self.problem,
+            served={route: _served(*pair) for route, pair in counts.items() if pair[0]} if known else {},
+            queue_age=0.0,
+            workers=tuple(self._worker(stage, name) for stage, names in self.names.items() for name in names),
+            moving=self.moving,
+        )
+
+    def _worker(self, stage, name) -> Worker:
+        settings = live_values(self.setting_of(stage, name), stage)
+        steps = {1: Step(100, 0.5), 8: Step(100, 0.9)}
+        return Worker(
+            name=name, stage=stage, ready=True, restarts=self.restarts[name], settings=settings, errors=0, steps=steps
+        )
+
+    def look(self) -> Decision:
+        """One look of the tuner; its decision is in force at once."""
+        decision = decide(self.policy, self.state, self.evidence(), self.now)
+        # As it comes back from where it is kept.
+        self.state = msgspec.json.decode(msgspec.json.encode(decision.state), type=State)
+        assert self.state == decision.state
+        self.decisions.append(decision)
+        return decision
+
+    def run(self, seconds, each=lambda world: None):
+        """Lets time go by; `each` may do something after every look."""
+        end = self.now + timedelta(seconds=seconds)
+        while self.now < end:
+            decision = self.look()
+            each(self)
+            self.pass_time(decision.look_in)
+        return self
+
+    def verdicts(self) -> list[str]:
+        return [record.verdict for record in self.state.history]
+
+    def told(self) -> list[str]:
+        return [event.reason for decision in self.decisions for event in decision.events]
+
+
+def _served(asked, within) -> Served:
+    ttfa = {0.1: within // 2, 0.2: within, 0.5: asked, math.inf: asked}
+    return Served(requests=asked, within=within, underruns=0, ttfa=ttfa)
