@@ -1,4 +1,4 @@
-"""The command line: `syrinx up | say | check | bench`."""
+"""The command line: `syrinx up | say | check | bench | tune`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ from syrinx_operator.running import AlreadyUp, NoState, find, state_directory
 from syrinx_operator.say import SayError, Utterance, say, summary
 from syrinx_operator.spec import TTSPipeline, default_pipeline
 from syrinx_operator.supervisor import StageFailed
+from syrinx_operator.tune.source import TuneError
 from syrinx_operator.up import up
 
 INTERRUPTED = 130
-_EXPECTED = (InvalidPipeline, SpeechError, LocalError, AlreadyUp, NoState, SayError, StageFailed, ReportError)
+_EXPECTED = (
+    *(InvalidPipeline, SpeechError, LocalError, AlreadyUp, NoState),
+    *(SayError, StageFailed, ReportError, TuneError),
+)
 """Failures whose message is all that a person needs."""
 
 
@@ -37,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Cleans up as after Ctrl-C.
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = make_parser(__version__).parse_args(given)
-    commands = {"up": _up, "say": _say, "check": _check, "bench": _bench}
+    commands = {"up": _up, "say": _say, "check": _check, "bench": _bench, "tune": _tune}
     try:
         return commands[options.command](options, given)
     except _EXPECTED as error:
@@ -121,6 +125,21 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
         from syrinx_operator.bench.plot import plot  # Here, for matplotlib takes half a second to import.
 
         plot(report, Path(options.plot))
+    return 0
+
+
+def _tune(options: argparse.Namespace, given: list[str]) -> int:
+    from syrinx_operator.tune.command import tune  # Here, for the other commands need none of it.
+
+    tune(
+        options.name,
+        options.namespace,
+        watching=options.watch,
+        as_json=options.json,
+        plot=options.plot,
+        trial=options.trial,
+        audit=options.audit,
+    )
     return 0
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.style import Style
 
-from syrinx_operator.events import Event, Exited, Log, Ready, Starting, Stopped, Stopping, exit_words
+from syrinx_operator.events import Event, Exited, Log, Ready, Starting, Stopped, Stopping, Told, exit_words
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -63,6 +63,8 @@ class PipelineView:
                 self._say(name, "finishing its work")
             case Stopped(name=name, code=code, seconds=seconds):
                 self._say(name, f"stopped after {seconds:.1f} s" + (f" ({exit_words(code)})" if code else ""))
+            case Told(message=message, warning=warning):
+                self._say("tuner", message, "bold yellow" if warning else "bold")
             case Log(name=name, line=line) if self._logs:
                 self._say(name, line, "dim")
 

@@ -53,7 +53,14 @@ class Stopped(Struct, frozen=True):
     seconds: float
 
 
-Event = Starting | Ready | Log | Exited | Stopping | Stopped
+class Told(Struct, frozen=True):
+    """What the tuner decided, or cannot do, in words."""
+
+    message: str
+    warning: bool = False
+
+
+Event = Starting | Ready | Log | Exited | Stopping | Stopped | Told
 Observer = Callable[[Event], None]
 
 

@@ -70,9 +70,18 @@ class LocalPipeline:
     @property
     def gateway_url(self) -> str:
         """Where the pipeline's API is served."""
-        url = next(child.url for child in self.processes if child.stage == Stage.GATEWAY)
-        assert url is not None, "known once the pipeline has started"
-        return url
+        return self._gateway.url or ""
+
+    @property
+    def admin_url(self) -> str:
+        """Where the gateway's health and metrics are."""
+        return self._gateway.admin_url or ""
+
+    @property
+    def _gateway(self) -> Child:
+        gateway = next(child for child in self.processes if child.stage == Stage.GATEWAY)
+        assert gateway.url is not None, "known once the pipeline has started"
+        return gateway
 
     async def __aenter__(self) -> Self:
         try:

@@ -26,6 +26,7 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     _add_say(commands)
     _add_check(commands)
     _add_bench(commands)
+    _add_tune(commands)
     return parser
 
 
@@ -112,6 +113,31 @@ def _add_bench(commands: _Commands) -> None:
     results.add_argument("--json", metavar="FILE", help="write everything that was measured")
     results.add_argument("--plot", metavar="FILE.png", help="draw TTFA and throughput over load")
     results.add_argument("--table", metavar="FILE.json", help="measure nothing; print a result as a Markdown table")
+
+
+def _add_tune(commands: _Commands) -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="show what tuning does with a pipeline",
+        formatter_class=_TEXT,
+        description="Shows what tuning does: the knobs, the objectives, the trial under way and the last decisions.\n"
+        "Of the pipeline that `syrinx up` runs here, or with --namespace of one on the Kubernetes cluster\n"
+        "that KUBECONFIG names. It reads only: what tuning may do stands in the resource, under spec.tuning.",
+        epilog="examples:  syrinx tune --watch\n"
+        "           syrinx tune --plot trial.png --trial 3\n"
+        "           syrinx tune -n speech demo\n"
+        "           kubectl logs deploy/syrinx > log; syrinx tune -n speech demo --audit log --plot tuning.png",
+    )
+    tune.add_argument("name", metavar="NAME", nargs="?", help="the pipeline; default: the one that was started last")
+    tune.add_argument("-n", "--namespace", metavar="NS", help="read the pipeline NAME of this Kubernetes namespace")
+    how = tune.add_mutually_exclusive_group()
+    how.add_argument("--watch", action="store_true", help="go on until Ctrl-C; without a terminal, a line a change")
+    how.add_argument("--json", action="store_true", help="print the tuner's state as JSON")
+    how.add_argument("--plot", metavar="FILE.png", help="draw the trials: both arms over time, and the knobs")
+    tune.add_argument("--trial", type=_positive(int), metavar="N", help="with --plot: this trial alone")
+    tune.add_argument(
+        "--audit", metavar="FILE", help="with --plot: read decisions from the operator's log; - is standard input"
+    )
 
 
 def _add_target(command: argparse.ArgumentParser) -> None:

@@ -33,6 +33,10 @@ class Running(Struct, frozen=True):
     pid: int
     url: str = ""
     """Where it serves; empty while it starts."""
+    admin_url: str = ""
+    """Where the gateway's metrics are."""
+    tuning: str = ""
+    """Its `spec.tuning.mode`."""
 
 
 class Slot:
@@ -43,9 +47,9 @@ class Slot:
         self._name = name
         self._descriptor = descriptor
 
-    def announce(self, url: str) -> None:
+    def announce(self, url: str, admin_url: str = "", tuning: str = "") -> None:
         """Tells others of this user where the pipeline serves; an empty `url` takes it back."""
-        data = msgspec.json.encode(Running(self._name, os.getpid(), url))
+        data = msgspec.json.encode(Running(self._name, os.getpid(), url, admin_url, tuning))
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, data, 0)
 

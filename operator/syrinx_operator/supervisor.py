@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from syrinx_operator import leash
 from syrinx_operator.events import Exited, Log, Observer, Ready, Starting, Stopped, Stopping, exit_words
+from syrinx_operator.files import write_whole
 from syrinx_operator.plan import StageProcess
 
 BACKOFF_MOST = 30.0
@@ -74,7 +75,8 @@ class Child:
         self.admin_url: str | None = None
         """Where it serves, and its health, metrics and settings; both stay the same over restarts."""
         self.drain_seconds = process.config.drain_seconds
-        self._config = process.config
+        self._settings_file = directory / f"{self.name}.settings.json"
+        self._config = msgspec.structs.replace(process.config, settings_file=str(self._settings_file))
         self._config_file = directory / f"{self.name}.json"
         self._log_file = directory / f"{self.name}.log"
         self._environment = dict(environment)
@@ -88,8 +90,18 @@ class Child:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[StageFailed | None] | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves now."""
+        return self._ready.is_set()
+
+    def keep_settings(self, body: Mapping[str, Any]) -> None:
+        """What it starts with from now on, as the body of `PUT /settings`. Raises `OSError`."""
+        write_whole(self._settings_file, msgspec.json.encode(body))
+
     def start(self) -> None:
         """Starts keeping the process running."""
+        self._settings_file.unlink(missing_ok=True)  # Of an earlier run: the plan has all that is to be known now.
         self._task = asyncio.create_task(self._keep_running(), name=f"keep {self.name} running")
 
     async def ready(self) -> None:

@@ -1,0 +1,64 @@
+"""The tuner's decisions as its audit log has them: a JSON object a line, among whatever else a log holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from syrinx_operator.tune.source import TuneError
+from syrinx_operator.tuner.knobs import Part, Setting
+from syrinx_operator.tuner.state import Trial, When
+
+
+class _Data(Part, frozen=True, kw_only=True):
+    trial: Trial | None = None
+
+
+class Line(Part, frozen=True, kw_only=True):
+    """One decision, or one pair of periods compared."""
+
+    at: When
+    pipeline: str
+    """NAME, or NAMESPACE/NAME."""
+    reason: str
+    message: str = ""
+    setting: Setting | None = None
+    """What is in force after it, trials aside."""
+    data: _Data = _Data()
+
+
+def read_audit(files: Iterable[Path | None], pipeline: str | None) -> list[Line]:
+    """A pipeline's lines of some files (None: standard input), in their order. Raises `TuneError` if there are none."""
+    lines = [line for file in files for text in _texts(file) if (line := _line(text)) is not None]
+    found = [line for line in lines if pipeline in (None, line.pipeline)]
+    if not found and lines:
+        others = ", ".join(sorted({line.pipeline for line in lines}))
+        raise TuneError(f"nothing was decided about {pipeline} there, only about {others}")
+    if not found:
+        raise TuneError("nothing was decided yet: there is nothing to draw")
+    return found
+
+
+def _texts(file: Path | None) -> Iterator[str]:
+    if file is None:
+        yield from sys.stdin
+        return
+    try:
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            yield from stream
+    except OSError as error:
+        raise TuneError(f"{file}: {error.strerror}") from None
+
+
+def _line(text: str) -> Line | None:
+    """A log may put a time or a level in front."""
+    begin = text.find("{")
+    if begin < 0:
+        return None
+    try:
+        return msgspec.json.decode(text[begin:], type=Line)
+    except msgspec.MsgspecError:
+        return None
