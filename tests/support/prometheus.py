@@ -1,4 +1,4 @@
-"""A real Prometheus with a history written by gateways' own metrics code, and its answers as once recorded."""
+"""A real Prometheus: with a history written by gateways' own metrics code, or scraping; and its answers as recorded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from support.gateway_metrics import Gateway
+from syrinx_operator import leash
 from syrinx_operator.cluster.state import Owner
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
@@ -86,29 +88,57 @@ async def running(program: str, text: str) -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "history.txt").write_text(text)
-        (directory / "prometheus.yml").write_text("scrape_configs: []\n")
         promtool = [str(Path(program).parent / "promtool"), "tsdb", "create-blocks-from", "openmetrics"]
         made = [*promtool, str(directory / "history.txt"), str(directory / "data")]
         await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True, timeout=START_SECONDS)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        options = {
-            "config.file": directory / "prometheus.yml",
-            "storage.tsdb.path": directory / "data",
-            "web.listen-address": f"127.0.0.1:{port}",
+        async with _serving(program, directory, {"scrape_configs": []}) as url:
+            yield url
+
+
+@contextlib.asynccontextmanager
+async def scraping(program: str, targets: Mapping[str, Mapping[str, str]], rules: Any = None) -> AsyncIterator[str]:
+    """The address of a Prometheus that scrapes `targets` (host:port, and the labels each gets) every second.
+
+    `rules`, as in a PrometheusRule's spec, are evaluated every second too.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        static = [{"targets": [address], "labels": dict(labels)} for address, labels in targets.items()]
+        (directory / "rules.yml").write_text(json.dumps(rules or {"groups": []}))
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "scrape_configs": [{"job_name": "pods", "static_configs": static}],
+            "rule_files": [str(directory / "rules.yml")],
         }
-        with (directory / "log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                program, *(f"--{option}={value}" for option, value in options.items()), stdout=log, stderr=log
-            )
-        try:
-            await _until_ready(f"http://127.0.0.1:{port}", process, directory / "log")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        async with _serving(program, directory, config) as url:
+            yield url
+
+
+@contextlib.asynccontextmanager
+async def _serving(program: str, directory: Path, config: Any) -> AsyncIterator[str]:
+    # JSON is YAML.
+    (directory / "prometheus.yml").write_text(json.dumps(config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {
+        "config.file": directory / "prometheus.yml",
+        "storage.tsdb.path": directory / "data",
+        "web.listen-address": f"127.0.0.1:{port}",
+    }
+    arguments = [program, *(f"--{option}={value}" for option, value in options.items())]
+    with (directory / "log").open("wb") as log:
+        # On the leash it ends with this process, however that ends.
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, leash.__file__, str(os.getpid()), *arguments, stdout=log, stderr=log
+        )
+    try:
+        await _until_ready(f"http://127.0.0.1:{port}", process, directory / "log")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 async def _until_ready(url: str, process: asyncio.subprocess.Process, log: Path) -> None:

@@ -1,0 +1,46 @@
+"""A pipeline in the middle of a trial, as the tuner remembers it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from syrinx_operator.spec import CaptureShape
+from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.knobs import Knob, Setting
+from syrinx_operator.tuner.state import Cell, Counts, Period, State, Trial
+from syrinx_operator.tuner.telemetry import Series, TunerTelemetry
+
+BASE = Setting(
+    talker_max_num_seqs=8,
+    codec_max_num_seqs=4,
+    chunk_ramp=(2, 4, 8),
+    capture_pairs=(CaptureShape(rows=1, frames=4),),
+)
+CELLS = (
+    Cell(task_type="all", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
+    Cell(task_type="CustomVoice", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
+)
+
+
+def in_trial(now: datetime) -> State:
+    """A trial of twice the rows that began five minutes ago."""
+    trial = Trial(
+        id=3,
+        knob=Knob.CODEC_ROWS,
+        candidate=BASE.with_value(Knob.CODEC_ROWS, 8),
+        baseline=BASE,
+        design="Parallel",
+        why="the queue waits for it",
+        since=now - timedelta(minutes=5),
+        seconds=30.0,
+        period=Period(index=2, since=now),
+        cells=CELLS,
+    )
+    return State(mode="Auto", phase="Trial", trial=trial)
+
+
+def tell(telemetry: TunerTelemetry, pipeline: Series = ("voices", "demo"), *verdicts: str) -> None:
+    """What the operator tells of it; `verdicts` have just been decided."""
+    now = datetime.now(UTC)
+    events = tuple(Event(reason=verdict, message="") for verdict in verdicts)
+    telemetry.tell(pipeline, base=BASE, state=in_trial(now), events=events, metrics_until=now - timedelta(seconds=3))
