@@ -1,0 +1,22 @@
+"""A discrete-event model of the pipeline: it gives the tuner what a real one does, thousands of times faster."""
+
+from simulator.scenario import TASK_TYPES, Costs, Curve, Decoder, Failure, Scenario, line
+from simulator.world import EPOCH, Outcomes, World, clock, fixed, good, goodput, since_epoch
+
+__all__ = [
+    "EPOCH",
+    "TASK_TYPES",
+    "Costs",
+    "Curve",
+    "Decoder",
+    "Failure",
+    "Outcomes",
+    "Scenario",
+    "World",
+    "clock",
+    "fixed",
+    "good",
+    "goodput",
+    "line",
+    "since_epoch",
+]

@@ -1,0 +1,400 @@
+"""A simulated pipeline that can be watched and set like a real one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from simulator import kernel, layout
+from simulator.scenario import TASK_TYPES, Scenario
+from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
+from syrinx_operator.tuner.evidence import Call, Capture, Evidence, Route, Served, Step, Turned, Worker
+from syrinx_operator.tuner.knobs import Setting, Stage, live_values
+from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
+
+Array = np.ndarray[Any, Any]
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+"""When each simulation begins."""
+STALE_SCRAPES = 2.5
+"""Counters that are older than so many scrapes are stale."""
+_EDGES = (*TTFA_BUCKETS, float("inf"))
+_ROW_EDGES = (*ROW_BUCKETS, 1024)
+
+
+def clock(seconds: float) -> datetime:
+    """The moment so many seconds after the simulation's beginning."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def since_epoch(moment: datetime) -> float:
+    """The other way round."""
+    return (moment - EPOCH).total_seconds()
+
+
+class Outcomes(NamedTuple):
+    """What became of each request that has come so far: arrays of equal length."""
+
+    accepted: Array
+    """Seconds."""
+    task: Array
+    """Index of `TASK_TYPES`."""
+    ttfa: Array
+    """Seconds; nan if it was not heard (yet)."""
+    refused: Array
+    underrun: Array
+    """Whether playback had to wait."""
+    talker: Array
+    """Who made its first frame; -1 if nobody has."""
+    codec: Array
+    candidate: Array
+    """Whether one of these had a limited setting when it gave the first audio out."""
+    finished: Array
+    """Seconds at which the listener had all of it; nan if he has not."""
+    frames: Array
+
+
+class _Counters(NamedTuple):
+    """A stage's counters at one scrape."""
+
+    life: Array
+    up: Array
+    frames: Array
+    steps: Array
+    step_seconds: Array
+
+
+class _Scrape(NamedTuple):
+    at: float
+    queue_age: float
+    stages: dict[Stage, _Counters]
+    calls: Array
+    call_seconds: Array
+
+
+class World:
+    """One pipeline from second 0 on. It stands still but for `run`."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.now = 0.0
+        self._memory = layout.make(scenario)
+        self._state = kernel.bind(self._memory)
+        self._scrapes: list[_Scrape] = []
+        self._restarts = {Stage.TALKER: [0] * scenario.talkers, Stage.CODEC: [0] * scenario.codecs}
+        self._names = {
+            stage: tuple(f"{stage}-{index}" for index in range(len(self._restarts[stage]))) for stage in Stage
+        }
+        self._index = {name: index for stage in Stage for index, name in enumerate(self._names[stage])}
+        self._base = scenario.initial
+        self._limited: dict[str, Setting] = {}
+        self._lease = float("inf")
+        self._plan_failures()
+        for stage in Stage:
+            for name in self._names[stage]:
+                self._set(stage, name, self._base, limited=False)
+        for task, name in enumerate(TASK_TYPES):
+            for listener in range(scenario.listeners.get(name, 0)):
+                kernel.push(self._state, 0.0, kernel.ASK, listener, task)
+        kernel.begin(self._state)
+        self._scrape()
+
+    # Time ---------------------------------------------------------------------------------------------------
+
+    def run(self, until: float) -> None:
+        """Lets the pipeline go on to `until` (seconds)."""
+        while self.now < until:
+            step = self.scenario.scrape_seconds
+            scrape = (int(self.now / step + 1e-9) + 1) * step
+            stop = min(until, scrape, self._lease, self._next_failure())
+            self._advance(stop)
+            if stop >= self._lease:
+                self._end_leases()
+            self._restart()
+            if stop >= scrape and not self._blind(stop):
+                self._scrape()
+
+    def _advance(self, until: float) -> None:
+        while kernel.advance(self._state, until) == kernel.FULL:
+            self._memory = layout.grow(self._memory, self.scenario)
+            self._state = kernel.bind(self._memory)
+        self.now = until
+
+    def _plan_failures(self) -> None:
+        """Failures as events, and the returns in order of time."""
+        events = {
+            Stage.TALKER: (kernel.TALKER_DIES, kernel.TALKER_RETURNS),
+            Stage.CODEC: (kernel.CODEC_DIES, kernel.CODEC_RETURNS),
+        }
+        self._returns: list[tuple[float, Stage, int]] = []
+        for failure in self.scenario.failures:
+            dies, returns = events[failure.stage]
+            kernel.push(self._state, failure.at, dies, failure.replica, 0)
+            kernel.push(self._state, failure.at + failure.down, returns, failure.replica, 0)
+            self._returns.append((failure.at + failure.down, failure.stage, failure.replica))
+        self._returns.sort()
+
+    def _next_failure(self) -> float:
+        return self._returns[0][0] if self._returns else float("inf")
+
+    def _restart(self) -> None:
+        """What has just returned came up with the base setting."""
+        while self._returns and self._returns[0][0] <= self.now:
+            _, stage, index = self._returns.pop(0)
+            self._restarts[stage][index] += 1
+            name = self._names[stage][index]
+            self._limited.pop(name, None)
+            self._set(stage, name, self._base, limited=False)
+
+    def _blind(self, at: float) -> bool:
+        return any(begin <= at < end for begin, end in self.scenario.outages)
+
+    # Settings -----------------------------------------------------------------------------------------------
+
+    def apply(self, assignment: Assignment) -> None:
+        """Puts settings in force from the next step on; limited ones until their time is up or they are renewed."""
+        based = assignment.base != self._base
+        self._base = assignment.base
+        limited: dict[str, Setting] = {}
+        for stage in Stage:
+            named = self._names[stage] if stage in assignment.everywhere else tuple(assignment.trial.get(stage, {}))
+            for name in named:
+                setting = assignment.of(stage, name)
+                if setting is not None and name in self._index and self._replicas(stage)["up"][self._index[name]]:
+                    limited[name] = setting
+        for stage in Stage:
+            names = self._names[stage] if based else {*limited, *self._limited} & set(self._names[stage])
+            for name in names:
+                before, after = self._limited.get(name), limited.get(name)
+                if based or before != after:
+                    self._set(stage, name, after or self._base, limited=after is not None)
+        self._limited = limited
+        self._lease = self.now + TRIAL_SETTINGS_SECONDS if limited else float("inf")
+
+    def _end_leases(self) -> None:
+        for stage in Stage:
+            for name in {*self._limited} & set(self._names[stage]):
+                self._set(stage, name, self._base, limited=False)
+        self._limited = {}
+        self._lease = float("inf")
+
+    def _replicas(self, stage: Stage) -> Array:
+        return self._memory.talkers if stage is Stage.TALKER else self._memory.codecs
+
+    def _set(self, stage: Stage, name: str, setting: Setting, limited: bool) -> None:
+        index, memory = self._index[name], self._memory
+        replica = self._replicas(stage)[index]
+        replica["limited"] = limited
+        if stage is Stage.TALKER:
+            replica["rows"] = min(setting.talker_max_num_seqs, self.scenario.talker_resident)
+            return
+        replica["rows"] = min(setting.codec_max_num_seqs, self.scenario.codec_resident)
+        replica["ramp"], replica["largest"] = len(setting.chunk_ramp), max(setting.chunk_ramp)
+        replica["pairs"] = len(setting.capture_pairs)
+        memory.ramps[index, : len(setting.chunk_ramp)] = setting.chunk_ramp
+        for at, shape in enumerate(setting.capture_pairs):
+            memory.pairs[index, at] = shape.rows, shape.frames
+
+    # What is seen -------------------------------------------------------------------------------------------
+
+    def _scrape(self) -> None:
+        """Keeps the counters as they are now."""
+        m, counters = self._memory, self._memory.counters[0]
+        waiting = counters["talker_tail"] > counters["talker_head"]
+        oldest = m.requests["accepted"][m.talker_queue[counters["talker_head"]]] if waiting else self.now
+        stages = {
+            Stage.TALKER: _counters(m.talkers, m.talker_steps, m.talker_step_seconds),
+            Stage.CODEC: _counters(m.codecs, m.codec_steps, m.codec_step_seconds),
+        }
+        columns = int(counters["columns"])
+        calls, seconds = m.calls[:, :columns].copy(), m.call_seconds[:, :columns].copy()
+        self._scrapes.append(_Scrape(self.now, self.now - float(oldest), stages, calls, seconds))
+        if self._scrapes[0].at < self.now - 2 * self.scenario.history_seconds:
+            del self._scrapes[: bisect_left(self._scrapes, self.now - self.scenario.history_seconds, key=_at)]
+
+    def evidence(self, since: datetime, until: datetime) -> Evidence:
+        """What Syrinx's recorder would know of a window, looking at the counters from outside."""
+        begin, end = since_epoch(since), min(since_epoch(until), self.now)
+        seen = self._scrapes[bisect_left(self._scrapes, begin, key=_at) : bisect_right(self._scrapes, end, key=_at)]
+        last = self._scrapes[bisect_right(self._scrapes, end, key=_at) - 1]
+        problem = ""
+        if last.at < end - STALE_SCRAPES * self.scenario.scrape_seconds:
+            problem = "stale"
+        elif len(seen) < 2:
+            problem = "missing"
+        if problem:
+            return self._about(since, problem)
+        first, last = seen[0], seen[-1]
+        return msgspec.structs.replace(
+            self._about(since),
+            until=clock(last.at),
+            served=self._served(first.at, last.at),
+            turned=self._turned(first.at, last.at),
+            queue_age=last.queue_age,
+            workers=tuple(self._worker(stage, name, first, last) for stage in Stage for name in self._names[stage]),
+        )
+
+    def _about(self, since: datetime, problem: str = "") -> Evidence:
+        """Evidence without counters."""
+        down = [name for stage in Stage for name in self._names[stage] if not self._up(stage, name)]
+        return Evidence(
+            since=since,
+            until=since,
+            identity=self.scenario.identity,
+            problem=problem,
+            workers=tuple(self._worker(stage, name) for stage in Stage for name in self._names[stage]),
+            moving=f"{down[0]} is not ready" if down else "",
+        )
+
+    def _up(self, stage: Stage, name: str) -> bool:
+        return bool(self._replicas(stage)["up"][self._index[name]])
+
+    def _served(self, begin: float, end: float) -> dict[Route, Served]:
+        """By route: heard, and begun to wait, within a time."""
+        m = self._memory
+        heard = _within(m.heard, m.heard_at, int(m.counters["heard"][0]), begin, end)
+        dry = _within(m.dry, m.dry_at, int(m.counters["dry"][0]), begin, end)
+        routes, of = np.unique(self._routes(np.concatenate([heard, dry])), return_inverse=True)
+        heard_of, dry_of = of[: len(heard)], of[len(heard) :]
+        ttfa = m.requests["ttfa"][heard]
+        objective = np.array(
+            [
+                self.scenario.objectives[name].seconds if name in self.scenario.objectives else np.inf
+                for name in TASK_TYPES
+            ]
+        )
+        good = ttfa <= objective[m.requests["task"][heard]]
+        count = len(routes)
+        requests, underruns = np.bincount(heard_of, minlength=count), np.bincount(dry_of, minlength=count)
+        within = np.bincount(heard_of, good, count)
+        edges = np.stack([np.bincount(heard_of, ttfa <= edge, count) for edge in _EDGES], axis=1)
+        return {
+            self._route(int(route)): Served(
+                requests=int(requests[i]),
+                within=int(within[i]),
+                underruns=int(underruns[i]),
+                ttfa=dict(zip(_EDGES, edges[i].astype(int).tolist(), strict=True)),
+            )
+            for i, route in enumerate(routes)
+        }
+
+    def _routes(self, requests: Array) -> Array:
+        m = self._memory.requests
+        talker, codec = m["by_talker"][requests].astype(np.int64), m["by_codec"][requests]
+        routes: Array = (talker * self.scenario.codecs + codec) * len(TASK_TYPES) + m["task"][requests]
+        return routes
+
+    def _route(self, route: int) -> Route:
+        replicas, task = divmod(route, len(TASK_TYPES))
+        talker, codec = divmod(replicas, self.scenario.codecs)
+        return Route(self._names[Stage.TALKER][talker], self._names[Stage.CODEC][codec], TASK_TYPES[task])
+
+    def _turned(self, begin: float, end: float) -> dict[str, Turned]:
+        came = self._memory.requests[: int(self._memory.counters["requests"][0])]
+        window = came[
+            np.searchsorted(came["accepted"], begin, "right") : np.searchsorted(came["accepted"], end, "right")
+        ]
+        refused = np.bincount(window["task"][window["refused"] == 1], minlength=len(TASK_TYPES))
+        return {name: Turned(refused=int(refused[task])) for task, name in enumerate(TASK_TYPES) if refused[task]}
+
+    def _worker(self, stage: Stage, name: str, first: _Scrape | None = None, last: _Scrape | None = None) -> Worker:
+        index, up = self._index[name], self._up(stage, name)
+        setting = self._limited.get(name, self._base)
+        about = Worker(
+            name=name,
+            stage=stage,
+            ready=up,
+            restarts=self._restarts[stage][index],
+            settings=live_values(setting, stage) if up else None,
+            captures=self._captures(setting) if stage is Stage.CODEC and up else (),
+        )
+        if first is None or last is None or not last.stages[stage].up[index]:
+            return about
+        before, after = first.stages[stage], last.stages[stage]
+        same = before.life[index] == after.life[index]
+        steps = after.steps[index] - before.steps[index] * same
+        seconds = after.step_seconds[index] - before.step_seconds[index] * same
+        return msgspec.structs.replace(
+            about,
+            errors=0,
+            frames=int(after.frames[index] - before.frames[index] * same),
+            steps={edge: Step(int(steps[i]), float(seconds[i])) for i, edge in enumerate(_ROW_EDGES) if steps[i]},
+            calls=self._calls(index, first, last, bool(same)) if stage is Stage.CODEC else (),
+        )
+
+    def _calls(self, index: int, first: _Scrape, last: _Scrape, same: bool) -> tuple[Call, ...]:
+        counts, seconds = last.calls[index].copy(), last.call_seconds[index].copy()
+        if same:
+            known = first.calls.shape[1]
+            counts[:known] -= first.calls[index]
+            seconds[:known] -= first.call_seconds[index]
+        shapes = self._memory.shapes
+        return tuple(
+            Call(int(shapes[i, 0]), int(shapes[i, 1]), layout.RESULTS[shapes[i, 2]], int(counts[i]), float(seconds[i]))
+            for i in np.flatnonzero(counts)
+        )
+
+    def _captures(self, setting: Setting) -> tuple[Capture, ...]:
+        costs = self.scenario.costs
+        return tuple(
+            Capture(each.rows, each.frames, costs.capture, costs.capture_bytes * each.rows * each.frames)
+            for each in setting.capture_pairs
+        )
+
+    def outcomes(self) -> Outcomes:
+        """What became of all requests so far."""
+        came = self._memory.requests[: int(self._memory.counters["requests"][0])]
+        return Outcomes(
+            accepted=came["accepted"].copy(),
+            task=came["task"].copy(),
+            ttfa=came["ttfa"].copy(),
+            refused=came["refused"].astype(bool),
+            underrun=came["underrun"].astype(bool),
+            talker=came["by_talker"].copy(),
+            codec=came["by_codec"].copy(),
+            candidate=came["candidate"].astype(bool),
+            finished=np.where((came["ended"] == layout.NEVER) | (came["refused"] == 1), np.nan, came["ended"]),
+            frames=came["length"].copy(),
+        )
+
+
+def _at(scrape: _Scrape) -> float:
+    return scrape.at
+
+
+def _counters(replicas: Array, steps: Array, seconds: Array) -> _Counters:
+    return _Counters(
+        replicas["life"].copy(), replicas["up"].copy(), replicas["frames"].copy(), steps.copy(), seconds.copy()
+    )
+
+
+def _within(requests: Array, at: Array, count: int, begin: float, end: float) -> Array:
+    """The requests of a log after `begin`, up to `end`."""
+    first, last = np.searchsorted(at[:count], (begin, end), "right")
+    window: Array = requests[first:last]
+    return window
+
+
+def good(outcomes: Outcomes, scenario: Scenario) -> Array:
+    """Which requests were heard within their objective and never had to wait."""
+    objective = np.array(
+        [scenario.objectives[name].seconds if name in scenario.objectives else np.inf for name in TASK_TYPES]
+    )
+    heard: Array = outcomes.ttfa <= objective[outcomes.task]
+    return heard & ~outcomes.underrun
+
+
+def goodput(outcomes: Outcomes, scenario: Scenario) -> float:
+    """Requests per second that were heard within their objective and never had to wait."""
+    return float(good(outcomes, scenario).sum()) / scenario.seconds
+
+
+def fixed(scenario: Scenario, setting: Setting) -> float:
+    """The goodput under one setting all the time."""
+    world = World(msgspec.structs.replace(scenario, initial=setting, scrape_seconds=scenario.seconds))
+    world.run(scenario.seconds)
+    return goodput(world.outcomes(), scenario)
