@@ -1,0 +1,270 @@
+"""What decoder calls take, captured and eager, by shape: measured where enough were counted, else fitted. Pure.
+
+Times are seconds per call. A shape is (rows, frames).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+
+from msgspec import Struct
+
+from syrinx_operator.tuner.evidence import Call
+
+Shape = tuple[int, int]
+
+ENOUGH = 30
+"""Calls of which the mean is taken as it is; with more, a fit errs by its form and no longer by chance."""
+
+UNKNOWN_SECONDS = 1e6
+"""Time of an eager call where none was ever measured: nothing that is captured is given up for it."""
+
+
+class Mean(Struct, frozen=True):
+    """Calls computed at one shape."""
+
+    count: int
+    seconds: float
+    """Of one of them."""
+
+
+def rank(shape: Shape) -> tuple[int, Shape]:
+    """The codec pads a call to the least of the captured shapes that hold it, in this order.
+
+    As `syrinx_stages.codec.scheduler.cheapest`, which is not part of the operator's image.
+    """
+    return shape[0] * shape[1], shape
+
+
+def padded_to(captured: Iterable[Shape], wanted: Shape) -> Shape | None:
+    """The captured shape that the codec computes a call at; None: none holds it, and it runs as it is."""
+    holding = [shape for shape in captured if shape[0] >= wanted[0] and shape[1] >= wanted[1]]
+    return min(holding, key=rank, default=None)
+
+
+def means(calls: Iterable[Call], current: Sequence[Shape]) -> tuple[dict[Shape, Mean], dict[Shape, Mean]]:
+    """Measured times by the shape computed at: of eager calls, and of captured ones.
+
+    A padded call that the current shapes would not pad was made under others: it says nothing about any of them.
+    """
+    sums: tuple[dict[Shape, list[float]], dict[Shape, list[float]]] = ({}, {})
+    for call in calls:
+        wanted: Shape = (call.rows, call.frames)
+        shape = padded_to(current, wanted) if call.result == "padded" else wanted
+        if shape is None or (call.result == "padded" and shape == wanted) or call.count <= 0:
+            continue
+        total = sums[call.result != "eager"].setdefault(shape, [0, 0.0])
+        total[0] += call.count
+        total[1] += call.seconds
+    eager, captured = (
+        {shape: Mean(int(count), seconds / count) for shape, (count, seconds) in kind.items()} for kind in sums
+    )
+    return eager, captured
+
+
+class Times(Struct, frozen=True):
+    """Time of one call at each shape of a grid, by frames, then rows; it never falls as a shape grows."""
+
+    eager: list[list[float]]
+    captured: list[list[float]]
+
+
+def times(
+    eager: Mapping[Shape, Mean], captured: Mapping[Shape, Mean], rows: Sequence[int], frames: Sequence[int]
+) -> Times | None:
+    """Times on the grid of `rows` and `frames`, both ascending; None if too little was measured to tell.
+
+    With no captured call there is no gain to know; and unless times of different shapes are known, no cost of padding.
+    """
+    fit = _fit(eager, captured)
+    if fit is None:
+        return None
+    return Times(
+        eager=_grid(lambda shape: fit(shape, False), eager, rows, frames),
+        captured=_grid(lambda shape: fit(shape, True), captured, rows, frames),
+    )
+
+
+def _grid(
+    fit: Callable[[Shape], float], measured: Mapping[Shape, Mean], rows: Sequence[int], frames: Sequence[int]
+) -> list[list[float]]:
+    """Measured times, and between them the fit, held within what smaller and larger shapes were measured to take."""
+    known = {shape: mean.seconds for shape, mean in measured.items() if mean.count >= ENOUGH}
+    above, below = _largest_below(known, rows, frames), _least_above(known, rows, frames)
+    # Two means that contradict each other (the larger shape was quicker) meet halfway.
+    level = {
+        (r, f): (above[j][i] + below[j][i]) / 2
+        for j, f in enumerate(frames)
+        for i, r in enumerate(rows)
+        if (r, f) in known
+    }
+    low, high = _largest_below(level, rows, frames), _least_above(level, rows, frames)
+    return [[min(max(fit((r, f)), low[j][i]), high[j][i]) for i, r in enumerate(rows)] for j, f in enumerate(frames)]
+
+
+def _largest_below(known: Mapping[Shape, float], rows: Sequence[int], frames: Sequence[int]) -> list[list[float]]:
+    """At each shape of the grid: the largest known value of it and the shapes it holds."""
+    lines: list[list[float]] = []
+    for j, f in enumerate(frames):
+        line: list[float] = []
+        for i, r in enumerate(rows):
+            before = max(line[i - 1] if i else -math.inf, lines[j - 1][i] if j else -math.inf)
+            line.append(max(known.get((r, f), -math.inf), before))
+        lines.append(line)
+    return lines
+
+
+def _least_above(known: Mapping[Shape, float], rows: Sequence[int], frames: Sequence[int]) -> list[list[float]]:
+    """At each shape of the grid: the least known value of it and the shapes that hold it."""
+    mirrored = {(-r, -f): -value for (r, f), value in known.items()}
+    lines = _largest_below(mirrored, [-r for r in reversed(rows)], [-f for f in reversed(frames)])
+    return [[-value for value in reversed(line)] for line in reversed(lines)]
+
+
+_Slope = Callable[[Shape, bool], float]
+"""What times grow with: of a shape, and whether it is captured."""
+
+
+def _work(shape: Shape, captured: bool) -> float:
+    return shape[0] * shape[1]
+
+
+def _frames(shape: Shape, captured: bool) -> float:
+    return shape[1]
+
+
+def _eager_work(shape: Shape, captured: bool) -> float:
+    return 0.0 if captured else _work(shape, captured)
+
+
+def _captured_work(shape: Shape, captured: bool) -> float:
+    return _work(shape, captured) if captured else 0.0
+
+
+_FORMS: tuple[tuple[_Slope, ...], ...] = ((_work,), (_work, _frames), (_eager_work, _captured_work))
+"""Simplest first; each has a fixed part for either kind besides."""
+
+
+def _fit(eager: Mapping[Shape, Mean], captured: Mapping[Shape, Mean]) -> Callable[[Shape, bool], float] | None:
+    """The form that the data support best (Bayesian information criterion), by weighted least squares.
+
+    Fixed parts and slopes are never negative, so a larger shape never takes less.
+    """
+    if not captured:
+        return None
+    points = [(shape, False, mean) for shape, mean in eager.items()]
+    points += [(shape, True, mean) for shape, mean in captured.items()]
+    weights = [float(min(mean.count, ENOUGH)) for _, _, mean in points]
+    values = [mean.seconds for _, _, mean in points]
+    kinds = (False, True) if eager else (True,)
+    best: tuple[float, Callable[[Shape, bool], float]] | None = None
+    for form in _FORMS:
+        table = [_columns(form, kinds, shape, kind) for shape, kind, _ in points]
+        size = len(table[0])
+        if best is not None and len(points) < size + 2:
+            continue
+        solved = _least_squares(table, values, weights)
+        if solved is None:
+            continue
+        score = _criterion(table, values, weights, solved)
+        if best is None or score < best[0]:
+            best = score, _predictor(form, kinds, solved)
+    return best[1] if best else None
+
+
+def _columns(form: Sequence[_Slope], kinds: Sequence[bool], shape: Shape, captured: bool) -> list[float]:
+    fixed = [1.0 if kind is captured else 0.0 for kind in kinds]
+    return fixed + [float(slope(shape, captured)) for slope in form]
+
+
+def _predictor(
+    form: Sequence[_Slope], kinds: Sequence[bool], solved: Sequence[float]
+) -> Callable[[Shape, bool], float]:
+    def predict(shape: Shape, captured: bool) -> float:
+        if captured not in kinds:
+            return UNKNOWN_SECONDS
+        return sum(a * x for a, x in zip(solved, _columns(form, kinds, shape, captured), strict=True))
+
+    return predict
+
+
+def _criterion(
+    table: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float], solved: Sequence[float]
+) -> float:
+    """Points times the log of the mean squared error, and a price for each parameter."""
+    count, total = len(values), sum(weights)
+    error = _error(table, values, weights, solved) / total
+    # Times are not known to better than a ten-thousandth.
+    floor = 1e-8 * sum(w * y * y for w, y in zip(weights, values, strict=True)) / total
+    return count * math.log(max(error, floor, 1e-300)) + len(solved) * math.log(count)
+
+
+def _error(
+    table: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float], solved: Sequence[float]
+) -> float:
+    return sum(
+        w * (y - sum(a * x for a, x in zip(solved, line, strict=True))) ** 2
+        for line, y, w in zip(table, values, weights, strict=True)
+    )
+
+
+def _least_squares(
+    table: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float]
+) -> list[float] | None:
+    """The least weighted squares with no negative parameter; None if the data leave one open.
+
+    With so few parameters each choice of those that are zero is tried: the best one that is not negative is exact.
+    """
+    size = len(table[0])
+    normal = [
+        [sum(w * line[a] * line[b] for line, w in zip(table, weights, strict=True)) for b in range(size)]
+        for a in range(size)
+    ]
+    right = [sum(w * line[a] * y for line, y, w in zip(table, values, weights, strict=True)) for a in range(size)]
+    if _solve(normal, right) is None:
+        return None
+    best: tuple[float, list[float]] | None = None
+    for free in (chosen for n in range(size + 1) for chosen in combinations(range(size), n)):
+        part = _solve([[normal[a][b] for b in free] for a in free], [right[a] for a in free])
+        if part is None or min(part, default=0.0) < 0:
+            continue
+        solved = [0.0] * size
+        for at, value in zip(free, part, strict=True):
+            solved[at] = value
+        error = _error(table, values, weights, solved)
+        if best is None or error < best[0]:
+            best = error, solved
+    return best[1] if best else None
+
+
+def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float] | None:
+    """Solves a small symmetric system by elimination; None if it is singular."""
+    size = len(right)
+    scale = [math.sqrt(matrix[a][a]) for a in range(size)]
+    if not all(scale):
+        return None
+    # With ones on the diagonal a pivot is the part of a column that the others do not explain.
+    work = [[matrix[a][b] / (scale[a] * scale[b]) for b in range(size)] + [right[a] / scale[a]] for a in range(size)]
+    for at in range(size):
+        pivot = max(range(at, size), key=lambda line: abs(work[line][at]))
+        if abs(work[pivot][at]) < 1e-9:
+            return None
+        work[at], work[pivot] = work[pivot], work[at]
+        for line in range(size):
+            if line != at:
+                factor = work[line][at] / work[at][at]
+                work[line] = [x - factor * y for x, y in zip(work[line], work[at], strict=True)]
+    return [work[a][size] / work[a][a] / scale[a] for a in range(size)]
+
+
+def capture_cost(shape: Shape, known: Mapping[Shape, float]) -> float:
+    """What capturing a shape costs at most, in the unit of `known`. Raises ValueError if nothing is known.
+
+    Taken to grow with rows times frames, and at most in proportion to it: each known cost is then a limit.
+    """
+    if shape in known:
+        return known[shape]
+    area = shape[0] * shape[1]
+    return min((cost * max(1.0, area / (r * f)) for (r, f), cost in known.items()))

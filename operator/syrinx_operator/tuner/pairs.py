@@ -1,0 +1,157 @@
+"""Which decoder shapes a codec should hold captured: computed from what its calls took, never searched by trial. Pure.
+
+`pair_times` says what calls take, `pair_search` chooses; here is what a change must be worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from syrinx_operator.spec import CaptureShape
+from syrinx_operator.tuner.evidence import Call, Capture
+from syrinx_operator.tuner.pair_search import Limits, Load, Search
+from syrinx_operator.tuner.pair_times import Shape, capture_cost, means, times
+from syrinx_operator.tuner.policy import Budget
+
+LEAST_SAVED = 0.02
+"""Share of decoder time that a change must save: less is not worth a trial, nor told apart by one."""
+
+RARE = 0.001
+"""A shape that gets less than this share of the calls goes, unless that would cost as large a share of the time."""
+
+MOST_NEW = 2
+"""New shapes at a time. Estimates of shapes never captured may be wrong; with few, a trial's verdict is about them."""
+
+
+class PairPlan(Struct, frozen=True, kw_only=True):
+    """A set of shapes that is better than the current one."""
+
+    pairs: tuple[CaptureShape, ...]
+    """By rows, then frames, as the resource wants them."""
+    reasons: tuple[str, ...]
+    """What each of them is good for."""
+    before: float
+    """Expected decoder seconds of the measured calls with the current shapes, ..."""
+    after: float
+    """... and with these."""
+    saved: float
+    """Share of `before`."""
+    gap: float
+    """Share of `before` that the best set within the limits may save beyond this at most; 0: this is the best."""
+    why: str
+    """At most 256 characters."""
+
+
+def plan_pairs(
+    calls: Iterable[Call],
+    captures: Iterable[Capture],
+    current: tuple[CaptureShape, ...],
+    budget: Budget,
+    most_rows: int,
+    most_new: int = MOST_NEW,
+) -> PairPlan | None:
+    """The shapes to hold captured, at most `most_new` of them new; None: too little is known, or gained.
+
+    `calls` were made with the `current` shapes, by codecs of equal speed; those of more rows than `most_rows` (what a
+    codec now takes into a call at most) teach what calls take, but are not expected again. No gain is known before a
+    captured call was measured; no new shape is within budget before the cost of one was. A current set over the
+    budget is not a reason for a change by itself.
+    """
+    calls = tuple(calls)
+    held = [(each.rows, each.frames) for each in current]
+    wanted = _wanted(calls, most_rows)
+    load = _load(calls, held, wanted)
+    if load is None or budget.count == 0:
+        return None
+    candidates = sorted({(r, f) for r in {r for r, _ in wanted} for f in {f for _, f in wanted}} | set(held))
+    usable = [shape for shape in candidates if shape[0] <= most_rows]
+    limits = _limits(captures, usable, budget, most_new)
+    kept = [shape for shape in held if shape[0] <= most_rows]
+    found = Search(load, usable, kept, limits).run()
+    before = load.seconds(held)
+    shapes = _without_rare(load, found.shapes, before)
+    after = load.seconds(shapes)
+    if before - after < LEAST_SAVED * before or before <= 0:
+        return None
+    return _plan(load, held, shapes, before, (after - found.bound) / before)
+
+
+def _wanted(calls: Iterable[Call], most_rows: int) -> dict[Shape, int]:
+    """How often each shape is wanted."""
+    wanted: dict[Shape, int] = {}
+    for call in calls:
+        if call.rows <= most_rows and call.count > 0:
+            wanted[call.rows, call.frames] = wanted.get((call.rows, call.frames), 0) + call.count
+    return wanted
+
+
+def _load(calls: Iterable[Call], held: list[Shape], wanted: dict[Shape, int]) -> Load | None:
+    """The calls with their times; None if too little was measured."""
+    rows = sorted({r for r, _ in (*wanted, *held)})
+    frames = sorted({f for _, f in (*wanted, *held)})
+    known = times(*means(calls, held), rows, frames)
+    return Load(rows, frames, wanted, known) if known and wanted else None
+
+
+def _limits(captures: Iterable[Capture], usable: list[Shape], budget: Budget, most_new: int) -> Limits:
+    """Within the budget; a shape that replicas captured at different costs counts with the largest."""
+    seconds: dict[Shape, float] = {}
+    memory: dict[Shape, float] = {}
+    for each in captures:
+        shape: Shape = (each.rows, each.frames)
+        seconds[shape] = max(seconds.get(shape, 0.0), each.seconds)
+        memory[shape] = max(memory.get(shape, 0.0), float(each.bytes))
+    if not seconds:
+        return Limits(budget.count, 0, ())
+    costs = tuple(
+        ({shape: capture_cost(shape, known) for shape in usable}, most)
+        for known, most in ((seconds, budget.seconds), (memory, float(budget.bytes)))
+    )
+    return Limits(budget.count, most_new, costs)
+
+
+def _without_rare(load: Load, shapes: tuple[Shape, ...], before: float) -> tuple[Shape, ...]:
+    """Drops shapes that hardly any call gets, the rarest first."""
+    spare = set(shapes)
+    while True:
+        served = load.served(shapes)
+        rare = [each for each in shapes if each in spare and served[each] < RARE * load.calls]
+        if not rare:
+            return shapes
+        rarest = min(rare, key=lambda shape: (served[shape], shape))
+        spare.remove(rarest)
+        rest = tuple(shape for shape in shapes if shape != rarest)
+        if load.seconds(rest) - load.seconds(shapes) < RARE * before:
+            shapes = rest
+
+
+def _plan(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: float, gap: float) -> PairPlan:
+    after = load.seconds(shapes)
+    served = load.served(shapes)
+    reasons = {}
+    for shape in sorted(shapes):
+        without = load.seconds(each for each in shapes if each != shape) - after
+        reasons[shape] = f"{served[shape] / load.calls:.1%} of calls; without it {without / before:.1%} more time"
+    saved = (before - after) / before
+    added = [f"{_name(shape)} ({reasons[shape]})" for shape in sorted(set(shapes) - set(held))]
+    dropped = [_name(shape) for shape in sorted(set(held) - set(shapes))]
+    why = f"saves {saved:.1%} of decoder time, {gap:.1%} from the best at most"
+    if added:
+        why += "; new: " + ", ".join(added)
+    if dropped:
+        why += "; dropped: " + (", ".join(dropped) if len(dropped) <= 4 else f"{len(dropped)} shapes")
+    return PairPlan(
+        pairs=tuple(CaptureShape(rows=r, frames=f) for r, f in sorted(shapes)),
+        reasons=tuple(reasons.values()),
+        before=before,
+        after=after,
+        saved=saved,
+        gap=gap,
+        why=why[:256],
+    )
+
+
+def _name(shape: Shape) -> str:
+    return f"{shape[0]}x{shape[1]}"

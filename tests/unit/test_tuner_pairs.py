@@ -1,0 +1,361 @@
+"""Which decoder shapes are held captured: against brute force, within budget, and never for nothing."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import combinations
+
+import pytest
+
+from syrinx_operator.spec import CaptureShape
+from syrinx_operator.tuner import pair_search
+from syrinx_operator.tuner.evidence import Call, Capture
+from syrinx_operator.tuner.pair_search import Limits, Load, Search
+from syrinx_operator.tuner.pair_times import Mean, Times, capture_cost, means, padded_to, times
+from syrinx_operator.tuner.pairs import PairPlan, plan_pairs
+from syrinx_operator.tuner.policy import Budget
+from syrinx_stages.codec.scheduler import cheapest
+
+PLENTY = Budget(count=16, seconds=60.0, bytes=1 << 31)
+
+
+# What the codec does ----------------------------------------------------------------------------------------------
+
+
+def test_calls_are_padded_as_the_codec_pads_them() -> None:
+    rng = random.Random(1)
+    for _ in range(500):
+        captured = [(rng.randint(1, 6), rng.randint(1, 6)) for _ in range(rng.randint(0, 6))]
+        wanted = rng.randint(1, 6), rng.randint(1, 6)
+        assert padded_to(captured, wanted) == cheapest(captured, *wanted)
+
+
+class Instance:
+    """Few wanted shapes with times that rise with the shape and are otherwise arbitrary; limits that bind or not."""
+
+    def __init__(self, seed: int, rows: int = 3, frames: int = 3) -> None:
+        rng = random.Random(seed)
+        self.rows = sorted(rng.sample(range(1, 9), rng.randint(1, rows)))
+        self.frames = sorted(rng.sample(range(1, 13), rng.randint(1, frames)))
+        self.candidates = [(r, f) for r in self.rows for f in self.frames]
+        self.wanted = {shape: rng.choice([0, 1, 5, 100]) for shape in self.candidates}
+        self.wanted[rng.choice(self.candidates)] = 50
+        self.eager, self.captured = rising(rng, self.rows, self.frames), rising(rng, self.rows, self.frames)
+        self.load = Load(self.rows, self.frames, self.wanted, Times(self.eager, self.captured))
+        self.current = rng.sample(self.candidates, min(len(self.candidates), rng.randint(0, 4)))
+        cost = {shape: rng.uniform(1, 3) for shape in self.candidates}
+        self.limits = Limits(rng.choice([1, 2, 4, 9]), rng.choice([0, 1, 2, 9]), ((cost, rng.choice([4, 9, 99])),))
+
+    def seconds(self, shapes: tuple[tuple[int, int], ...]) -> float:
+        """With the codec's own rule."""
+        total = 0.0
+        for (r, f), count in self.wanted.items():
+            shape = cheapest(shapes, r, f)
+            table = self.captured if shape else self.eager
+            at = shape or (r, f)
+            total += count * table[self.frames.index(at[1])][self.rows.index(at[0])]
+        return total
+
+    def permitted(self, shapes: tuple[tuple[int, int], ...]) -> bool:
+        cost, most = self.limits.costs[0]
+        new = len(set(shapes) - set(self.current))
+        few = len(shapes) <= self.limits.count and new <= self.limits.new
+        return few and sum(cost[shape] for shape in shapes) <= most
+
+    def best(self) -> float:
+        sets = (chosen for n in range(len(self.candidates) + 1) for chosen in combinations(self.candidates, n))
+        return min(self.seconds(shapes) for shapes in sets if self.permitted(shapes))
+
+    def search(self) -> pair_search.Found:
+        return Search(self.load, self.candidates, self.current, self.limits).run()
+
+
+def rising(rng: random.Random, rows: list[int], frames: list[int]) -> list[list[float]]:
+    """Times by frames, then rows, that never fall as either grows."""
+    table: list[list[float]] = []
+    for j in range(len(frames)):
+        line: list[float] = []
+        for i in range(len(rows)):
+            least = max([1.0, *line[i - 1 : i], *(above[i] for above in table[j - 1 : j])])
+            line.append(least + rng.choice([0.0, 0.1, 1.0, 5.0]))
+        table.append(line)
+    return table
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_nothing_beats_the_set_found(block: int) -> None:
+    for seed in range(block * 50, block * 50 + 50):
+        instance = Instance(seed)
+        found, best = instance.search(), instance.best()
+        assert instance.permitted(found.shapes), seed
+        assert found.seconds == pytest.approx(instance.seconds(found.shapes)), seed
+        assert found.seconds == pytest.approx(best), seed
+        assert found.bound == pytest.approx(best), seed
+        assert found.seconds <= instance.seconds(()) * (1 + 1e-9), seed
+
+
+@pytest.mark.parametrize("work", [0, 300, 1000])
+def test_a_search_that_ends_early_knows_how_far_off_it_can_be(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_search, "WORK", work)
+    early = 0
+    for seed in range(150):
+        instance = Instance(seed)
+        found, best = instance.search(), instance.best()
+        assert instance.permitted(found.shapes), seed
+        assert found.bound <= best * (1 + 1e-9) <= found.seconds * (1 + 1e-8), seed
+        early += found.bound < found.seconds * (1 - 1e-6)
+    assert early or work
+
+
+def test_the_bound_holds_where_brute_force_is_out_of_reach() -> None:
+    """All pairs of new shapes, kept current ones included: none is below the bound."""
+    for seed in range(6):
+        instance = Instance(seed, rows=8, frames=8)
+        instance.limits = Limits(9, 2, (({shape: 1.0 for shape in instance.candidates}, 99),))
+        found = instance.search()
+        new = [shape for shape in instance.candidates if shape not in instance.current]
+        for n in range(3):
+            for added in combinations(new, n):
+                assert instance.seconds((*instance.current, *added)) >= found.bound * (1 - 1e-9)
+
+
+# What calls take --------------------------------------------------------------------------------------------------
+
+
+def test_times_are_told_apart_by_the_shape_computed_at() -> None:
+    calls = [
+        Call(1, 2, "hit", 10, 0.1),
+        Call(1, 1, "padded", 10, 0.3),
+        Call(1, 1, "eager", 5, 0.5),
+        Call(9, 9, "padded", 7, 7.0),
+        Call(1, 4, "eager", 0, 0.0),
+    ]
+    eager, captured = means(calls, [(1, 2), (4, 4)])
+    assert eager == {(1, 1): Mean(5, 0.1)}
+    assert captured == {(1, 2): Mean(20, pytest.approx(0.02))}
+
+
+def test_what_was_measured_is_taken_as_it_is_and_the_rest_is_fitted() -> None:
+    eager = {(r, f): Mean(100, 0.010 + 0.001 * r * f) for r in (1, 2) for f in (1, 2)}
+    captured = {(1, 1): Mean(100, 0.003), (2, 2): Mean(100, 0.0065)}
+    known = times(eager, captured, [1, 2, 4], [1, 2])
+    assert known is not None
+    assert known.captured[0][0] == pytest.approx(0.003)
+    assert known.captured[1][1] == pytest.approx(0.0065)
+    assert known.eager[1][2] == pytest.approx(0.018, rel=0.02)
+    assert known.captured[0][1] == pytest.approx(0.003 + 0.0035 / 3)
+    assert known.captured[1][2] == pytest.approx(0.003 + 0.0035 / 3 * 7)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_larger_shape_never_takes_less(seed: int) -> None:
+    rng = random.Random(seed)
+    rows, frames = [1, 2, 3, 8], [1, 4, 5, 12]
+    kinds = [
+        {
+            (r, f): Mean(rng.choice([1, 100]), rng.uniform(0.001, 0.1))
+            for r in rows
+            for f in frames
+            if rng.random() < 0.5
+        }
+        for _ in range(2)
+    ]
+    known = times(*kinds, rows, frames)
+    for table in (known.eager, known.captured) if known else ():
+        assert all(line == sorted(line) for line in table)
+        assert all(list(line) == sorted(line) for line in zip(*table, strict=True))
+
+
+def test_frames_count_beside_the_work_only_if_the_data_say_so() -> None:
+    shapes = [(r, f) for r in (1, 2, 4, 8) for f in (1, 2, 4, 8)]
+    captured = {(8, 8): Mean(100, 0.064 + 0.040)}
+    plain = times({each: Mean(100, 0.05 + 0.001 * each[0] * each[1]) for each in shapes}, captured, [8, 16], [8, 16])
+    steps = {each: Mean(100, 0.05 + 0.001 * each[0] * each[1] + 0.005 * each[1]) for each in shapes}
+    framed = times(steps, {(8, 8): Mean(100, 0.104 + 0.040)}, [8, 16], [8, 16])
+    assert plain is not None and framed is not None
+    assert plain.captured[1][0] == pytest.approx(0.104 + 0.064)
+    assert framed.captured[1][0] == pytest.approx(0.144 + 0.064 + 0.040)
+
+
+def test_capture_costs_are_limited_by_those_known() -> None:
+    known = {(1, 4): 2.0, (4, 4): 3.0}
+    assert capture_cost((4, 4), known) == 3.0
+    assert capture_cost((1, 2), known) == 2.0
+    assert capture_cost((2, 4), known) == 3.0
+    assert capture_cost((8, 4), known) == 6.0
+
+
+# What is proposed -------------------------------------------------------------------------------------------------
+
+
+def eager_time(r: int, f: int) -> float:
+    return 0.020 + 0.0002 * r * f
+
+
+def captured_time(r: int, f: int) -> float:
+    return 0.004 + 0.0002 * r * f
+
+
+def measured(wanted, current=(), eager=eager_time, captured=captured_time) -> list[Call]:
+    """What a codec would export for how often each shape was wanted."""
+    calls = []
+    for (r, f), count in wanted.items():
+        shape = cheapest(current, r, f)
+        result = "eager" if shape is None else "hit" if shape == (r, f) else "padded"
+        seconds = captured(*shape) if shape else eager(r, f)
+        calls.append(Call(r, f, result, count, count * seconds))
+    return calls
+
+
+def plan(wanted, current, budget=PLENTY, most_rows=64, captures=None, **kinds) -> PairPlan | None:
+    most_new = kinds.pop("most_new", 2)
+    captures = [Capture(r, f, 0.5, 1 << 20) for r, f in current] if captures is None else captures
+    shapes = tuple(CaptureShape(rows=r, frames=f) for r, f in current)
+    return plan_pairs(measured(wanted, current, **kinds), captures, shapes, budget, most_rows, most_new)
+
+
+def shapes_of(planned: PairPlan | None) -> list[tuple[int, int]]:
+    assert planned is not None
+    return [(each.rows, each.frames) for each in planned.pairs]
+
+
+def test_what_is_wanted_most_is_captured() -> None:
+    planned = plan({(1, 2): 1000, (2, 2): 5000, (4, 8): 3000, (3, 7): 2}, [(1, 2)])
+    assert shapes_of(planned) == [(1, 2), (2, 2), (4, 8)]
+    assert planned.before > planned.after
+    assert planned.saved == pytest.approx(1 - planned.after / planned.before)
+    assert planned.gap == pytest.approx(0, abs=1e-6)
+    assert len(planned.reasons) == len(planned.pairs)
+    assert "new: 2x2" in planned.why and "4x8" in planned.why and len(planned.why) <= 256
+
+
+def test_no_gain_is_known_before_a_captured_call_was_measured() -> None:
+    assert plan({(1, 2): 1000, (2, 2): 5000}, []) is None
+    assert plan_pairs([], [], (), PLENTY, 8) is None
+
+
+def test_a_shape_whose_cost_is_not_known_at_all_is_not_captured() -> None:
+    assert plan({(1, 2): 1000, (2, 2): 5000}, [(1, 2)], captures=()) is None
+
+
+def test_where_capturing_gains_nothing_nothing_is_captured() -> None:
+    """On a CPU a captured shape is as quick as any other: padding is all that it does."""
+    assert plan({(1, 2): 1000, (1, 1): 3000, (2, 2): 5000}, [(1, 2)], captured=eager_time) is None
+
+
+def test_a_shape_that_hurts_goes() -> None:
+    """The codec pads to it even where eager is quicker."""
+    wanted = {(1, 1): 9000, (1, 2): 1000, (8, 12): 50, (9, 12): 40, (16, 12): 40}
+    planned = plan(wanted, [(8, 12)], most_new=0, eager=captured_time)
+    assert shapes_of(planned) == []
+    assert "dropped: 8x12" in planned.why
+
+
+def test_a_bad_shape_stays_while_nothing_else_was_measured() -> None:
+    assert plan({(1, 1): 9000, (8, 12): 50}, [(8, 12)], eager=captured_time) is None
+
+
+def test_a_small_gain_is_left_alone() -> None:
+    assert plan({(1, 2): 100_000, (2, 2): 100}, [(1, 2)]) is None
+
+
+def test_a_rare_shape_goes_with_the_next_change() -> None:
+    wanted = {(1, 2): 50_000, (2, 2): 50_000, (4, 8): 40, (6, 9): 30}
+    planned = plan(wanted, [(1, 2), (4, 8)])
+    assert shapes_of(planned) == [(1, 2), (2, 2)]
+    assert "dropped: 4x8" in planned.why
+
+
+def test_what_serves_the_only_known_way_is_kept() -> None:
+    """With every call captured nobody knows what an eager one takes."""
+    wanted = {(1, 2): 50_000, (4, 8): 40, (2, 4): 30_000}
+    assert (4, 8) in shapes_of(plan(wanted, [(1, 2), (4, 8)]))
+
+
+def test_calls_larger_than_the_codec_now_makes_are_not_expected() -> None:
+    wanted = {(1, 2): 1000, (2, 2): 900, (16, 8): 50_000}
+    planned = plan(wanted, [(1, 2), (16, 4)], most_rows=2)
+    assert shapes_of(planned) == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("most_new", [1, 2, 4])
+def test_few_shapes_are_new_at_once(most_new: int) -> None:
+    wanted = {(r, f): 1000 for r in (1, 2, 4, 8) for f in (2, 4, 8)}
+    assert len(set(shapes_of(plan(wanted, [(1, 2)], most_new=most_new))) - {(1, 2)}) == most_new
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_budget_is_never_exceeded(seed: int) -> None:
+    rng = random.Random(seed)
+    wanted = {(rng.randint(1, 8), rng.randint(1, 12)): rng.randint(30, 5000) for _ in range(20)}
+    current = rng.sample(sorted(wanted), 4)
+    captures = [Capture(r, f, 0.2 + 0.01 * r * f, 1_000_000 + 10_000 * r * f) for r, f in current]
+    budget = Budget(count=rng.randint(1, 8), seconds=rng.uniform(0.5, 5), bytes=rng.randint(1, 12) * 1_000_000)
+    planned = plan(wanted, current, budget=budget, captures=captures, most_new=rng.choice([1, 2, 8]))
+    if planned is None:
+        return
+    shapes = shapes_of(planned)
+    assert shapes == sorted(set(shapes))
+    assert len(shapes) <= budget.count
+    assert sum(0.2 + 0.01 * r * f for r, f in shapes) <= budget.seconds + 1e-9
+    assert sum(1_000_000 + 10_000 * r * f for r, f in shapes) <= budget.bytes
+    assert planned.saved >= 0.02 and planned.gap >= -1e-9
+
+
+def test_the_same_evidence_gives_the_same_plan_in_whatever_order() -> None:
+    rng = random.Random(5)
+    wanted = {(r, f): rng.randint(30, 5000) for r in range(1, 9) for f in range(1, 13)}
+    calls = measured(wanted, [(1, 2), (8, 12)])
+    captures = [Capture(1, 2, 0.5, 1 << 20)]
+    current = (CaptureShape(rows=1, frames=2), CaptureShape(rows=8, frames=12))
+    plans = []
+    for _ in range(3):
+        rng.shuffle(calls)
+        plans.append(plan_pairs(calls, captures, current, PLENTY, 8))
+    assert plans[0] is not None
+    assert {each.pairs for each in plans} == {plans[0].pairs}
+
+
+# Published cases --------------------------------------------------------------------------------------------------
+
+
+def test_published_padding_ate_the_gain() -> None:
+    """vllm-omni#3322, decoder microbench on H100, 800 frames: graphs of 325 frames, three of them for 800, take
+    118, 228, 448 and 884 ms for 1, 2, 4 and 8 rows; eager (and one row's own graph) 110, 203, 395 and 775 ms."""
+    eager = {1: 0.110, 2: 0.203, 4: 0.395, 8: 0.775}
+    padded = {1: 0.118, 2: 0.228, 4: 0.448, 8: 0.884}
+    calls = [Call(rows, 800, "eager", 100, 100 * seconds) for rows, seconds in eager.items()]
+    calls += [Call(rows, 800, "padded", 100, 100 * seconds) for rows, seconds in padded.items()]
+    current = tuple(CaptureShape(rows=rows, frames=3 * 325) for rows in padded)
+    captures = [Capture(rows, 3 * 325, 1.0, 1 << 20) for rows in padded]
+    planned = plan_pairs(calls, captures, current, PLENTY, 8, most_new=0)
+    assert shapes_of(planned) == []
+    assert planned.saved == pytest.approx(1 - sum(eager.values()) / sum(padded.values()), abs=0.01)
+
+
+def test_published_pairs_helped() -> None:
+    """sglang-omni's vocoder study (H100, stateful decoder, 8 frames): graphs of 1, 2, 4 and 8 rows take 3.4, 4.0, 6.6
+    and 8.6 ms. With only the first and the last, calls of 2 and 4 rows pay for 8."""
+    graph = {1: 0.0034, 2: 0.0040, 4: 0.0066, 8: 0.0086}
+    wanted = {(1, 8): 1000, (2, 8): 3000, (4, 8): 3000, (8, 8): 1000}
+    planned = plan(wanted, [(1, 8), (8, 8)], captured=lambda r, f: graph[r])
+    assert shapes_of(planned) == [(1, 8), (2, 8), (4, 8), (8, 8)]
+    saved = 3000 * (2 * graph[8] - graph[2] - graph[4]) / planned.before
+    assert planned.saved == pytest.approx(saved, rel=0.15)
+
+
+# Size -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("captured", [[(1, 2), (64, 64)], [(r, f) for r in (1, 8, 32, 64) for f in (2, 8, 24, 64)]])
+def test_64_rows_by_64_frames_are_planned_in_half_a_second(captured: list[tuple[int, int]]) -> None:
+    rng = random.Random(3)
+    wanted = {(r, f): int(30 * rng.paretovariate(0.6)) for r in range(1, 65) for f in range(1, 65)}
+    calls = [*measured(wanted, captured), Call(2, 3, "eager", 50, 50 * eager_time(2, 3))]
+    current = tuple(CaptureShape(rows=r, frames=f) for r, f in captured)
+    captures = [Capture(r, f, 0.5, 1 << 20) for r, f in captured]
+    began = time.process_time()
+    planned = plan_pairs(calls, captures, current, PLENTY, 64)
+    assert time.process_time() - began < 0.5
+    assert planned is None or 0 <= planned.gap < 1
