@@ -10,6 +10,7 @@ from syrinx_operator.tune.view import View, changes, lines, words
 from syrinx_operator.tuner.knobs import Knob, Setting
 from syrinx_operator.tuner.state import (
     Cell,
+    Comparison,
     Context,
     Counts,
     Period,
@@ -19,7 +20,6 @@ from syrinx_operator.tuner.state import (
     State,
     Trial,
 )
-from syrinx_operator.tuner.state import Test as Comparison
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
