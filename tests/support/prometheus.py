@@ -33,7 +33,12 @@ FETCHED = Path(sys.prefix) / "prometheus" / "prometheus"
 def found() -> str | None:
     """The `prometheus` on this machine, or the fetched one (PROMETHEUS names another), if its `promtool` is with it."""
     program = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or shutil.which(FETCHED)
-    return program if program and (Path(program).parent / "promtool").exists() else None
+    return program if program and promtool(program).exists() else None
+
+
+def promtool(program: str) -> Path:
+    """What comes with a `prometheus`: it checks rules, tries them out, and writes histories."""
+    return Path(program).parent / "promtool"
 
 
 def history(until: float) -> str:
@@ -88,9 +93,10 @@ async def running(program: str, text: str) -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "history.txt").write_text(text)
-        promtool = [str(Path(program).parent / "promtool"), "tsdb", "create-blocks-from", "openmetrics"]
-        made = [*promtool, str(directory / "history.txt"), str(directory / "data")]
-        await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True, timeout=START_SECONDS)
+        made = [promtool(program), "tsdb", "create-blocks-from", "openmetrics", "history.txt", "data"]
+        await asyncio.to_thread(
+            subprocess.run, made, cwd=directory, check=True, capture_output=True, timeout=START_SECONDS
+        )
         async with _serving(program, directory, {"scrape_configs": []}) as url:
             yield url
 

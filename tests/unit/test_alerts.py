@@ -1,0 +1,298 @@
+"""Every alert fires when it should, in words that say what is wrong, and not otherwise: promtool tries the rules."""
+
+import functools
+import json
+import subprocess
+
+import pytest
+
+from support.prometheus import found, promtool
+from support.queries import groups, rules
+
+PROGRAM = found()
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no promtool on this machine; `make test` fetches one")
+
+RULES = rules()
+OPERATOR = {"namespace": "speech", "pod": "operator-0"}
+PIPELINE = {"namespace": "speech", "pipeline": "demo"}
+HEARD = {**PIPELINE, "task_type": "Base"}
+TUNED = {"pipeline_namespace": "speech", "pipeline": "demo"}
+
+
+def series(name, values, /, **labels):
+    """A series with a value for every minute: `0+2x30` is 0, 2, 4, … to 60."""
+    text = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return {"series": f"{name}{{{text}}}", "values": values}
+
+
+def age(values):
+    return series("syrinx_operator_last_tick_age_seconds", values, **OPERATOR)
+
+
+def looks(outcome, values):
+    return series("syrinx_operator_reconciles_total", values, **OPERATOR, outcome=outcome)
+
+
+def condition(kind, status, values):
+    return series("syrinx_operator_pipelines", values, **OPERATOR, condition=kind, status=status)
+
+
+def heard(requests, within):
+    """Requests of a task type, and those within the objective."""
+    served = {**HEARD, "pod": "demo-gateway-0", "talker": "demo-talker-0", "codec": "demo-codec-0"}
+    return [
+        series("syrinx_ttfa_seconds_count", requests, **served),
+        series("syrinx_ttfa_seconds_bucket", within, **served, le="0.5"),
+    ]
+
+
+def ended(outcome, values, **labels):
+    return series("syrinx_requests_total", values, **{**HEARD, "pod": "demo-gateway-0", "outcome": outcome, **labels})
+
+
+def underruns(values):
+    return series("syrinx_underruns_total", values, **HEARD, pod="demo-gateway-0")
+
+
+def calls(result, values):
+    shape = {"rows": "1", "frames": "4", "result": result}
+    return series("syrinx_codec_calls_total", values, **PIPELINE, pod="demo-codec-0", **shape)
+
+
+def pairs(values):
+    return series("syrinx_capture_pairs", values, **PIPELINE, pod="demo-codec-0")
+
+
+def gateway(name, values):
+    return series(name, values, **PIPELINE, pod="demo-gateway-0")
+
+
+def redis_errors(values):
+    return series("syrinx_redis_errors_total", values, **PIPELINE, pod="demo-codec-0", stage="codec")
+
+
+def tuning(name, values, **labels):
+    return series(f"syrinx_tuning_{name}", values, **OPERATOR, **TUNED, **labels)
+
+
+@functools.cache
+def rendered():
+    return groups()
+
+
+def alerts(name, data, minute, tmp_path, labels=None, summary=""):
+    """What promtool says of an alert at a minute: empty if it is as expected (firing only with `labels`)."""
+    assert PROGRAM
+    group = next(each for each in rendered() if any(rule.get("alert") == name for rule in each["rules"]))
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [group]}))
+    annotations = {**RULES[name]["annotations"], "summary": summary}
+    expected = [{"exp_labels": {"severity": "warning", **labels}, "exp_annotations": annotations}] if labels else []
+    test = {"interval": "1m", "input_series": data}
+    test["alert_rule_test"] = [{"alertname": name, "eval_time": f"{minute}m", "exp_alerts": expected}]
+    trial = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yml").write_text(json.dumps(trial))
+    command = [promtool(PROGRAM), "test", "rules", "test.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+FAST = "of the Base requests of the last 5 minutes, and as many within the hour."
+SLOW = "of the Base requests of the last 30 minutes, and as many within 6 hours."
+FIRES = {
+    "SyrinxOperatorDown": [
+        ("no operator", [], 6, {"namespace": "speech"}, "The Syrinx operator in speech reports nothing.")
+    ],
+    "SyrinxOperatorStalled": [
+        ("it hangs", [age("0+60x30")], 10, OPERATOR, "The operator operator-0 has not looked at a pipeline for 10m 0s.")
+    ],
+    "SyrinxReconcileErrors": [
+        ("all fail", [looks("failed", "0+1x60")], 30, OPERATOR, "The operator operator-0 keeps failing on a pipeline.")
+    ],
+    "SyrinxPipelineNotReady": [
+        (
+            "two",
+            [condition("Ready", "False", "2x40")],
+            20,
+            {"namespace": "speech", "status": "False"},
+            "2 pipelines are not ready.",
+        )
+    ],
+    "SyrinxSLOBurnFast": [
+        ("late", heard("0+60x120", "0+6x120"), 70, HEARD, f"demo is heard too late: 90% {FAST}"),
+        (
+            "refused while those who are heard are heard in time",
+            [*heard("0+1x120", "0+1x120"), ended("refused", "0+9x120")],
+            70,
+            HEARD,
+            f"demo is heard too late: 90% {FAST}",
+        ),
+        (
+            "refused, every one",
+            [ended("refused", "0+9x120")],
+            70,
+            HEARD,
+            f"demo is heard too late: 100% {FAST}",
+        ),
+    ],
+    "SyrinxSLOBurnSlow": [
+        ("often late", heard("0+60x400", "0+36x400"), 380, HEARD, f"demo is often heard too late: 40% {SLOW}")
+    ],
+    "SyrinxUnderruns": [
+        (
+            "in every twentieth",
+            [*heard("0+60x60", "0+60x60"), underruns("0+3x60")],
+            30,
+            PIPELINE,
+            "Playback of demo has to wait in 5% of the requests.",
+        )
+    ],
+    "SyrinxRequestErrors": [
+        (
+            "every tenth",
+            [ended("error", "0+1x60"), ended("stop", "0+9x60")],
+            30,
+            PIPELINE,
+            "10% of the requests to demo end in an error.",
+        )
+    ],
+    "SyrinxQueueOld": [
+        (
+            "8 s",
+            [gateway("syrinx_queue_oldest_seconds", "8x30")],
+            10,
+            PIPELINE,
+            "A request to demo has waited 8s for a talker.",
+        )
+    ],
+    "SyrinxGraphHitsLow": [
+        (
+            "most do not fit",
+            [calls("eager", "0+9x90"), calls("padded", "0+1x90"), pairs("2x90")],
+            80,
+            PIPELINE,
+            "90% of the decoder calls of demo fit no captured shape.",
+        ),
+        (
+            "none fits",
+            [calls("eager", "0+9x90"), pairs("2x90")],
+            80,
+            PIPELINE,
+            "100% of the decoder calls of demo fit no captured shape.",
+        ),
+    ],
+    "SyrinxRedisErrors": [
+        (
+            "again and again",
+            [redis_errors("0+1x30")],
+            20,
+            {**PIPELINE, "stage": "codec"},
+            "The codec of demo has trouble with Redis.",
+        )
+    ],
+    "SyrinxMetricsStale": [
+        (
+            "nothing new",
+            [tuning("metrics_age_seconds", "0+60x30")],
+            15,
+            TUNED,
+            "The operator knows no counters of demo for 15m 0s.",
+        )
+    ],
+    "SyrinxMetricsMissing": [
+        (
+            "one cannot be read",
+            [condition("MetricsAvailable", "False", "1x40")],
+            20,
+            {"namespace": "speech"},
+            "The operator in speech cannot read the metrics of 1 pipelines.",
+        )
+    ],
+    "SyrinxTuningRollbackLoop": [
+        (
+            "two trials and a regression",
+            [
+                tuning("decisions_total", "0x5 1x50 2x30", verdict="RolledBack"),
+                tuning("decisions_total", "0x20 1x70", verdict="Regressed"),
+            ],
+            80,
+            TUNED,
+            "Tuning of demo took back 3 changes within 6 hours.",
+        )
+    ],
+    "SyrinxTrialStuck": [
+        (
+            "13 h",
+            [tuning("trial_age_seconds", "0+600x90")],
+            78,
+            TUNED,
+            "A trial of demo runs for 13h 0m 0s without a verdict.",
+        )
+    ],
+}
+QUIET = {
+    "SyrinxOperatorDown": [("it is there", [age("0x30")], 10)],
+    "SyrinxOperatorStalled": [("it looks", [age("20x30")], 10), ("one slow look", [age("0x5 130x1 0x20")], 8)],
+    "SyrinxReconcileErrors": [("it failed once", [looks("failed", "3x60"), looks("done", "0+4x60")], 30)],
+    "SyrinxPipelineNotReady": [
+        ("all are", [condition("Ready", "False", "0x40"), condition("Ready", "True", "2x40")], 30)
+    ],
+    "SyrinxSLOBurnFast": [
+        ("in time", heard("0+60x120", "0+57x120"), 70),
+        ("it is over", heard("0+60x120", "0x60 57+57x60"), 70),
+        ("only just begun", heard("0+60x120", "0+57x67 3819x50"), 70),
+        ("too few to say", heard("0x60 1 2x60", "0x120"), 64),
+        ("nobody asks", heard("7x120", "2x120"), 70),
+        ("what is refused as wrong is nobody's wait", [ended("refused", "0+9x120", task_type="unknown")], 70),
+    ],
+    "SyrinxSLOBurnSlow": [
+        ("as promised", heard("0+60x400", "0+57x400"), 380),
+        ("it is over", heard("0+60x400", "0x300 57+57x100"), 390),
+    ],
+    "SyrinxUnderruns": [("one in many", [*heard("0+600x60", "0+600x60"), underruns("0+1x60")], 30)],
+    "SyrinxRequestErrors": [("clients that leave", [ended("cancelled", "0+9x60"), ended("stop", "0+9x60")], 30)],
+    "SyrinxQueueOld": [("a moment", [gateway("syrinx_queue_oldest_seconds", "0x5 9x1 0x20")], 7)],
+    "SyrinxGraphHitsLow": [
+        ("nothing is captured", [calls("eager", "0+9x90"), pairs("0x90")], 80),
+        ("most fit", [calls("eager", "0+1x90"), calls("hit", "0+5x90"), calls("padded", "0+4x90"), pairs("2x90")], 80),
+    ],
+    "SyrinxRedisErrors": [("once", [redis_errors("0x5 4x30")], 25)],
+    "SyrinxMetricsStale": [("fresh", [tuning("metrics_age_seconds", "20x30")], 15)],
+    "SyrinxMetricsMissing": [
+        ("read", [condition("MetricsAvailable", "True", "3x40"), condition("MetricsAvailable", "False", "0x40")], 30)
+    ],
+    "SyrinxTuningRollbackLoop": [
+        ("two", [tuning("decisions_total", "0x5 1x50 2x30", verdict="RolledBack")], 80),
+        ("good ones", [tuning("decisions_total", "0+1x80", verdict="Promoted")], 80),
+        ("long ago", [tuning("decisions_total", "0 1 2 3x600", verdict="RolledBack")], 500),
+        ("a new operator", [tuning("decisions_total", "5x10 0x70", verdict="RolledBack")], 70),
+    ],
+    "SyrinxTrialStuck": [
+        ("a long one", [tuning("trial_age_seconds", "0+60x300")], 290),
+        ("none", [tuning("trial_age_seconds", "0x30")], 20),
+    ],
+}
+
+
+def cases(table):
+    return [pytest.param(name, *case[1:], id=f"{name}: {case[0]}") for name, listed in table.items() for case in listed]
+
+
+def test_every_alert_is_tried_both_ways():
+    names = {name for name, rule in RULES.items() if "alert" in rule}
+    assert names == FIRES.keys() == QUIET.keys()
+
+
+@pytest.mark.parametrize(("name", "data", "minute", "labels", "summary"), cases(FIRES))
+def test_it_fires(name, data, minute, labels, summary, tmp_path):
+    assert alerts(name, data, minute, tmp_path, labels, summary) == ""
+
+
+@pytest.mark.parametrize(("name", "data", "minute"), cases(QUIET))
+def test_it_does_not_fire(name, data, minute, tmp_path):
+    assert alerts(name, data, minute, tmp_path) == ""
+
+
+def test_the_rules_are_such_that_prometheus_takes_them(tmp_path):
+    assert PROGRAM
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": rendered()}))
+    subprocess.run([promtool(PROGRAM), "check", "rules", "--lint-fatal", "rules.yml"], cwd=tmp_path, check=True)
