@@ -1,0 +1,444 @@
+"""The simulated pipeline does what the real one does, and what queueing theory says it must."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import msgspec
+import numpy as np
+import pytest
+
+from simulator import (
+    TASK_TYPES,
+    Costs,
+    Decoder,
+    Failure,
+    Scenario,
+    World,
+    clock,
+    fixed,
+    goodput,
+    kernel,
+    layout,
+    line,
+)
+from syrinx_operator.spec import CaptureShape
+from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
+from syrinx_operator.tuner.knobs import Knob, Setting, Stage
+from syrinx_operator.tuner.policy import Objective
+from syrinx_stages.codec import scheduler as real_codec
+from syrinx_stages.contract.settings import CodecSettings
+from syrinx_stages.talker import scheduler as real_talker
+
+NOTHING = Decoder(1e-6, 0.0, 0.0)
+QUICK = Costs(
+    step=line(0.004, 0.0003),
+    eager=Decoder(0.003, 0.0003, 0.0003),
+    captured=Decoder(0.001, 0.0003, 0.0003),
+    prefill={"CustomVoice": 0.01, "Base": 0.03},
+    prepare={"Base": 0.05},
+    reference_frames={"Base": 40},
+)
+SETTING = Setting(talker_max_num_seqs=16, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
+SCENARIO = Scenario(
+    name="a quiet afternoon",
+    seconds=120.0,
+    load=((60.0, {"CustomVoice": 4.0}), (120.0, {"CustomVoice": 1.0, "Base": 2.0})),
+    objectives={"CustomVoice": Objective(0.1, 0.95), "Base": Objective(0.3, 0.95)},
+    initial=SETTING,
+    costs=QUICK,
+)
+
+
+def changed(scenario: Scenario, **changes: object) -> Scenario:
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def with_costs(scenario: Scenario, **changes: object) -> Scenario:
+    return changed(scenario, costs=msgspec.structs.replace(scenario.costs, **changes))
+
+
+def ran(scenario: Scenario, beyond: float = 60.0) -> World:
+    """A world at the scenario's end, when nobody speaks any more."""
+    world = World(scenario)
+    world.run(scenario.seconds + beyond)
+    return world
+
+
+class TestRequests:
+    def test_one_seed_gives_one_history(self):
+        first, second = ran(SCENARIO).outcomes(), ran(SCENARIO).outcomes()
+        assert all(np.array_equal(one, two, equal_nan=True) for one, two in zip(first, second, strict=True))
+        assert not np.array_equal(first.accepted, ran(changed(SCENARIO, seed=1)).outcomes().accepted)
+
+    def test_looking_changes_nothing(self):
+        world = World(SCENARIO)
+        for second in range(180):
+            world.run(float(second))
+            world.evidence(clock(0.0), clock(float(second)))
+        world.run(180.0)
+        assert np.array_equal(world.outcomes().ttfa, ran(SCENARIO).outcomes().ttfa)
+
+    def test_another_setting_sees_the_same_requests(self):
+        other = SETTING.with_value(Knob.CODEC_ROWS, 1)
+        one, two = ran(SCENARIO).outcomes(), ran(changed(SCENARIO, initial=other)).outcomes()
+        for name in ("accepted", "task", "frames"):
+            assert np.array_equal(getattr(one, name), getattr(two, name))
+        assert not np.array_equal(one.ttfa, two.ttfa)
+
+    def test_they_come_at_the_rates_of_the_day_and_begin_anew(self):
+        days = ran(changed(SCENARIO, seconds=2400.0)).outcomes()
+        at = days.accepted % 120.0
+        base = TASK_TYPES.index("Base")
+        assert ((at < 60.0) & (days.task == base)).sum() == 0
+        assert ((at >= 60.0) & (days.task == base)).sum() == pytest.approx(2.0 * 1200, rel=0.1)
+        assert ((at < 60.0) & (days.task != base)).sum() == pytest.approx(4.0 * 1200, rel=0.1)
+
+    def test_bursts_bring_as_many_at_once(self):
+        bursty = ran(changed(SCENARIO, seconds=1200.0, burst=4.0)).outcomes().accepted
+        even = ran(changed(SCENARIO, seconds=1200.0)).outcomes().accepted
+        assert len(bursty) == pytest.approx(len(even), rel=0.15)
+        assert len(np.unique(bursty)) == pytest.approx(len(bursty) / 4, rel=0.1)
+
+
+class TestTheory:
+    def test_wait_for_one_server_is_as_in_m_d_1(self):
+        service, load = 0.05, 0.7
+        costs = Costs(
+            step=line(1e-7, 0.0),
+            eager=NOTHING,
+            captured=NOTHING,
+            prefill={"CustomVoice": service},
+            hop=0.0,
+            noise=0.0,
+        )
+        scenario = changed(
+            SCENARIO,
+            seconds=20_000.0,
+            load=((20_000.0, {"CustomVoice": load / service}),),
+            costs=costs,
+            audio_seconds=0.08,
+            audio_spread=0.0,
+            max_queue=10_000,
+            initial=SETTING.with_value(Knob.RAMP, (1,)),
+        )
+        ttfa = ran(scenario).outcomes().ttfa
+        assert np.mean(ttfa) == pytest.approx(service + load * service / (2 * (1 - load)), rel=0.03)
+
+    @pytest.mark.parametrize("rows", [1, 4, 16])
+    def test_saturated_throughput_is_rows_by_step_time(self, rows):
+        setting = SETTING.with_value(Knob.TALKER_ROWS, rows)
+        scenario = changed(
+            SCENARIO, load=(), listeners={"CustomVoice": 24}, seconds=300.0, initial=setting, lead_limit=1e6
+        )
+        scenario = with_costs(scenario, step=line(0.02, 0.0005), prefill={}, noise=0.0)
+        world = ran(scenario, 0.0)
+        talker = world.evidence(clock(100.0), clock(300.0)).of(Stage.TALKER)[0]
+        # A step that finds an utterance at its end makes no frame of it.
+        useful = 52.5 / 53.5
+        assert talker.frames / 200.0 == pytest.approx(useful * rows / (0.02 + 0.0005 * rows), rel=0.02)
+
+    def test_what_is_made_is_what_was_asked_for(self):
+        world = ran(SCENARIO)
+        outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(180.0))
+        references = 40 * int((outcomes.task == TASK_TYPES.index("Base")).sum())
+        assert evidence.of(Stage.TALKER)[0].frames == outcomes.frames.sum()
+        assert evidence.of(Stage.CODEC)[0].frames == outcomes.frames.sum() + references
+        assert np.isfinite(outcomes.finished).all()
+
+    def test_streams_at_a_time_are_their_rate_by_their_duration(self):
+        world = World(changed(SCENARIO, seconds=1000.0, load=((1000.0, {"CustomVoice": 3.0}),)))
+        counts = []
+        for moment in np.arange(100.0, 1000.0, 0.3):
+            world.run(float(moment))
+            outcomes = world.outcomes()
+            counts.append(int(np.isnan(outcomes.finished).sum()))
+        outcomes = ran(changed(SCENARIO, seconds=1000.0, load=((1000.0, {"CustomVoice": 3.0}),))).outcomes()
+        counted = outcomes.accepted >= 100.0
+        durations = (outcomes.finished - outcomes.accepted)[counted]
+        assert np.mean(counts) == pytest.approx(durations.sum() / 900.0, rel=0.05)
+
+
+class TestSchedules:
+    """What is chosen is what the stages' own schedulers choose."""
+
+    def test_talker_steps_the_rows_that_the_real_one_steps(self):
+        draw = random.Random(0)
+        for _ in range(100):
+            world = World(changed(SCENARIO, load=((120.0, {"CustomVoice": 1.0}),)))
+            now, memory = 50.0, world._memory
+            rows = []
+            memory.talkers[0]["rows"] = limit = draw.randint(1, 10)
+            for r in range(draw.randint(1, 16)):
+                begun = draw.random() < 0.8
+                row = real_talker.Row(id=f"{r:03}", accepted=draw.uniform(0, now), live=True, heard=now)
+                if begun:
+                    row.produced = draw.randint(1, 200)
+                    row.first_frame = draw.uniform(row.accepted, now)
+                    row.delivered = draw.randint(0, row.produced)
+                    row.first_delivered = draw.uniform(row.first_frame, now) if row.delivered else None
+                rows.append(row)
+                request = memory.requests[r]
+                request["accepted"], request["at_talker"], request["length"] = row.accepted, kernel.ROW, 400
+                request["produced"], request["told_frames"] = row.produced, row.delivered
+                request["first_frame"] = layout.NEVER if row.first_frame is None else row.first_frame
+                request["first_told"] = layout.NEVER if row.first_delivered is None else row.first_delivered
+                memory.talker_slots[0, r] = r
+            memory.talkers[0]["held"] = len(rows)
+            memory.talkers[0]["asking"] = 0
+            assert kernel.welcome(world._state, 0, now) == (not real_talker.late(rows, now, 8.0))
+            kernel.talker_step(world._state, 0, now)
+            chosen = memory.talker_batch[0, : memory.talkers[0]["batch"]] if memory.talkers[0]["busy"] else []
+            step = real_talker.schedule(rows, now, limit, 8.0)
+            assert {f"{r:03}" for r in chosen} == set(step.ids)
+            if not step.ids:
+                assert memory.talkers[0]["wake"] == pytest.approx(step.wake or np.inf)
+
+    def test_codec_makes_the_call_that_the_real_one_makes(self):
+        draw = random.Random(0)
+        for _ in range(150):
+            pairs = tuple({(draw.randint(1, 8), draw.choice((1, 2, 4, 8, 12, 16))) for _ in range(draw.randint(0, 6))})
+            setting = Setting(
+                talker_max_num_seqs=8,
+                codec_max_num_seqs=draw.randint(1, 8),
+                chunk_ramp=draw.choice(((1, 2, 4, 8, 12), (4, 4, 8, 12), (25,))),
+                capture_pairs=tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in pairs),
+            )
+            world = World(changed(SCENARIO, load=((120.0, {"CustomVoice": 1.0}),), initial=setting))
+            now, memory = 50.0, world._memory
+            rows = []
+            for r in range(draw.randint(1, 16)):
+                row = real_codec.Row(id=f"{r:03}", accepted=draw.uniform(0, now), live=True)
+                row.silent = draw.choice((0, 0, 0, 30))
+                row.pending = draw.randint(row.silent, 40) if draw.random() < 0.7 else row.silent + 1
+                row.ended = draw.random() < 0.2 and row.pending > 0
+                if draw.random() < 0.7:
+                    row.emitted = draw.randint(1, 60)
+                    row.first_audio = now - row.emitted * 0.08 + draw.uniform(0, 3)
+                rows.append(row)
+                request = memory.requests[r]
+                request["accepted"], request["fed"], request["silent"] = row.accepted, row.pending, row.silent
+                request["over"], request["emitted"] = row.ended, row.emitted
+                request["first_audio"] = layout.NEVER if row.first_audio is None else row.first_audio
+                memory.codec_slots[0, r] = r
+            memory.codecs[0]["held"] = len(rows)
+            kernel.codec_turn(world._state, 0, now)
+            settings = CodecSettings(
+                max_num_seqs=setting.codec_max_num_seqs, chunk_ramp=setting.chunk_ramp, capture_pairs=pairs
+            )
+            plan = real_codec.schedule(rows, now, settings)
+            codec = memory.codecs[0]
+            assert bool(codec["busy"]) == (plan.call is not None)
+            if plan.call is None:
+                assert codec["wake"] == pytest.approx(np.inf if plan.wake is None else plan.wake)
+                continue
+            assert {f"{r:03}" for r in memory.codec_batch[0, : codec["batch"]]} == set(plan.call.ids)
+            assert codec["batch_frames"] == plan.call.frames
+            assert layout.RESULTS[codec["batch_result"]] == plan.call.result
+            rows_computed, frames_computed = plan.call.shape
+            cost = QUICK.eager if plan.call.result == "eager" else QUICK.captured
+            seconds = cost.base + cost.per_row * rows_computed + cost.per_frame * rows_computed * frames_computed
+            assert codec["batch_seconds"] == pytest.approx(seconds, rel=0.6)
+
+
+class TestEvidence:
+    def test_counts_are_those_of_the_outcomes(self):
+        world = ran(SCENARIO)
+        evidence, outcomes = world.evidence(clock(0.0), clock(180.0)), world.outcomes()
+        assert not evidence.problem
+        for task, name in enumerate(TASK_TYPES):
+            served = [counts for route, counts in evidence.served.items() if route.task_type == name]
+            mine = outcomes.task == task
+            assert sum(each.requests for each in served) == mine.sum()
+            assert sum(each.underruns for each in served) == outcomes.underrun[mine].sum()
+            for edge in (0.05, 0.1, 1.0):
+                assert sum(each.ttfa[edge] for each in served) == (outcomes.ttfa[mine] <= edge).sum()
+            if mine.any():
+                objective = SCENARIO.objectives[name].seconds
+                assert sum(each.within for each in served) == (outcomes.ttfa[mine] <= objective).sum()
+
+    def test_windows_add_up(self):
+        world = ran(SCENARIO)
+        parts = [world.evidence(clock(60.0 * i), clock(60.0 * (i + 1))) for i in range(3)]
+        whole = world.evidence(clock(0.0), clock(180.0))
+        for count in (_requests, _frames, _calls, _steps):
+            assert sum(count(part) for part in parts) == count(whole) > 0
+
+    def test_a_step_takes_as_long_as_it_costs(self):
+        world = ran(with_costs(SCENARIO, noise=0.0))
+        for rows, step in world.evidence(clock(0.0), clock(180.0)).of(Stage.TALKER)[0].steps.items():
+            assert step.seconds / step.count <= 0.004 + 0.0003 * rows + 1e-9
+
+    def test_refused_requests_are_told_apart(self):
+        scenario = with_costs(changed(SCENARIO, max_queue=4), step=line(0.5, 0.1))
+        world = ran(scenario, 0.0)
+        outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(120.0))
+        assert outcomes.refused.any()
+        assert sum(each.refused for each in evidence.turned.values()) == outcomes.refused.sum()
+        assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
+
+    def test_a_queue_that_is_too_old_turns_requests_away(self):
+        scenario = with_costs(changed(SCENARIO, max_queue_seconds=3.0), step=line(0.5, 0.1))
+        world = World(scenario)
+        world.run(60.0)
+        queue_age = world.evidence(clock(0.0), clock(60.0)).queue_age
+        assert queue_age is not None and queue_age > 3.0
+        assert world.outcomes().refused.any()
+
+    def test_nothing_is_known_between_scrapes_or_while_they_fail(self):
+        world = World(changed(SCENARIO, scrape_seconds=10.0, outages=((60.0, 100.0),)))
+        world.run(55.0)
+        assert world.evidence(clock(20.0), clock(55.0)).until == clock(50.0)
+        assert world.evidence(clock(45.0), clock(55.0)).problem == "missing"
+        world.run(90.0)
+        stale = world.evidence(clock(20.0), clock(90.0))
+        assert (stale.problem, stale.until, stale.served) == ("stale", clock(20.0), {})
+        assert all(worker.ready and worker.settings and worker.frames is None for worker in stale.workers)
+        world.run(120.0)
+        assert world.evidence(clock(20.0), clock(120.0)).seconds == 100.0
+
+    def test_leading_silence_counts(self):
+        one, two = ran(with_costs(SCENARIO, noise=0.0)), ran(with_costs(changed(SCENARIO, silence=0.08), noise=0.0))
+        assert np.nanmean(two.outcomes().ttfa - one.outcomes().ttfa) == pytest.approx(0.08, abs=0.01)
+
+
+class TestSettings:
+    def test_they_are_in_force_from_the_next_step(self):
+        world = World(changed(SCENARIO, load=(), listeners={"CustomVoice": 20}, seconds=60.0, lead_limit=1e6))
+        world.run(20.0)
+        world.apply(Assignment(base=SETTING.with_value(Knob.TALKER_ROWS, 2)))
+        world.run(40.0)
+        steps = world.evidence(clock(20.0), clock(40.0)).of(Stage.TALKER)[0].steps
+        # The step under way at the change is the last of its size.
+        assert sum(step.count for rows, step in steps.items() if rows > 2) <= 1
+
+    def test_limited_ones_end_by_themselves_unless_renewed(self):
+        world = World(changed(SCENARIO, codecs=2))
+        candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
+        trial = Assignment(base=SETTING, trial={Stage.CODEC: {"codec-1": candidate}})
+
+        def in_force() -> list[int]:
+            codecs = world.evidence(clock(0.0), clock(world.now)).of(Stage.CODEC)
+            return [codec.settings["max_num_seqs"] for codec in codecs]
+
+        world.apply(trial)
+        assert in_force() == [8, 3]
+        world.run(0.9 * TRIAL_SETTINGS_SECONDS)
+        world.apply(trial)
+        world.run(1.8 * TRIAL_SETTINGS_SECONDS)
+        assert in_force() == [8, 3]
+        world.run(2.0 * TRIAL_SETTINGS_SECONDS)
+        assert in_force() == [8, 8]
+
+    def test_requests_of_a_candidate_are_marked(self):
+        world = World(changed(SCENARIO, codecs=2))
+        candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
+        world.apply(Assignment(base=SETTING, everywhere={Stage.TALKER: SETTING}, trial={Stage.CODEC: {}}))
+        world.run(20.0)
+        assert world.outcomes().candidate[:20].all()
+        world.apply(Assignment(base=SETTING, trial={Stage.CODEC: {"codec-1": candidate}}))
+        world.run(60.0)
+        late = world.outcomes().accepted > 25.0
+        outcomes = world.outcomes()
+        heard = late & (outcomes.codec >= 0)
+        assert np.array_equal(outcomes.candidate[heard], outcomes.codec[heard] == 1)
+
+    def test_more_codec_rows_share_calls(self):
+        scenario = with_costs(changed(SCENARIO, load=((120.0, {"CustomVoice": 8.0}),)), eager=Decoder(0.012, 0, 0.0005))
+        alone, together = (fixed(scenario, SETTING.with_value(Knob.CODEC_ROWS, rows)) for rows in (1, 8))
+        assert together > 1.2 * alone
+
+    def test_captured_shapes_are_cheaper_and_counted(self):
+        shapes = tuple(CaptureShape(rows=rows, frames=2) for rows in (1, 2, 4))
+        world = ran(changed(SCENARIO, initial=SETTING.with_value(Knob.PAIRS, shapes)))
+        codec = world.evidence(clock(0.0), clock(120.0)).of(Stage.CODEC)[0]
+        assert {call.result for call in codec.calls} == {"hit", "padded", "eager"}
+        assert all(call.frames <= 2 for call in codec.calls if call.result != "eager")
+        assert [(each.rows, each.frames) for each in codec.captures] == [(1, 2), (2, 2), (4, 2)]
+
+
+class TestReplicas:
+    def test_a_killed_one_loses_no_stream(self):
+        failures = (
+            Failure(stage=Stage.TALKER, replica=0, at=30.0, down=20.0),
+            Failure(stage=Stage.CODEC, replica=1, at=70.0, down=1.0),
+            Failure(stage=Stage.CODEC, replica=0, at=90.0, down=30.0),
+        )
+        quiet = changed(SCENARIO, talkers=2, codecs=2, lead_limit=1.0)
+        world = ran(changed(quiet, failures=failures))
+        outcomes = world.outcomes()
+        assert np.isfinite(outcomes.finished).all()
+        assert not outcomes.refused.any()
+        assert outcomes.underrun.sum() > ran(quiet).outcomes().underrun.sum()
+        evidence = world.evidence(clock(0.0), clock(180.0))
+        assert [worker.restarts for worker in evidence.of(Stage.TALKER)] == [1, 0]
+        assert [worker.restarts for worker in evidence.of(Stage.CODEC)] == [1, 1]
+
+    def test_what_a_lonely_one_held_waits_for_its_return(self):
+        failure = Failure(stage=Stage.TALKER, replica=0, at=30.0, down=10.0)
+        outcomes = ran(changed(SCENARIO, failures=(failure,))).outcomes()
+        assert np.isfinite(outcomes.finished[~outcomes.refused]).all()
+        began = (outcomes.accepted + outcomes.ttfa)[~outcomes.refused]
+        assert not ((began > 30.1) & (began < 40.0)).any()
+
+    def test_a_dead_one_is_seen_as_such_and_returns_with_the_base(self):
+        world = World(
+            changed(SCENARIO, codecs=2, failures=(Failure(stage=Stage.CODEC, replica=1, at=30.0, down=20.0),))
+        )
+        candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
+        world.run(29.0)
+        world.apply(Assignment(base=SETTING, trial={Stage.CODEC: {"codec-1": candidate}}))
+        world.run(40.0)
+        evidence = world.evidence(clock(10.0), clock(40.0))
+        codec = evidence.of(Stage.CODEC)[1]
+        assert (codec.ready, codec.settings, codec.frames) == (False, None, None)
+        assert "codec-1" in evidence.moving
+        world.run(60.0)
+        evidence = world.evidence(clock(10.0), clock(60.0))
+        codec = evidence.of(Stage.CODEC)[1]
+        assert (codec.ready, codec.restarts, evidence.moving) == (True, 1, "")
+        assert codec.settings["max_num_seqs"] == 8
+        assert 0 < codec.frames < 2000
+
+    def test_a_slow_one_takes_less(self):
+        scenario = changed(SCENARIO, talkers=2, talker_speeds=(1.0, 4.0), load=((120.0, {"CustomVoice": 12.0}),))
+        world = ran(scenario)
+        quick, slow = world.evidence(clock(0.0), clock(120.0)).of(Stage.TALKER)
+        assert slow.frames < 0.7 * quick.frames
+
+    def test_stages_that_share_a_device_slow_each_other(self):
+        alone, shared = ran(SCENARIO), ran(with_costs(SCENARIO, interference=1.5))
+        assert np.nanmean(shared.outcomes().ttfa) > np.nanmean(alone.outcomes().ttfa)
+
+    def test_many_replicas_and_streams(self):
+        scenario = changed(
+            SCENARIO, seconds=60.0, talkers=100, codecs=100, load=((60.0, {"CustomVoice": 30.0}),), scrape_seconds=30.0
+        )
+        world = ran(scenario)
+        outcomes = world.outcomes()
+        assert np.isfinite(outcomes.finished).all()
+        assert len(np.unique(outcomes.talker)) == 100
+        assert goodput(outcomes, scenario) == pytest.approx(len(outcomes.ttfa) / 60.0, rel=0.01)
+
+
+def test_a_window_of_the_past_can_be_asked_for_later():
+    world = ran(SCENARIO)
+    window = world.evidence(clock(30.0), clock(60.0))
+    assert window.until - window.since == timedelta(seconds=30)
+
+
+def _requests(evidence) -> int:
+    return sum(each.requests for each in evidence.served.values())
+
+
+def _frames(evidence) -> int:
+    return sum(worker.frames for worker in evidence.workers)
+
+
+def _calls(evidence) -> int:
+    return sum(call.count for worker in evidence.workers for call in worker.calls)
+
+
+def _steps(evidence) -> int:
+    return sum(step.count for worker in evidence.workers for step in worker.steps.values())
