@@ -108,6 +108,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     served: Mapping[Route, Served] = {}
     turned: Mapping[str, Turned] = {}
     """By task type."""
+    streams: int = 0
+    """Live streams that were under way at some time: those that underruns may have happened to."""
     queue_age: float | None = None
     """Seconds that the oldest waiting request has waited, now."""
     workers: tuple[Worker, ...] = ()

@@ -1,0 +1,129 @@
+"""Decides for pipelines, look by look: what was seen becomes evidence, and what was decided an audit log. A thin shell.
+
+The cluster's operator and `syrinx up` share it. All that is kept here is counters: lost with the process, they build up
+again within minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+
+from syrinx_operator.tuner.decide import Decision, Event, assignment, decide, since
+from syrinx_operator.tuner.evidence import Evidence, Worker
+from syrinx_operator.tuner.knobs import Identity, Setting
+from syrinx_operator.tuner.policy import Policy
+from syrinx_operator.tuner.record import Record, Snapshot
+from syrinx_operator.tuner.state import State
+
+AUDIT = logging.getLogger("syrinx.tuning")
+"""One JSON line for each thing decided."""
+log = logging.getLogger(__name__)
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """What a shell saw in one look."""
+
+    snapshots: tuple[Snapshot, ...]
+    """Of gateways, talkers and codecs; those that are known already change nothing."""
+    workers: tuple[Worker, ...]
+    """The replicas there are; their counts are filled in from snapshots."""
+    identity: Identity
+    moving: str = ""
+    """What else changes; empty if nothing does."""
+    problem: str = ""
+    """Why this look brought no counters, in words for the user; empty if it did."""
+
+
+_NOTHING = Seen(snapshots=(), workers=(), identity=Identity(model="", image="", device=""))
+
+
+class Tuner:
+    """Decides for any number of pipelines, by name."""
+
+    def __init__(self, audit: Callable[[str], None] = AUDIT.info) -> None:
+        """`audit` takes one JSON line for each event."""
+        self._audit = audit
+        self._records: dict[str, Record] = {}
+        self._seen: dict[str, Seen] = {}
+
+    def tick(self, name: str, policy: Policy, state: State, seen: Seen, now: datetime) -> Decision:
+        """What follows from a look. Never raises: a look that cannot be judged ends what is being tried."""
+        try:
+            evidence = self.evidence(name, policy, seen, since(policy, state, now), now)
+            decision = decide(policy, state, evidence, now)
+        except Exception as error:
+            log.exception("%s: the tuner itself fails", name)
+            decision = _given_up(policy, state, error)
+        for event in decision.events:
+            self._tell(_line(name, policy, state, decision.state, event, now))
+        return decision
+
+    def evidence(self, name: str, policy: Policy, seen: Seen | None, since: datetime, until: datetime) -> Evidence:
+        """What happened within a window; with None, going by what was seen last."""
+        record = self._records.setdefault(name, Record())
+        if seen is not None:
+            self._seen[name] = seen
+            for snapshot in seen.snapshots:
+                record.add(snapshot)
+        last = self._seen.get(name, _NOTHING)
+        return record.evidence(policy, last.workers, last.identity, last.moving, last.problem, since, until)
+
+    def devices(self, name: str) -> dict[str, str]:
+        """Where a pipeline's talkers and codecs say that they compute, by the replica's name."""
+        record = self._records.get(name)
+        return record.devices() if record else {}
+
+    def forget(self, name: str) -> None:
+        """A pipeline that is gone."""
+        self._records.pop(name, None)
+        self._seen.pop(name, None)
+
+    def _tell(self, line: str) -> None:
+        try:
+            self._audit(line)
+        except OSError as error:
+            log.warning("the audit log cannot be written: %s: %s", error, line)
+
+
+def _given_up(policy: Policy, state: State, error: Exception) -> Decision:
+    message = f"the tuner itself fails, its log says more: {type(error).__name__}: {error}"[:256]
+    new = msgspec.structs.replace(state, trial=None, promotion=None, soak=None, message=message)
+    events = () if message == state.message else (Event(kind="Warning", reason="TuningFailed", message=message),)
+    return Decision(state=new, events=events, look_in=policy.interval)
+
+
+def _line(name: str, policy: Policy, before: State, after: State, event: Event, now: datetime) -> str:
+    record = {
+        "time": now,
+        "pipeline": name,
+        "decision": _decision(before, after),
+        "kind": event.kind,
+        "reason": event.reason,
+        "message": event.message,
+        "data": event.data,
+        "before": _settings(policy, before),
+        "after": _settings(policy, after),
+    }
+    return msgspec.json.encode(record).decode()
+
+
+def _decision(before: State, after: State) -> int | None:
+    """The trial that it is about; None if there is none."""
+    for each in (before.trial, after.trial, before.promotion, after.promotion, before.soak, after.soak):
+        if each is not None:
+            return each.id
+    return None
+
+
+def _settings(policy: Policy, state: State) -> dict[str, Setting | None]:
+    candidate = None
+    if state.trial is not None:
+        candidate = state.trial.candidate
+    elif state.promotion is not None:
+        candidate = state.promotion.setting
+    return {"base": assignment(policy, state).base, "candidate": candidate}

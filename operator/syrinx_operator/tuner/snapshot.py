@@ -1,0 +1,149 @@
+"""One replica's counters at one moment, already reduced to what the tuner needs. Pure.
+
+Names and labels are the contract's (`contract.metrics`). A counter that is not exported has counted nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from syrinx_stages.contract import metrics as m
+
+MAX_COUNT = 2**53
+"""From here on a float no longer counts one by one."""
+
+BUCKET = f"{m.TTFA.name}_bucket"
+STARTED = f"{m.FIRST_BYTE.name}_count"
+STEP_COUNT = f"{m.STEP_SECONDS.name}_count"
+STEP_SUM = f"{m.STEP_SECONDS.name}_sum"
+
+ROUTE = ("talker", "codec", "task_type")
+"""The labels of `evidence.Route`, in its order."""
+
+_SHAPE = ("rows", "frames", "result")
+_GATEWAY: Mapping[str, tuple[str, ...]] = {
+    BUCKET: ROUTE,
+    STARTED: (),
+    m.UNDERRUNS.name: ROUTE,
+    m.REQUESTS.name: ("task_type", "outcome"),
+    m.LIVE_STREAMS.name: (),
+    m.QUEUE_AGE.name: (),
+}
+_TALKER: Mapping[str, tuple[str, ...]] = {
+    STEP_COUNT: ("rows",),
+    STEP_SUM: ("rows",),
+    m.FRAMES.name: (),
+    m.ENDS.name: ("reason",),
+    m.MAX_NUM_SEQS.name: (),
+    m.INFO.name: ("device",),
+}
+WANTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "gateway": _GATEWAY,
+    "talker": _TALKER,
+    "codec": {**_TALKER, m.CODEC_CALLS.name: _SHAPE, m.CODEC_CALL_SECONDS.name: _SHAPE},
+}
+"""By stage: what is read, by the name it is exported under, and the labels that are kept; others are summed over."""
+
+_GAUGES = frozenset({m.LIVE_STREAMS.name, m.QUEUE_AGE.name, m.MAX_NUM_SEQS.name, m.INFO.name})
+_MARK = {"gateway": m.LIVE_STREAMS.name, "talker": m.MAX_NUM_SEQS.name, "codec": m.MAX_NUM_SEQS.name}
+"""What every replica exports from its start: without it these are not the stage's metrics."""
+
+
+class Series(NamedTuple):
+    """Names one counter."""
+
+    name: str
+    labels: tuple[str, ...]
+    """Values of the wanted labels, in their order."""
+    edge: float = 0.0
+    """Of a histogram's bucket, in seconds; 0 for what is none."""
+
+
+class Sample(NamedTuple):
+    """One exported value."""
+
+    series: Series
+    value: float
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """What one replica has counted since its process started."""
+
+    replica: str
+    stage: str
+    """gateway, talker or codec."""
+    at: datetime
+    """The counters hold what happened up to here, and may hold what happened in the moments after."""
+    counts: Mapping[Series, float] = {}
+    """Without zeros. Buckets count what fell into them alone: they are not cumulative."""
+    live: int = 0
+    """Streams that a gateway's listeners listen to at that moment."""
+    queue_age: float = 0.0
+    """Seconds that the oldest request which a gateway sees waiting has waited."""
+    device: str = ""
+    """Where a talker or codec computes, as torch calls it; empty if it does not say."""
+    apart: frozenset[str] = frozenset({"talker", "codec"})
+    """The stages whose replicas a gateway's counters tell apart; summed over the others'."""
+
+
+def series(stage: str, name: str, labels: Mapping[str, str]) -> Series | None:
+    """The series that an exported one is counted under; None if it is not wanted. Raises `ValueError` for an edge
+    that is no number.
+    """
+    kept = WANTED[stage].get(name)
+    if kept is None or labels.get("stage", stage) != stage:
+        return None
+    edge = float(labels.get("le", "")) if name == BUCKET else 0.0
+    if not edge >= 0:
+        raise ValueError(f"{name} has no such edge")
+    return Series(name, tuple(labels.get(label, "") for label in kept), edge)
+
+
+def snapshot_of(
+    replica: str, stage: str, at: datetime, samples: Iterable[Sample], apart: frozenset[str] = frozenset(ROUTE[:2])
+) -> Snapshot:
+    """The snapshot that samples make. Raises `ValueError` for values that are no counts, and for another's metrics."""
+    counts: dict[Series, float] = {}
+    gauges: dict[str, float] = {}
+    device = ""
+    for one, value in samples:
+        if not 0 <= value <= MAX_COUNT:
+            raise ValueError(f"{one.name} is no count: {value}")
+        if one.name in _GAUGES:
+            gauges[one.name] = gauges.get(one.name, 0.0) + value
+            device = one.labels[0] if one.name == m.INFO.name else device
+        elif value:
+            counts[one] = counts.get(one, 0.0) + value
+    if _MARK[stage] not in gauges:
+        raise ValueError(f"these are not a {stage}'s metrics")
+    return Snapshot(
+        replica=replica,
+        stage=stage,
+        at=at,
+        counts=_each_bucket(counts),
+        live=round(gauges.get(m.LIVE_STREAMS.name, 0.0)),
+        queue_age=gauges.get(m.QUEUE_AGE.name, 0.0),
+        device=device,
+        apart=apart,
+    )
+
+
+def _each_bucket(counts: Mapping[Series, float]) -> dict[Series, float]:
+    """Cumulative buckets as what fell into each: most are empty, and those are left out."""
+    buckets = sorted(one for one in counts if one.name == BUCKET)
+    found = {one: value for one, value in counts.items() if one.name != BUCKET}
+    labels: tuple[str, ...] | None = None
+    below = 0.0
+    for one in buckets:
+        if one.labels != labels:
+            labels, below = one.labels, 0.0
+        inside, below = counts[one] - below, counts[one]
+        if inside < 0:
+            raise ValueError(f"{BUCKET} is not cumulative")
+        if inside:
+            found[one] = inside
+    return found
