@@ -16,17 +16,21 @@ import soundfile
 from openai import APIStatusError, AsyncOpenAI
 from prometheus_client import CollectorRegistry
 
-from support.gateway import DEADLINE, Gateway, Script, gateway, tone, until
+from support.gateway import DEADLINE, Gateway, Script, Stages, gateway, tone, until
+from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
-from syrinx_stages.contract.keys import Group, StreamKind
+from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.body import LARGE_BODIES, LARGE_BODY
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import Update
+
+SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+"""Labels of what the scripted stages have served."""
 
 
 @pytest.fixture
@@ -272,12 +276,11 @@ async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_e
     running.stages.script = Script(frames=frames, chunk=100)
     writer = await deaf_client(running, stream=True)
     await until(lambda: frames in running.stages.spoken.values(), "all was spoken")
-    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
     writer.transport.abort()
     await until(
         lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
     )
-    assert 0 < running.metric("syrinx_audio_seconds_total", **served) < 0.8 * frames * FRAME_SECONDS
+    assert 0 < running.metric("syrinx_audio_seconds_total", **SERVED) < 0.8 * frames * FRAME_SECONDS
 
 
 @pytest.mark.parametrize("chunk", [100, 4000], ids=["some of it", "all of it but its end"])
@@ -365,6 +368,38 @@ async def test_it_is_ready_when_both_stages_are_there_and_stays_so_when_they_go(
     finally:
         await service.close()
         await connector.close()
+
+
+async def test_nobody_waits_for_long_for_a_stage_that_is_gone():
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=1.0)) as running:
+        await until(lambda: running.service.ready() is None, "both stages were seen")
+        await running.stages.leave()
+        waiting = await running.say(stream=True)
+        assert (waiting.status_code, waiting.json()["error"]["code"]) == (503, "unserved")
+        assert "no talker has read" in waiting.json()["error"]["message"]
+        assert int(waiting.headers["retry-after"]) >= 1
+        assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="error") == 1
+        assert (await running.say()).json()["error"]["code"] == "unserved"
+        assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1, "at once"
+        async with Stages(running.streams):
+            await until(lambda: running.service._missing is None, "they were seen again")
+            assert (await running.say()).content
+
+
+async def test_what_is_being_spoken_outlasts_a_stage_that_is_gone():
+    """Another replica may take it over yet."""
+    async with gateway(gateway=GatewaySettings(max_queue_seconds=0.1)) as running:
+        running.stages.script = Script(pause_after=4)
+        call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+        await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+        [request] = running.stages.seen
+        await running.stages.leave()
+        await until(lambda: running.metric("syrinx_underrun_seconds_total", **SERVED) > 1.5, "the gateway had looked")
+        assert running.service._unserved() is not None
+        connector = MemoryConnector(running.streams)
+        end = End(EndReason.STOP)
+        await connector.append([Append(request.id, StreamKind.AUDIO, Position(4, END_PART), end)])
+        assert (await call).content == tone(4)
 
 
 # Bad requests ----------------------------------------------------------------------------------------------------
@@ -482,31 +517,29 @@ async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: G
     await asyncio.sleep(4 * FRAME_SECONDS + 0.1)
     script.go.set()
     await call
-    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
     assert running.metric("syrinx_live_streams") == 0
     for histogram in ("ttfa", "first_byte", "request"):
-        assert running.metric(f"syrinx_{histogram}_seconds_count", **served) == 1
-    assert 0 < running.metric("syrinx_first_byte_seconds_sum", **served) < 0.3
-    assert running.metric("syrinx_audio_seconds_total", **served) == pytest.approx(10 * FRAME_SECONDS)
-    assert running.metric("syrinx_underruns_total", **served) == 1
-    assert 0.05 < running.metric("syrinx_underrun_seconds_total", **served) < 0.5
+        assert running.metric(f"syrinx_{histogram}_seconds_count", **SERVED) == 1
+    assert 0 < running.metric("syrinx_first_byte_seconds_sum", **SERVED) < 0.3
+    assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(10 * FRAME_SECONDS)
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1
+    assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
 
 
 async def test_a_listener_who_waits_counts_while_he_waits(running: Gateway):
     running.stages.script = script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
-    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
-    assert running.metric("syrinx_underruns_total", **served) == 0, "a count begins at 0"
-    await until(lambda: running.metric("syrinx_underruns_total", **served), "playback waited")
+    assert running.metric("syrinx_underruns_total", **SERVED) == 0, "a count begins at 0"
+    await until(lambda: running.metric("syrinx_underruns_total", **SERVED), "playback waited")
     assert not call.done()
-    before = running.metric("syrinx_underrun_seconds_total", **served)
+    before = running.metric("syrinx_underrun_seconds_total", **SERVED)
     assert before > 0
     script.go.set()
     await call
-    assert running.metric("syrinx_underrun_seconds_total", **served) > before
-    assert running.metric("syrinx_underruns_total", **served) == 1, "a stream counts once"
+    assert running.metric("syrinx_underrun_seconds_total", **SERVED) > before
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1, "a stream counts once"
 
 
 async def test_a_listener_who_waits_and_leaves_counts_too(running: Gateway):
@@ -516,8 +549,7 @@ async def test_a_listener_who_waits_and_leaves_counts_too(running: Gateway):
     await asyncio.sleep(4 * FRAME_SECONDS + 0.1)
     call.cancel()
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "left")
-    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
-    assert running.metric("syrinx_underruns_total", **served) == 1
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1
 
 
 async def test_a_listener_who_leaves_before_playback_is_dry_has_not_waited(running: Gateway):
@@ -526,13 +558,11 @@ async def test_a_listener_who_leaves_before_playback_is_dry_has_not_waited(runni
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
     call.cancel()
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "left")
-    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
-    assert running.metric("syrinx_underruns_total", **served) == 0
+    assert running.metric("syrinx_underruns_total", **SERVED) == 0
 
 
 async def test_a_whole_file_has_no_time_to_first_audio(running: Gateway):
     await running.say()
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
-    served = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
-    assert running.metric("syrinx_request_seconds_count", **served) == 1
-    assert running.metric("syrinx_ttfa_seconds_count", **served) == 0
+    assert running.metric("syrinx_request_seconds_count", **SERVED) == 1
+    assert running.metric("syrinx_ttfa_seconds_count", **SERVED) == 0

@@ -78,6 +78,10 @@ class Stages:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Both replicas end; they may have done so before."""
         for task in self._tasks:
             task.cancel()
         for result in await asyncio.gather(*self._tasks, return_exceptions=True):

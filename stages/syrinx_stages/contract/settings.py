@@ -45,7 +45,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_queue: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Requests that may wait for a talker before new ones are refused with 503."""
     max_queue_seconds: Seconds = 10.0
-    """Once the oldest waiting request is older than this, new ones are refused with 503."""
+    """Once the oldest waiting request is older than this, new ones are refused with 503. While a stage has been
+    missing for longer, all are, those that have waited for it too."""
 
 
 StageSettings = TalkerSettings | CodecSettings | GatewaySettings

@@ -18,7 +18,7 @@ from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway import reference
 from syrinx_stages.gateway.body import LARGE_BODIES
-from syrinx_stages.gateway.errors import bad, unavailable
+from syrinx_stages.gateway.errors import ApiError, bad, unavailable
 from syrinx_stages.gateway.fanout import FanOut, Teller
 from syrinx_stages.gateway.speech import Speech
 from syrinx_stages.model.config import read_model_config
@@ -38,6 +38,8 @@ WATCH_SECONDS = 1.0
 """How often the queue is measured, which also tells whether Redis is there."""
 RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
 """Pauses before each attempt to release a request; after the last its streams are left to expire."""
+UNSERVED_RETRY_SECONDS = 5.0
+"""Hint to clients while a stage is missing."""
 SERVED_SECONDS = 5.0
 """A stage that has looked for work within this time is there."""
 STAGE = "gateway"
@@ -67,7 +69,11 @@ class GatewayService:
         """Clients should go to another gateway."""
         self._unready: str | None = "starting"
         self._unreachable: str | None = None
-        self._unserved: str | None = "the stages were not looked for yet"
+        self._missing: str | None = "talker"
+        """A stage that nobody has been found to be of."""
+        self._missing_since: float | None = time.monotonic()
+        self._was_served = False
+        """Talker and codec have been there."""
         self._active = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -96,10 +102,11 @@ class GatewayService:
         """None if requests are welcome, else why not.
 
         Before the first time there must be a talker and a codec of this gateway's generation. Later they may go away:
-        requests wait for them, or are refused by the queue's age.
+        requests wait for them, for `max_queue_seconds` at the most.
         """
         leaving = "draining" if self.leaving else None
-        return self._unready or leaving or self._tasks.failure or self._unreachable or self._unserved
+        unserved = None if self._was_served else f"no {self._missing} reads this model's requests yet"
+        return self._unready or leaving or self._tasks.failure or self._unreachable or unserved
 
     def settings_changed(self) -> None:
         """Admission reads the settings at every request: here they are only shown."""
@@ -137,21 +144,35 @@ class GatewayService:
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 queue = await self._connector.queue(Group.TALKERS)
-                if self._unserved is not None:
-                    self._unserved = await self._missing()
+                missing = await self._missing_stage()
         except (ConnectorError, TimeoutError) as error:
             self._unreachable = f"Redis cannot be reached: {error or 'no answer'}"
             return
         self._unreachable = None
         self._metrics[m.QUEUE_LENGTH].set(queue.length)
         self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
+        if missing is None:
+            self._was_served, self._missing_since = True, None
+        elif self._missing_since is None:
+            self._missing_since = time.monotonic()
+        self._missing = missing
 
-    async def _missing(self) -> str | None:
-        """The stage that is not there."""
+    async def _missing_stage(self) -> str | None:
         for group, stage in ((Group.TALKERS, "talker"), (Group.CODECS, "codec")):
             if not await self._connector.served(group, SERVED_SECONDS):
-                return f"no {stage} reads this model's requests yet"
+                return stage
         return None
+
+    def _unserved(self) -> ApiError | None:
+        """The 503 for requests that nobody is there for, once a stage has been missing for longer than they may wait.
+
+        The queue's age alone would not do: it begins anew when those that waited have been sent away.
+        """
+        missing = 0.0 if self._missing_since is None else time.monotonic() - self._missing_since
+        if missing <= self.live.current.max_queue_seconds:
+            return None
+        message = f"no {self._missing} has read this model's requests for {missing:.0f} s"
+        return unavailable(message, UNSERVED_RETRY_SECONDS, "unserved")
 
     # Requests -----------------------------------------------------------------------------------------------
 
@@ -159,6 +180,8 @@ class GatewayService:
         """Raises 503 unless new requests are taken."""
         if self._unready is not None:
             raise unavailable(f"this gateway takes no requests: {self._unready}", 1)
+        if (unserved := self._unserved()) is not None:
+            raise unserved
 
     def refused(self, task_type: str = "unknown") -> None:
         """Counts a request that never reached the stages."""
@@ -222,7 +245,7 @@ class GatewayService:
             self._metrics,
             tell=self._teller.tell,
             arrived=release,
-            exists=self._exists,
+            hopeless=self._hopeless,
         )
         try:
             yield speech
@@ -252,12 +275,15 @@ class GatewayService:
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
 
-    async def _exists(self, request_id: str) -> bool:
-        """Whether a request's audio can still arrive: not if Redis has lost its streams."""
+    async def _hopeless(self, request_id: str, begun: bool) -> ApiError | None:
+        """Why a request's audio can no longer be expected, as its answer."""
         try:
-            return await self._connector.last_position(request_id, StreamKind.AUDIO) is not None
+            if await self._connector.last_position(request_id, StreamKind.AUDIO) is None:
+                return unavailable("Redis has lost this request; send it again", 1, "lost")
         except ConnectorError:
-            return True
+            return None
+        # What has begun is owed to its listener for as long as he may be left without audio.
+        return None if begun else self._unserved()
 
     def _hold(self, work: Coroutine[Any, Any, None]) -> None:
         """Keeps a release running, whoever started it."""

@@ -12,13 +12,13 @@ from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
-from syrinx_stages.gateway.errors import bad, failed, unavailable
+from syrinx_stages.gateway.errors import ApiError, bad, failed, unavailable
 from syrinx_stages.gateway.fanout import Inbox
 from syrinx_stages.gateway.playback import Playback
 from syrinx_stages.runtime.metrics import Metrics
 
 QUIET_SECONDS = 2.0
-"""After this long without audio the gateway asks whether the request still exists."""
+"""After this long without audio the gateway asks whether any can be expected."""
 
 
 class Chunk(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Speech:
     """Follows the audio, notes what the client was handed, and measures it.
 
     `tell` is called with the frames handed so far; `arrived` once, when nothing more will come from the stages;
-    `exists` when it is quiet, to learn whether anything can come at all.
+    `hopeless` when it is quiet, with whether audio has come, to learn whether any can come at all.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Speech:
         metrics: Metrics,
         tell: Callable[[str, int], None],
         arrived: Callable[[], None],
-        exists: Callable[[str], Awaitable[bool]],
+        hopeless: Callable[[str, bool], Awaitable[ApiError | None]],
     ) -> None:
         self.request = request
         self.frames = 0
@@ -58,7 +58,7 @@ class Speech:
         self._metrics = metrics
         self._tell = tell
         self._arrived = arrived
-        self._exists = exists
+        self._hopeless = hopeless
         self._playback = Playback(accepted)
         self._waited = False
         """Playback has waited at least once."""
@@ -67,7 +67,8 @@ class Speech:
     async def audio(self) -> AsyncIterator[Chunk]:
         """The audio as it is made; ends when all has arrived.
 
-        Raises `ApiError`: 400 or 500 if a stage refused or failed, 503 if nothing arrived for the stall deadline.
+        Raises `ApiError`: 400 or 500 if a stage refused or failed, 503 if nothing arrived for the stall deadline or
+        nothing can.
         """
         seen = 0
         while True:
@@ -90,9 +91,10 @@ class Speech:
                     return await self._inbox.get()
             except TimeoutError:
                 self._still_waits()
-                if not await self._exists(self.request.id):
+                begun = self._served is not None
+                if (hopeless := await self._hopeless(self.request.id, begun)) is not None:
                     self.outcome = EndReason.ERROR
-                    raise unavailable("Redis has lost this request; send it again", 1, "lost") from None
+                    raise hopeless from None
         self.outcome = EndReason.ERROR
         message = f"no stage has made anything of this request for {self._stall_seconds:.0f} seconds"
         raise unavailable(message, 5, "stalled")
