@@ -104,6 +104,10 @@ def schema_of(kind: inspect.Type) -> Schema:
             return _given(type="string", minLength=shortest, maxLength=longest, pattern=pattern)
         case inspect.LiteralType(values=values):
             return {"type": "string" if isinstance(values[0], str) else "integer", "enum": list(values)}
+        case inspect.EnumType(cls=enum):
+            return {"type": "string", "enum": [member.value for member in enum]}
+        case inspect.DateTimeType():
+            return {"type": "string", "format": "date-time"}
         case inspect.VarTupleType(item_type=item, min_length=fewest, max_length=most):
             return _given(type="array", minItems=fewest, maxItems=most, items=schema_of(item))
         case inspect.DictType(value_type=inspect.AnyType()):
@@ -131,11 +135,12 @@ def _struct(struct: type[Struct]) -> Schema:
     assert isinstance(info, inspect.StructType)
     required = [field.encode_name for field in info.fields if field.required]
     rules = [rule.manifest() for rule in rules_of(struct)]
+    described = _told if struct.__struct_config__.omit_defaults else _described
     return {
         "description": _sentence(struct),
         "type": "object",
         **({"required": required} if required else {}),
-        "properties": {field.encode_name: _described(field) for field in info.fields},
+        "properties": {field.encode_name: described(field) for field in info.fields},
         **({"x-kubernetes-validations": rules} if rules else {}),
     }
 
@@ -150,6 +155,14 @@ def _described(field: inspect.Field) -> Schema:
         shown = default if isinstance(default, str) else json.dumps(default)
         description = f"{description} Default: {shown}."
     return {**schema, "description": description, "default": default}
+
+
+def _told(field: inspect.Field) -> Schema:
+    """A field's schema, of a part that is written without its defaults: the API server is not to fill them in."""
+    schema, default = schema_of(field.type), encoded_default(field)
+    if default is None or field.default is NODEFAULT:
+        return schema
+    return {**schema, "description": f"{schema['description']} Absent: {json.dumps(default)}."}
 
 
 def _map(kind: inspect.DictType) -> Schema:

@@ -6,15 +6,19 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from syrinx_operator.cluster import stage_api
 from syrinx_operator.cluster.api import Api
 from syrinx_operator.cluster.config import Access
-from syrinx_operator.cluster.stage_api import StageApi, StageError
+from syrinx_operator.cluster.lease import LeaseLost
+from syrinx_operator.cluster.plan.settings import Settings
+from syrinx_operator.cluster.stage_api import StageApi, StageError, Wanted
 from syrinx_operator.cluster.state import Component, Replica, Reported
 from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
 
 
 class Admin:
@@ -27,7 +31,7 @@ class Admin:
     async def handle(self, request: web.Request) -> web.Response:
         if request.method == "PUT":
             self.put.append(await request.json())
-            return web.json_response(self.put[-1])
+            return web.json_response({"base": {"rows": 1}, **self.put[-1]})
         if isinstance(self.answer, float):
             await asyncio.sleep(self.answer)
             return web.Response()
@@ -72,6 +76,7 @@ async def stages(monkeypatch) -> AsyncIterator[StageApi]:
 async def test_a_ready_replica_says_what_it_has_in_force(stages, replica):
     (found,) = await stages.read_settings("default", [replica])
     assert found.reported == Reported(1, {"rows": 1})
+    assert not found.reported.can_try, "it knows of no settings for a limited time"
 
 
 @pytest.mark.parametrize(
@@ -103,12 +108,69 @@ async def test_nobody_there(stages, replica, monkeypatch):
     assert await stages.read_settings("default", [replica]) == (replica,)
 
 
-async def test_older_settings_are_replaced_and_newer_ones_left(stages, replica, admin):
-    (reporting,) = await stages.read_settings("default", [replica])
-    for wanted in (Reported(1, {"rows": 1}), Reported(0, {"rows": 9})):
-        assert await stages.push_settings("default", [reporting], {Component.CODEC: wanted}) == (reporting,)
+def base(generation, rows):
+    return Settings(generation, {"rows": rows})
+
+
+async def push(stages, replica, reported, wanted, fence=lambda: None):
+    has = msgspec.structs.replace(replica, reported=reported)
+    (pushed,) = await stages.push_settings("default", [has], lambda _: wanted, fence)
+    return pushed
+
+
+@pytest.mark.parametrize("wanted", [base(1, 1), base(0, 9)])
+async def test_what_is_in_force_and_what_is_newer_is_left(stages, replica, admin, wanted):
+    await push(stages, replica, Reported(1, {"rows": 1}), Wanted(wanted))
     assert admin.put == []
-    for wanted in (Reported(2, {"rows": 1}), Reported(1, {"rows": 2})):
-        (pushed,) = await stages.push_settings("default", [reporting], {Component.CODEC: wanted})
-        assert pushed.reported == wanted
-    assert admin.put == [{"generation": 2, "settings": {"rows": 1}}, {"generation": 1, "settings": {"rows": 2}}]
+
+
+@pytest.mark.parametrize("wanted", [base(2, 1), base(1, 2)])
+async def test_older_and_other_settings_are_replaced(stages, replica, admin, wanted):
+    pushed = await push(stages, replica, Reported(1, {"rows": 1}), Wanted(wanted))
+    assert admin.put == [{"generation": wanted.generation, "settings": wanted.settings}]
+    assert (pushed.reported.generation, pushed.reported.settings) == (wanted.generation, wanted.settings)
+
+
+TRIED = {"rows": 8}
+LIMITED = {"generation": 1, "settings": TRIED, "seconds": TRIAL_SETTINGS_SECONDS}
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [Reported(1, {"rows": 1}, {"rows": 1}), Reported(1, TRIED, {"rows": 1}, 31.0)],
+    ids=["not yet", "renewed"],
+)
+async def test_limited_settings_are_told_at_every_look(stages, replica, admin, reported):
+    pushed = await push(stages, replica, reported, Wanted(base(1, 1), TRIED))
+    assert admin.put == [LIMITED]
+    assert (pushed.reported.settings, pushed.reported.lasting) == (TRIED, {"rows": 1})
+
+
+async def test_the_base_comes_before_what_is_laid_over_it(stages, replica, admin):
+    await push(stages, replica, Reported(1, {"rows": 5}, {"rows": 5}), Wanted(base(2, 1), TRIED))
+    assert admin.put == [{"generation": 2, "settings": {"rows": 1}}, {**LIMITED, "generation": 2}]
+
+
+async def test_limited_settings_that_nobody_wants_any_more_are_ended(stages, replica, admin):
+    pushed = await push(stages, replica, Reported(1, TRIED, {"rows": 1}, 59.0), Wanted(base(1, 1)))
+    assert admin.put == [{"generation": 1, "settings": {"rows": 1}}]
+    assert pushed.reported.settings == {"rows": 1}
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [Reported(1, {"rows": 1}), Reported(2, {"rows": 1}, {"rows": 1}), None],
+    ids=["of an image that knows of none", "over a newer base", "silent"],
+)
+async def test_limited_settings_are_not_sent_where_they_cannot_hold(stages, replica, admin, reported):
+    await push(stages, replica, reported, Wanted(base(1, 1), TRIED))
+    assert admin.put == []
+
+
+async def test_every_write_is_fenced(stages, replica, admin):
+    def lost():
+        raise LeaseLost("over")
+
+    with pytest.raises(LeaseLost):
+        await push(stages, replica, Reported(1, TRIED, {"rows": 1}, 59.0), Wanted(base(1, 1)), lost)
+    assert admin.put == []

@@ -38,6 +38,8 @@ from syrinx_operator.spec import (
     TuningSpec,
     default_pipeline,
 )
+from syrinx_operator.tuner.knobs import Knob, Setting
+from syrinx_operator.tuner.state import Cell, Counts, Period, State, Trial
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-11-21T10:00:00Z"
@@ -59,6 +61,7 @@ class Cluster:
             for n in range(self.plan.replicas[component])
         }
         self.measured = Measured(source="gateways")
+        self.tuning = State(mode="Recommend", phase="Watching", message="the objectives are met")
         self.problems = []
         self.served_kinds = frozenset()
         self.previous = {}
@@ -105,7 +108,15 @@ class Cluster:
             served_kinds=self.served_kinds,
         )
         self.previous = status.status(
-            self.pipeline, self.owner, observed, self.plan, self.measured, self.previous, self.problems, self.now
+            self.pipeline,
+            self.owner,
+            observed,
+            self.plan,
+            self.measured,
+            self.tuning,
+            self.previous,
+            self.problems,
+            self.now,
         )
         return self.previous
 
@@ -139,6 +150,7 @@ def test_a_pipeline_that_serves():
         "CodecReady": "True",
         "ConnectorReady": "True",
         "MetricsAvailable": "True",
+        "TuningReady": "True",
         "Progressing": "False",
         "Degraded": "False",
     }
@@ -463,7 +475,6 @@ def test_objectives_are_met_missed_or_unknown():
         {"taskType": "Base", "requests": 0, "met": "Unknown"},
     ]
     assert (report["ttfaP95"], report["underrunRatio"]) == ("312ms", 0.0132)
-    assert report["tuning"]["phase"] == "Measuring"
 
 
 @pytest.mark.parametrize(("within", "met"), [(95, "True"), (94, "False")])
@@ -495,7 +506,6 @@ def test_without_metrics_no_number_is_told(measured):
     report = cluster.look()
     assert report["slo"] == [{"taskType": "CustomVoice", "met": "Unknown"}, {"taskType": "Base", "met": "Unknown"}]
     assert "ttfaP95" not in report and "underrunRatio" not in report
-    assert report["tuning"]["phase"] == "NoData"
     assert said(report, "MetricsAvailable") == (
         ("Unknown", "NotMeasured") if measured is None else ("False", "MetricsStale")
     )
@@ -511,20 +521,79 @@ def test_that_there_are_no_metrics_yet_is_no_news_but_that_they_are_gone_is():
     assert ("Warning", "MetricsMissing") in cluster.events()
 
 
-def test_without_traffic_there_is_nothing_to_judge_by():
+def test_without_traffic_there_is_no_share():
     report = Cluster(slo=OBJECTIVES).look()
     assert said(report, "MetricsAvailable") == ("True", "MetricsFound")
-    assert report["tuning"] == {"mode": "Recommend", "phase": "NoData", "message": "no live request was heard lately"}
     assert "underrunRatio" not in report
 
 
-def test_tuning_off_and_paused():
+def test_with_tuning_off_nothing_is_said_of_what_is_not_measured():
     off = Cluster(tuning=TuningSpec(mode="Off"), slo=OBJECTIVES)
     off.measured = None
+    off.tuning = State(mode="Off", phase="Off", message="nothing is tuned, as asked for")
     report = off.look()
-    assert report["tuning"]["phase"] == "Off"
-    assert "MetricsAvailable" not in conditions(report) and "slo" not in report
-    assert Cluster(tuning=TuningSpec(paused=True)).look()["tuning"]["phase"] == "Paused"
+    assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "nothing is tuned, as asked for"}
+    assert not {"MetricsAvailable", "TuningReady"} & conditions(report).keys() and "slo" not in report
+
+
+# Tuning ------------------------------------------------------------------------------------------------------
+
+SETTING = Setting(talker_max_num_seqs=8, codec_max_num_seqs=4, chunk_ramp=(1, 2, 4))
+TRIAL = Trial(
+    id=3,
+    knob=Knob.CODEC_ROWS,
+    candidate=SETTING.with_value(Knob.CODEC_ROWS, 8),
+    baseline=SETTING,
+    design="Switchback",
+    why="the decoder waits",
+    since=NOW,
+    seconds=30.0,
+    period=Period(index=0, since=NOW, everywhere=True),
+    cells=(Cell(task_type="all", baseline=Counts(requests=4, good=3)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("phase", "slo", "expected"),
+    [
+        ("Watching", None, ("True", "Watching")),
+        ("Trial", None, ("True", "Trial")),
+        ("Promoting", None, ("True", "Promoting")),
+        ("Soaking", None, ("True", "Soaking")),
+        ("Paused", None, ("False", "Paused")),
+        ("NoData", "objectives", ("False", "NoData")),
+        ("NoData", None, ("False", "NoObjective")),
+    ],
+)
+def test_tuning_is_ready_while_it_does_its_work(phase, slo, expected):
+    cluster = Cluster(slo=OBJECTIVES) if slo else Cluster()
+    cluster.tuning = State(phase=phase, message="in words")
+    report = cluster.look()
+    assert said(report, "TuningReady") == expected
+    assert message(report, "TuningReady") == "in words"
+    assert report["tuning"]["phase"] == phase, "also as by default: kubectl shows it"
+
+
+def test_what_the_tuner_remembers_comes_back_as_it_was():
+    cluster = Cluster()
+    cluster.tuning = State(phase="Trial", chosen=SETTING, spec=SETTING, trials=3, trial=TRIAL)
+    assert status.read(cluster.look()).tuning == cluster.tuning
+
+
+def test_what_tuning_decides_is_told_by_its_own_events_alone():
+    cluster = Cluster()
+    cluster.look()
+    for phase in ("Trial", "Soaking", "Watching", "NoData", "Paused"):
+        cluster.tuning = State(phase=phase, message=phase, trial=TRIAL if phase == "Trial" else None)
+        assert cluster.events() == []
+
+
+def test_of_a_status_of_another_version_all_but_what_tuning_remembers_is_kept():
+    cluster = Cluster()
+    written = cluster.look()
+    written["tuning"] = {"mode": "Recommend", "phase": "Measuring", "message": "requests are counted"}
+    found = status.read(written)
+    assert found.tuning is None and found.conditions and found.observed_generation == 4
 
 
 # Events ------------------------------------------------------------------------------------------------------

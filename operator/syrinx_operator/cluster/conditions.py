@@ -15,7 +15,9 @@ from syrinx_operator.cluster.report import MAX_MESSAGE, Condition, ConditionStat
 from syrinx_operator.cluster.state import STAGES, Component, Measured, Observed, Replica
 from syrinx_operator.cluster.trouble import CRASH_LOOP, Trouble, moment, time_to_start, trouble
 from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.tuner.state import Phase, State
 
+_AT_WORK: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
 
 
@@ -35,6 +37,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     observed: Observed
     plan: Plan
     measured: Measured | None
+    tuning: State
     problems: Sequence[Problem]
     previous: Mapping[str, Condition]
     """The conditions of the last status, by type."""
@@ -50,12 +53,12 @@ class Conclusion(NamedTuple):
 
 
 def conditions(seen: Seen, generation: int) -> tuple[Condition, ...]:
-    """The tree: Ready ← GatewayReady, TalkerReady, CodecReady, ConnectorReady; MetricsAvailable; Progressing; Degraded.
+    """The tree: Ready ← GatewayReady, TalkerReady, CodecReady, ConnectorReady; and what stands for itself.
 
     Ready: the service answers, as there is a model generation of which a gateway, a talker and a codec are ready: the
     one that is wanted, or while that one is not complete, the one before it. Progressing: something is not as wanted
-    yet. Degraded: something is wrong that waiting will not mend. MetricsAvailable is left out with tuning Off.
-    `generation` is that of the resource that all this is about.
+    yet. Degraded: something is wrong that waiting will not mend. MetricsAvailable and TuningReady (tuning does its
+    work) are left out with tuning Off. `generation` is that of the resource that all this is about.
     """
     serving = serving_generation(seen)
     parts: dict[ConditionType, Conclusion] = {
@@ -67,6 +70,7 @@ def conditions(seen: Seen, generation: int) -> tuple[Condition, ...]:
     found: dict[ConditionType, Conclusion] = {"Ready": _ready(seen, parts, serving), **parts}
     if seen.pipeline.spec.tuning.mode != "Off":
         found["MetricsAvailable"] = _metrics(seen.measured)
+        found["TuningReady"] = _tuning(seen)
     found["Progressing"] = _progressing(seen)
     found["Degraded"] = _degraded(seen)
     return tuple(dated(seen.previous, kind, conclusion, generation, seen.now) for kind, conclusion in found.items())
@@ -165,11 +169,19 @@ def _metrics(measured: Measured | None) -> Conclusion:
     return Conclusion("True", "MetricsFound", f"read from {_SOURCES.get(measured.source, measured.source)}")
 
 
+def _tuning(seen: Seen) -> Conclusion:
+    """Whether tuning does its work; the reason is its phase."""
+    phase, message = seen.tuning.phase, seen.tuning.message
+    if phase == "NoData" and not seen.pipeline.spec.slo.ttfa:
+        return Conclusion("False", "NoObjective", message)
+    return Conclusion("True" if phase in _AT_WORK else "False", phase, message)
+
+
 def _progressing(seen: Seen) -> Conclusion:
     """What is not as wanted yet; first the plan itself, then roll-outs, counts, starts and settings."""
     missing = [("NotApplied", problem.message) for problem in seen.problems]
     for component in seen.plan.templates:
-        missing += _incomplete(seen, component)
+        missing += incomplete(seen, component)
     if not missing:
         return Conclusion("False", "Complete", "everything is as wanted")
     order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
@@ -177,7 +189,8 @@ def _progressing(seen: Seen) -> Conclusion:
     return Conclusion("True", missing[0][0], "; ".join(words for _, words in missing))
 
 
-def _incomplete(seen: Seen, component: Component) -> list[tuple[str, str]]:
+def incomplete(seen: Seen, component: Component) -> list[tuple[str, str]]:
+    """What of a component is not as wanted yet, by reason and in words; empty if nothing is."""
     live, wanted = _live(seen, component), seen.plan.replicas[component]
     new = [pod for pod in live if pod.template == seen.plan.templates[component]]
     if len(new) < len(live):
@@ -213,7 +226,7 @@ def _degraded(seen: Seen) -> Conclusion:
 
 def _lasting(seen: Seen, component: Component) -> list[tuple[str, str]]:
     found = [(one.reason, one.message) for one in _troubles(seen, component) if one.lasting]
-    if found and any(reason == "RollingOut" for reason, _ in _incomplete(seen, component)):
+    if found and any(reason == "RollingOut" for reason, _ in incomplete(seen, component)):
         reason, words = found[-1]
         found[-1] = (reason, f"{words}; the roll-out of {component} goes no further until this is mended or edited")
     return found

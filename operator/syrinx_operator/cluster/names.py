@@ -37,6 +37,7 @@ CA_FILE: Final = f"{REDIS_DIRECTORY}/ca.pem"
 MODELS_DIRECTORY: Final = "/models"
 
 RELEASE_KEY: Final = "release.json"
+TUNING_KEY: Final = "tuning.json"
 PASSWORD_KEY: Final = "password"
 ACL_KEY: Final = "users.acl"
 
@@ -60,6 +61,11 @@ def settings_key(pipeline: str, stage: Component) -> ObjectKey:
 def release_key(pipeline: str) -> ObjectKey:
     """Key of the ConfigMap with the release record."""
     return ObjectKey("ConfigMap", f"{pipeline}-release")
+
+
+def tuning_key(pipeline: str) -> ObjectKey:
+    """Key of the ConfigMap with the copy of what tuning found."""
+    return ObjectKey("ConfigMap", f"{pipeline}-tuning")
 
 
 def password_key(pipeline: str) -> ObjectKey:

@@ -22,10 +22,12 @@ from syrinx_operator.cluster.loop import Key, Outcome, Result
 from syrinx_operator.cluster.measure import Meter
 from syrinx_operator.cluster.observe import Observer, is_owned, key_of
 from syrinx_operator.cluster.plan import Plan, password_secret, plan
+from syrinx_operator.cluster.plan.tuning import copied
 from syrinx_operator.cluster.resource import InvalidSpec, owner_of, parse
-from syrinx_operator.cluster.stage_api import StageApi
+from syrinx_operator.cluster.stage_api import StageApi, Wanted
 from syrinx_operator.cluster.state import Component, Manifest, Observed, OperatorConfig, Owner, Replica
 from syrinx_operator.cluster.status import Problem
+from syrinx_operator.cluster.tuning import Tuning, as_tuned, remembered, tuning
 from syrinx_operator.spec import TTSPipeline
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class Blocked(Exception):
 class _Carried(Struct, frozen=True):
     """A plan as far as it was carried out."""
 
+    tuning: Tuning
     plan: Plan
     observed: Observed
     applied: Applied
@@ -146,7 +149,8 @@ class Reconciler:
         measured = await self._meter.measure(
             pipeline, owner, observed.of(Component.GATEWAY), lambda replica: self._scrape(owner, replica)
         )
-        new = status.status(pipeline, owner, observed, carried.plan, measured, previous, problems, _now())
+        state = carried.tuning.state
+        new = status.status(pipeline, owner, observed, carried.plan, measured, state, previous, problems, _now())
         await self._say(owner, previous, new)
         message = "; ".join(problem.message for problem in problems)
         outcome = Outcome.DONE if not problems else Outcome.FAILED if _is_down(failure) else Outcome.HINDERED
@@ -157,15 +161,19 @@ class Reconciler:
         for _ in range(ATTEMPTS):
             everything = await self._observe(pipeline, owner, previous)
             observed = _only_owned(owner, everything)
-            planned = plan(pipeline, owner, observed, self._config)
+            tuned = tuning(pipeline, remembered(previous, owner, observed))
+            planned = self._plan(pipeline, owner, observed, tuned)
             wider = await self._observer.with_objects_in_the_way(owner, everything, map(key_of, planned.manifests))
             if wider is not everything:
                 everything, observed = wider, _only_owned(owner, wider)
-                planned = plan(pipeline, owner, observed, self._config)
+                planned = self._plan(pipeline, owner, observed, tuned)
             applied = await self._executor.apply(owner, planned.manifests, everything.objects)
             if applied.failure is None or applied.failure.status != 409:
                 break
-        return _Carried(planned, observed, applied)
+        return _Carried(tuned, planned, observed, applied)
+
+    def _plan(self, pipeline: TTSPipeline, owner: Owner, observed: Observed, tuned: Tuning) -> Plan:
+        return plan(as_tuned(pipeline, tuned.assignment.base), owner, observed, self._config, copied(tuned.state))
 
     async def _observe(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Observed:
         observed = await self._observer.observe(owner, previous)
@@ -198,12 +206,18 @@ class Reconciler:
         planned = {key_of(manifest): manifest for manifest in carried.plan.manifests}
         keys = {stage: names.settings_key(owner.name, stage) for stage in carried.plan.settings}
         recorded = {
-            stage: wanted
-            for stage, wanted in carried.plan.settings.items()
+            stage: base
+            for stage, base in carried.plan.settings.items()
             if keys[stage] in objects and not differs(planned[keys[stage]], objects[keys[stage]])
         }
-        self._leases.fence(owner)
-        return await self._stages.push_settings(owner.namespace, carried.observed.replicas, recorded)
+
+        def wanted(replica: Replica) -> Wanted | None:
+            base = recorded.get(replica.component)
+            return None if base is None else Wanted(base, carried.tuning.settings_of(replica))
+
+        return await self._stages.push_settings(
+            owner.namespace, carried.observed.replicas, wanted, lambda: self._leases.fence(owner)
+        )
 
     async def _scrape(self, owner: Owner, replica: Replica) -> str:
         return await self._stages.scrape(owner.namespace, replica)

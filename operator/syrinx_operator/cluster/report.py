@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from syrinx_operator.spec import CaptureShape
+from syrinx_operator.tuner.state import State
 from syrinx_stages.contract.settings import Frames
 
 ConditionType = Literal[
@@ -18,6 +19,7 @@ ConditionType = Literal[
     "CodecReady",
     "ConnectorReady",
     "MetricsAvailable",
+    "TuningReady",
     "Progressing",
     "Degraded",
 ]
@@ -157,20 +159,6 @@ class RedisReport(Report, frozen=True, kw_only=True):
     restarts: Annotated[Count | None, Meta(description="How often it was started anew. Absent if never.")] = None
 
 
-class TuningReport(Report, frozen=True, kw_only=True):
-    """What tuning does. This version measures and moves no knob."""
-
-    mode: Annotated[Literal["Off", "Recommend", "Auto"], Meta(description="The mode asked for.")]
-    phase: Annotated[
-        Literal["Off", "Paused", "Measuring", "NoData"],
-        Meta(
-            description="Off and Paused as asked for; Measuring while requests are counted; NoData while there is "
-            "nothing to judge by."
-        ),
-    ]
-    message: Annotated[str, Meta(max_length=256, description="The phase in words.")]
-
-
 class SloReport(Report, frozen=True, kw_only=True):
     """How one task type did within the last minutes (5, or one interval if that is longer)."""
 
@@ -232,7 +220,7 @@ class PipelineStatus(Report, frozen=True, kw_only=True):
     talker: Annotated[TalkerReport | None, Meta(description="The talkers.")] = None
     codec: Annotated[CodecReport | None, Meta(description="The codecs.")] = None
     redis: Annotated[RedisReport | None, Meta(description="The managed Redis. Absent for one of yours.")] = None
-    tuning: Annotated[TuningReport | None, Meta(description="What tuning does.")] = None
+    tuning: Annotated[State | None, Meta(description="What tuning does, and all that it remembers.")] = None
     slo: Annotated[
         tuple[SloReport, ...],
         Meta(
@@ -252,8 +240,11 @@ class PipelineStatus(Report, frozen=True, kw_only=True):
 
 
 def read(status: Mapping[str, Any] | None) -> PipelineStatus:
-    """A status as it was written. One that cannot be read, as another version's, counts as none."""
-    try:
-        return msgspec.convert(status or {}, PipelineStatus)
-    except msgspec.ValidationError:
-        return PipelineStatus()
+    """A status as it was written. What cannot be read, as another version's, counts as none: `tuning` first."""
+    written = dict(status or {})
+    for candidate in (written, {name: part for name, part in written.items() if name != "tuning"}):
+        try:
+            return msgspec.convert(candidate, PipelineStatus)
+        except msgspec.ValidationError:
+            continue
+    return PipelineStatus()

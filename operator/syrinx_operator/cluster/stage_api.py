@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import httpx
 import msgspec
+from msgspec import Struct
 
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.config import Access
@@ -18,6 +19,7 @@ from syrinx_operator.cluster.kinds import POD
 from syrinx_operator.cluster.names import ADMIN_PORT
 from syrinx_operator.cluster.state import STAGES, Replica, Reported
 from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,8 @@ class StageError(Exception):
     """A replica did not do it; the message says why."""
 
 
-class Wanted(Protocol):
-    """Settings that a replica shall have in force."""
+class Base(Protocol):
+    """Settings that a replica shall have in force for good."""
 
     @property
     def generation(self) -> int:
@@ -43,6 +45,14 @@ class Wanted(Protocol):
     @property
     def settings(self) -> dict[str, Any]:
         """All of them."""
+
+
+class Wanted(Struct, frozen=True):
+    """What a replica is to be told."""
+
+    base: Base
+    limited: Mapping[str, Any] | None = None
+    """Settings over the base that end by themselves unless they are told again; None if the base is all."""
 
 
 class StageApi:
@@ -69,12 +79,17 @@ class StageApi:
         return tuple(await asyncio.gather(*(self._read(namespace, replica) for replica in replicas)))
 
     async def push_settings(
-        self, namespace: str, replicas: Iterable[Replica], wanted: Mapping[Any, Wanted]
+        self,
+        namespace: str,
+        replicas: Iterable[Replica],
+        wanted: Callable[[Replica], Wanted | None],
+        fence: Callable[[], None],
     ) -> tuple[Replica, ...]:
-        """The replicas with what they report after those that have older settings were sent the wanted ones."""
-        return tuple(
-            await asyncio.gather(*(self._push(namespace, each, wanted.get(each.component)) for each in replicas))
-        )
+        """The replicas with what they report after each was told what it does not have in force yet.
+
+        `fence` is asked before each write; what it raises ends everything.
+        """
+        return tuple(await asyncio.gather(*(self._push(namespace, each, wanted(each), fence) for each in replicas)))
 
     async def scrape(self, namespace: str, replica: Replica) -> str:
         """A replica's metrics as text. Raises `StageError`."""
@@ -90,18 +105,39 @@ class StageApi:
             return replica
         return msgspec.structs.replace(replica, reported=reported)
 
-    async def _push(self, namespace: str, replica: Replica, wanted: Wanted | None) -> Replica:
-        if wanted is None or replica.reported is None or _in_force(replica.reported, wanted):
+    async def _push(
+        self, namespace: str, replica: Replica, wanted: Wanted | None, fence: Callable[[], None]
+    ) -> Replica:
+        if wanted is None or replica.reported is None:
             return replica
-        body = {"generation": wanted.generation, "settings": wanted.settings}
+        base = wanted.base
+        if not _has_base(replica.reported, wanted):
+            body = {"generation": base.generation, "settings": base.settings}
+            replica = await self._put(namespace, replica, body, fence)
+        if wanted.limited is not None and _can_be_limited(replica.reported, base):
+            body = {"generation": base.generation, "settings": wanted.limited, "seconds": TRIAL_SETTINGS_SECONDS}
+            replica = await self._put(namespace, replica, body, fence)
+        return replica
+
+    async def _put(
+        self, namespace: str, replica: Replica, body: Mapping[str, Any], fence: Callable[[], None]
+    ) -> Replica:
+        limited = "seconds" in body
+        fence()
         try:
             reported = _reported(await self._request(namespace, replica, "PUT", "settings", body))
         except StageError as error:
             self._telemetry.pushes.labels("failed").inc()
             log.warning("%s/%s: did not take its settings: %s", namespace, replica.name, error)
             return replica
-        self._telemetry.pushes.labels("confirmed").inc()
-        log.info("%s/%s: settings of generation %d are in force", namespace, replica.name, reported.generation)
+        self._telemetry.pushes.labels("limited" if limited else "confirmed").inc()
+        news = replica.reported is None or replica.reported.settings != reported.settings or not limited
+        words = f"for {TRIAL_SETTINGS_SECONDS:g} s at a time" if limited else "for good"
+        log.log(
+            logging.INFO if news else logging.DEBUG,
+            "%s/%s: settings of generation %d are in force, %s",
+            *(namespace, replica.name, reported.generation, words),
+        )
         return msgspec.structs.replace(replica, reported=reported)
 
     async def _request(self, namespace: str, replica: Replica, method: str, path: str, body: Any = None) -> bytes:
@@ -147,8 +183,16 @@ def _reported(data: bytes) -> Reported:
         raise StageError(f"the answer is not a report of settings: {error}") from None
 
 
-def _in_force(reported: Reported, wanted: Wanted) -> bool:
-    """Newer settings than the wanted ones are left alone: the next plan counts on from them."""
-    if reported.generation != wanted.generation:
-        return reported.generation > wanted.generation
-    return reported.settings == wanted.settings
+def _has_base(reported: Reported, wanted: Wanted) -> bool:
+    """Whether nothing is to be told but limited settings.
+
+    Newer settings than the wanted ones are left alone: the next plan counts on from them.
+    """
+    if reported.generation != wanted.base.generation:
+        return reported.generation > wanted.base.generation
+    thawed = reported.seconds is None or wanted.limited is not None
+    return thawed and reported.lasting == wanted.base.settings
+
+
+def _can_be_limited(reported: Reported | None, base: Base) -> bool:
+    return reported is not None and reported.can_try and reported.generation == base.generation

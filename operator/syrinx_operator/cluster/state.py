@@ -35,7 +35,23 @@ class Reported(Struct, frozen=True):
     """What a stage replica answers to `GET /settings`."""
 
     generation: int
+    """Of its base."""
     settings: dict[str, Any]
+    """In force now."""
+    base: dict[str, Any] | None = None
+    """What it returns to when a limited setting ends; None from one that knows of none."""
+    seconds: float | None = None
+    """How long a limited setting goes on; None without one."""
+
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """What is in force for good."""
+        return self.settings if self.base is None else self.base
+
+    @property
+    def can_try(self) -> bool:
+        """Whether it takes settings for a limited time, as trials need."""
+        return self.base is not None
 
 
 class Replica(Struct, frozen=True, kw_only=True):

@@ -28,12 +28,12 @@ from syrinx_operator.cluster.report import (
     StageReport,
     TalkerReport,
     TalkerValues,
-    TuningReport,
     read,
 )
 from syrinx_operator.cluster.state import Component, Measured, Observed, Owner, Replica
 from syrinx_operator.cluster.transitions import Transition, transitions
 from syrinx_operator.spec import CaptureShape, TtfaObjective, TTSPipeline
+from syrinx_operator.tuner.state import State
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 
@@ -46,6 +46,7 @@ def status(
     observed: Observed,
     plan: Plan,
     measured: Measured | None,
+    tuning: State,
     previous: Mapping[str, Any] | None,
     problems: Sequence[Problem],
     now: datetime,
@@ -54,7 +55,7 @@ def status(
 
     It is to replace the `previous` one whole. `problems` are what kept the plan from being applied: with one, top-level
     `observedGeneration` stays behind, so that nobody who waits for an edit takes the state before it for its result.
-    `measured` is None as long as nobody looked. `now` has a time zone.
+    `measured` is None as long as nobody looked; `tuning` is what was decided of it. `now` has a time zone.
     """
     before = read(previous)
     seen = Seen(
@@ -62,6 +63,7 @@ def status(
         observed=observed,
         plan=plan,
         measured=measured,
+        tuning=tuning,
         problems=problems,
         previous={condition.type: condition for condition in before.conditions},
         now=now,
@@ -82,7 +84,7 @@ def status(
         talker=_talker(owner, observed, plan, before.talker),
         codec=_codec(owner, observed, plan, before.codec),
         redis=_redis(observed.of(Component.REDIS)) if Component.REDIS in plan.templates else None,
-        tuning=_tuning(pipeline, measured, known),
+        tuning=tuning,
         slo=() if spec.tuning.mode == "Off" else _objectives(spec.slo.ttfa, known),
         underrun_ratio=_share(known.underruns, known.live_streams) if known else None,
         ttfa_p95=None if slowest is None else _milliseconds(slowest),
@@ -179,19 +181,6 @@ def _confirmed(pod: Replica) -> Confirmed:
 def _redis(pods: Sequence[Replica]) -> RedisReport:
     live = [pod for pod in pods if not pod.terminating]
     return RedisReport(ready=any(pod.ready for pod in live), restarts=sum(pod.restarts for pod in live) or None)
-
-
-def _tuning(pipeline: TTSPipeline, measured: Measured | None, known: Measured | None) -> TuningReport:
-    tuning = pipeline.spec.tuning
-    if tuning.mode == "Off":
-        return TuningReport(mode=tuning.mode, phase="Off", message="nothing is measured, as asked for")
-    if tuning.paused:
-        return TuningReport(mode=tuning.mode, phase="Paused", message="everything stays as it is, as asked for")
-    if known is not None and any(objective.requests for objective in known.task_types):
-        message = "requests are counted; this version moves no knob"
-        return TuningReport(mode=tuning.mode, phase="Measuring", message=message)
-    why = "not looked at yet" if measured is None else measured.problem or "no live request was heard lately"
-    return TuningReport(mode=tuning.mode, phase="NoData", message=why[:256])
 
 
 def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tuple[SloReport, ...]:

@@ -35,7 +35,7 @@ class Telemetry:
         )
         self.pushes = Counter(
             "syrinx_operator_settings_pushes",
-            "Settings sent to stage replicas, by result (confirmed, failed).",
+            "Settings sent to stage replicas, by result (confirmed, limited: for the time of a trial, failed).",
             ["result"],
             registry=self.registry,
         )

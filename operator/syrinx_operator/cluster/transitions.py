@@ -72,6 +72,9 @@ def _turn(old: Condition | None, new: Condition) -> Iterator[Transition]:
                 new.reason != _NO_METRICS_YET or (old is not None and old.status == "True")
             ):
                 yield _event("Warning", new.reason, new)
+        case "TuningReady":
+            # What tuning decides is told by its own events, and that there is nothing to judge by above.
+            pass
         case _:
             yield from _part(old, new)
 

@@ -27,6 +27,7 @@ from syrinx_operator.cluster.plan.release import (
 from syrinx_operator.cluster.plan.services import service_accounts, services
 from syrinx_operator.cluster.plan.settings import Settings, settings, settings_config_map, stage_spec
 from syrinx_operator.cluster.plan.stages import stage_partition, stage_workload
+from syrinx_operator.cluster.plan.tuning import Copy, tuning_config_map
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
 from syrinx_operator.spec import TTSPipeline
 
@@ -56,8 +57,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {component: template.hash for component, template in self.release.templates.items()}
 
 
-def plan(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Plan:
-    """Plans a pipeline without rule violations.
+def plan(
+    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig, tuning: Copy | None = None
+) -> Plan:
+    """Plans a pipeline without rule violations: as tuned, if it is. `tuning` is what is to be kept of that.
 
     Raises `ValueError` if its Redis is a managed one and its password Secret is not there yet.
     """
@@ -70,6 +73,7 @@ def plan(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: Operat
     }
     manifests = [
         release_config_map(owner, release),
+        *([tuning_config_map(owner, tuning)] if tuning is not None else []),
         *(settings_config_map(owner, stage, live[stage]) for stage in STAGES),
         *service_accounts(owner, spec),
         *model.claims(owner, spec.model),

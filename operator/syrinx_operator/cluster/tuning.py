@@ -1,0 +1,132 @@
+"""Tuning on Kubernetes: what the tuner is shown of a pipeline, and what follows of its state for replicas. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from syrinx_operator.cluster.conditions import Seen, incomplete
+from syrinx_operator.cluster.plan import Plan
+from syrinx_operator.cluster.plan.settings import device
+from syrinx_operator.cluster.plan.tuning import restored
+from syrinx_operator.cluster.report import read
+from syrinx_operator.cluster.state import Component, Observed, Owner, Replica
+from syrinx_operator.rules import cluster_violations, violations
+from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment, assignment
+from syrinx_operator.tuner.evidence import Worker
+from syrinx_operator.tuner.knobs import Identity, Setting, Stage, live_values, tuned
+from syrinx_operator.tuner.policy import Policy, policy_of
+from syrinx_operator.tuner.state import State
+
+STAGES: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}
+RENEW_SECONDS = TRIAL_SETTINGS_SECONDS / 3
+"""Between two looks at most while a replica has settings for a limited time."""
+
+
+class Tuning(Struct, frozen=True, kw_only=True):
+    """What holds for a pipeline from one decision to the next."""
+
+    policy: Policy
+    state: State
+    assignment: Assignment
+
+    @property
+    def limited(self) -> bool:
+        """Whether some replica has settings for a limited time."""
+        return any(self.assignment.trial.values()) or bool(self.assignment.everywhere)
+
+    def settings_of(self, replica: Replica) -> dict[str, Any] | None:
+        """A replica's settings for a limited time, as `PUT /settings` names them; None if it has none."""
+        stage = STAGES.get(replica.component)
+        setting = None if stage is None else self.assignment.of(stage, replica.name)
+        return None if stage is None or setting is None else live_values(setting, stage)
+
+
+def remembered(status: Mapping[str, Any], owner: Owner, observed: Observed) -> State:
+    """What the tuner remembers: the live status says it, or the copy of the most of it if the status is lost."""
+    return read(status).tuning or restored(owner, observed)
+
+
+def tuning(pipeline: TTSPipeline, state: State) -> Tuning:
+    """What follows from a state. Settings that an edit of other fields made impossible give way to the resource's."""
+    policy = policy_of(pipeline.spec)
+    follows = assignment(policy, state)
+    settings = [follows.base, *follows.everywhere.values()]
+    settings += [setting for replicas in follows.trial.values() for setting in replicas.values()]
+    if not all(_possible(pipeline, setting) for setting in settings):
+        follows = Assignment(base=policy.initial)
+    return Tuning(policy=policy, state=state, assignment=follows)
+
+
+def as_tuned(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
+    """The pipeline as if its user asked for a setting."""
+    return msgspec.structs.replace(pipeline, spec=tuned(pipeline.spec, setting))
+
+
+def _possible(pipeline: TTSPipeline, setting: Setting) -> bool:
+    wanted = as_tuned(pipeline, setting)
+    return not [*violations(wanted), *cluster_violations(wanted)]
+
+
+def workers(observed: Observed) -> tuple[Worker, ...]:
+    """The talkers and codecs, without their counts."""
+    return tuple(
+        _worker(replica, stage)
+        for component, stage in STAGES.items()
+        for replica in observed.of(component)
+        if not replica.terminating
+    )
+
+
+def _worker(replica: Replica, stage: Stage) -> Worker:
+    reported = replica.reported
+    return Worker(
+        name=replica.name,
+        stage=stage,
+        ready=replica.ready,
+        restarts=replica.restarts,
+        settings=None if reported is None else reported.settings,
+        can_try=reported is None or reported.can_try,
+    )
+
+
+def moving(seen: Seen, observed_generation: int | None, owner: Owner) -> str:
+    """What else changes, so that this is no time for trials; empty if nothing does."""
+    if seen.problems:
+        return seen.problems[0].message
+    if observed_generation != owner.generation:
+        return "the resource was edited"
+    for component in seen.plan.templates:
+        if going := [pod.name for pod in seen.observed.of(component) if pod.terminating]:
+            return f"{component}: {', '.join(going)} ending"
+        for _, words in incomplete(seen, component):
+            return words
+    return ""
+
+
+def identity(
+    pipeline: TTSPipeline, plan: Plan, observed: Observed, devices: Mapping[str, str], before: Identity | None
+) -> Identity:
+    """What knowledge holds for. `devices` is where replicas say that they compute, by name, as far as they were asked.
+
+    While some did not say, what was known of the same image and model goes on to hold.
+    """
+    image = pipeline.spec.image or plan.release.image
+    live = [pod for component in STAGES for pod in observed.of(component) if not pod.terminating]
+    same = before is not None and (before.model, before.image) == (plan.generation, image)
+    if live and all(devices.get(pod.name) for pod in live):
+        where = {component: {devices[pod.name] for pod in live if pod.component is component} for component in STAGES}
+    elif before is not None and same:
+        return before
+    else:
+        spec = pipeline.spec
+        where = {Component.TALKER: {device(spec.talker)}, Component.CODEC: {device(spec.codec)}}
+    return Identity(model=plan.generation, image=image, device=_device(where))
+
+
+def _device(where: Mapping[Component, set[str]]) -> str:
+    return "; ".join(f"{component}: {', '.join(sorted(devices))}" for component, devices in where.items())[:256]

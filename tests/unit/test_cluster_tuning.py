@@ -1,0 +1,276 @@
+"""Tuning on Kubernetes: what follows for replicas from what the tuner remembers, and what it is shown."""
+
+import json
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeline, pod_template, replica
+from syrinx_operator.cluster import tuning
+from syrinx_operator.cluster.conditions import Problem, Seen
+from syrinx_operator.cluster.plan import plan
+from syrinx_operator.cluster.plan.tuning import copied
+from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Reported
+from syrinx_operator.cluster.status import read
+from syrinx_operator.tuner.knobs import Identity, Knob, Stage, setting_of
+from syrinx_operator.tuner.state import Period, State, Trial
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+TALKER, CODEC = Component.TALKER, Component.CODEC
+COPY = ObjectKey("ConfigMap", "demo-tuning")
+IDENTITY = Identity(model="m-1", image="syrinx/stages:1.0.0", device="talker: cpu; codec: cpu")
+
+
+def auto(**spec):
+    return pipeline({"tuning": {"mode": "Auto"}, "codec": {"replicas": 4}, **spec})
+
+
+AUTO = auto()
+INITIAL = setting_of(AUTO.spec)
+CHOSEN = INITIAL.with_value(Knob.CODEC_ROWS, 16)
+TRIED = CHOSEN.with_value(Knob.CODEC_ROWS, 32)
+
+
+def remembers(**fields):
+    return State(
+        **{"spec": INITIAL, "chosen": CHOSEN, "last_good": CHOSEN, "identity": IDENTITY, "trials": 2, **fields}
+    )
+
+
+def trial(*candidates, everywhere=False):
+    period = Period(index=0, since=NOW, candidates=candidates, everywhere=everywhere)
+    return Trial(
+        id=3,
+        knob=Knob.CODEC_ROWS,
+        candidate=TRIED,
+        baseline=CHOSEN,
+        design="Parallel",
+        why="the decoder waits",
+        since=NOW,
+        seconds=30.0,
+        period=period,
+    )
+
+
+def planned(subject, state, observed=EMPTY):
+    tuned = tuning.tuning(subject, state)
+    return plan(
+        tuning.as_tuned(subject, tuned.assignment.base), owner_of(subject), observed, CONFIG, copied(tuned.state)
+    )
+
+
+def rows(plan):
+    return plan.settings[CODEC].settings["max_num_seqs"]
+
+
+# What follows -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_chosen_is_the_base_and_touches_no_pod():
+    plain, tuned = planned(AUTO, State()), planned(AUTO, remembers())
+    assert (rows(plain), rows(tuned)) == (INITIAL.codec_max_num_seqs, 16)
+    for component in plain.templates:
+        assert pod_template(tuned, AUTO, component) == pod_template(plain, AUTO, component)
+    assert {key for key, each in objects(tuned).items() if objects(plain).get(key) != each} == {
+        *(ObjectKey("ConfigMap", "demo-codec"), COPY)
+    }
+
+
+@pytest.mark.parametrize("mode", ["Off", "Recommend"])
+def test_only_auto_puts_anything_in_force_but_what_the_resource_asks_for(mode):
+    subject = auto(tuning={"mode": mode})
+    state = remembers(trial=trial("demo-codec-0", everywhere=True))
+    tuned = tuning.tuning(subject, state)
+    assert rows(planned(subject, state)) == INITIAL.codec_max_num_seqs
+    assert tuned.settings_of(replica(CODEC, 0, "t")) is None
+
+
+def test_a_pause_keeps_what_was_chosen_and_ends_what_is_tried():
+    subject = auto(tuning={"mode": "Auto", "paused": True})
+    tuned = tuning.tuning(subject, remembers(trial=trial("demo-codec-0", everywhere=True)))
+    assert tuned.assignment.base == CHOSEN
+    assert tuned.settings_of(replica(CODEC, 0, "t")) is None
+
+
+def test_a_trial_is_laid_over_the_base_of_its_replicas():
+    tuned = tuning.tuning(AUTO, remembers(trial=trial("demo-codec-1", "demo-codec-3")))
+    limited = [tuned.settings_of(replica(CODEC, n, "t")) for n in range(4)]
+    assert [each and each["max_num_seqs"] for each in limited] == [None, 32, None, 32]
+    assert tuned.settings_of(replica(TALKER, 1, "t")) is None
+    assert tuned.settings_of(replica(Component.GATEWAY, 1, "t")) is None
+    assert rows(planned(AUTO, tuned.state)) == 16
+
+
+def test_a_switchback_reaches_replicas_that_come_later_too():
+    tuned = tuning.tuning(AUTO, remembers(trial=trial(everywhere=True)))
+    assert tuned.settings_of(replica(CODEC, 9, "t"))["max_num_seqs"] == 32
+
+
+def test_an_edit_of_a_knob_is_in_force_at_once():
+    edited = auto(codec={"replicas": 4, "maxNumSeqs": 3})
+    assert rows(planned(edited, remembers(trial=trial("demo-codec-0")))) == 3
+
+
+def test_what_an_edit_made_impossible_gives_way_to_the_resource():
+    """Replicas would refuse it, and new ones end at their start."""
+    smaller = auto(codec={"replicas": 4, "maxResident": 12})
+    assert rows(planned(smaller, remembers())) == INITIAL.codec_max_num_seqs
+    between = auto(codec={"replicas": 4, "maxResident": 20})
+    tuned = tuning.tuning(between, remembers(trial=trial("demo-codec-0")))
+    assert not tuned.limited and tuned.assignment.base == setting_of(between.spec)
+
+
+# What is kept -------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_kept_once_something_was_chosen():
+    assert COPY not in objects(planned(AUTO, State(phase="Watching", spec=INITIAL)))
+    kept = objects(planned(AUTO, remembers()))[COPY]
+    assert kept["metadata"]["ownerReferences"][0]["uid"] == owner_of(AUTO).uid
+    found = json.loads(kept["data"]["tuning.json"])
+    assert (found["trials"], found["lastGood"]["codecMaxNumSeqs"], found["identity"]["model"]) == (2, 16, "m-1")
+
+
+@pytest.mark.parametrize("status", [{}, {"tuning": {"phase": "Measuring"}}, {"tuning": {"trial": 1}}])
+def test_without_a_status_that_can_be_read_the_copy_holds(status):
+    observed = after(planned(AUTO, remembers(phase="Trial", trial=trial("demo-codec-0"))))
+    assert tuning.remembered(status, owner_of(AUTO), observed) == remembers()
+
+
+def test_the_status_counts_more_than_the_copy():
+    observed = after(planned(AUTO, remembers()))
+    state = State(phase="Watching", message="the objectives are met", spec=INITIAL)
+    written = json.loads(msgspec.json.encode({"tuning": state}))
+    assert tuning.remembered(written, owner_of(AUTO), observed) == state
+
+
+@pytest.mark.parametrize("text", ["", "not JSON", '{"chosen": 1}'])
+def test_a_copy_that_cannot_be_read_is_none(text):
+    observed = after(planned(AUTO, remembers()))
+    observed.objects[COPY]["data"] = {"tuning.json": text}
+    assert tuning.remembered({}, owner_of(AUTO), observed) == State()
+
+
+def test_a_copy_of_a_former_pipeline_of_this_name_is_none():
+    observed = after(planned(AUTO, remembers()))
+    owner = msgspec.structs.replace(owner_of(AUTO), uid="another")
+    assert tuning.remembered({}, owner, observed) == State()
+
+
+# What is shown ------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """A pipeline whose pods are all as wanted, but for what a test changes."""
+
+    def __init__(self):
+        self.plan = planned(AUTO, State())
+        self.pods = {}
+        for component, template in self.plan.templates.items():
+            settings = self.plan.settings.get(component)
+            for n in range(self.plan.replicas[component]):
+                pod = replica(component, n, template, ready=True)
+                reported = Reported(settings.generation, settings.settings, settings.settings) if settings else None
+                self.pods[pod.name] = msgspec.structs.replace(pod, reported=reported)
+        self.problems = []
+
+    def set(self, name, **fields):
+        self.pods[name] = msgspec.structs.replace(self.pods[name], **fields)
+        return self
+
+    @property
+    def observed(self):
+        return after(self.plan, replicas=tuple(self.pods.values()))
+
+    def moving(self, generation=1):
+        seen = Seen(
+            pipeline=AUTO,
+            observed=self.observed,
+            plan=self.plan,
+            measured=None,
+            tuning=State(),
+            problems=self.problems,
+            previous={},
+            now=NOW,
+        )
+        return tuning.moving(seen, generation, owner_of(AUTO))
+
+    def identity(self, devices, before=None):
+        return tuning.identity(AUTO, self.plan, self.observed, devices, before)
+
+
+def test_talkers_and_codecs_are_workers_with_what_they_say_of_themselves():
+    cluster = Cluster().set("demo-codec-1", restarts=3, ready=False, reported=None)
+    cluster.set("demo-codec-2", reported=Reported(1, {"max_num_seqs": 8})).set("demo-codec-3", terminating=True)
+    found = {worker.name: worker for worker in tuning.workers(cluster.observed)}
+    assert sorted(found) == ["demo-codec-0", "demo-codec-1", "demo-codec-2", "demo-talker-0"]
+    assert (found["demo-codec-0"].stage, found["demo-talker-0"].stage) == (Stage.CODEC, Stage.TALKER)
+    assert (found["demo-codec-0"].settings["max_num_seqs"], found["demo-codec-0"].can_try) == (8, True)
+    assert (found["demo-codec-1"].restarts, found["demo-codec-1"].ready, found["demo-codec-1"].settings) == (
+        3,
+        False,
+        None,
+    )
+    assert not found["demo-codec-2"].can_try, "its image knows of no settings for a limited time"
+
+
+def test_nothing_moves():
+    assert Cluster().moving() == ""
+
+
+@pytest.mark.parametrize("component", STAGES)
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"terminating": True}, "ending"),
+        ({"ready": False}, "not ready"),
+        ({"template": "another"}, "have the new template"),
+        ({"reported": Reported(0, {})}, "without settings 1"),
+        ({"reported": None}, "without settings 1"),
+    ],
+)
+def test_a_replica_of_any_stage_that_is_not_as_wanted_is_no_time_for_trials(component, fields, said):
+    assert said in Cluster().set(f"demo-{component}-0", **fields).moving()
+
+
+def test_limited_settings_are_a_confirmed_base():
+    limited = Reported(1, {"max_num_seqs": 32}, {"max_num_seqs": 8}, 20.0)
+    assert Cluster().set("demo-codec-0", reported=limited).moving() == ""
+
+
+def test_an_edit_and_what_cannot_be_applied_are_no_time_for_trials():
+    assert Cluster().moving(generation=None) == Cluster().moving(generation=0) == "the resource was edited"
+    cluster = Cluster()
+    cluster.problems = [Problem("ApplyFailed", "Service demo-gateway cannot be applied")]
+    assert cluster.moving() == "Service demo-gateway cannot be applied"
+
+
+def devices(cluster, **others):
+    talkers_and_codecs = [name for name in cluster.pods if "talker" in name or "codec" in name]
+    return {**dict.fromkeys(talkers_and_codecs, "NVIDIA H200"), **others}
+
+
+def test_knowledge_holds_for_a_model_an_image_and_the_devices():
+    cluster = Cluster()
+    found = cluster.identity(devices(cluster, **{"demo-codec-2": "NVIDIA L4"}))
+    assert (found.model, found.image) == (cluster.plan.generation, "syrinx/stages:1.0.0")
+    assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200, NVIDIA L4"
+
+
+def test_before_replicas_say_where_they_compute_the_resource_does():
+    cluster = Cluster()
+    assert cluster.identity({}).device == "talker: cpu; codec: cpu"
+
+
+def test_a_replica_that_says_nothing_is_no_other_device():
+    cluster = Cluster()
+    before = cluster.identity(devices(cluster))
+    assert cluster.identity(devices(cluster, **{"demo-codec-2": ""}), before) == before
+    assert cluster.identity({}, before) == before
+    assert cluster.identity({}, msgspec.structs.replace(before, image="another")) != before
+
+
+def test_a_state_outlives_the_api_server():
+    state = remembers(phase="Trial", trial=trial("demo-codec-0"))
+    assert read(json.loads(msgspec.json.encode({"tuning": state}))).tuning == state
