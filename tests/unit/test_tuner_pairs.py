@@ -120,6 +120,21 @@ def test_the_bound_holds_where_brute_force_is_out_of_reach() -> None:
                 assert instance.seconds((*instance.current, *added)) >= found.bound * (1 - 1e-9)
 
 
+def test_a_shape_larger_than_any_call_wants_gains_nothing_where_times_follow_the_work() -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        rows, frames = [1, 2, 3, 4], [1, 2, 3]
+        every = [(r, f) for r in rows for f in frames]
+        wanted = {shape: rng.randint(1, 100) for shape in rng.sample(every, 4)}
+        rank = {area: 1.0 + 0.3 * at for at, area in enumerate(sorted({r * f for r, f in every}))}
+        table = Times(rising(rng, rows, frames), [[rank[r * f] for r in rows] for f in frames])
+        load = Load(rows, frames, wanted, table)
+        grid = [(r, f) for r in {r for r, _ in wanted} for f in {f for _, f in wanted}]
+        found = Search(load, grid, [], Limits(2, 2, ())).run()
+        best = min(load.seconds(shapes) for n in range(3) for shapes in combinations(every, n))
+        assert found.seconds == pytest.approx(best), seed
+
+
 # What calls take --------------------------------------------------------------------------------------------------
 
 
@@ -261,7 +276,7 @@ def test_a_small_gain_is_left_alone() -> None:
 
 
 def test_a_rare_shape_goes_with_the_next_change() -> None:
-    wanted = {(1, 2): 50_000, (2, 2): 50_000, (4, 8): 40, (6, 9): 30}
+    wanted = {(1, 2): 50_000, (2, 2): 50_000, (4, 8): 20, (6, 9): 20}
     planned = plan(wanted, [(1, 2), (4, 8)])
     assert shapes_of(planned) == [(1, 2), (2, 2)]
     assert "dropped: 4x8" in planned.why
@@ -271,6 +286,29 @@ def test_what_serves_the_only_known_way_is_kept() -> None:
     """With every call captured nobody knows what an eager one takes."""
     wanted = {(1, 2): 50_000, (4, 8): 40, (2, 4): 30_000}
     assert (4, 8) in shapes_of(plan(wanted, [(1, 2), (4, 8)]))
+
+
+def test_without_an_eager_call_measured_no_change_is_judged_by_what_eager_takes() -> None:
+    """Captured when they were counted, by shapes that are gone since."""
+    calls = [Call(1, 2, "hit", 1000, 5.0), Call(2, 4, "hit", 1000, 8.0)]
+    assert plan_pairs(calls, [Capture(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
+
+
+def test_calls_that_took_no_time_at_all_teach_nothing() -> None:
+    calls = [Call(1, 2, "hit", 1000, 0.0), Call(2, 4, "eager", 1000, 0.0)]
+    assert plan_pairs(calls, [Capture(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
+
+
+def test_two_at_a_time_lead_as_far_as_all_at_once() -> None:
+    wanted = {(r, f): 10_000 // (r * f) for r in range(1, 9) for f in (1, 2, 3, 4, 8, 12)}
+    budget = Budget(count=6, seconds=60.0, bytes=1 << 31)
+    current = [(1, 2)]
+    while (planned := plan(wanted, current, budget)) is not None:
+        current = shapes_of(planned)
+    at_once = plan(wanted, [(1, 2)], budget, most_new=6)
+    assert at_once is not None
+    table = measured(wanted, current)
+    assert sum(call.seconds for call in table) <= at_once.after * 1.05
 
 
 def test_calls_larger_than_the_codec_now_makes_are_not_expected() -> None:
@@ -285,14 +323,14 @@ def test_few_shapes_are_new_at_once(most_new: int) -> None:
     assert len(set(shapes_of(plan(wanted, [(1, 2)], most_new=most_new))) - {(1, 2)}) == most_new
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_the_budget_is_never_exceeded(seed: int) -> None:
     rng = random.Random(seed)
     wanted = {(rng.randint(1, 8), rng.randint(1, 12)): rng.randint(30, 5000) for _ in range(20)}
     current = rng.sample(sorted(wanted), 4)
     captures = [Capture(r, f, 0.2 + 0.01 * r * f, 1_000_000 + 10_000 * r * f) for r, f in current]
     budget = Budget(count=rng.randint(1, 8), seconds=rng.uniform(0.5, 5), bytes=rng.randint(1, 12) * 1_000_000)
-    planned = plan(wanted, current, budget=budget, captures=captures, most_new=rng.choice([1, 2, 8]))
+    planned = plan(wanted, current, budget=budget, captures=captures, most_new=rng.choice([1, 2, 4]))
     if planned is None:
         return
     shapes = shapes_of(planned)
@@ -301,6 +339,7 @@ def test_the_budget_is_never_exceeded(seed: int) -> None:
     assert sum(0.2 + 0.01 * r * f for r, f in shapes) <= budget.seconds + 1e-9
     assert sum(1_000_000 + 10_000 * r * f for r, f in shapes) <= budget.bytes
     assert planned.saved >= 0.02 and planned.gap >= -1e-9
+    assert planned.after <= sum(count * eager_time(r, f) for (r, f), count in wanted.items())
 
 
 def test_the_same_evidence_gives_the_same_plan_in_whatever_order() -> None:
@@ -358,4 +397,6 @@ def test_64_rows_by_64_frames_are_planned_in_half_a_second(captured: list[tuple[
     began = time.process_time()
     planned = plan_pairs(calls, captures, current, PLENTY, 64)
     assert time.process_time() - began < 0.5
-    assert planned is None or 0 <= planned.gap < 1
+    assert planned is not None
+    assert planned.saved > 0.02
+    assert 0 <= planned.gap < 0.2

@@ -6,13 +6,14 @@ So one more shape can make things worse, and the time saved is neither monotone 
 **Relaxation.** If each call could choose (eager, or any shape that holds it), the time could only be less, and what
 that saves is monotone and submodular: a shape is worth most to the smallest set. A set made of some of the current
 shapes and of at most m new ones therefore takes no less than the relaxed time of all the current ones, less the m
-largest relaxed gains of new ones: the bound of the search. It is exact, as far as it comes, for all sets of the
-candidates; when its work is spent, the least bound left open says how far the best set found can be from optimal.
+largest relaxed gains of new ones. With that bound the search goes through all sets of candidates; what it finishes is
+exact, and when its work is spent, the least bound left open says how far from the best the set found can be.
 
 **Candidates** are the current shapes and each wanted number of rows with each wanted number of frames. Any other
-shape holds the same calls as the largest of these that it holds, which takes no longer. If times never fall as `rank`
-rises, taking that one instead never costs time. If they can, sets are left out that capture a shape larger than any
-call wants, only for it to come later in the order; no claim is made about those.
+shape holds the same calls as the largest of these within it, which takes no longer and comes no later. Put in its
+place, that one takes calls over from shapes of a higher rank alone; so if times never fall as `rank` rises, it never
+costs time. If they can (a shape of less work, yet more time), a set may be better that has a shape larger than any call
+wants, only for it to come later. Such sets are left out, and the bound says nothing about them.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, count
+from operator import itemgetter
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from syrinx_operator.tuner.pair_times import Shape, Times, rank
 
-WORK = 2_000_000
+WORK = 800_000
 """Steps, of roughly a tenth of a microsecond, after which a search ends with a bound. No clock: the same evidence gives
 the same plan."""
 
@@ -72,28 +74,28 @@ class Load:
 
     def seconds(self, shapes: Iterable[Shape]) -> float:
         """Of all calls, padded as the codec pads them."""
-        done, total = [0] * len(self.frames), 0.0
-        for shape in sorted(shapes, key=rank):
-            rows, taken = self._row[shape[0]] + 1, 0
-            last = self._frame[shape[1]]
-            for j in range(last + 1):
-                if done[j] < rows:
-                    taken += self._calls[j][rows] - self._calls[j][done[j]]
-                    done[j] = rows
-            total += taken * self._captured[last][rows - 1]
-        return total + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
+        served, done = self._shared_out(shapes)
+        captured = sum(
+            calls * self._captured[self._frame[shape[1]]][self._row[shape[0]]] for shape, calls in served.items()
+        )
+        return captured + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
 
     def served(self, shapes: Iterable[Shape]) -> dict[Shape, int]:
         """How many calls each shape gets."""
-        done = [0] * len(self.frames)
+        return self._shared_out(shapes)[0]
+
+    def _shared_out(self, shapes: Iterable[Shape]) -> tuple[dict[Shape, int], list[int]]:
+        """How many calls each shape gets, and up to where each line is served: what shapes hold is a staircase."""
         served: dict[Shape, int] = {}
+        done = [0] * len(self.frames)
         for shape in sorted(shapes, key=rank):
-            rows, served[shape] = self._row[shape[0]] + 1, 0
+            rows, calls = self._row[shape[0]] + 1, 0
             for j in range(self._frame[shape[1]] + 1):
                 if done[j] < rows:
-                    served[shape] += self._calls[j][rows] - self._calls[j][done[j]]
+                    calls += self._calls[j][rows] - self._calls[j][done[j]]
                     done[j] = rows
-        return served
+            served[shape] = calls
+        return served, done
 
     def relaxed(self, shapes: Iterable[Shape]) -> float:
         """Seconds of all calls if each could choose."""
@@ -131,7 +133,7 @@ class Load:
                 calls = self._calls[j]
                 gain += sums[j][row + 1] - sums[j][at] - taken * (calls[row + 1] - calls[at])
             gains.append((gain, shape))
-        return sorted(gains, key=lambda item: (-item[0], rank(item[1])))
+        return sorted(gains, key=itemgetter(0), reverse=True)
 
     def _timed(self, shapes: Iterable[Shape]) -> Iterable[tuple[float, int, int]]:
         """Time, rows and line of each shape."""
@@ -212,9 +214,9 @@ class Search:
         self._best = min(self._best, (seconds, len(shapes), shapes))
         return seconds
 
-    def _gains(self, shapes: Iterable[Shape]) -> list[tuple[float, Shape]]:
-        self._work += len(self._fresh) * 25 + 100
-        return self._load.gains(shapes, self._fresh)
+    def _gains(self, shapes: Iterable[Shape], candidates: Sequence[Shape]) -> list[tuple[float, Shape]]:
+        self._work += len(candidates) * 25 + 2 * len(self._load.rows) * len(self._load.frames)
+        return self._load.gains(shapes, candidates)
 
     def _relaxed(self, shapes: frozenset[Shape]) -> float:
         self._work += len(shapes) * len(self._load.frames) + 100
@@ -231,7 +233,7 @@ class Search:
         """Adds, drops or else swaps one shape as long as that saves time. Returns a bound from where it ends."""
         seconds = self._try(shapes)
         while self._work < WORK:
-            promising = [shape for _, shape in self._gains(shapes)[:NEIGHBOURS]]
+            promising = [shape for _, shape in self._gains(shapes, self._fresh)[:NEIGHBOURS]]
             promising += sorted(self._held - shapes)
             step = self._best_of(self._single(shapes, promising), seconds)
             step = step or self._best_of(self._swaps(shapes, promising), seconds)
@@ -239,7 +241,7 @@ class Search:
                 break
             seconds, shapes = step
         base = shapes | self._held
-        return self._relaxed(base) - sum(gain for gain, _ in self._gains(base)[: self._new])
+        return self._relaxed(base) - sum(gain for gain, _ in self._gains(base, self._fresh)[: self._new])
 
     def _best_of(self, steps: Iterable[frozenset[Shape]], seconds: float) -> tuple[float, frozenset[Shape]] | None:
         """The permitted step that takes least; None if none takes less than now."""
@@ -261,27 +263,26 @@ class Search:
 
         A set is reached by adding new shapes to the current ones, then dropping some of these.
         """
-        self._enter(self._held, self._new, [(math.inf, shape) for shape in self._fresh])
+        self._enter(_Open(0.0, 0, self._held, new=self._new, options=[(math.inf, shape) for shape in self._fresh]))
         while self._open and max(floor, self._open[0].bound) < self._target and self._work < WORK:
             item = heapq.heappop(self._open)
             if not item.new:
                 self._drop(item)
             elif item.stale:
-                later = frozenset(shape for _, shape in item.options)
-                options = [option for option in self._gains(item.shapes) if option[1] in later]
-                self._push(item._replace(options=options, stale=False))
+                options = self._gains(item.shapes, [shape for _, shape in item.options[item.first :]])
+                self._push(item._replace(first=0, options=options, stale=False))
             else:
                 self._add(item)
         return self._open[0].bound if self._open else self._best[0]
 
-    def _enter(self, shapes: frozenset[Shape], new: int, options: Sequence[tuple[float, Shape]]) -> None:
-        """Tries a set, and opens what can be made of it with `new` more of the options, and with fewer shapes."""
-        if self._fits(shapes):
-            self._try(shapes)
-        item = _Open(0.0, 0, shapes, relaxed=self._relaxed(shapes))
-        self._push(item)
-        if new and options:
-            self._push(item._replace(new=new, options=options, stale=True))
+    def _enter(self, item: _Open) -> None:
+        """Tries a set, and opens what can be made of it with more of the options, and with fewer shapes."""
+        if self._fits(item.shapes):
+            self._try(item.shapes)
+        relaxed = self._relaxed(item.shapes)
+        self._push(_Open(item.bound, 0, item.shapes, relaxed=relaxed))
+        if item.new:
+            self._push(item._replace(relaxed=relaxed, stale=True))
 
     def _push(self, item: _Open) -> None:
         """Opens it unless nothing better can be in it."""
@@ -297,7 +298,7 @@ class Search:
         self._push(item._replace(first=item.first + 1))
         shapes = item.shapes | {item.options[item.first][1]}
         if self._fits(shapes - self._held):
-            self._enter(shapes, item.new - 1, item.options[item.first + 1 :])
+            self._enter(item._replace(shapes=shapes, first=item.first + 1, new=item.new - 1))
 
     def _drop(self, item: _Open) -> None:
         """The sets with one current shape less, of those not decided yet."""

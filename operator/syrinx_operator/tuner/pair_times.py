@@ -16,7 +16,8 @@ from syrinx_operator.tuner.evidence import Call
 Shape = tuple[int, int]
 
 ENOUGH = 30
-"""Calls of which the mean is taken as it is; with more, a fit errs by its form and no longer by chance."""
+"""Of so many calls the mean is taken as it is, and more of them weigh no more in a fit: it errs by its form, not by
+chance."""
 
 UNKNOWN_SECONDS = 1e6
 """Time of an eager call where none was ever measured: nothing that is captured is given up for it."""
@@ -92,10 +93,10 @@ def _grid(
 ) -> list[list[float]]:
     """Measured times, and between them the fit, held within what smaller and larger shapes were measured to take."""
     known = {shape: mean.seconds for shape, mean in measured.items() if mean.count >= ENOUGH}
-    above, below = _largest_below(known, rows, frames), _least_above(known, rows, frames)
+    low, high = _largest_below(known, rows, frames), _least_above(known, rows, frames)
     # Two means that contradict each other (the larger shape was quicker) meet halfway.
     level = {
-        (r, f): (above[j][i] + below[j][i]) / 2
+        (r, f): (low[j][i] + high[j][i]) / 2
         for j, f in enumerate(frames)
         for i, r in enumerate(rows)
         if (r, f) in known

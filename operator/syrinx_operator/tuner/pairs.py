@@ -19,7 +19,8 @@ LEAST_SAVED = 0.02
 """Share of decoder time that a change must save: less is not worth a trial, nor told apart by one."""
 
 RARE = 0.001
-"""A shape that gets less than this share of the calls goes, unless that would cost as large a share of the time."""
+"""A shape that gets less than this share of the calls goes, unless that would cost as large a share of the time; a new
+one must save as much of it in any case."""
 
 MOST_NEW = 2
 """New shapes at a time. Estimates of shapes never captured may be wrong; with few, a trial's verdict is about them."""
@@ -41,7 +42,7 @@ class PairPlan(Struct, frozen=True, kw_only=True):
     gap: float
     """Share of `before` that the best set within the limits may save beyond this at most; 0: this is the best."""
     why: str
-    """At most 256 characters."""
+    """In a line of at most 256 characters."""
 
 
 def plan_pairs(
@@ -66,14 +67,14 @@ def plan_pairs(
     if load is None or budget.count == 0:
         return None
     candidates = sorted({(r, f) for r in {r for r, _ in wanted} for f in {f for _, f in wanted}} | set(held))
+    before = load.seconds(held)
     usable = [shape for shape in candidates if shape[0] <= most_rows]
     limits = _limits(captures, usable, budget, most_new)
     kept = [shape for shape in held if shape[0] <= most_rows]
     found = Search(load, usable, kept, limits).run()
-    before = load.seconds(held)
-    shapes = _without_rare(load, found.shapes, before)
+    shapes = min(_without_spare(load, held, found.shapes, before), (), key=load.seconds)
     after = load.seconds(shapes)
-    if before - after < LEAST_SAVED * before or before <= 0:
+    if before <= 0 or before - after < LEAST_SAVED * before:
         return None
     return _plan(load, held, shapes, before, (after - found.bound) / before)
 
@@ -88,11 +89,16 @@ def _wanted(calls: Iterable[Call], most_rows: int) -> dict[Shape, int]:
 
 
 def _load(calls: Iterable[Call], held: list[Shape], wanted: dict[Shape, int]) -> Load | None:
-    """The calls with their times; None if too little was measured."""
+    """The calls with their times; None if too little was measured to know what they take now."""
     rows = sorted({r for r, _ in (*wanted, *held)})
     frames = sorted({f for _, f in (*wanted, *held)})
-    known = times(*means(calls, held), rows, frames)
-    return Load(rows, frames, wanted, known) if known and wanted else None
+    eager, captured = means(calls, held)
+    known = times(eager, captured, rows, frames)
+    if known is None or not wanted:
+        return None
+    load = Load(rows, frames, wanted, known)
+    served = sum(load.served(held).values())
+    return load if eager or served == load.calls else None
 
 
 def _limits(captures: Iterable[Capture], usable: list[Shape], budget: Budget, most_new: int) -> Limits:
@@ -112,19 +118,16 @@ def _limits(captures: Iterable[Capture], usable: list[Shape], budget: Budget, mo
     return Limits(budget.count, most_new, costs)
 
 
-def _without_rare(load: Load, shapes: tuple[Shape, ...], before: float) -> tuple[Shape, ...]:
-    """Drops shapes that hardly any call gets, the rarest first."""
-    spare = set(shapes)
+def _without_spare(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: float) -> tuple[Shape, ...]:
+    """Leaves out rare shapes and new ones, the least worth first, as long as that costs next to nothing."""
     while True:
-        served = load.served(shapes)
-        rare = [each for each in shapes if each in spare and served[each] < RARE * load.calls]
-        if not rare:
+        served, seconds = load.served(shapes), load.seconds(shapes)
+        spare = [shape for shape in shapes if shape not in held or served[shape] < RARE * load.calls]
+        rests = [tuple(each for each in shapes if each != shape) for shape in spare]
+        rest = min(rests, key=lambda rest: (load.seconds(rest), rest), default=shapes)
+        if rest == shapes or load.seconds(rest) - seconds >= RARE * before:
             return shapes
-        rarest = min(rare, key=lambda shape: (served[shape], shape))
-        spare.remove(rarest)
-        rest = tuple(shape for shape in shapes if shape != rarest)
-        if load.seconds(rest) - load.seconds(shapes) < RARE * before:
-            shapes = rest
+        shapes = rest
 
 
 def _plan(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: float, gap: float) -> PairPlan:
@@ -139,7 +142,7 @@ def _plan(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: floa
     dropped = [_name(shape) for shape in sorted(set(held) - set(shapes))]
     why = f"saves {saved:.1%} of decoder time, {gap:.1%} from the best at most"
     if added:
-        why += "; new: " + ", ".join(added)
+        why += "; new: " + ", ".join(added[:2]) + (f" and {len(added) - 2} more" if len(added) > 2 else "")
     if dropped:
         why += "; dropped: " + (", ".join(dropped) if len(dropped) <= 4 else f"{len(dropped)} shapes")
     return PairPlan(
@@ -149,7 +152,7 @@ def _plan(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: floa
         after=after,
         saved=saved,
         gap=gap,
-        why=why[:256],
+        why=why,
     )
 
 
