@@ -54,6 +54,12 @@ class Engine(Protocol):
         """Frees a request's state; unknown ids are fine."""
 
 
+class _Ending(Append, frozen=True):
+    """A request's end, and the reason that it is counted under."""
+
+    counted: str = ""
+
+
 class Worker(ABC, Generic[R, S, E]):
     """One replica of a stage. `R` is its row, what its schedule knows of one request.
 
@@ -101,6 +107,8 @@ class Worker(ABC, Generic[R, S, E]):
             self.welcome,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
+        # A series from the start: of one that begins at 1 no rate is known.
+        self._rows_lost = metrics[m.LOST].labels(self.stage)
         self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
 
     # What a stage adds -----------------------------------------------------------------------------------------
@@ -214,13 +222,17 @@ class Worker(ABC, Generic[R, S, E]):
         if self.owns(claim):
             self.end(claim.request.id, last.frames if last else 0, End(EndReason.ERROR, message, param))
 
-    def end(self, request_id: str, frames: int, end: End) -> None:
-        """Writes a request's end behind `frames`; the claim is given up in the same transaction."""
+    def end(self, request_id: str, frames: int, end: End, counted: str = "") -> None:
+        """Writes a request's end behind `frames`; the claim is given up in the same transaction.
+
+        It is counted under its own reason unless told otherwise; what is wrong with a request is no error of ours.
+        """
+        counted = counted or ("invalid" if end.param else end.reason)
         claim = self.ownership.claims.get(request_id)
         self.rows.pop(request_id, None)
         if claim is not None:
             at = Position(frames, END_PART)
-            self.publisher.put([Append(request_id, self.writes, at, end, finishes=claim.entry_id)])
+            self.publisher.put([_Ending(request_id, self.writes, at, end, claim.entry_id, counted)])
 
     def drop(self, request_id: str) -> None:
         """Forgets a request; its engine state is freed before the next step."""
@@ -232,7 +244,7 @@ class Worker(ABC, Generic[R, S, E]):
         self.work.set()
 
     def _lost(self, request_id: str) -> None:
-        self.metrics[m.LOST].labels(self.stage).inc()
+        self._rows_lost.inc()
         self.drop(request_id)
 
     def _count_rows(self) -> None:
@@ -251,8 +263,8 @@ class Worker(ABC, Generic[R, S, E]):
                     self.on_entry(event)
 
     def _written(self, append: Append) -> None:
-        if append.finishes is not None and isinstance(append.entry, End):
-            self.metrics[m.ENDS].labels(self.stage, append.entry.reason).inc()
+        if isinstance(append, _Ending):
+            self.metrics[m.ENDS].labels(self.stage, append.counted).inc()
             self.drop(append.request_id)
 
     def _refused(self, append: Append, outcome: Gone | Superseded) -> None:

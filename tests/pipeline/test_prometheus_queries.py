@@ -1,0 +1,226 @@
+"""Everything that is asked of a Prometheus is answered by one that scrapes a pipeline that speaks, and its operator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+
+from support.prometheus import found, scraping
+from support.queries import DASHBOARDS, asked_by_dashboards, groups, parts, rules, substituted, variables
+from support.tuning import tell
+from syrinx_operator.cluster import prometheus
+from syrinx_operator.cluster.health import HealthServer
+from syrinx_operator.cluster.loop import Outcome
+from syrinx_operator.cluster.state import Owner
+from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.local import LocalPipeline
+from syrinx_operator.plan import Stage
+from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.supervisor import Child
+from syrinx_operator.tuner.telemetry import TunerTelemetry
+
+PROGRAM = found()
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(PROGRAM is None, reason="no prometheus on this machine; `make test` fetches one"),
+]
+
+SECONDS = 60.0
+"""How long anything may take on a busy machine."""
+NAMESPACE = "speech"
+"""Of the pipeline and of the operator: that which the chart is rendered for."""
+OWNER = Owner("demo", NAMESPACE, "u-1", generation=1)
+RESOURCE = {
+    "apiVersion": "syrinx.dev/v1alpha1",
+    "kind": "TTSPipeline",
+    "metadata": {"name": OWNER.name},
+    # Of the ramp's chunks the first is such a shape, the next fits one, and the last fits none.
+    "spec": {"codec": {"chunkRamp": [2, 4, 12], "capturePairs": [{"rows": 1, "frames": 2}, {"rows": 4, "frames": 8}]}},
+}
+GRAFANA = {"__rate_interval": "15s", "__range": "1m"}
+CHOICES = {
+    "all": {**GRAFANA, "namespace": ".*", "pipeline": ".*", "objective": "0.5"},
+    "one": {**GRAFANA, "namespace": NAMESPACE, "pipeline": OWNER.name, "objective": "10.0"},
+}
+"""What the dashboards' variables are set to."""
+EMPTY = {
+    "SyrinxOperatorDown": "there is an operator",
+    "SyrinxRequestErrors": "no request ended in an error, so there is no series of them",
+    "tuner: annotation Taken back": "what was decided was a promotion",
+    "tuner: annotation No verdict": "what was decided was a promotion",
+}
+"""The questions to which no answer is the right one here, with the reason."""
+
+
+class Operator:
+    """The operator's own metrics, served by its own server, as after some looks at the pipeline."""
+
+    def __init__(self) -> None:
+        self.telemetry = Telemetry()
+        self.tuner = TunerTelemetry(self.telemetry.registry)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.work()
+
+    def server(self) -> HealthServer:
+        return HealthServer(
+            self.port, self.telemetry, healthy=lambda: None, ready=lambda: None, before_scrape=self.work
+        )
+
+    def work(self) -> None:
+        """Two looks, one of them in vain, and the end of a trial."""
+        tell(self.tuner, (NAMESPACE, OWNER.name), "Promoted")
+        telemetry = self.telemetry
+        for outcome in (Outcome.DONE, Outcome.FAILED):
+            telemetry.reconciles.labels(outcome).inc()
+        telemetry.seconds.observe(0.02)
+        telemetry.requests.labels("GET", "200").inc()
+        telemetry.changes.labels("Deployment", "applied").inc()
+        telemetry.pushes.labels("confirmed").inc()
+        telemetry.last_tick_age.set(0.5)
+        for condition in ("Ready", "Degraded", "MetricsAvailable"):
+            for status in ("True", "False"):
+                telemetry.pipelines.labels(condition, status).set(1)
+
+
+class Asked:
+    """A Prometheus that scrapes both, while somebody listens to the pipeline."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def get(self, path: str, **parameters: str) -> Any:
+        answer = (await self._client.get(f"/api/v1/{path}", params=parameters)).json()
+        assert answer["status"] == "success", f"{parameters}: {answer['error']}"
+        return answer["data"]
+
+    async def values(self, query: str) -> list[float]:
+        """The values that a query has now. Fails if Prometheus does not take it."""
+        found = (await self.get("query", query=query))["result"]
+        return [float(value) for one in found for _, value in one.get("values") or [one["value"]]]
+
+    async def unanswered(self, queries: Mapping[str, str]) -> dict[str, str]:
+        """Those of the queries that have no finite value, or an infinite one.
+
+        NaN is the right answer for a series that did not move lately, as steps of a number of rows that was rare.
+        """
+        answers = await asyncio.gather(*(self.values(query) for query in queries.values()))
+        return {
+            name: f"{query} = {values}"
+            for (name, query), values in zip(queries.items(), answers, strict=True)
+            if not any(map(math.isfinite, values)) or any(map(math.isinf, values))
+        }
+
+    async def all_but_the_empty_are_answered(self, queries: Mapping[str, str]) -> None:
+        """Until exactly those queries have no answer that are known to have none."""
+        deadline = time.monotonic() + SECONDS
+        expected = EMPTY.keys() & queries.keys()
+        while (left := await self.unanswered(queries)).keys() != expected:
+            if time.monotonic() > deadline:
+                without = "\n".join(f"{name}: {query}" for name, query in left.items() if name not in expected)
+                raise AssertionError(f"no answer to\n{without}\nunexpected answers to {expected - left.keys()}")
+            await asyncio.sleep(0.5)
+        for name in expected:
+            assert await self.values(queries[name]) == [], f"{name}: an answer that is no number"
+
+
+def pod(child: Child) -> str:
+    """A stage's pod, named as on Kubernetes where a query depends on it."""
+    return "demo-gateway-5f7c9-aaaaa" if child.stage == Stage.GATEWAY else child.name
+
+
+async def listen(url: str) -> None:
+    """One listener after the other."""
+    body = {"input": "The farmer found two heavy bags.", "voice": "us", "response_format": "pcm", "stream": True}
+    async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+        while True:
+            (await client.post("/v1/audio/speech", json=body)).raise_for_status()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def asked() -> AsyncIterator[Asked]:
+    assert PROGRAM
+    operator = Operator()
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(operator.server())
+        local = await stack.enter_async_context(LocalPipeline(msgspec.convert(RESOURCE, TTSPipeline), port=0))
+        targets = {
+            urlsplit(child.admin_url).netloc: {"namespace": NAMESPACE, "pipeline": OWNER.name, "pod": pod(child)}
+            for child in local.processes
+        }
+        targets[f"127.0.0.1:{operator.port}"] = {"namespace": NAMESPACE, "pod": "syrinx-operator-0"}
+        url = await stack.enter_async_context(scraping(PROGRAM, targets, {"groups": groups()}))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=SECONDS, trust_env=False))
+        listeners = [asyncio.create_task(listen(local.gateway_url)) for _ in range(2)]
+        try:
+            yield Asked(client)
+            assert not [task for task in listeners if task.done()], "a listener was turned away"
+        finally:
+            for task in listeners:
+                task.cancel()
+            await asyncio.gather(*listeners, return_exceptions=True)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_every_dashboard_is_filled(asked: Asked, choice: str) -> None:
+    await asked.all_but_the_empty_are_answered(dict(asked_by_dashboards(**CHOICES[choice])))
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+async def test_every_variable_of_a_dashboard_has_its_choices(asked: Asked, name: str) -> None:
+    choices = {
+        variable: await asked.get(f"label/{label}/values", **{"match[]": substituted(series, **CHOICES["all"])})
+        for variable, series, label, _ in variables(DASHBOARDS[name])
+    }
+    expected = {"namespace": [NAMESPACE], "pipeline": [OWNER.name]}
+    for variable, values in choices.items():
+        assert values == expected[variable] if variable in expected else "0.5" in values, variable
+
+
+async def test_every_alert_has_numbers_to_go_by(asked: Asked) -> None:
+    """Whatever is compared in an alert has a value also when all is well: else it could never fire."""
+    asks = {}
+    for name, rule in rules().items():
+        operands = parts(rule["expr"])
+        asks |= {name if len(operands) == 1 else f"{name}: {n}": part for n, part in enumerate(operands)}
+    await asked.all_but_the_empty_are_answered(asks)
+
+
+async def test_prometheus_evaluates_every_rule(asked: Asked) -> None:
+    async def evaluated() -> dict[str, str]:
+        data = await asked.get("rules")
+        return {rule["name"]: rule["health"] for group in data["groups"] for rule in group["rules"]}
+
+    async with asyncio.timeout(SECONDS):
+        while "unknown" in (found := await evaluated()).values():
+            await asyncio.sleep(0.2)
+    assert found == dict.fromkeys(rules(), "ok")
+
+
+async def test_the_operators_own_questions_are_answered(asked: Asked) -> None:
+    questions = {"age": prometheus.age_query(OWNER), "counters": prometheus.counters_query(OWNER, 10)}
+    await asked.all_but_the_empty_are_answered(questions)
+    (age,) = await asked.values(questions["age"])
+    assert 0 <= age < SECONDS
+
+
+async def test_a_question_that_is_none_would_be_noticed(asked: Asked) -> None:
+    with pytest.raises(AssertionError, match="parse error"):
+        await asked.values("sum by (")
+    assert await asked.unanswered({"none": "syrinx_nothing", "zero": "0 / 0 * max(syrinx_info)"})
+
+
+async def test_what_may_have_no_answer_is_still_asked() -> None:
+    assert EMPTY.keys() <= {name for name, _ in asked_by_dashboards(**CHOICES["all"])} | rules().keys()
