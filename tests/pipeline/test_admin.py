@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 
 import httpx
 import numpy as np
+import pytest
 
 from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
 from syrinx_stages.connector.base import Append
-from syrinx_stages.contract.keys import Position, StreamKind
+from syrinx_stages.contract.keys import END_PART, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.worker import Worker
@@ -144,19 +145,46 @@ async def test_the_engines_time_is_in_prefills_and_steps() -> None:
         assert admin.metric("syrinx_step_seconds_sum", stage="talker", rows="1") > 0
 
 
-async def test_a_codec_counts_the_requests_that_it_ends_with_an_error() -> None:
+async def counted(admin: Admin, stage: str, reason: str) -> None:
+    await until(lambda: admin.metric("syrinx_ends_total", stage=stage, reason=reason) == 1, f"{reason} was counted")
+
+
+@pytest.mark.parametrize(("stage", "method"), [("talker", "step"), ("codec", "decode")])
+async def test_a_replica_counts_the_requests_that_it_failed_at(
+    monkeypatch: pytest.MonkeyPatch, stage: str, method: str
+) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    async with pipeline() as stages:
+        worker = next(worker for worker in stages.workers if worker.stage == stage)
+        monkeypatch.setattr(worker.engine, method, failing)
+        async with admin_of(worker) as admin:
+            assert admin.metric("syrinx_ends_total", stage=stage, reason="error") == 0, "a count begins at 0"
+            assert (await speak(stages.connector(), request("a"))).end.reason is EndReason.ERROR
+            await counted(admin, stage, "error")
+
+
+@pytest.mark.parametrize(
+    ("at", "entry"),
+    [
+        (Position(0, END_PART), End(EndReason.ERROR, "the talker failed at this request")),
+        (Position(1), Codes(b"\1\0")),
+    ],
+    ids=["it says so", "its codes are torn"],
+)
+async def test_a_codec_does_not_answer_for_what_a_talker_failed_at(at: Position, entry: End | Codes) -> None:
     async with alone("codec") as (stages, admin):
         connector = stages.connector()
-        await submit(connector, request("torn"))
-        await connector.append([Append("torn", StreamKind.CODES, Position(1), Codes(b"\1\0"))])
-        assert (await listen(connector, "torn")).end.reason is EndReason.ERROR
-        await until(lambda: admin.metric("syrinx_ends_total", stage="codec", reason="error") == 1, "it was counted")
+        await submit(connector, request("a"))
+        await connector.append([Append("a", StreamKind.CODES, at, entry)])
+        assert (await listen(connector, "a")).end.reason is EndReason.ERROR
+        await counted(admin, "codec", "upstream")
+        assert admin.metric("syrinx_ends_total", stage="codec", reason="error") == 0
 
 
-async def test_a_talker_counts_the_requests_that_it_ends_with_an_error() -> None:
+async def test_a_talker_does_not_answer_for_a_request_that_cannot_be_served() -> None:
     async with alone("talker") as (stages, admin):
-        connector = stages.connector()
-        await submit(connector, request("nobody", voice="nobody"))
-        await until(lambda: admin.metric("syrinx_ends_total", stage="talker", reason="error") == 1, "it was counted")
-        [*_, last] = await connector.history("nobody", StreamKind.CODES)
-        assert isinstance(last.entry, End)
+        await submit(stages.connector(), request("nobody", voice="nobody"))
+        await counted(admin, "talker", "invalid")
+        assert admin.metric("syrinx_ends_total", stage="talker", reason="error") == 0

@@ -22,6 +22,9 @@ from syrinx_stages.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
+_UPSTREAM = "upstream"
+"""What errors that are a talker's are counted under."""
+
 
 class Stream(Row, kw_only=True):
     """A row with what the schedule need not know."""
@@ -107,9 +110,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
             frames = self.engine.split(codes)
         except ValueError as error:
             log.error("request %s: bad codes entry: %s", row.id, error)
-            self.end(
-                row.id, row.emitted, End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
-            )
+            end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
+            self.end(row.id, row.emitted, end, _UPSTREAM)
             return 0
         row.codes.extend(frames)
         row.pending = len(row.codes)
@@ -119,7 +121,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         """Ends streams that are decoded to their end and runs the most urgent decoder call."""
         for row in [row for row in self.rows.values() if row.ended and not row.pending]:
             assert row.end is not None
-            self.end(row.id, row.emitted, row.end)
+            self.end(row.id, row.emitted, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
         plan = schedule(self.rows.values(), time.monotonic(), self.live.current)
         self.metrics[m.ROWS_RUNNING].labels(self.stage).set(len(plan.call.ids) if plan.call else 0)
         if plan.call is None:

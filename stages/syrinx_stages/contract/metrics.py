@@ -128,7 +128,8 @@ LOST = Metric(
 ENDS = Metric(
     "syrinx_ends_total",
     "counter",
-    "Requests ended by this replica, by reason (stop, length, cancelled, error); a codec counts talkers' errors too.",
+    "Requests ended by this replica, by reason: stop, length, cancelled, error (it failed), invalid (the request "
+    "cannot be served), upstream (at a codec: the talker failed).",
     ("stage", "reason"),
 )
 CODEC_CALLS = Metric(

@@ -107,8 +107,9 @@ class Worker(ABC, Generic[R, S, E]):
             self.welcome,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
-        # A series from the start: of one that begins at 1 no rate is known.
+        # Series from the start: of one that begins at 1 no rate is known.
         self._rows_lost = metrics[m.LOST].labels(self.stage)
+        metrics[m.ENDS].labels(self.stage, EndReason.ERROR)
         self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
 
     # What a stage adds -----------------------------------------------------------------------------------------
