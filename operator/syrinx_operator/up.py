@@ -13,6 +13,7 @@ from syrinx_operator.local import LocalPipeline
 from syrinx_operator.plan import unused_locally
 from syrinx_operator.running import Slot, claim, state_directory
 from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.tuner.local import LocalTuner
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 130
@@ -29,10 +30,12 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         PipelineView(console, logs=logs) as view,
     ):
         console.print(f"pipeline {pipeline.name}: model {pipeline.model_name}; logs in {slot.directory}")
-        local = LocalPipeline(pipeline, directory=slot.directory, port=port, observe=view)
+        tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
+        start = tuner.start_with() if tuner else pipeline
+        local = LocalPipeline(start, directory=slot.directory, port=port, observe=view)
         if unused := unused_locally(pipeline):
             console.print(f"not used here: {', '.join(unused)}", markup=False)
-        serving = asyncio.create_task(_serve(local, slot, console))
+        serving = asyncio.create_task(_serve(local, tuner, slot, console))
         killed = _stop_on_signal(serving, local, console)
         try:
             await serving
@@ -41,12 +44,13 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         return KILLED if killed.is_set() else 0
 
 
-async def _serve(local: LocalPipeline, slot: Slot, console: Console) -> None:
+async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: Slot, console: Console) -> None:
     async with local:
-        slot.announce(local.gateway_url)
+        slot.announce(local.gateway_url, local.admin_url, local.pipeline.spec.tuning.mode)
         console.print(f"[bold green]speaking at {local.gateway_url}[/bold green]   (Ctrl-C stops)")
         console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
-        await asyncio.get_running_loop().create_future()  # Until a signal cancels it.
+        # Until a signal cancels it.
+        await (tuner.run(local.processes) if tuner else asyncio.get_running_loop().create_future())
 
 
 def _stop_on_signal(serving: asyncio.Task[None], local: LocalPipeline, console: Console) -> asyncio.Event:

@@ -136,14 +136,14 @@ def audit_lines():
             reason = ("TrialStarted", "Compared", "Compared", "Promoted" if number == 1 else "RolledBack")[pairs]
             setting = chosen if number == 2 or reason == "Promoted" else INITIAL
             yield {
-                "at": since + timedelta(minutes=pairs),
+                "time": since + timedelta(minutes=pairs),
                 "pipeline": "speech/demo",
                 "reason": reason,
                 "message": "words",
-                "setting": setting,
+                "after": {"base": setting, "candidate": None},
                 "data": {"trial": trial},
             }
-    yield {"at": NOW, "pipeline": "speech/other", "reason": "Settled", "message": "words"}
+    yield {"time": NOW, "pipeline": "speech/other", "reason": "Settled", "message": "words"}
 
 
 @pytest.fixture

@@ -17,17 +17,30 @@ class _Data(Part, frozen=True, kw_only=True):
     trial: Trial | None = None
 
 
+class _After(Part, frozen=True, kw_only=True):
+    base: Setting | None = None
+
+
 class Line(Part, frozen=True, kw_only=True):
     """One decision, or one pair of periods compared."""
 
-    at: When
+    time: When
     pipeline: str
     """NAME, or NAMESPACE/NAME."""
     reason: str
     message: str = ""
-    setting: Setting | None = None
-    """What is in force after it, trials aside."""
+    after: _After = _After()
     data: _Data = _Data()
+
+    @property
+    def setting(self) -> Setting | None:
+        """What is in force after it, trials aside."""
+        return self.after.base
+
+    @property
+    def trial(self) -> Trial | None:
+        """The trial that it is about, as it was then."""
+        return self.data.trial
 
 
 def read_audit(files: Iterable[Path | None], pipeline: str | None) -> list[Line]:

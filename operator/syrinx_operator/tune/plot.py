@@ -52,8 +52,8 @@ def _trials(lines: Sequence[Line], only: int | None) -> list[list[Line]]:
     """The lines of each trial that compared something. A pipeline that began anew counts its trials anew."""
     found: dict[tuple[int, object], list[Line]] = {}
     for line in lines:
-        if line.data.trial is not None:
-            found.setdefault((line.data.trial.id, line.data.trial.since), []).append(line)
+        if line.trial is not None:
+            found.setdefault((line.trial.id, line.trial.since), []).append(line)
     numbers = sorted({number for number, _ in found})
     wanted = [steps for (number, _), steps in found.items() if only in (None, number)]
     if not wanted:
@@ -66,7 +66,7 @@ def _shares(axes: Axes, steps: Sequence[Line]) -> None:
     """Share served well so far, by arm, over time."""
     trial = _trial(steps[-1])
     for arm, colour in _ARMS.items():
-        cells = [(_minutes(steps, line.at), cell) for line in steps if (cell := _whole(line)) is not None]
+        cells = [(_minutes(steps, line.time), cell) for line in steps if (cell := _whole(line)) is not None]
         counted = [(at, share) for at, cell in cells if (share := _good(getattr(cell, arm))) is not None]
         label = f"{arm} {words(getattr(trial, arm).value(trial.knob))}"
         axes.plot([at for at, _ in counted], [share for _, share in counted], marker=".", color=colour, label=label)
@@ -92,16 +92,16 @@ def _difference(axes: Axes, steps: Sequence[Line]) -> None:
 
 def _knob(axes: Axes, lines: Sequence[Line], knob: Knob) -> None:
     """A knob's value over time, with the verdicts about it."""
-    known = [(line.at, words(line.setting.value(knob))) for line in lines if line.setting is not None]
+    known = [(line.time, words(line.setting.value(knob))) for line in lines if line.setting is not None]
     values = sorted({value for _, value in known}, key=lambda value: (len(value), value))
     axes.step([_minutes(lines, at) for at, _ in known], [values.index(value) for _, value in known], where="post")
     axes.set_yticks(range(len(values)), values)
     for line in lines:
-        if line.reason in _VERDICTS and line.data.trial is not None and line.data.trial.knob is knob:
-            at = _minutes(lines, line.at)
+        if line.reason in _VERDICTS and line.trial is not None and line.trial.knob is knob:
+            at = _minutes(lines, line.time)
             axes.axvline(at, color=_VERDICTS[line.reason], linewidth=0.8)
             axes.annotate(
-                f"{line.data.trial.id} {line.reason}",
+                f"{line.trial.id} {line.reason}",
                 (at, 1),
                 xycoords=("data", "axes fraction"),
                 rotation=90,
@@ -116,22 +116,22 @@ def _knob(axes: Axes, lines: Sequence[Line], knob: Knob) -> None:
 
 def _moves(lines: Sequence[Line], knob: Knob) -> bool:
     """Whether a knob was changed, or tried."""
-    tried = any(line.data.trial is not None and line.data.trial.knob is knob for line in lines)
+    tried = any(line.trial is not None and line.trial.knob is knob for line in lines)
     return tried or len({line.setting.value(knob) for line in lines if line.setting is not None}) > 1
 
 
 def _minutes(lines: Sequence[Line], at: datetime) -> float:
-    return (at - lines[0].at).total_seconds() / 60
+    return (at - lines[0].time).total_seconds() / 60
 
 
 def _clock(axes: Axes, lines: Sequence[Line]) -> None:
-    axes.set_xlabel(f"minutes since {lines[0].at.astimezone():%Y-%m-%d %H:%M:%S}")
+    axes.set_xlabel(f"minutes since {lines[0].time.astimezone():%Y-%m-%d %H:%M:%S}")
     axes.grid(alpha=0.3)
 
 
 def _trial(line: Line) -> Trial:
-    assert line.data.trial is not None
-    return line.data.trial
+    assert line.trial is not None
+    return line.trial
 
 
 def _whole(line: Line) -> Cell | None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from syrinx_operator.plan import Stage
 from syrinx_operator.supervisor import Child
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
+from syrinx_operator.tuner.record import Snapshot, snapshot
 
 TIMEOUT = 3.0
 """Seconds that one request may take."""
@@ -35,8 +36,7 @@ class Reported(Struct, frozen=True):
 class Answer(Struct, frozen=True, kw_only=True):
     """What a stage said in one look; without what it did not say."""
 
-    at: datetime
-    metrics: str | None = None
+    snapshot: Snapshot | None = None
     reported: Reported | None = None
     problem: str = ""
 
@@ -80,17 +80,19 @@ async def put(
 
 
 async def _ask(http: httpx.AsyncClient, child: Child) -> Answer:
-    metrics: str | None = None
-    reported: Reported | None = None
+    counted = reported = None
+    problem = ""
     try:
-        metrics = (await _get(http, child, "metrics")).text
-        at = datetime.now(UTC)
+        text = (await _get(http, child, "metrics")).text
+        counted = snapshot(child.name, child.stage.value, datetime.now(UTC), text)
+    except (httpx.HTTPError, ValueError) as error:
+        problem = f"{child.name} tells no metrics: {str(error) or type(error).__name__}"
+    try:
         if child.stage is not Stage.GATEWAY:
             reported = msgspec.json.decode((await _get(http, child, "settings")).content, type=Reported)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
-        problem = f"{child.name} does not answer: {str(error) or type(error).__name__}"
-        return Answer(at=datetime.now(UTC), metrics=metrics, problem=problem)
-    return Answer(at=at, metrics=metrics, reported=reported)
+        problem = f"{child.name} tells no settings: {str(error) or type(error).__name__}"
+    return Answer(snapshot=counted, reported=reported, problem=problem)
 
 
 async def _get(http: httpx.AsyncClient, child: Child, path: str) -> httpx.Response:

@@ -35,6 +35,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     identity: Identity
     moving: str = ""
     """What else changes; empty if nothing does."""
+    scraped_every: float = 0.0
+    """Seconds between two snapshots of a replica, where that is not the shell's to choose; else 0."""
     problem: str = ""
     """Why this look brought no counters, in words for the user; empty if it did."""
 
@@ -59,7 +61,7 @@ class Tuner:
         except Exception as error:
             log.exception("%s: the tuner itself fails", name)
             decision = _given_up(policy, state, error)
-        for event in decision.events:
+        for event in (*_compared(state, decision.state), *decision.events):
             self._tell(_line(name, policy, state, decision.state, event, now))
         return decision
 
@@ -71,7 +73,9 @@ class Tuner:
             for snapshot in seen.snapshots:
                 record.add(snapshot)
         last = self._seen.get(name, _NOTHING)
-        return record.evidence(policy, last.workers, last.identity, last.moving, last.problem, since, until)
+        return record.evidence(
+            policy, last.workers, last.identity, last.moving, last.problem, since, until, last.scraped_every
+        )
 
     def devices(self, name: str) -> dict[str, str]:
         """Where a pipeline's talkers and codecs say that they compute, by the replica's name."""
@@ -95,6 +99,17 @@ def _given_up(policy: Policy, state: State, error: Exception) -> Decision:
     new = msgspec.structs.replace(state, trial=None, promotion=None, soak=None, message=message)
     events = () if message == state.message else (Event(kind="Warning", reason="TuningFailed", message=message),)
     return Decision(state=new, events=events, look_in=policy.interval)
+
+
+def _compared(before: State, after: State) -> tuple[Event, ...]:
+    """What the audit log tells of each pair of periods, and nobody else: a trial's course can be drawn from it."""
+    trial = after.trial
+    if before.trial is None or trial is None or not trial.cells or not before.trial.cells:
+        return ()
+    pairs = trial.cells[0].test.pairs
+    if (before.trial.id, before.trial.cells[0].test.pairs) == (trial.id, pairs):
+        return ()
+    return (Event(reason="Compared", message=f"trial {trial.id}, {pairs} pairs of periods", data={"trial": trial}),)
 
 
 def _line(name: str, policy: Policy, before: State, after: State, event: Event, now: datetime) -> str:
