@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.scenario import Costs, Decoder, line
+from simulator.scenario import Costs, Curve, Decoder, line
 
 CPU2 = Costs(
     step=line(0.013, 0.0035),
@@ -14,3 +14,12 @@ CPU2 = Costs(
     hop=0.002,
 )
 """Two cores with the bundled voice."""
+
+H200_PROTOTYPE = Costs(
+    step=Curve(((1, 0.0067), (32, 0.00706), (64, 0.0075))),
+    eager=Decoder(0.00198, 0.00015, 0.0000465),
+    captured=Decoder(0.00198, 0.00015, 0.0000465),
+    prefill={"CustomVoice": 0.01, "VoiceDesign": 0.01, "Base": 0.015},
+    prepare={"Base": 0.02},
+    reference_frames={"Base": 60},
+)

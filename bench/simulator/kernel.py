@@ -317,7 +317,7 @@ def shared(m: Memory, other: Any, index: int) -> float:
 
 @njit(cache=True)
 def talker_turn(m: Memory, t: int, now: float) -> None:
-    """Prefills one request, the oldest, if one waits; else steps."""
+    """Prefills one request, the oldest, if one waits; else steps. Of one taken over, each frame is fed anew."""
     talker = m.talkers[t]
     if not talker.waiting:
         talker_step(m, t, now)
@@ -329,7 +329,9 @@ def talker_turn(m: Memory, t: int, now: float) -> None:
             oldest = r
     talker.waiting -= 1
     talker.busy = 1
-    seconds = m.tasks[m.requests[oldest].task].prefill * noise(m, 0, oldest, m.requests[oldest].produced)
+    replayed = m.requests[oldest].produced
+    seconds = m.tasks[m.requests[oldest].task].prefill + replayed * m.step_seconds[1]
+    seconds *= noise(m, 0, oldest, replayed)
     m.talker_batch[t, 0] = oldest
     push(m, now + seconds * talker.speed * shared(m, m.codecs, t), PREFILLED, t, talker.life)
 
@@ -729,6 +731,7 @@ def finish(m: Memory, r: int, now: float) -> None:
     """A listener has everything; of the closed loop, he asks again."""
     request = m.requests[r]
     request.ended = now
+    m.counters[0].gone += 1
     if request.listener >= 0:
         push(m, now, ASK, request.listener, request.task)
 
@@ -738,6 +741,8 @@ def play(m: Memory, r: int, frames: int, now: float) -> None:
     """A player begins with the first chunk and waits only when it has nothing to play."""
     p, w, request = m.constants[0], m.counters[0], m.requests[r]
     starts = now if request.delivered == 0 else max(now, request.plays_until)
+    if request.delivered == 0:
+        w.begun += 1
     if request.first_told == NEVER:
         request.first_told = now + p.hop
     if math.isnan(request.ttfa) and frames * FRAME_SECONDS > p.silence:
@@ -828,13 +833,11 @@ def codec_lease(m: Memory, c: int, now: float) -> None:
 
 @njit(cache=True)
 def talker_returns(m: Memory, t: int, now: float) -> None:
-    """It counts from zero, finds its own claims if nobody has them yet, and asks for more."""
+    """It finds its own claims if nobody has them yet, and asks for more."""
     talker = m.talkers[t]
     held = talker.held
-    talker.up, talker.frames, talker.unstarted, talker.waiting, talker.held = 1, 0, 0, 0, 0
+    talker.up, talker.unstarted, talker.waiting, talker.held = 1, 0, 0, 0
     talker.prepares_until = now
-    m.talker_steps[t, :] = 0
-    m.talker_step_seconds[t, :] = 0.0
     for i in range(held):
         talker_takes(m, t, m.talker_slots[t, i], now)
     talker_asks(m, t, now)
@@ -845,11 +848,7 @@ def codec_returns(m: Memory, c: int, now: float) -> None:
     """As a talker."""
     codec = m.codecs[c]
     held = codec.held
-    codec.up, codec.frames, codec.held = 1, 0, 0
-    m.codec_steps[c, :] = 0
-    m.codec_step_seconds[c, :] = 0.0
-    m.calls[c, :] = 0
-    m.call_seconds[c, :] = 0.0
+    codec.up, codec.held = 1, 0
     for i in range(held):
         codec_takes(m, c, m.codec_slots[c, i], now)
     codec_asks(m, c, now)

@@ -23,7 +23,10 @@ CONSTANTS = np.dtype(
     + [(name, "i8") for name in ("seed", "max_queue", "context", "closed", "by_rows")]
 )
 COUNTERS = np.dtype(
-    [(name, "i8") for name in ("requests", "heap", "events", "free", "heard", "dry", "columns", "looks")]
+    [
+        (name, "i8")
+        for name in ("requests", "heap", "events", "free", "heard", "dry", "columns", "looks", "begun", "gone")
+    ]
     + [(name, "i8") for name in ("talker_head", "talker_tail", "codec_head", "codec_tail")]
     + [(name, "i8") for name in ("talkers_head", "talkers_waiting", "codecs_head", "codecs_waiting")]
     + [(name, "i8") for name in ("talker_orphans_head", "talker_orphans", "codec_orphans_head", "codec_orphans")]

@@ -14,14 +14,13 @@ from simulator.scenario import TASK_TYPES, Scenario
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
 from syrinx_operator.tuner.evidence import Call, Capture, Evidence, Route, Served, Step, Turned, Worker
 from syrinx_operator.tuner.knobs import Setting, Stage, live_values
+from syrinx_operator.tuner.record import STALE_SECONDS
 from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
 
 Array = np.ndarray[Any, Any]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """When each simulation begins."""
-STALE_SCRAPES = 2.5
-"""Counters that are older than so many scrapes are stale."""
 _EDGES = (*TTFA_BUCKETS, float("inf"))
 _ROW_EDGES = (*ROW_BUCKETS, 1024)
 
@@ -61,8 +60,6 @@ class Outcomes(NamedTuple):
 class _Counters(NamedTuple):
     """A stage's counters at one scrape."""
 
-    life: Array
-    up: Array
     frames: Array
     steps: Array
     step_seconds: Array
@@ -71,6 +68,10 @@ class _Counters(NamedTuple):
 class _Scrape(NamedTuple):
     at: float
     queue_age: float
+    begun: int
+    """Streams that were heard from, since the beginning."""
+    gone: int
+    """Of these, those that have ended."""
     stages: dict[Stage, _Counters]
     calls: Array
     call_seconds: Array
@@ -153,6 +154,11 @@ class World:
     def _blind(self, at: float) -> bool:
         return any(begin <= at < end for begin, end in self.scenario.outages)
 
+    @property
+    def events(self) -> int:
+        """How many events there have been or are planned."""
+        return int(self._memory.counters["events"][0])
+
     # Settings -----------------------------------------------------------------------------------------------
 
     def apply(self, assignment: Assignment) -> None:
@@ -212,7 +218,8 @@ class World:
         }
         columns = int(counters["columns"])
         calls, seconds = m.calls[:, :columns].copy(), m.call_seconds[:, :columns].copy()
-        self._scrapes.append(_Scrape(self.now, self.now - float(oldest), stages, calls, seconds))
+        begun, gone = int(counters["begun"]), int(counters["gone"])
+        self._scrapes.append(_Scrape(self.now, self.now - float(oldest), begun, gone, stages, calls, seconds))
         if self._scrapes[0].at < self.now - 2 * self.scenario.history_seconds:
             del self._scrapes[: bisect_left(self._scrapes, self.now - self.scenario.history_seconds, key=_at)]
 
@@ -220,20 +227,18 @@ class World:
         """What Syrinx's recorder would know of a window, looking at the counters from outside."""
         begin, end = since_epoch(since), min(since_epoch(until), self.now)
         seen = self._scrapes[bisect_left(self._scrapes, begin, key=_at) : bisect_right(self._scrapes, end, key=_at)]
-        last = self._scrapes[bisect_right(self._scrapes, end, key=_at) - 1]
-        problem = ""
-        if last.at < end - STALE_SCRAPES * self.scenario.scrape_seconds:
-            problem = "stale"
-        elif len(seen) < 2:
-            problem = "missing"
-        if problem:
-            return self._about(since, problem)
+        newest = self._scrapes[bisect_right(self._scrapes, end, key=_at) - 1]
+        if newest.at < end - STALE_SECONDS:
+            return self._about(since, f"the counters are older than {STALE_SECONDS:g} seconds")
+        if len(seen) < 2:
+            return msgspec.structs.replace(self._about(since), queue_age=newest.queue_age)
         first, last = seen[0], seen[-1]
         return msgspec.structs.replace(
-            self._about(since),
+            self._about(clock(first.at)),
             until=clock(last.at),
             served=self._served(first.at, last.at),
             turned=self._turned(first.at, last.at),
+            streams=last.begun - first.gone,
             queue_age=last.queue_age,
             workers=tuple(self._worker(stage, name, first, last) for stage in Stage for name in self._names[stage]),
         )
@@ -261,13 +266,8 @@ class World:
         routes, of = np.unique(self._routes(np.concatenate([heard, dry])), return_inverse=True)
         heard_of, dry_of = of[: len(heard)], of[len(heard) :]
         ttfa = m.requests["ttfa"][heard]
-        objective = np.array(
-            [
-                self.scenario.objectives[name].seconds if name in self.scenario.objectives else np.inf
-                for name in TASK_TYPES
-            ]
-        )
-        good = ttfa <= objective[m.requests["task"][heard]]
+        objective = _objectives(self.scenario)
+        good = _edge(ttfa) <= objective[m.requests["task"][heard]]
         count = len(routes)
         requests, underruns = np.bincount(heard_of, minlength=count), np.bincount(dry_of, minlength=count)
         within = np.bincount(heard_of, good, count)
@@ -312,26 +312,24 @@ class World:
             settings=live_values(setting, stage) if up else None,
             captures=self._captures(setting) if stage is Stage.CODEC and up else (),
         )
-        if first is None or last is None or not last.stages[stage].up[index]:
+        if first is None or last is None:
             return about
         before, after = first.stages[stage], last.stages[stage]
-        same = before.life[index] == after.life[index]
-        steps = after.steps[index] - before.steps[index] * same
-        seconds = after.step_seconds[index] - before.step_seconds[index] * same
+        steps = after.steps[index] - before.steps[index]
+        seconds = after.step_seconds[index] - before.step_seconds[index]
         return msgspec.structs.replace(
             about,
             errors=0,
-            frames=int(after.frames[index] - before.frames[index] * same),
+            frames=int(after.frames[index] - before.frames[index]),
             steps={edge: Step(int(steps[i]), float(seconds[i])) for i, edge in enumerate(_ROW_EDGES) if steps[i]},
-            calls=self._calls(index, first, last, bool(same)) if stage is Stage.CODEC else (),
+            calls=self._calls(index, first, last) if stage is Stage.CODEC else (),
         )
 
-    def _calls(self, index: int, first: _Scrape, last: _Scrape, same: bool) -> tuple[Call, ...]:
+    def _calls(self, index: int, first: _Scrape, last: _Scrape) -> tuple[Call, ...]:
         counts, seconds = last.calls[index].copy(), last.call_seconds[index].copy()
-        if same:
-            known = first.calls.shape[1]
-            counts[:known] -= first.calls[index]
-            seconds[:known] -= first.call_seconds[index]
+        known = first.calls.shape[1]
+        counts[:known] -= first.calls[index]
+        seconds[:known] -= first.call_seconds[index]
         shapes = self._memory.shapes
         return tuple(
             Call(int(shapes[i, 0]), int(shapes[i, 1]), layout.RESULTS[shapes[i, 2]], int(counts[i]), float(seconds[i]))
@@ -367,9 +365,7 @@ def _at(scrape: _Scrape) -> float:
 
 
 def _counters(replicas: Array, steps: Array, seconds: Array) -> _Counters:
-    return _Counters(
-        replicas["life"].copy(), replicas["up"].copy(), replicas["frames"].copy(), steps.copy(), seconds.copy()
-    )
+    return _Counters(replicas["frames"].copy(), steps.copy(), seconds.copy())
 
 
 def _within(requests: Array, at: Array, count: int, begin: float, end: float) -> Array:
@@ -379,12 +375,21 @@ def _within(requests: Array, at: Array, count: int, begin: float, end: float) ->
     return window
 
 
+def _objectives(scenario: Scenario) -> Array:
+    """Seconds, by index of `TASK_TYPES`; infinite where there is none."""
+    found = (scenario.objectives.get(name) for name in TASK_TYPES)
+    return np.array([np.inf if objective is None else objective.seconds for objective in found])
+
+
+def _edge(seconds: Array) -> Array:
+    """The edge of the metric's bucket that a time falls in: all that the metric tells of it."""
+    edges: Array = np.array(_EDGES)[np.searchsorted(TTFA_BUCKETS, seconds)]
+    return edges
+
+
 def good(outcomes: Outcomes, scenario: Scenario) -> Array:
     """Which requests were heard within their objective and never had to wait."""
-    objective = np.array(
-        [scenario.objectives[name].seconds if name in scenario.objectives else np.inf for name in TASK_TYPES]
-    )
-    heard: Array = outcomes.ttfa <= objective[outcomes.task]
+    heard: Array = outcomes.ttfa <= _objectives(scenario)[outcomes.task]
     return heard & ~outcomes.underrun
 
 
