@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import ssl
 import time
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
 from support.answering import Answer, answering
-from support.prometheus import ANSWERS, OWNER, found, history, running
+from support.prometheus import OWNER, found, history, recorded, running
 from support.tls import Authority
-from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.measure import Meter
-from syrinx_operator.cluster.prometheus import PLAIN, Access, access, counters_query, selector
-from syrinx_operator.cluster.state import Objective, Owner
+from syrinx_operator.cluster import measure, prometheus
+from syrinx_operator.cluster.measure import Meter, window
+from syrinx_operator.cluster.prometheus import PLAIN, Access, access, clock_query, counters_query, selector
+from syrinx_operator.cluster.state import Component, Objective, Owner, Replica
 from syrinx_operator.spec import (
     MonitoringSpec,
     PipelineSpec,
@@ -26,6 +27,14 @@ from syrinx_operator.spec import (
     TuningSpec,
     default_pipeline,
 )
+from syrinx_operator.tuner.evidence import Call, Step, Worker
+from syrinx_operator.tuner.knobs import Identity, Stage
+from syrinx_operator.tuner.policy import policy_of
+from syrinx_operator.tuner.runner import Seen, Tuner
+from syrinx_stages.contract.metrics import LIVE_STREAMS
+
+APART = frozenset(Stage)
+WORKERS = tuple(Worker(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in Stage)
 
 
 def pipeline(url, **spec):
@@ -33,15 +42,34 @@ def pipeline(url, **spec):
     return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(tuning=tuning, **spec))
 
 
-async def measured(url, owner=OWNER, access=PLAIN, **spec):
+async def evidence(url, owner=OWNER, access=PLAIN, replicas=(), **spec):
+    """What a first look brings, and the evidence of the last minutes that follows from it."""
+
     async def scrape(replica):
-        raise AssertionError("the gateways are not asked where there is a Prometheus")
+        raise AssertionError("the stages are not asked where there is a Prometheus")
 
-    return await Meter(access).measure(pipeline(url, **spec), owner, (), scrape)
+    asked = pipeline(url, **spec)
+    look = await Meter(access).look(asked, owner, replicas, scrape)
+    identity = Identity(model="m", image="i", device="d")
+    seen = Seen(
+        snapshots=look.snapshots,
+        workers=WORKERS,
+        identity=identity,
+        scraped_every=look.scraped_every,
+        problem=look.problem,
+    )
+    policy, now = policy_of(asked.spec), datetime.now(UTC)
+    return look, Tuner().evidence("demo", policy, seen, now - timedelta(seconds=window(policy)), now)
 
 
-def recorded(asked):
-    return Answer(json.dumps(json.loads(ANSWERS.read_text())[asked.query["query"].split()[0]]).encode())
+async def measured(url, owner=OWNER, access=PLAIN, **spec):
+    """The same, as the status tells it."""
+    look, seen = await evidence(url, owner, access, **spec)
+    return measure.measured(look, policy_of(pipeline(url, **spec).spec), seen)
+
+
+def answer_recorded(asked):
+    return Answer(json.dumps(recorded()[asked.query["query"]]).encode())
 
 
 def answers(**fields):
@@ -54,11 +82,30 @@ def vector(*values):
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 
+def gateway_of(demo, age=0.0):
+    """A sample of a gateway that nobody uses."""
+    metric = {"__name__": LIVE_STREAMS.name, "pod": f"demo-gateway-5f-{demo}"}
+    return {"metric": metric, "values": [[round(time.time() - age, 3), "0"]]}
+
+
+async def measured_of(result, clock=0.0, **spec):
+    """What is made of series, by a Prometheus whose clock is so many seconds ahead."""
+
+    def answer(asked):
+        if asked.query["query"] == clock_query():
+            return Answer(json.dumps(vector(str(time.time() + clock))).encode())
+        data = {"resultType": "matrix", "result": result}
+        return Answer(json.dumps({"status": "success", "data": data}).encode())
+
+    async with answering(answer) as server:
+        return await measured(server.url, **spec)
+
+
 @pytest.fixture(params=["recorded", "real"])
 async def address(request):
     """A Prometheus that knows `support.prometheus.history`."""
     if request.param == "recorded":
-        async with answering(recorded) as server:
+        async with answering(answer_recorded) as server:
             yield server.url
         return
     program = found()
@@ -83,6 +130,38 @@ async def test_every_count_of_the_last_five_minutes_and_nobody_elses(address):
     assert (found.live_streams, found.underruns) == (26, 1)
 
 
+async def test_what_talkers_and_codecs_did_is_told_too(address):
+    _, found = await evidence(address)
+    talker, codec = found.workers
+    assert (talker.frames, talker.errors) == (8, 0)
+    assert talker.steps == {4: Step(2, pytest.approx(0.05))}
+    assert codec.calls == (Call(2, 8, "padded", 1, pytest.approx(0.05)),)
+
+
+async def test_listeners_are_told_apart_by_who_served_them(address):
+    _, found = await evidence(address)
+    heard = {(route.talker, route.task_type): served.requests for route, served in found.served.items()}
+    assert heard == {
+        ("demo-talker-0", "CustomVoice"): 16,
+        ("demo-talker-1", "CustomVoice"): 9,
+        ("demo-talker-1", "Base"): 1,
+    }
+
+
+async def test_of_many_replicas_those_of_the_stage_that_is_tuned_are_told_apart(address):
+    """Prometheus sums over the others: the same counts, but of moments that it chose."""
+    many = tuple(
+        Replica(name=f"demo-{stage}-{n}", component=stage, template="t")
+        for stage in (Component.TALKER, Component.CODEC)
+        for n in range(9)
+    )
+    look, found = await evidence(address, replicas=many)
+    assert {each.apart for each in look.snapshots} == {frozenset()}
+    heard = {tuple(route): served.requests for route, served in found.served.items()}
+    assert heard == {("", "", "CustomVoice"): 25, ("", "", "Base"): 1}
+    assert (found.streams, found.workers[0].frames) == (26, 8)
+
+
 async def test_without_the_pipelines_series_it_says_what_is_missing():
     program = found()
     if program is None:
@@ -103,72 +182,128 @@ async def test_a_prometheus_that_stopped_scraping_is_stale():
         assert (await measured(url, monitoring=slow)).problem == ""
 
 
-@pytest.mark.parametrize(("age", "reason"), [("89.5", ""), ("90.5", "Stale"), ("NaN", "Missing"), (None, "Missing")])
+@pytest.mark.parametrize(("age", "reason"), [(80.0, ""), (95.0, "Stale"), (None, "Missing")])
 async def test_no_data_is_never_zero(age, reason):
-    def answer(asked):
-        is_age = asked.query["query"].startswith("time()")
-        return Answer(json.dumps(vector(*([age] if age and is_age else []))).encode())
-
-    async with answering(answer) as server:
-        said = await measured(server.url)
+    said = await measured_of([] if age is None else [gateway_of(demo="0", age=age)])
     assert (said.reason, said.task_types, said.live_streams) == (reason, (), 0)
+
+
+async def test_workers_alone_are_no_metrics_of_listeners():
+    alone = {"metric": {"__name__": "syrinx_max_num_seqs", "pod": "demo-talker-0"}, "values": [[time.time(), "4"]]}
+    assert (await measured_of([alone])).reason == "Missing"
+
+
+@pytest.mark.parametrize("seconds", [-60.0, 60.0])
+async def test_a_clock_that_differs_from_the_operators_is_told(seconds):
+    """What happened could not be ascribed to the settings that were in force."""
+    said = await measured_of([gateway_of(demo="0")], clock=seconds)
+    assert said.reason == "Error"
+    assert "its clock differs from the operator's by" in said.problem
+
+
+@pytest.mark.parametrize("clock", ["NaN", "-1", "1e300", "SECRET", None])
+async def test_a_clock_that_shows_no_time_is_an_error(clock):
+    async with answering(answers(body=json.dumps(vector(*([clock] if clock else []))).encode())) as server:
+        said = await measured(server.url)
+    assert (said.reason, "SECRET" in said.problem) == ("Error", False)
 
 
 @pytest.mark.parametrize(
     ("label", "value"),
-    [("le", "SECRET"), ("le", "-1"), ("value", "NaN"), ("value", "-1"), ("value", "1e300"), ("value", "SECRET")],
+    [
+        ("le", "SECRET"),
+        ("le", "-1"),
+        ("le", "NaN"),
+        ("value", "NaN"),
+        ("value", "-1"),
+        ("value", "1e300"),
+        ("value", "SECRET"),
+        ("time", 1e300),
+    ],
 )
 async def test_a_value_that_is_no_count_is_an_error(label, value):
-    odd = json.loads(ANSWERS.read_text())
-    series = odd["sum"]["data"]["result"][0]
+    odd = recorded()
+    result = odd[counters_query(OWNER, 300, APART)]["data"]["result"]
+    one = next(each for each in result if each["metric"].get("le") and each["metric"]["namespace"] == "voices")
     if label == "le":
-        series["metric"]["le"] = value
+        one["metric"]["le"] = value
     else:
-        series["values"][0][1] = value
+        one["values"][0][["time", "value"].index(label)] = value
 
-    async with answering(lambda asked: Answer(json.dumps(odd[asked.query["query"].split()[0]]).encode())) as server:
+    async with answering(lambda asked: Answer(json.dumps(odd[asked.query["query"]]).encode())) as server:
         said = await measured(server.url)
     assert (said.reason, said.problem) == ("Error", "spec.tuning.prometheus: Prometheus answers what is no count")
 
 
 async def test_series_that_were_not_asked_for_are_ignored():
-    more = json.loads(ANSWERS.read_text())
-    more["sum"]["data"]["result"].append({"metric": {"__name__": "up", "pod": "x"}, "values": [[1.0, "1"]]})
+    more = recorded()
+    result = more[counters_query(OWNER, 300, APART)]["data"]["result"]
+    result.append({"metric": {"__name__": "up", "pod": "x"}, "values": [[1.0, "1"]]})
+    result.append({"metric": {"__name__": "up", "pod": "demo-talker-0"}, "values": [[1.0, "1"]]})
 
-    async with answering(lambda asked: Answer(json.dumps(more[asked.query["query"].split()[0]]).encode())) as server:
+    async with answering(lambda asked: Answer(json.dumps(more[asked.query["query"]]).encode())) as server:
         assert (await measured(server.url)).live_streams == 26
+
+
+async def test_edges_may_be_written_with_and_without_a_decimal_point():
+    bucket = {"__name__": "syrinx_ttfa_seconds_bucket", "pod": "demo-gateway-5f-0", "task_type": "Base"}
+    result = [gateway_of(demo="0", age=0.0), gateway_of(demo="0", age=30.0)]
+    for edge, count in (("1", "4"), ("2.0", "6"), ("+Inf", "7")):
+        result.append({"metric": {**bucket, "le": edge}, "values": [[result[0]["values"][0][0], count]]})
+    slo = SloSpec(ttfa=(TtfaObjective(task_type="Base", ttfa_p95_ms=2000),))
+    assert (await measured_of(result, slo=slo)).task_types[0].within == 6
+
+
+async def test_a_second_look_asks_for_no_more_than_is_new():
+    """What two answers both hold counts once."""
+    now = datetime.now(UTC)
+    async with answering(answer_recorded) as server:
+        meter = Meter(clock=lambda: now)
+        asked = pipeline(server.url)
+        await meter.look(asked, OWNER, (), None)
+        now += timedelta(seconds=30)
+        await meter.look(asked, OWNER, (), None)
+    ranges = [each.query["query"].rpartition("[")[2] for each in server.asked if "pod=~" in each.query["query"]]
+    assert ranges == ["300s]", "90s]"]
 
 
 # The questions -----------------------------------------------------------------------------------------------
 
 
-def test_the_gateways_are_found_by_labels_that_every_scrape_configuration_keeps():
-    assert selector(OWNER) == r'namespace="voices",pod=~"demo\\-gateway-[a-z0-9]+(-[a-z0-9]+)?"'
+def test_the_stages_are_found_by_labels_that_every_scrape_configuration_keeps():
+    pods = r"demo\\-gateway-[a-z0-9]+(-[a-z0-9]+)?|demo\\-talker-[0-9]+|demo\\-codec-[0-9]+"
+    assert selector(OWNER) == f'namespace="voices",pod=~"{pods}"'
 
 
 def test_what_is_no_name_stays_inside_its_string():
     odd = Owner('a"} or up{x="', 'b\\"\n', "u", generation=1)
-    query = counters_query(odd, 300)
+    query = counters_query(odd, 300, APART)
     assert 'namespace="b\\\\\\"\\n"' in query
     assert '\\"\\\\}\\\\ or\\\\ up\\\\{x=\\"' in query
 
 
-def test_a_long_window_is_looked_at_ten_times():
-    assert counters_query(OWNER, 300).endswith("[300s:30s]")
-    assert counters_query(OWNER, 3600).endswith("[3600s:360s]")
+def test_samples_are_asked_for_as_they_are_or_summed_at_ten_moments():
+    assert counters_query(OWNER, 300, APART).endswith("}[300s]")
+    assert counters_query(OWNER, 300, frozenset()).endswith("[300s:30s]")
+
+
+def test_sums_keep_the_stage_that_is_told_apart():
+    query = counters_query(OWNER, 300, frozenset({Stage.CODEC}))
+    assert query.startswith("sum by (__name__, pod, codec, device, frames, le, ")
+    assert "talker," not in query.partition("(max by")[0]
 
 
 # Whoever answers there ---------------------------------------------------------------------------------------
 
 
 async def test_only_the_query_api_is_asked_below_the_addresss_own_path():
-    async with answering(recorded) as server:
+    async with answering(answer_recorded) as server:
         assert (await measured(f"{server.url}/select/0/prometheus/")).problem == ""
     assert {(asked.method, asked.path) for asked in server.asked} == {("GET", "/select/0/prometheus/api/v1/query")}
 
 
 async def test_redirects_are_not_followed():
-    async with answering(recorded) as inside:
+    async with answering(answer_recorded) as inside:
         elsewhere = {"Location": f"{inside.url}/api/v1/query"}
         async with answering(answers(status=302, headers=elsewhere)) as server:
             said = await measured(server.url)
@@ -177,7 +312,7 @@ async def test_redirects_are_not_followed():
 
 
 async def test_the_environments_proxies_are_not_used(monkeypatch):
-    async with answering(recorded) as proxy, answering(recorded) as server:
+    async with answering(answer_recorded) as proxy, answering(answer_recorded) as server:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("ALL_PROXY", proxy.url)
         assert (await measured(server.url)).problem == ""
@@ -218,7 +353,7 @@ async def test_a_prometheus_that_says_nothing_is_given_up(monkeypatch):
 
 
 async def test_an_address_where_nobody_is():
-    async with answering(recorded) as server:
+    async with answering(answer_recorded) as server:
         pass
     assert (await measured(server.url)).reason == "Error"
 
@@ -229,7 +364,7 @@ async def test_an_address_where_nobody_is():
 async def test_the_token_goes_only_to_the_address_it_is_for(tmp_path):
     token = tmp_path / "token"
     token.write_text("s3cret\n")
-    async with answering(recorded) as ours, answering(recorded) as theirs:
+    async with answering(answer_recorded) as ours, answering(answer_recorded) as theirs:
         mounted = Access(url=f"{ours.url}/anything", token_file=str(token))
         await measured(ours.url, access=mounted)
         await measured(theirs.url, access=mounted)
@@ -241,13 +376,13 @@ async def test_the_token_goes_only_to_the_address_it_is_for(tmp_path):
 async def test_a_file_that_holds_no_token_is_told_without_its_content(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
-    async with answering(recorded) as server:
+    async with answering(answer_recorded) as server:
         said = await measured(server.url, access=Access(url=server.url, token_file=str(token)))
     assert said.problem == f"spec.tuning.prometheus: {token} holds no token"
 
 
 async def test_a_token_file_that_is_not_there_is_told(tmp_path):
-    async with answering(recorded) as server:
+    async with answering(answer_recorded) as server:
         said = await measured(server.url, access=Access(url=server.url, token_file=str(tmp_path / "token")))
     assert "No such file" in said.problem
 
@@ -256,7 +391,7 @@ async def test_a_server_is_checked_with_the_ca_that_is_mounted(tmp_path):
     authority = Authority(tmp_path / "ca")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(*authority.server("IP:127.0.0.1"))
-    async with answering(recorded, tls) as server:
+    async with answering(answer_recorded, tls) as server:
         assert "CERTIFICATE_VERIFY_FAILED" in (await measured(server.url)).problem
         assert (await measured(server.url, access=Access(ca_file=str(authority.ca_file)))).problem == ""
 

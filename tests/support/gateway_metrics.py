@@ -1,4 +1,4 @@
-"""A gateway's metrics, made by its own code, without the gateway."""
+"""Stages' metrics, made by their own code, without the stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from syrinx_operator.cluster.state import Component, Replica
 from syrinx_stages.contract import metrics as contract
-from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.metrics import Metrics, row_bucket
 
 SERVED = {"talker": "demo-talker-0", "codec": "demo-codec-0"}
 
@@ -33,6 +33,42 @@ class Gateway:
 
     def live(self, streams: int) -> None:
         self.metrics[contract.LIVE_STREAMS].set(streams)
+
+    @property
+    def text(self) -> str:
+        return generate_latest(self.metrics.registry).decode()
+
+
+class Worker:
+    """What a talker or codec pod exports after what a test lets happen."""
+
+    def __init__(self, name: str, stage: str) -> None:
+        component = Component(stage)
+        self.replica = Replica(name=name, component=component, template="t", ready=True, address="10.0.0.2")
+        self.stage = stage
+        self.restart()
+
+    def restart(self) -> None:
+        self.metrics = Metrics(CollectorRegistry())
+        for family in contract.BY_STAGE[self.stage]:
+            self.metrics[family]
+        self.metrics[contract.MAX_NUM_SEQS].labels(self.stage).set(8)
+        self.metrics[contract.INFO].labels("0.1.0", "cpu").set(1)
+
+    def steps(self, rows: int, *seconds: float) -> None:
+        """Engine steps of one size, each a frame for every row."""
+        for value in seconds:
+            self.metrics[contract.STEP_SECONDS].labels(self.stage, row_bucket(rows)).observe(value)
+            self.metrics[contract.FRAMES].labels(self.stage).inc(rows)
+
+    def calls(self, rows: int, frames: int, result: str, *seconds: float) -> None:
+        """Decoder calls of one wanted shape."""
+        for value in seconds:
+            self.metrics[contract.CODEC_CALLS].labels(rows, frames, result).inc()
+            self.metrics[contract.CODEC_CALL_SECONDS].labels(rows, frames, result).inc(value)
+
+    def ends(self, reason: str, requests: int = 1) -> None:
+        self.metrics[contract.ENDS].labels(self.stage, reason).inc(requests)
 
     @property
     def text(self) -> str:

@@ -18,13 +18,15 @@ from typing import Any
 
 import httpx
 
-from support.gateway_metrics import Gateway
+from support.gateway_metrics import Gateway, Worker
 from syrinx_operator import leash
+from syrinx_operator.cluster.prometheus import clock_query, counters_query
 from syrinx_operator.cluster.state import Owner
+from syrinx_operator.tuner.knobs import Stage
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"
-"""What a Prometheus 2.42 answered about `history`, by the query's first word; made by running this file."""
+"""What a Prometheus 2.42 answered about `history`: to each query, and when. Made by running this file."""
 START_SECONDS = 60.0
 FETCHED = Path(sys.prefix) / "prometheus" / "prometheus"
 """Where `make test` puts one."""
@@ -44,9 +46,10 @@ def promtool(program: str) -> Path:
 def history(until: float) -> str:
     """Ten minutes of scrapes, every 15 s, as OpenMetrics with timestamps.
 
-    In the last five: one gateway is used by two talkers and scraped by two jobs, one restarts, one goes, and others'
-    pipelines and namespaces go on beside them.
+    In the last five: one gateway is used by two talkers and scraped by two jobs, one restarts, one goes, a talker and a
+    codec work, and others' pipelines and namespaces go on beside them.
     """
+    talker, codec = Worker("demo-talker-0", "talker"), Worker("demo-codec-0", "codec")
     busy, restarting, going = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("aaaaa", "bbbbb", "ccccc"))
     stranger, namesake = Gateway("demo-gateway-b-gateway-5f7c9-ddddd"), Gateway("demo-gateway-5f7c9-aaaaa")
     busy.hears(*[9.0] * 40, underruns=9)
@@ -66,14 +69,17 @@ def history(until: float) -> str:
                 restarting.restart()
                 restarting.hears(*[0.06] * 5)
                 going.hears(20.0)
+                talker.steps(4, 0.02, 0.03)
+                codec.calls(2, 8, "padded", 0.05)
         at = until - 15 * step
         lines += _scraped(busy, at, job="pods") + _scraped(busy, at - 2, job="podmonitor", endpoint="admin")
         lines += _scraped(restarting, at) + _scraped(stranger, at) + _scraped(namesake, at, namespace="others")
         lines += _scraped(going, at) if step > 6 else []
+        lines += _scraped(talker, at) + _scraped(codec, at)
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _scraped(gateway: Gateway, at: float, **labels: str) -> list[str]:
+def _scraped(gateway: Gateway | Worker, at: float, **labels: str) -> list[str]:
     """Every sample of one scrape, with the labels that Prometheus adds."""
     added = {"namespace": "voices", "pod": gateway.replica.name, "pipeline": "whatever", "job": "pods", **labels}
     text = ",".join(f'{name}="{value}"' for name, value in added.items())
@@ -159,19 +165,31 @@ async def _until_ready(url: str, process: asyncio.subprocess.Process, log: Path)
     raise TimeoutError(f"prometheus is not ready:\n{words[-2000:]}")
 
 
+def recorded() -> dict[str, Any]:
+    """What `ANSWERS` says to each query, as if it were asked now."""
+    known = json.loads(ANSWERS.read_text())
+    later = time.time() - known["at"]
+    for query, answer in known["answers"].items():
+        for one in answer["data"]["result"]:
+            if query == clock_query():
+                one["value"][1] = str(float(one["value"][1]) + later)
+            for sample in one.get("values", ()):
+                sample[0] = round(sample[0] + later, 3)
+    return known["answers"]
+
+
 async def _record() -> None:
     """Asks a real Prometheus what the operator asks, and keeps the answers."""
-    from syrinx_operator.cluster.prometheus import age_query, counters_query
-
     program = found()
     assert program, "there is no prometheus on this machine"
-    async with running(program, history(time.time())) as url, httpx.AsyncClient(trust_env=False) as client:
+    until = time.time()
+    async with running(program, history(until)) as url, httpx.AsyncClient(trust_env=False) as client:
         answers = {}
-        for query in (age_query(OWNER), counters_query(OWNER, 300)):
-            answer = await client.get(f"{url}/api/v1/query", params={"query": query})
-            answers[query.split()[0]] = answer.raise_for_status().json()
+        for query in (clock_query(), *(counters_query(OWNER, 300, frozenset(apart)) for apart in ([], Stage))):
+            answer = await client.get(f"{url}/api/v1/query", params={"query": query, "time": f"{until:.3f}"})
+            answers[query] = answer.raise_for_status().json()
     ANSWERS.parent.mkdir(parents=True, exist_ok=True)
-    ANSWERS.write_text(json.dumps(answers, separators=(",", ":")) + "\n")
+    ANSWERS.write_text(json.dumps({"at": until, "answers": answers}, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,85 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-import math
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.gateway_metrics import Gateway
 from syrinx_operator.cluster import measure
-from syrinx_operator.cluster.histogram import Counters, counted, quantile, total, within
-from syrinx_operator.cluster.measure import Meter, parse
-from syrinx_operator.cluster.state import Objective, Owner
+from syrinx_operator.cluster.measure import Meter, measured, window
+from syrinx_operator.cluster.state import Component, Objective, Owner, Replica
 from syrinx_operator.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
-from syrinx_stages.contract import metrics as contract
+from syrinx_operator.tuner.knobs import Identity
+from syrinx_operator.tuner.policy import policy_of
+from syrinx_operator.tuner.runner import Seen, Tuner
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 
 
 class Watch:
-    """A meter, its clock, and the gateways it reads."""
+    """A meter, the tuner that keeps what it reads, their clock, and the gateways they read."""
 
     def __init__(self, *gateways, **spec):
         self.gateways = gateways or (Gateway(),)
         self.pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
-        self.now = 1000.0
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.meter = Meter(clock=lambda: self.now)
+        self.tuner = Tuner()
         self.scrapes = 0
 
     async def scrape(self, replica):
         self.scrapes += 1
         return next(gateway.text for gateway in self.gateways if gateway.replica.name == replica.name)
 
-    async def look(self, after=30.0, scrape=None, owner=OWNER):
-        self.now += after
+    async def look(self, after=30.0, scrape=None, owner=OWNER, every=None):
+        """What is measured of the pipeline a while later."""
+        self.now += timedelta(seconds=after)
         replicas = [gateway.replica for gateway in self.gateways]
-        return await self.meter.measure(self.pipeline, owner, replicas, scrape or self.scrape)
+        look = await self.meter.look(self.pipeline, owner, replicas, scrape or self.scrape, every=every)
+        if look is None:
+            return None
+        identity = Identity(model="m", image="i", device="d")
+        seen = Seen(snapshots=look.snapshots, workers=(), identity=identity, problem=look.problem)
+        policy = policy_of(self.pipeline.spec)
+        since = self.now - timedelta(seconds=window(policy))
+        return measured(look, policy, self.tuner.evidence(owner.uid, policy, seen, since, self.now))
 
 
 def slo(**objectives):
     return SloSpec(ttfa=tuple(TtfaObjective(task_type=name, ttfa_p95_ms=ms) for name, ms in objectives.items()))
-
-
-# What gateways export ----------------------------------------------------------------------------------------
-
-
-def test_counters_are_read_from_what_a_gateway_exports():
-    gateway = Gateway()
-    gateway.hears(0.06, 0.4, underruns=1)
-    gateway.hears(0.06, talker="demo-talker-1")
-    gateway.hears(20.0, task_type="Base")
-    gateway.live(3)
-    found = parse(gateway.text, at=7.0)
-    assert (found.at, found.live, found.started, found.underruns) == (7.0, 3.0, 4.0, 1.0)
-    assert found.heard["CustomVoice"][0.05] == 0.0
-    assert found.heard["CustomVoice"][0.075] == 2.0
-    assert found.heard["CustomVoice"][math.inf] == 3.0
-    assert (found.heard["Base"][10.0], found.heard["Base"][math.inf]) == (0.0, 1.0)
-    assert {*found.heard["Base"]} == {*contract.TTFA_BUCKETS, math.inf}
-
-
-def test_a_gateway_that_nobody_has_used_has_counted_nothing():
-    assert parse(Gateway().text, at=0.0) == Counters(at=0.0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "<html>",
-        "up 1\n",
-        "syrinx_live_streams NaN\n",
-        "syrinx_live_streams{ 1\n",
-        "syrinx_live_streams 1\n" * 400_000,
-    ],
-    ids=["empty", "no metrics", "others'", "no number", "broken", "too large"],
-)
-def test_what_is_no_gateways_metrics_is_refused(text):
-    with pytest.raises(ValueError):
-        parse(text, at=0.0)
 
 
 # Windows -----------------------------------------------------------------------------------------------------
@@ -172,53 +141,7 @@ async def test_an_interval_longer_than_the_window_is_measured_over_itself():
     assert (await watch.look(after=3600.0)).task_types[0].requests == 2
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30))
-def test_no_count_is_lost_or_made_up_but_those_that_a_reset_hides(steps):
-    """A reset is seen if the counter is lower at the next look; what it had counted unseen is lost, as it must be."""
-    value, known, looks = 0, 0, [counter(0)]
-    for more, restarts in steps:
-        before = value
-        value = more if restarts else value + more
-        known += value - before if value >= before else value
-        looks.append(counter(value))
-    found = counted([looks])
-    assert total(found.heard.get("Base", {})) == found.streams == known
-
-
-def counter(value):
-    return Counters(at=0.0, started=value, heard={"Base": {1.0: value, math.inf: value}})
-
-
-# Numbers -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("buckets", "p95"),
-    [
-        ({}, None),
-        ({0.1: 0, math.inf: 0}, None),
-        ({0.1: 100, math.inf: 100}, 0.095),
-        ({0.1: 90, 0.2: 100, math.inf: 100}, 0.15),
-        ({0.1: 0, 0.2: 0, 0.5: 10, math.inf: 10}, 0.485),
-        ({0.1: 5, 0.2: 5, math.inf: 100}, 0.2),
-    ],
-)
-def test_a_percentile_is_interpolated_in_its_bucket_and_capped_by_the_last_edge(buckets, p95):
-    assert quantile(buckets, 0.95) == (None if p95 is None else pytest.approx(p95))
-
-
-@given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=200))
-def test_a_percentile_lies_in_the_bucket_of_the_true_one(values):
-    edges = (*contract.TTFA_BUCKETS, math.inf)
-    buckets = {edge: sum(value <= edge for value in values) for edge in edges}
-    true = sorted(values)[math.ceil(0.95 * len(values)) - 1]
-    low = max((edge for edge in (0.0, *edges) if edge < true), default=0.0)
-    assert low <= quantile(buckets, 0.95) <= min(edge for edge in edges if edge >= true)
-
-
-def test_within_needs_an_edge():
-    assert within({0.3: 4, math.inf: 5}, 300 / 1000) == 4
-    assert within({0.3: 4, math.inf: 5}, 0.4) is None
+# Objectives --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ms", [25, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000])
@@ -314,9 +237,27 @@ async def test_between_two_looks_the_answer_is_the_last_one():
     watch = Watch(tuning=TuningSpec(interval_seconds=30))
     first = await watch.look()
     watch.gateways[0].hears(0.1)
-    assert await watch.look(after=10.0) is first
+    assert await watch.look(after=10.0) == first
     assert watch.scrapes == 1
     assert (await watch.look(after=20.0)).task_types[0].requests == 1
+
+
+async def test_a_look_can_be_asked_for_sooner_but_not_later():
+    watch = Watch(tuning=TuningSpec(interval_seconds=30))
+    await watch.look()
+    watch.gateways[0].hears(0.1)
+    assert (await watch.look(after=5.0, every=5.0)).task_types[0].requests == 1
+    await watch.look(after=4.0, every=5.0)
+    assert watch.scrapes == 2
+    await watch.look(after=26.0, every=600.0)
+    assert watch.scrapes == 3
+
+
+async def test_a_clock_that_is_set_back_does_not_stop_the_looks():
+    watch = Watch()
+    await watch.look()
+    await watch.look(after=-3600.0)
+    assert watch.scrapes == 2
 
 
 async def test_an_edited_objective_is_judged_at_once_and_loses_no_count():
@@ -343,3 +284,33 @@ async def test_pipelines_are_told_apart_and_forgotten_when_they_are_gone():
     assert (await watch.look()).task_types[0].requests == 1
     await watch.look(after=10_000.0, owner=Owner("demo", "other", "u-2", generation=1))
     assert {*watch.meter._memory} == {"u-2"}
+
+
+# Talkers and codecs ------------------------------------------------------------------------------------------
+
+
+async def test_talkers_and_codecs_are_read_too_and_may_be_silent():
+    watch = Watch()
+    talker, codec = (
+        Replica(name=f"demo-{stage}-0", component=stage, template="t", address="10.0.0.2")
+        for stage in (Component.TALKER, Component.CODEC)
+    )
+    starting = msgspec.structs.replace(codec, name="demo-codec-1", address="")
+
+    async def scrape(replica):
+        if replica is codec:
+            raise OSError("no route")
+        return 'syrinx_max_num_seqs{stage="talker"} 4' if replica is talker else watch.gateways[0].text
+
+    replicas = [watch.gateways[0].replica, talker, codec, starting]
+    look = await watch.meter.look(watch.pipeline, OWNER, replicas, scrape)
+    assert [each.replica for each in look.snapshots] == ["demo-gateway-5f-0", "demo-talker-0"]
+    assert {each.at for each in look.snapshots} == {watch.now}
+    assert look.problem == ""
+
+
+async def test_talkers_alone_are_no_metrics_of_listeners():
+    watch = Watch()
+    talker = Replica(name="demo-talker-0", component=Component.TALKER, template="t", address="10.0.0.2")
+    look = await watch.meter.look(watch.pipeline, OWNER, [talker], watch.scrape)
+    assert (look.reason, watch.scrapes) == ("Missing", 0)

@@ -1,123 +1,150 @@
-"""Measures how soon listeners are heard: what the gateways, or a Prometheus, counted within the last minutes."""
+"""Collects what the stages of pipelines count: from their own metrics, or from a Prometheus that scrapes them.
+
+What follows of the counters is `tuner.record`'s to say; `measured` puts it in the words of the resource's status.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Self
 
-from msgspec import Struct, field
-from prometheus_client.parser import text_string_to_metric_families
+import msgspec
+from msgspec import Struct
 
 from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.histogram import (
-    SERIES,
-    Counted,
-    Counters,
-    Sample,
-    counted,
-    counters,
-    quantile,
-    total,
-    within,
-)
-from syrinx_operator.cluster.state import Measured, Objective, Owner, Replica
-from syrinx_operator.spec import SloSpec, TTSPipeline, TuningSpec
+from syrinx_operator.cluster.state import STAGES, Component, Measured, Objective, Owner, Replica
+from syrinx_operator.spec import TTSPipeline, TuningSpec
+from syrinx_operator.tuner.evidence import Evidence, Served
+from syrinx_operator.tuner.exposition import snapshot
+from syrinx_operator.tuner.knobs import Stage
+from syrinx_operator.tuner.policy import Policy
+from syrinx_operator.tuner.snapshot import Snapshot
+from syrinx_operator.tuner.workload import histogram, quantile
 
 QUANTILE = 0.95
-WINDOW = 300
-"""Seconds that are measured over; one interval, if that is longer."""
+WINDOW = 300.0
+"""Seconds that are measured over; two intervals, if that is longer."""
 SCRAPE_SECONDS = 10.0
-MAX_EXPOSITION = 8 << 20
-"""Characters of one gateway's metrics at most."""
-STALE_SECONDS = 90.0
-"""Age of numbers from which they no longer count; of Prometheus' samples, three scrapes of the PodMonitor if longer."""
+EVERY_ROUTE = frozenset(Stage)
+MAX_ROUTES = 64
+"""Pairs of talker and codec up to which a Prometheus is asked for each."""
 
 Scrape = Callable[[Replica], Awaitable[str]]
 
 
+class Look(Struct, frozen=True, kw_only=True):
+    """What one look at the metrics brought."""
+
+    source: str
+    """`prometheus` or `gateways`."""
+    snapshots: tuple[Snapshot, ...] = ()
+    scraped_every: float = 0.0
+    """Seconds between two scrapes, where that is not the operator's to choose; else 0."""
+    problem: str = ""
+    """Why it brought nothing of the gateways (with `reason`); empty if it did."""
+    reason: str = ""
+    """`Missing` or `Error`; empty without a problem."""
+
+
 class _Memory(Struct):
-    """What is remembered of one pipeline; lost with the operator, it builds up again within minutes."""
+    """What is remembered of one pipeline."""
 
     tuning: TuningSpec
-    slo: SloSpec
-    looked_at: float
-    measured: Measured
-    known_at: float | None
-    """When `measured` was last true of the metrics; None if there were none."""
-    gateways: dict[str, list[Counters]] = field(default_factory=dict)
+    looked_at: datetime
+    look: Look
+    """Without its snapshots."""
+    known_at: datetime | None
+    """Of the newest snapshot."""
 
 
 class Meter:
-    """Measures pipelines, each at most once per interval; in between its answer is the last one."""
+    """Looks at pipelines' metrics, at each at most once per interval; in between its answer is the last one."""
 
     def __init__(
-        self, access: prometheus.Access = prometheus.PLAIN, clock: Callable[[], float] = time.monotonic
+        self, access: prometheus.Access = prometheus.PLAIN, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._access = access
         self._clock = clock
         self._memory: dict[str, _Memory] = {}
 
-    async def measure(
-        self, pipeline: TTSPipeline, owner: Owner, gateways: Sequence[Replica], scrape: Scrape
-    ) -> Measured | None:
-        """How the pipeline does; None with tuning Off. What goes wrong is part of the answer, never an exception.
+    async def look(
+        self,
+        pipeline: TTSPipeline,
+        owner: Owner,
+        replicas: Sequence[Replica],
+        scrape: Scrape,
+        *,
+        every: float | None = None,
+        tuned: Stage | None = None,
+    ) -> Look | None:
+        """What the stages have counted; None with tuning Off. What goes wrong is part of the answer, no exception.
 
-        `scrape` returns a gateway's `/metrics`; it may raise.
+        `replicas` are the pipeline's; `scrape` returns the `/metrics` of one, and may raise. `every` asks for a look
+        after so many seconds, where that is sooner than the interval. With many replicas a Prometheus is asked to tell
+        apart those of the `tuned` stage only.
         """
         spec, now = pipeline.spec, self._clock()
         self._forget(now)
-        before = self._memory.get(owner.uid)
         if spec.tuning.mode == "Off":
             self._memory.pop(owner.uid, None)
             return None
-        same = before is not None and before.tuning == spec.tuning and before.slo == spec.slo
-        if before and same and now - before.looked_at < spec.tuning.interval_seconds:
-            return before.measured
-        looks = before.gateways if before else {}
-        if spec.tuning.prometheus is not None:
-            measured = await _ask(spec.tuning.prometheus.url, pipeline, owner, self._access)
+        before = self._memory.get(owner.uid)
+        seconds = spec.tuning.interval_seconds if every is None else min(every, spec.tuning.interval_seconds)
+        if before and before.tuning == spec.tuning and 0 <= (now - before.looked_at).total_seconds() < seconds:
+            return before.look
+        if spec.tuning.prometheus is None:
+            found = await self._scrape_all([each for each in replicas if each.component in STAGES], scrape, now)
         else:
-            measured = await self._look(pipeline, gateways, scrape, looks)
-        known_at = None if measured.problem else now
-        if before and same and measured.problem and _still_holds(before, measured, now):
-            measured, known_at = before.measured, before.known_at
-        self._memory[owner.uid] = _Memory(spec.tuning, spec.slo, now, measured, known_at, looks)
-        return measured
+            span = WINDOW if before is None or before.known_at is None else (now - before.known_at).total_seconds()
+            found = await self._ask(pipeline, owner, _apart(replicas, tuned), min(span, WINDOW))
+        known_at = max((each.at for each in found.snapshots), default=before.known_at if before else None)
+        alone = msgspec.structs.replace(found, snapshots=())
+        self._memory[owner.uid] = _Memory(spec.tuning, now, alone, known_at)
+        return found
 
-    async def _look(
-        self, pipeline: TTSPipeline, gateways: Sequence[Replica], scrape: Scrape, looks: dict[str, list[Counters]]
-    ) -> Measured:
-        asked = [gateway for gateway in gateways if gateway.address]
-        if not asked:
-            return _nothing("gateways", "Missing", "no gateway runs that could be asked")
-        answers = await asyncio.gather(*(self._scraped(gateway, scrape) for gateway in asked))
-        for gateway, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Counters):
-                looks.setdefault(gateway.name, []).append(answer)
-        _trim(looks, self._clock() - WINDOW)
-        wrong = [answer for answer in answers if isinstance(answer, str)]
-        if len(wrong) == len(answers):
-            return _nothing("gateways", "Error", f"no gateway's metrics can be read; {wrong[0]}")
-        return _measured("gateways", pipeline.spec.slo, counted(looks.values()))
+    async def _scrape_all(self, replicas: Sequence[Replica], scrape: Scrape, now: datetime) -> Look:
+        asked = [replica for replica in replicas if replica.address]
+        if not any(replica.component is Component.GATEWAY for replica in asked):
+            return Look(source="gateways", reason="Missing", problem="no gateway runs that could be asked")
+        answers = await asyncio.gather(*(_scraped(replica, scrape, now) for replica in asked))
+        found = tuple(answer for answer in answers if isinstance(answer, Snapshot))
+        if any(each.stage == Component.GATEWAY for each in found):
+            return Look(source="gateways", snapshots=found)
+        wrong = next(
+            answer
+            for replica, answer in zip(asked, answers, strict=True)
+            if replica.component is Component.GATEWAY and isinstance(answer, str)
+        )
+        problem = f"no gateway's metrics can be read; {wrong}"
+        return Look(source="gateways", snapshots=found, reason="Error", problem=problem)
 
-    async def _scraped(self, gateway: Replica, scrape: Scrape) -> Counters | str:
-        """A gateway's counters, or why there are none."""
+    async def _ask(self, pipeline: TTSPipeline, owner: Owner, apart: frozenset[Stage], span: float) -> Look:
+        spec = pipeline.spec
+        assert spec.tuning.prometheus is not None
+        monitor = spec.monitoring.pod_monitor
+        every = float(monitor.interval_seconds) if monitor else 0.0
+        look = Look(source="prometheus", scraped_every=every)
+        seconds = round(max(span, 3 * every, prometheus.LEAST_SPAN))
         try:
-            async with asyncio.timeout(SCRAPE_SECONDS):
-                text = await scrape(gateway)
-                at = self._clock()
-                return await asyncio.to_thread(parse, text, at)
-        except Exception as error:
-            # Whatever the transport raises: one gateway's silence is no reason to know nothing of the others.
-            return f"{gateway.name}: {type(error).__name__}: {str(error)[:200]}"
+            found = await prometheus.read(spec.tuning.prometheus.url, owner, seconds, apart, self._access, self._clock)
+        except prometheus.PrometheusError as error:
+            problem = f"spec.tuning.prometheus: {error}"
+            return msgspec.structs.replace(look, reason="Error", problem=problem)
+        look = msgspec.structs.replace(look, snapshots=found)
+        if any(each.stage == Component.GATEWAY for each in found):
+            return look
+        problem = (
+            f"Prometheus has no samples of the last {seconds} seconds of pods {owner.name}-gateway-… with the labels "
+            f"pod and namespace ({owner.namespace}): see that it scrapes them (spec.monitoring)"
+        )
+        return msgspec.structs.replace(look, reason="Missing", problem=problem)
 
-    def _forget(self, now: float) -> None:
+    def _forget(self, now: datetime) -> None:
         """Pipelines that nobody asks about any more."""
         for uid, memory in list(self._memory.items()):
-            if now - memory.looked_at > 2 * max(memory.tuning.interval_seconds, WINDOW):
+            if (now - memory.looked_at).total_seconds() > 2 * max(memory.tuning.interval_seconds, WINDOW):
                 del self._memory[uid]
 
     async def __aenter__(self) -> Self:
@@ -127,77 +154,54 @@ class Meter:
         self._memory.clear()
 
 
-def _still_holds(before: _Memory, failure: Measured, now: float) -> bool:
-    """Whether the last numbers outlive a look that failed: a gateway that restarts is no loss of all metrics."""
-    if before.known_at is None or failure.reason == "Stale":
-        return False
-    return now - before.known_at <= max(STALE_SECONDS, before.tuning.interval_seconds)
+def window(policy: Policy) -> float:
+    """Seconds that the status is measured over."""
+    return max(WINDOW, 2 * policy.interval)
 
 
-def parse(text: str, at: float) -> Counters:
-    """A gateway's counters from its `/metrics`. Raises `ValueError` for what is none."""
-    if len(text) > MAX_EXPOSITION:
-        raise ValueError(f"its metrics are larger than {MAX_EXPOSITION >> 20} MiB")
-    # Only these: the parser is slow, and there is one histogram per pair of talker and codec.
-    wanted = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(SERIES))
-    samples = [
-        Sample(one.name, one.labels.get("task_type", ""), float(one.labels.get("le", "0")), one.value)
-        for family in text_string_to_metric_families(wanted)
-        for one in family.samples
-        if one.name in SERIES
-    ]
-    found = counters(samples, at)
-    if found is None:
-        raise ValueError("these are not a gateway's metrics")
-    return found
+def measured(look: Look, policy: Policy, evidence: Evidence) -> Measured:
+    """How a pipeline does, by the evidence of the last minutes."""
+    if evidence.problem:
+        return Measured(source=look.source, reason=look.reason or "Stale", problem=evidence.problem)
+    heard: dict[str, list[Served]] = {}
+    for route, served in evidence.served.items():
+        heard.setdefault(route.task_type, []).append(served)
+    return Measured(
+        source=look.source,
+        task_types=tuple(
+            _objective(task_type, parts, task_type in policy.objectives)
+            for task_type, parts in sorted(heard.items())
+            if any(part.requests for part in parts)
+        ),
+        live_streams=evidence.streams,
+        underruns=sum(served.underruns for served in evidence.served.values()),
+    )
 
 
-async def _ask(url: str, pipeline: TTSPipeline, owner: Owner, access: prometheus.Access) -> Measured:
-    spec = pipeline.spec
-    monitor = spec.monitoring.pod_monitor
-    stale = max(STALE_SECONDS, 3.0 * monitor.interval_seconds if monitor else 0.0)
+def _objective(task_type: str, parts: Sequence[Served], judged: bool) -> Objective:
+    p95 = quantile(histogram(parts), QUANTILE)
+    return Objective(
+        task_type=task_type,
+        requests=sum(part.requests for part in parts),
+        within=sum(part.within for part in parts) if judged else None,
+        ttfa_p95_ms=None if p95 is None else p95 * 1000,
+    )
+
+
+async def _scraped(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | str:
+    """A replica's counters, or why there are none. All of a look have its time, so that they end together."""
     try:
-        looks, age = await prometheus.read(url, owner, max(WINDOW, spec.tuning.interval_seconds), access)
-    except prometheus.PrometheusError as error:
-        return _nothing("prometheus", "Error", f"spec.tuning.prometheus: {error}")
-    if age is None or math.isnan(age):
-        return _nothing(
-            "prometheus",
-            "Missing",
-            f"Prometheus has no samples of pods {owner.name}-gateway-… with the labels pod and namespace "
-            f"({owner.namespace}): see that it scrapes them (spec.monitoring)",
-        )
-    if age > stale:
-        return _nothing("prometheus", "Stale", f"Prometheus' newest sample is older than {stale:g} seconds")
-    return _measured("prometheus", spec.slo, counted(looks.values()))
+        async with asyncio.timeout(SCRAPE_SECONDS):
+            text = await scrape(replica)
+            return await asyncio.to_thread(snapshot, replica.name, replica.component.value, at, text)
+    except Exception as error:
+        # Whatever the transport raises: one replica's silence is no reason to know nothing of the others.
+        return f"{replica.name}: {type(error).__name__}: {str(error)[:200]}"
 
 
-def _measured(source: str, slo: SloSpec, found: Counted) -> Measured:
-    edges: dict[str, float] = {objective.task_type: objective.ttfa_p95_ms / 1000 for objective in slo.ttfa}
-    objectives = []
-    for task_type, buckets in sorted(found.heard.items()):
-        edge, p95 = edges.get(task_type), quantile(buckets, QUANTILE)
-        if p95 is None:
-            continue
-        objectives.append(
-            Objective(
-                task_type=task_type,
-                requests=total(buckets),
-                within=None if edge is None else within(buckets, edge),
-                ttfa_p95_ms=p95 * 1000,
-            )
-        )
-    return Measured(source=source, task_types=tuple(objectives), live_streams=found.streams, underruns=found.underruns)
-
-
-def _nothing(source: str, reason: str, problem: str) -> Measured:
-    return Measured(source=source, reason=reason, problem=problem)
-
-
-def _trim(looks: dict[str, list[Counters]], since: float) -> None:
-    """Drops what is older than the window, but for the last look before it, from which is counted."""
-    for gateway, series in list(looks.items()):
-        while len(series) > 1 and series[1].at <= since:
-            del series[0]
-        if series[-1].at <= since and len(series) == 1:
-            del looks[gateway]
+def _apart(replicas: Sequence[Replica], tuned: Stage | None) -> frozenset[Stage]:
+    """The stages whose replicas a Prometheus is asked to tell apart."""
+    talkers, codecs = (sum(each.component.value == stage.value for each in replicas) for stage in Stage)
+    if talkers * codecs <= MAX_ROUTES:
+        return EVERY_ROUTE
+    return frozenset() if tuned is None else frozenset({tuned})

@@ -1,4 +1,4 @@
-"""Reads gateways' counters from a Prometheus.
+"""Reads the stages' counters from a Prometheus.
 
 Its address comes from whoever may write the resource. So all that is ever sent there is `GET …/api/v1/query`, without
 following redirects or the environment's proxies; nothing of an answer but numbers and an error type of Prometheus' own
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,17 +21,24 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.histogram import SERIES, Counters, Sample, counters
-from syrinx_operator.cluster.state import Component, Owner
-from syrinx_stages.contract.metrics import LIVE_STREAMS
+from syrinx_operator.cluster.state import STAGES, Component, Owner
+from syrinx_operator.tuner.knobs import Stage
+from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, WANTED, Sample, Snapshot, marked, series, snapshot_of
 
 DEADLINE = 10.0
 """Seconds for all questions of one look."""
 MAX_ANSWER = 8 << 20
 """Bytes of one answer at most."""
 MAX_TOKEN = 16_384
+MAX_SKEW = 5.0
+"""Seconds by which its clock may differ."""
+LEAST_SPAN = 90
+"""Seconds that are asked for at least: some scrapes."""
 _STEPS = 10
-"""Looks within a window."""
+"""Moments within a span at which Prometheus sums."""
+_OWN = LABELS | {"__name__", "pod", "namespace", "stage", "version"}
+"""Labels that are not those of a scrape's target."""
+_Target = tuple[tuple[str, str], ...]
 _ERROR_TYPES = frozenset({"timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found"})
 
 
@@ -81,34 +89,47 @@ def access(environment: Mapping[str, str]) -> Access:
     return found
 
 
-def counters_query(owner: Owner, window: int) -> str:
-    """PromQL for every gateway's counters at ten moments of the last `window` seconds.
+def counters_query(owner: Owner, seconds: int, apart: frozenset[Stage]) -> str:
+    """PromQL for the counters of every gateway, talker and codec within the last `seconds`.
 
-    Raw counters: `increase` would guess at both ends and miss a series' first count. A gateway that two jobs scrape
-    counts once.
+    Raw samples, with their own times: `increase` would guess at both ends and miss a series' first count. Where
+    replicas are not told apart that would be too many: then Prometheus sums, at moments of its own choice.
     """
-    series = f'{{__name__=~"{"|".join(SERIES)}",{selector(owner)}}}'
-    once = f"max by (__name__, pod, task_type, talker, codec, le) ({series})"
-    return f"sum by (__name__, pod, task_type, le) ({once})[{window}s:{max(window // _STEPS, 1)}s]"
+    names = sorted({name for stage in WANTED.values() for name in stage})
+    series = f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}'
+    if apart == frozenset(Stage):
+        return f"{series}[{seconds}s]"
+    kept = sorted(LABELS - set(Stage))
+    # A pod that two jobs scrape counts once.
+    once = f"max by (__name__, pod, {', '.join([*Stage, *kept])}) ({series})"
+    total = f"sum by (__name__, pod, {', '.join([*sorted(apart), *kept])}) ({once})"
+    return f"{total}[{seconds}s:{max(seconds // _STEPS, 1)}s]"
 
 
-def age_query(owner: Owner) -> str:
-    """PromQL for the age in seconds of the newest sample, by Prometheus' own clock."""
-    return f"time() - max(timestamp({LIVE_STREAMS.name}{{{selector(owner)}}}))"
+def clock_query() -> str:
+    """PromQL for Prometheus' own clock, in seconds since 1970."""
+    return "vector(time())"
 
 
 def selector(owner: Owner) -> str:
-    """Label matchers for a pipeline's gateways: by pod and namespace, which every common scrape configuration keeps."""
-    workload = re.escape(names.workload(owner.name, Component.GATEWAY))
-    # A pod is named after its Deployment, a hash and a suffix; of a long name the hash's end is cut off.
-    pods = f"{workload}-[a-z0-9]+(-[a-z0-9]+)?"
+    """Label matchers for a pipeline's stages: by pod and namespace, which every common scrape configuration keeps."""
+    pods = "|".join(_pods(owner).values())
     return f'namespace="{_escaped(owner.namespace)}",pod=~"{_escaped(pods)}"'
 
 
-async def read(url: str, owner: Owner, window: int, access: Access) -> tuple[dict[str, list[Counters]], float | None]:
-    """Every gateway's counters by pod, oldest first, and the newest one's age in seconds (None if there is none).
+def _pods(owner: Owner) -> dict[Component, str]:
+    """Regular expressions for the names of each stage's pods."""
+    # A gateway is named after its Deployment, a hash and a suffix; of a long name the hash's end is cut off.
+    suffixes = dict.fromkeys(STAGES, "[0-9]+") | {Component.GATEWAY: "[a-z0-9]+(-[a-z0-9]+)?"}
+    return {stage: f"{re.escape(names.workload(owner.name, stage))}-{suffixes[stage]}" for stage in STAGES}
 
-    Raises `PrometheusError`.
+
+async def read(
+    url: str, owner: Owner, seconds: int, apart: frozenset[Stage], access: Access, clock: Callable[[], datetime]
+) -> tuple[Snapshot, ...]:
+    """The counters of a pipeline's replicas within the last `seconds`, oldest first. Raises `PrometheusError`.
+
+    Its clock must be `clock`, so that what happened is ascribed to the settings that were in force then.
     """
     try:
         async with asyncio.timeout(DEADLINE):
@@ -116,8 +137,14 @@ async def read(url: str, owner: Owner, window: int, access: Access) -> tuple[dic
             trust = await asyncio.to_thread(_trust, access.ca_file)
             headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
             async with httpx.AsyncClient(headers=headers, verify=trust, trust_env=False, timeout=DEADLINE) as client:
-                ages = await _ask(client, url, age_query(owner))
-                series = await _ask(client, url, counters_query(owner, window)) if ages else []
+                asked_at = clock()
+                times = await _ask(client, url, clock_query())
+                skew = _skew(times, asked_at, clock())
+                series = await _ask(client, url, counters_query(owner, seconds, apart))
+        if abs(skew) > MAX_SKEW:
+            raise PrometheusError(f"its clock differs from the operator's by {abs(skew):.0f} seconds")
+        _check_times(series, clock().timestamp() + MAX_SKEW)
+        return await asyncio.to_thread(snapshots, owner, series, apart)
     except TimeoutError:
         raise PrometheusError(f"Prometheus did not answer within {DEADLINE:g} seconds") from None
     except (httpx.ConnectError, OSError) as error:
@@ -125,27 +152,65 @@ async def read(url: str, owner: Owner, window: int, access: Access) -> tuple[dic
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         # Their words may be those of whoever answered.
         raise PrometheusError(f"Prometheus cannot be asked: {type(error).__name__}") from None
-    try:
-        age = next((float(one.value[1]) for one in ages if one.value is not None), None)
-        return by_pod(series), age
-    except ValueError:
+    except (ValueError, OverflowError):
         raise PrometheusError("Prometheus answers what is no count") from None
 
 
-def by_pod(series: list[_Series]) -> dict[str, list[Counters]]:
-    """A range of samples as every gateway's counters, by pod, oldest first. Raises `ValueError`."""
-    moments: dict[tuple[str, float], list[Sample]] = {}
-    for one in series:
-        label = one.metric.get
-        edge = float(label("le", "0"))
+def _skew(times: list[_Series], before: datetime, after: datetime) -> float:
+    """Seconds by which Prometheus' clock is ahead, at least. Raises `ValueError`."""
+    if len(times) != 1 or times[0].value is None:
+        raise ValueError("no time")
+    theirs = float(times[0].value[1])
+    # NaN would pass every comparison that is not asked this way round.
+    if not 0 <= theirs <= MAX_COUNT:
+        raise ValueError("no time")
+    return max(theirs - after.timestamp(), 0.0) + min(theirs - before.timestamp(), 0.0)
+
+
+def _check_times(found: Iterable[_Series], latest: float) -> None:
+    """Raises `ValueError` for a sample of the future: all that comes until then would be taken for old."""
+    if not all(0 <= at <= latest for one in found for at, _ in one.values):
+        raise ValueError("no time")
+
+
+def snapshots(owner: Owner, found: Iterable[_Series], apart: frozenset[Stage]) -> tuple[Snapshot, ...]:
+    """Ranges of samples as each replica's counters, oldest first. Raises `ValueError`."""
+    pods = {stage: re.compile(pattern) for stage, pattern in _pods(owner).items()}
+    targets: dict[str, dict[_Target, list[_Series]]] = {}
+    for one in found:
+        target = tuple(sorted(item for item in one.metric.items() if item[0] not in _OWN))
+        targets.setdefault(one.metric.get("pod", ""), {}).setdefault(target, []).append(one)
+    snapshots: list[Snapshot] = []
+    for pod, by_target in targets.items():
+        stage = next((stage for stage, pattern in pods.items() if pattern.fullmatch(pod)), None)
+        if stage is not None:
+            snapshots += _of_pod(pod, stage, _one_target(by_target), apart)
+    return tuple(sorted(snapshots, key=lambda each: (each.at, each.replica)))
+
+
+def _one_target(targets: Mapping[_Target, list[_Series]]) -> list[_Series]:
+    """A pod that two jobs scrape counts once: by the first of those that still scrape it."""
+    newest = {
+        target: max((at for one in found for at, _ in one.values), default=0.0) for target, found in targets.items()
+    }
+    last = max(newest.values())
+    return targets[min(target for target, at in newest.items() if last - at <= LEAST_SPAN)]
+
+
+def _of_pod(pod: str, stage: Component, found: Iterable[_Series], apart: frozenset[Stage]) -> list[Snapshot]:
+    moments: dict[float, list[Sample]] = {}
+    for one in found:
+        key = series(stage.value, one.metric.get("__name__", ""), one.metric)
+        if key is None:
+            continue
         for at, value in one.values:
-            sample = Sample(label("__name__", ""), label("task_type", ""), edge, float(value))
-            moments.setdefault((label("pod", ""), at), []).append(sample)
-    found: dict[str, list[Counters]] = {}
-    for (pod, at), samples in sorted(moments.items(), key=lambda item: item[0]):
-        if (look := counters(samples, at)) is not None:
-            found.setdefault(pod, []).append(look)
-    return found
+            moments.setdefault(at, []).append(Sample(key, float(value)))
+    told = frozenset(str(each) for each in apart)
+    return [
+        snapshot_of(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, told)
+        for at, samples in sorted(moments.items())
+        if marked(stage.value, samples)
+    ]
 
 
 async def _ask(client: httpx.AsyncClient, url: str, query: str) -> list[_Series]:

@@ -20,10 +20,10 @@ from syrinx_operator.tuner.knobs import Identity
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.snapshot import Series, Snapshot
 
-__all__ = ["Record", "Snapshot", "snapshot", "stale_seconds"]
+__all__ = ["Record", "Snapshot", "snapshot"]
 
 STALE_SECONDS = 90.0
-"""Age from which counters no longer say how things are; three intervals, if that is longer."""
+"""Age from which counters no longer say how things are; three times between two of them, if that is longer."""
 MAX_LOOKS = 2048
 """Of one replica."""
 MAX_AGE = timedelta(hours=3)
@@ -95,12 +95,13 @@ class Record:
         problem: str,
         since: datetime,
         until: datetime,
+        scraped_every: float = 0.0,
     ) -> Evidence:
         """What happened from `since` to `until`, as far as it is known.
 
         Each replica counts from its first snapshot at or after `since`. A gateway that was heard of lately is waited
         for: the evidence ends where its counters do. `problem` says why a look brought no counters; it is told once
-        what is known is stale.
+        what is known is stale: older than 90 s, three intervals, or three times the `scraped_every` of others.
         """
         found = Evidence(
             since=since,
@@ -109,7 +110,7 @@ class Record:
             workers=tuple(self._with_counts(worker, since, until) for worker in workers),
             moving=moving,
         )
-        stale = stale_seconds(policy)
+        stale = max(STALE_SECONDS, 3 * policy.interval, 3 * scraped_every)
         newest = self.newest("gateway")
         if newest is None:
             return msgspec.structs.replace(found, problem=problem or "no gateway's counters are known")
@@ -156,11 +157,6 @@ class Record:
 
     def _drop(self, replica: _Replica) -> None:
         self._values -= len(replica.looks.popleft().counted) + 1
-
-
-def stale_seconds(policy: Policy) -> float:
-    """Age from which counters no longer say how things are."""
-    return max(STALE_SECONDS, 3 * policy.interval)
 
 
 def _lately(replica: _Replica, newest: datetime, stale: float) -> bool:

@@ -48,9 +48,12 @@ WANTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """By stage: what is read, by the name it is exported under, and the labels that are kept; others are summed over."""
 
+LABELS = frozenset({"le"}.union(*(labels for stage in WANTED.values() for labels in stage.values())))
+"""All labels that are kept of any series."""
+
 _GAUGES = frozenset({m.LIVE_STREAMS.name, m.QUEUE_AGE.name, m.MAX_NUM_SEQS.name, m.INFO.name})
 _MARK = {"gateway": m.LIVE_STREAMS.name, "talker": m.MAX_NUM_SEQS.name, "codec": m.MAX_NUM_SEQS.name}
-"""What every replica exports from its start: without it these are not the stage's metrics."""
+"""What every replica exports from its start."""
 
 
 class Series(NamedTuple):
@@ -103,10 +106,18 @@ def series(stage: str, name: str, labels: Mapping[str, str]) -> Series | None:
     return Series(name, tuple(labels.get(label, "") for label in kept), edge)
 
 
+def marked(stage: str, samples: Iterable[Sample]) -> bool:
+    """Whether samples are those of a replica of a stage: it exports one that nobody else has, from its start."""
+    return any(one.series.name == _MARK[stage] for one in samples)
+
+
 def snapshot_of(
     replica: str, stage: str, at: datetime, samples: Iterable[Sample], apart: frozenset[str] = frozenset(ROUTE[:2])
 ) -> Snapshot:
     """The snapshot that samples make. Raises `ValueError` for values that are no counts, and for another's metrics."""
+    samples = list(samples)
+    if not marked(stage, samples):
+        raise ValueError(f"these are not a {stage}'s metrics")
     counts: dict[Series, float] = {}
     gauges: dict[str, float] = {}
     device = ""
@@ -118,8 +129,6 @@ def snapshot_of(
             device = one.labels[0] if one.name == m.INFO.name else device
         elif value:
             counts[one] = counts.get(one, 0.0) + value
-    if _MARK[stage] not in gauges:
-        raise ValueError(f"these are not a {stage}'s metrics")
     return Snapshot(
         replica=replica,
         stage=stage,
