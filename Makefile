@@ -13,7 +13,7 @@ LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-par
 STAGES_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-operator test-voice test-cluster lint generate images bench-cpu clean
+.PHONY: help demo test test-operator test-tuning test-voice test-cluster lint generate images bench-cpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -22,10 +22,13 @@ demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.w
 	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
-	$(VENV)/bin/pytest -m "not voice and not trouble and not cluster"
+	$(VENV)/bin/pytest -m "not voice and not trouble and not tuning and not cluster"
 
 test-operator: $(VENV)/.develops ## Kill the operator at every step and give it an API server in trouble
 	$(VENV)/bin/pytest -m trouble tests/operator
+
+test-tuning: $(VENV)/.develops ## Let `syrinx up` tune the bundled voice under load, and kill it meanwhile; minutes
+	$(VENV)/bin/pytest -m tuning -v -s tests/tuning
 
 test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood, through the running pipeline
 	$(VENV)/bin/pytest -m voice -s tests/voice

@@ -13,6 +13,7 @@ from syrinx_operator.spec import CaptureShape, TtfaObjective
 from syrinx_operator.tuner.knobs import Knob, Setting
 from syrinx_operator.tuner.state import Cell, Counts, Quarantined, Record, State, Trial
 from syrinx_operator.tuner.stats import interval
+from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 SHOWN = 8
 """Decisions that are listed, the newest."""
@@ -126,8 +127,13 @@ def _how(report: SloReport | None) -> str:
     if report is None or not report.requests:
         return "no request lately"
     within = "" if report.within is None else f", {report.within:.1%} within"
-    p95 = "" if report.ttfa_p95_ms is None else f", 95th percentile {report.ttfa_p95_ms} ms"
+    p95 = "" if report.ttfa_p95_ms is None else f", 95th percentile {_milliseconds(report.ttfa_p95_ms)}"
     return f"{_MET[report.met]} lately, {report.requests} requests{within}{p95}"
+
+
+def _milliseconds(value: int) -> str:
+    last = round(1000 * TTFA_BUCKETS[-1])
+    return f"{last} ms or more" if value >= last else f"{value} ms"
 
 
 def _trial_head(trial: Trial) -> str:

@@ -1,0 +1,135 @@
+"""`syrinx up` as a process that tunes, under steady load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from syrinx_operator.bench.loadgen import Limit, Script, open_loop, poisson, speaker
+from syrinx_operator.bench.run import corpus
+from syrinx_operator.bench.stats import Outcome
+from syrinx_operator.client import SpeechError, connect, speech
+from syrinx_operator.running import find
+from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.tuner import kept
+from syrinx_operator.tuner.state import State
+
+START_SECONDS = 120.0
+VOICE = "us"
+
+
+class Up:
+    """A `syrinx up` in the background, with a state directory of its own."""
+
+    def __init__(self, root: Path, pipeline: TTSPipeline) -> None:
+        self.root = root
+        self.directory = root / "syrinx" / pipeline.name
+        self.log = root / "up.log"
+        self._name = pipeline.name
+        self._file = root / "pipeline.yaml"
+        root.mkdir(parents=True, exist_ok=True)
+        self._file.write_bytes(msgspec.yaml.encode(pipeline))
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "XDG_STATE_HOME": str(self.root), "NO_COLOR": "1"}
+        command = [sys.executable, "-m", "syrinx_operator", "up", str(self._file), "--port", "0", "-q"]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    @property
+    def url(self) -> str:
+        """Where it serves; waits until it does."""
+        deadline = time.monotonic() + START_SECONDS
+        while not (found := [each for each in find(self.root / "syrinx") if each.name == self._name]):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+        return found[0].url
+
+    @property
+    def memory(self) -> kept.Kept | None:
+        return kept.load(self.directory)
+
+    @property
+    def state(self) -> State:
+        memory = self.memory
+        return memory.state if memory else State()
+
+    async def until(self, condition: Callable[[State], object], what: str, seconds: float) -> State:
+        """The state, once it is so."""
+        deadline = time.monotonic() + seconds
+        while not condition(state := self.state):
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, f"waited {seconds} s until {what}: {self.log.read_text()}\n{state}"
+            await asyncio.sleep(0.1)
+        return state
+
+    def kill(self) -> None:
+        """As by kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    def again(self) -> None:
+        self.process = self._start()
+
+    def kill_stage(self, replica: str) -> None:
+        """As by kill -9."""
+        own = str(self.directory / f"{replica}.json").encode()
+        (pid,) = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/cmdline") if own in _read(file)]
+        os.kill(pid, signal.SIGKILL)
+
+    def __enter__(self) -> Up:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def _read(file: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return file.read_bytes()
+    return b""
+
+
+@contextlib.asynccontextmanager
+async def load(url: str, rate: float, seed: int) -> AsyncIterator[list[Outcome]]:
+    """So many requests a second, at random times, until it is left. Gives the outcomes so far."""
+    async with connect(url) as client:
+        script = Script(corpus(), (VOICE,), seed)
+        speak, outcomes = speaker(client, script), []
+
+        async def noted(number: int, due: float) -> Outcome:
+            outcomes.append(await speak(number, due))
+            return outcomes[-1]
+
+        sending = asyncio.create_task(open_loop(noted, poisson(rate, seed, Limit(seconds=3600))))
+        try:
+            yield outcomes
+        finally:
+            sending.cancel()
+            await asyncio.wait({sending})
+
+
+async def pcm(url: str, text: str, seed: int) -> bytes | None:
+    """A request's audio; None if it was refused."""
+    body = {"input": text, "voice": VOICE, "response_format": "pcm", "stream": True, "seed": seed}
+    try:
+        async with connect(url) as client, speech(client, body) as pieces:
+            return b"".join([piece async for piece in pieces])
+    except SpeechError as error:
+        if error.kind == "http 503":
+            return None
+        raise
