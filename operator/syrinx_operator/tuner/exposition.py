@@ -34,7 +34,7 @@ def snapshot(replica: str, stage: str, at: datetime, text: str) -> Snapshot:
 
 def _samples(stage: str, text: str) -> Iterator[Sample]:
     names = tuple(WANTED[stage])
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if not line.startswith(names):
             continue
         # A label's value may hold any character; a number holds no brace and no quote.

@@ -52,6 +52,11 @@ class _Replica:
     def within(self, since: datetime, until: datetime) -> list[_Look]:
         return [look for look in self.looks if look.since >= since and look.at <= until]
 
+    def known_until(self, until: datetime) -> datetime | None:
+        """When the last snapshot before `until` was taken; None if there is none."""
+        times = (self.last.at, *(look.since for look in reversed(self.looks)))
+        return next((at for at in times if at <= until), None)
+
 
 class Record:
     """The past hours of one pipeline's replicas, bounded."""
@@ -122,7 +127,7 @@ class Record:
         )
 
     def _counted(self, found: Evidence, policy: Policy, lately: list[_Replica], until: datetime) -> Evidence:
-        end = min([until, *(each.last.at for each in lately)])
+        end = min((at for each in lately if (at := each.known_until(until))), default=found.since)
         windows = [looks for each in self._of("gateway") if (looks := each.within(found.since, end))]
         age = max(each.last.queue_age for each in lately)
         if not windows:

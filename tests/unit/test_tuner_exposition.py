@@ -1,0 +1,121 @@
+"""A replica's counters are read from what its stage really exports, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from support.gateway_metrics import Gateway, Worker
+from syrinx_operator.tuner.exposition import snapshot
+from syrinx_operator.tuner.snapshot import BUCKET, STARTED, WANTED, Series
+from syrinx_stages.contract import metrics as contract
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+ROUTE = ("demo-talker-0", "demo-codec-0", "CustomVoice")
+
+
+def read(text, stage="gateway"):
+    return snapshot("r", stage, AT, text)
+
+
+def test_a_gateways_counters():
+    gateway = Gateway()
+    gateway.hears(0.06, 0.4, underruns=1)
+    gateway.hears(20.0, task_type="Base")
+    gateway.live(3)
+    gateway.metrics[contract.QUEUE_AGE].set(1.5)
+    found = read(gateway.text)
+    assert (found.replica, found.stage, found.at, found.live, found.queue_age) == ("r", "gateway", AT, 3, 1.5)
+    assert found.counts == {
+        Series(BUCKET, ROUTE, 0.075): 1,
+        Series(BUCKET, ROUTE, 0.5): 1,
+        Series(BUCKET, (*ROUTE[:2], "Base"), math.inf): 1,
+        Series(STARTED, ()): 3,
+        Series(contract.UNDERRUNS.name, ROUTE): 1,
+    }
+
+
+def test_a_replica_that_nobody_has_used_has_counted_nothing():
+    assert read(Gateway().text).counts == {}
+    assert read(Worker("t", "talker").text, "talker").counts == {}
+
+
+def test_a_codecs_counters():
+    codec = Worker("demo-codec-0", "codec")
+    codec.calls(2, 8, "hit", 0.25)
+    codec.steps(2, 0.5)
+    codec.ends("error")
+    found = read(codec.text, "codec")
+    assert found.device == "cpu"
+    assert found.counts == {
+        Series(contract.CODEC_CALLS.name, ("2", "8", "hit")): 1,
+        Series(contract.CODEC_CALL_SECONDS.name, ("2", "8", "hit")): 0.25,
+        Series(f"{contract.STEP_SECONDS.name}_count", ("2",)): 1,
+        Series(f"{contract.STEP_SECONDS.name}_sum", ("2",)): 0.5,
+        Series(contract.FRAMES.name, ()): 2,
+        Series(contract.ENDS.name, ("error",)): 1,
+    }
+
+
+@pytest.mark.parametrize("stage", WANTED)
+def test_all_that_is_wanted_of_a_stage_is_exported_by_it_with_these_labels(stage):
+    suffixes = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+    exported = {f"{each.name}{suffix}": each for each in contract.BY_STAGE[stage] for suffix in suffixes[each.kind]}
+    for name, labels in WANTED[stage].items():
+        assert {*labels} <= {*exported[name].labels}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>",
+        "up 1\n",
+        "syrinx_frames_total 1\n",
+        "syrinx_live_streams NaN\n",
+        "syrinx_live_streams +Inf\n",
+        "syrinx_live_streams -1\n",
+        "syrinx_live_streams 1e300\n",
+        "syrinx_live_streams\n",
+        "syrinx_live_streams{ 1\n",
+        'syrinx_live_streams{a="b} 1\n',
+        "syrinx_live_streams 1\n" + 'syrinx_ttfa_seconds_bucket{le="SECRET"} 1\n',
+        "syrinx_live_streams 1\n" + 'syrinx_ttfa_seconds_bucket{le="1"} 2\nsyrinx_ttfa_seconds_bucket{le="2"} 1\n',
+        "syrinx_live_streams 1\n" + 'syrinx_requests_total{task_type="' + "x" * 5000 + '"} 1\n',
+        "syrinx_live_streams 1\n" * 400_000,
+    ],
+    ids=lambda text: repr(text[:60]),
+)
+def test_what_is_no_gateways_metrics_is_refused(text):
+    with pytest.raises(ValueError):
+        read(text)
+
+
+def test_another_stages_metrics_are_refused():
+    with pytest.raises(ValueError, match="these are not a codec's metrics"):
+        read(Worker("t", "talker").text, "codec")
+    with pytest.raises(ValueError, match="there is no stage redis"):
+        read(Gateway().text, "redis")
+
+
+def test_edges_may_be_written_with_and_without_a_decimal_point():
+    bucket = 'syrinx_ttfa_seconds_bucket{{le="{}"}} 1\n'
+    assert read("syrinx_live_streams 0\n" + bucket.format("1")) == read(
+        "syrinx_live_streams 0\n" + bucket.format("1.0")
+    )
+
+
+@given(st.text(), st.integers(0, 2**53))
+def test_whatever_a_label_holds_is_read_back(value, count):
+    registry = CollectorRegistry()
+    Gauge(contract.LIVE_STREAMS.name, "", registry=registry).set(0)
+    family = Counter(contract.REQUESTS.name, "", contract.REQUESTS.labels, registry=registry)
+    family.labels(value, "stop").inc(count)
+    found = read(generate_latest(registry).decode(errors="replace"))
+    expected = value.encode(errors="replace").decode()
+    assert found.counts == ({Series(contract.REQUESTS.name, (expected, "stop")): count} if count else {})

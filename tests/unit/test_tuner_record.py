@@ -1,0 +1,399 @@
+"""What happened within a window, from counters that were read now and then."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.gateway_metrics import Gateway
+from support.gateway_metrics import Worker as Pod
+from syrinx_operator.spec import PipelineSpec, SloSpec, TtfaObjective
+from syrinx_operator.tuner import record as records
+from syrinx_operator.tuner.evidence import Call, Route, Step, Turned, Worker
+from syrinx_operator.tuner.knobs import Identity, Stage
+from syrinx_operator.tuner.policy import Objective, policy_of
+from syrinx_operator.tuner.record import Record, Snapshot, snapshot
+from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series
+from syrinx_operator.tuner.workload import quantile
+from syrinx_stages.contract import metrics as contract
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+ROUTE = Route("demo-talker-0", "demo-codec-0", "CustomVoice")
+IDENTITY = Identity(model="m", image="i", device="d")
+POLICY = policy_of(PipelineSpec(slo=SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=300),))))
+
+
+def at(seconds):
+    return START + timedelta(seconds=seconds)
+
+
+class Past:
+    """A record, and whose metrics it is given."""
+
+    def __init__(self, *pods):
+        self.pods = pods
+        self.record = Record()
+
+    def read(self, seconds, *pods):
+        """Reads all of them, or some."""
+        for pod in pods or self.pods:
+            replica = pod.replica
+            self.record.add(snapshot(replica.name, replica.component.value, at(seconds), pod.text))
+
+    def evidence(self, since, until, **seen):
+        given = {"workers": (), "identity": IDENTITY, "moving": "", "problem": "", **seen}
+        return self.record.evidence(POLICY, since=at(since), until=at(until), **given)
+
+    def heard(self, since, until, **seen):
+        return sum(served.requests for served in self.evidence(since, until, **seen).served.values())
+
+
+def worker(pod):
+    stage = Stage(pod.replica.component.value)
+    return Worker(name=pod.replica.name, stage=stage, ready=True, restarts=0)
+
+
+# Listeners ---------------------------------------------------------------------------------------------------
+
+
+def test_what_listeners_got_is_told_by_who_served_them():
+    gateway = Gateway()
+    past = Past(gateway)
+    past.read(0)
+    gateway.hears(0.06, 0.3, 0.31, underruns=1)
+    gateway.hears(20.0, talker="demo-talker-1", task_type="Base")
+    past.read(30)
+    served = past.evidence(0, 30).served
+    assert {*served} == {ROUTE, Route("demo-talker-1", "demo-codec-0", "Base")}
+    mine = served[ROUTE]
+    assert (mine.requests, mine.within, mine.underruns) == (3, 2, 1)
+    assert {*mine.ttfa} == {*contract.TTFA_BUCKETS, math.inf}
+    assert [mine.ttfa[edge] for edge in (0.05, 0.075, 0.2, 0.3, 0.5, math.inf)] == [0, 1, 1, 2, 3, 3]
+
+
+def test_without_an_objective_all_that_were_heard_are_within_it():
+    gateway = Gateway()
+    past = Past(gateway)
+    past.read(0)
+    gateway.hears(20.0, task_type="Base")
+    past.read(30)
+    (served,) = past.evidence(0, 30).served.values()
+    assert (served.requests, served.within) == (1, 1)
+
+
+def test_whom_nobody_was_heard_for_is_told_by_task_type():
+    gateway = Gateway()
+    past = Past(gateway)
+    past.read(0)
+    for task_type, outcome in (("Base", "refused"), ("Base", "error"), ("Base", "stop"), ("unknown", "refused")):
+        gateway.metrics[contract.REQUESTS].labels(task_type, outcome).inc()
+    past.read(30)
+    assert past.evidence(0, 30).turned == {"Base": Turned(refused=1, errors=1), "unknown": Turned(refused=1)}
+
+
+def test_the_oldest_waiting_request_is_the_oldest_that_any_gateway_sees():
+    first, second = Gateway("a"), Gateway("b")
+    first.metrics[contract.QUEUE_AGE].set(3.5)
+    past = Past(first, second)
+    past.read(0)
+    assert past.evidence(0, 0).queue_age == 3.5
+
+
+def test_streams_that_were_under_way_are_among_those_that_may_have_waited():
+    gateway = Gateway()
+    past = Past(gateway)
+    gateway.live(5)
+    past.read(0)
+    gateway.hears(0.1)
+    past.read(30)
+    assert past.evidence(0, 30).streams == 6
+
+
+@pytest.mark.parametrize("edge", contract.TTFA_BUCKETS)
+def test_every_edge_of_the_metric_may_be_an_objective(edge):
+    gateway = Gateway()
+    policy = msgspec.structs.replace(POLICY, objectives={"CustomVoice": Objective(edge, 0.95)})
+    past = Past(gateway)
+    past.read(0)
+    gateway.hears(edge, edge + 0.0001)
+    past.read(30)
+    (served,) = past.record.evidence(policy, (), IDENTITY, "", "", at(0), at(30)).served.values()
+    assert served.within == 1
+
+
+@given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=200))
+def test_a_percentile_lies_in_the_bucket_of_the_true_one(values):
+    edges = (*contract.TTFA_BUCKETS, math.inf)
+    buckets = {edge: sum(value <= edge for value in values) for edge in edges}
+    true = sorted(values)[math.ceil(0.95 * len(values)) - 1]
+    low = max((edge for edge in (0.0, *edges) if edge < true), default=0.0)
+    assert low <= quantile(buckets, 0.95) <= min(edge for edge in edges if edge >= true)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "p95"),
+    [
+        ({}, None),
+        ({0.1: 0, math.inf: 0}, None),
+        ({0.1: 100, math.inf: 100}, 0.095),
+        ({0.1: 90, 0.2: 100, math.inf: 100}, 0.15),
+        ({0.1: 0, 0.2: 0, 0.5: 10, math.inf: 10}, 0.485),
+        ({0.1: 5, 0.2: 5, math.inf: 100}, 0.2),
+    ],
+)
+def test_a_percentile_is_interpolated_in_its_bucket_and_capped_by_the_last_edge(buckets, p95):
+    assert quantile(buckets, 0.95) == (None if p95 is None else pytest.approx(p95))
+
+
+# Talkers and codecs ------------------------------------------------------------------------------------------
+
+
+def test_what_a_talker_did_is_told_by_the_rows_of_its_steps():
+    gateway, talker = Gateway(), Pod("demo-talker-0", "talker")
+    past = Past(gateway, talker)
+    talker.steps(4, 9.0)
+    past.read(0)
+    talker.steps(3, 0.02, 0.04)
+    talker.steps(300, 0.5)
+    talker.ends("stop", 3)
+    talker.ends("error")
+    past.read(30)
+    (found,) = past.evidence(0, 30, workers=(worker(talker),)).workers
+    assert (found.frames, found.errors) == (306, 1)
+    assert found.steps == {4: Step(2, pytest.approx(0.06)), 1024: Step(1, pytest.approx(0.5))}
+
+
+def test_what_a_codec_did_is_told_by_the_wanted_shapes_of_its_calls():
+    gateway, codec = Gateway(), Pod("demo-codec-0", "codec")
+    past = Past(gateway, codec)
+    past.read(0)
+    codec.calls(2, 8, "hit", 0.01, 0.02)
+    codec.calls(2, 8, "eager", 0.05)
+    past.read(30)
+    (found,) = past.evidence(0, 30, workers=(worker(codec),)).workers
+    assert found.calls == (Call(2, 8, "eager", 1, 0.05), Call(2, 8, "hit", 2, pytest.approx(0.03)))
+
+
+def test_what_is_not_known_of_a_replica_is_not_zero_and_what_did_not_happen_is():
+    gateway, known, new = Gateway(), Pod("demo-talker-0", "talker"), Pod("demo-talker-1", "talker")
+    past = Past(gateway, known)
+    past.read(0)
+    past.read(30, gateway, known, new)
+    idle, unknown = past.evidence(0, 30, workers=(worker(known), worker(new))).workers
+    assert (idle.frames, idle.errors, idle.steps) == (0, 0, {})
+    assert (unknown.frames, unknown.errors, unknown.steps) == (None, None, {})
+
+
+def test_a_stage_says_where_it_computes():
+    past = Past(Pod("demo-talker-0", "talker"))
+    past.read(0)
+    assert past.record.devices() == {"demo-talker-0": "cpu"}
+
+
+# Windows -----------------------------------------------------------------------------------------------------
+
+
+def test_a_window_begins_with_the_first_snapshot_in_it_and_ends_with_the_last():
+    gateway = Gateway()
+    past = Past(gateway)
+    for seconds in (0, 30, 60, 90):
+        past.read(seconds)
+        gateway.hears(0.1)
+    assert [past.heard(*window) for window in ((0, 90), (1, 90), (30, 90), (30, 89), (61, 90))] == [3, 2, 2, 1, 0]
+    found = past.evidence(1, 89)
+    assert (found.since, found.until, found.seconds) == (at(30), at(60), 30)
+
+
+def test_one_snapshot_alone_says_nothing_of_a_span_of_time():
+    past = Past(gateway := Gateway())
+    gateway.hears(0.1)
+    past.read(10)
+    found = past.evidence(0, 30)
+    assert (found.served, found.seconds, found.problem) == ({}, 0, "")
+
+
+def test_the_evidence_ends_where_the_last_gateway_that_is_heard_of_was_read():
+    quick, slow = Gateway("a"), Gateway("b")
+    past = Past(quick, slow)
+    past.read(0)
+    past.read(30)
+    quick.hears(0.1)
+    past.read(60, quick)
+    assert past.evidence(0, 60).until == at(30)
+    assert past.heard(0, 60) == 0
+    past.read(121, quick)
+    assert past.evidence(0, 121).until == at(121)
+    assert past.heard(0, 121) == 1
+
+
+def test_a_replica_that_was_started_anew_counts_from_zero():
+    gateway, talker = Gateway(), Pod("demo-talker-0", "talker")
+    past = Past(gateway, talker)
+    gateway.hears(*[0.1] * 10, underruns=3)
+    talker.steps(8, 0.1, 0.1)
+    past.read(0)
+    gateway.hears(0.1)
+    past.read(30)
+    for pod in past.pods:
+        pod.restart()
+    gateway.hears(0.1, 0.1, underruns=1)
+    talker.steps(8, 0.1)
+    past.read(60)
+    found = past.evidence(0, 60, workers=(worker(talker),))
+    assert (found.served[ROUTE].requests, found.served[ROUTE].underruns) == (3, 1)
+    assert (found.workers[0].frames, found.workers[0].steps[8].count) == (8, 1)
+
+
+def test_sums_over_other_replicas_have_no_difference():
+    past = Past()
+    few, many = frozenset({"talker"}), frozenset({"talker", "codec"})
+    for seconds, apart, count in ((0, few, 5), (30, many, 9), (60, many, 10)):
+        taken = gateway_snapshot(seconds, count)
+        past.record.add(msgspec.structs.replace(taken, apart=apart))
+    assert past.heard(0, 60) == 1
+
+
+# No data -----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gateway_nothing_is_known_but_the_replicas():
+    talker = Pod("demo-talker-0", "talker")
+    past = Past(talker)
+    past.read(0)
+    past.read(30)
+    found = past.evidence(0, 30, workers=(worker(talker),))
+    assert found.problem == "no gateway's counters are known"
+    assert (found.served, found.seconds, found.queue_age, found.workers[0].frames) == ({}, 0, None, 0)
+
+
+def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
+    gateway = Gateway()
+    past = Past(gateway)
+    past.read(0)
+    gateway.hears(0.1)
+    past.read(30)
+    assert past.evidence(0, 120, problem="no route").problem == ""
+    assert past.evidence(0, 121).problem == "the gateways' newest counters are older than 90 seconds"
+    assert past.evidence(0, 121, problem="no route").problem == "no route"
+    assert past.evidence(0, 121).served == {}
+
+
+def test_who_is_looked_at_seldom_is_stale_late():
+    past = Past(Gateway())
+    past.read(0)
+    assert past.evidence(0, 180, scraped_every=60.0).problem == ""
+    slow = msgspec.structs.replace(POLICY, interval=600.0)
+    assert past.record.evidence(slow, (), IDENTITY, "", "", at(0), at(1800)).problem == ""
+
+
+# Whatever happens --------------------------------------------------------------------------------------------
+
+
+def gateway_snapshot(seconds, count, route=ROUTE, replica="g"):
+    counts = {Series(BUCKET, tuple(route), 0.1): float(count), Series(STARTED, ()): float(count)}
+    return Snapshot(replica=replica, stage="gateway", at=at(seconds), counts={k: v for k, v in counts.items() if v})
+
+
+scrapes = st.lists(
+    st.tuples(st.floats(0.5, 40.0), st.integers(0, 5), st.sampled_from(["read", "missed", "read twice", "restarted"])),
+    max_size=30,
+)
+"""Seconds since the one before, requests heard meanwhile, and what becomes of it."""
+
+
+def lived(steps):
+    """A record of a gateway's life, when it was read, and what it had truly heard by then."""
+    past, now, value, heard = Past(), 0.0, 0, 0
+    reads = [(0.0, 0, 0)]
+    past.record.add(gateway_snapshot(0.0, 0))
+    for seconds, more, fate in steps:
+        now, value, heard = now + seconds, value + more, heard + more
+        if fate == "restarted":
+            value = 0
+        if fate in ("read", "read twice"):
+            past.record.add(gateway_snapshot(now, value))
+            reads.append((now, value, heard))
+        if fate == "read twice":
+            past.record.add(gateway_snapshot(now, value))
+            past.record.add(gateway_snapshot(now - seconds / 2, value - more / 2))
+    return past, reads
+
+
+@given(scrapes, st.data())
+def test_a_window_holds_all_that_was_counted_in_it_if_nothing_restarts(steps, data):
+    past, reads = lived([step for step in steps if step[2] != "restarted"])
+    first = data.draw(st.integers(0, len(reads) - 1))
+    last = data.draw(st.integers(first, len(reads) - 1))
+    assert past.heard(reads[first][0], reads[last][0]) == reads[last][2] - reads[first][2]
+
+
+@given(scrapes)
+def test_restarts_hide_what_was_not_read_and_nothing_is_made_up(steps):
+    past, reads = lived(steps)
+    known = sum(after - before if after >= before else after for (_, before, _), (_, after, _) in pairwise(reads))
+    assert past.heard(0, reads[-1][0]) == known <= reads[-1][2]
+
+
+@given(scrapes, st.lists(st.floats(0.0, 1200.0), min_size=3, max_size=3).map(sorted))
+def test_nothing_counts_in_two_windows(steps, moments):
+    past, reads = lived(steps)
+    a, b, c = moments
+    never_stale = {"scraped_every": 3600.0}
+    parts = past.heard(a, b, **never_stale), past.heard(b, c, **never_stale)
+    assert min(parts) >= 0
+    assert sum(parts) <= past.heard(a, c, **never_stale) <= reads[-1][2]
+    split = reads[len(reads) // 2][0]
+    assert past.heard(0, split) + past.heard(split, reads[-1][0]) == past.heard(0, reads[-1][0])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.1, 20.0), st.integers(0, 3)), max_size=40))
+def test_gateways_that_are_read_one_by_one_count_once_each(steps):
+    """Their times differ, as a Prometheus' scrapes do."""
+    past, now, counts = Past(), 0.0, dict.fromkeys("abc", 0)
+    for name in counts:
+        past.record.add(gateway_snapshot(0.0, 0, replica=name))
+    for name, seconds, more in steps:
+        now += seconds
+        counts[name] += more
+        past.record.add(gateway_snapshot(now, counts[name], replica=name))
+    assert past.heard(0, now) <= sum(counts.values())
+    for name in counts:
+        past.record.add(gateway_snapshot(now + 1, counts[name], replica=name))
+    assert past.heard(0, now + 1) == sum(counts.values())
+
+
+# Bounds ------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_holds_only_so_much(monkeypatch):
+    monkeypatch.setattr(records, "MAX_LOOKS", 10)
+    past, gateway = Past(gateway := Gateway()), gateway
+    for step in range(30):
+        past.read(step)
+        gateway.hears(0.1)
+    assert past.heard(0, 29) == 10
+
+
+def test_many_values_cost_the_oldest_windows(monkeypatch):
+    monkeypatch.setattr(records, "MAX_VALUES", 12)
+    past = Past(first := Gateway("a"), second := Gateway("b"))
+    for step in range(30):
+        past.read(step)
+        first.hears(0.1)
+        second.hears(0.1)
+    assert [past.heard(since, 29) for since in (0, 27, 28)] == [4, 4, 2]
+
+
+def test_who_has_gone_long_ago_is_forgotten():
+    past = Past(stays := Gateway("a"), Gateway("b"))
+    past.read(0)
+    past.read(10)
+    for hour in range(1, 5):
+        past.read(3600 * hour, stays)
+    assert {name for _, name in past.record._replicas} == {"a"}
