@@ -95,6 +95,13 @@ def test_nothing_beats_the_set_found(block: int) -> None:
         assert found.seconds <= instance.seconds(()) * (1 + 1e-9), seed
 
 
+def test_going_through_all_sets_needs_no_good_one_to_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Search, "_improve", lambda search, shapes: 0.0)
+    for seed in range(300):
+        instance = Instance(seed)
+        assert instance.search().seconds == pytest.approx(instance.best()), seed
+
+
 @pytest.mark.parametrize("work", [0, 300, 1000])
 def test_a_search_that_ends_early_knows_how_far_off_it_can_be(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_search, "WORK", work)
@@ -161,6 +168,13 @@ def test_what_was_measured_is_taken_as_it_is_and_the_rest_is_fitted() -> None:
     assert known.eager[1][2] == pytest.approx(0.018, rel=0.02)
     assert known.captured[0][1] == pytest.approx(0.003 + 0.0035 / 3)
     assert known.captured[1][2] == pytest.approx(0.003 + 0.0035 / 3 * 7)
+
+
+def test_a_fit_does_not_overrule_what_was_measured() -> None:
+    captured = {(1, 1): Mean(100, 0.003), (1, 2): Mean(100, 0.009), (2, 2): Mean(100, 0.010)}
+    known = times({}, captured, [1, 2], [1, 2])
+    assert known is not None
+    assert [known.captured[0][0], *known.captured[1]] == [0.003, 0.009, 0.010]
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -303,8 +317,10 @@ def test_two_at_a_time_lead_as_far_as_all_at_once() -> None:
     wanted = {(r, f): 10_000 // (r * f) for r in range(1, 9) for f in (1, 2, 3, 4, 8, 12)}
     budget = Budget(count=6, seconds=60.0, bytes=1 << 31)
     current = [(1, 2)]
-    while (planned := plan(wanted, current, budget)) is not None:
-        current = shapes_of(planned)
+    for _ in range(10):
+        planned = plan(wanted, current, budget)
+        current = current if planned is None else shapes_of(planned)
+    assert planned is None
     at_once = plan(wanted, [(1, 2)], budget, most_new=6)
     assert at_once is not None
     table = measured(wanted, current)
