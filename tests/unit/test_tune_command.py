@@ -146,12 +146,21 @@ def audit_lines():
     yield {"time": NOW, "pipeline": "speech/other", "reason": "Settled", "message": "words"}
 
 
-@pytest.fixture
-def log(tmp_path):
+def in_front(line):
+    return f"INFO {line}"
+
+
+def as_json(line):
+    """As the operator's log is by default."""
+    return json.dumps({"message": line, "timestamp": "2026-03-04T12:00:00+00:00", "severity": "info"})
+
+
+@pytest.fixture(params=[in_front, as_json])
+def log(tmp_path, request):
     """What `kubectl logs` prints: the audit's lines among others."""
     file = tmp_path / "log"
     lines = [msgspec.json.encode(line).decode() for line in audit_lines()]
-    file.write_text("\n".join(["INFO something else", "INFO {not json}", *(f"INFO {line}" for line in lines)]))
+    file.write_text("\n".join(map(request.param, ["something else", "{not json}", *lines])))
     return file
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from syrinx_operator.tune.source import TuneError
 from syrinx_operator.tuner.knobs import Part, Setting
@@ -66,12 +67,20 @@ def _texts(file: Path | None) -> Iterator[str]:
         raise TuneError(f"{file}: {error.strerror}") from None
 
 
+class _Wrapped(Struct):
+    message: str
+
+
 def _line(text: str) -> Line | None:
-    """A log may put a time or a level in front."""
+    """A log may put a time or a level in front, or be JSON itself, with the line as its message."""
     begin = text.find("{")
     if begin < 0:
         return None
     try:
         return msgspec.json.decode(text[begin:], type=Line)
+    except msgspec.MsgspecError:
+        pass
+    try:
+        return msgspec.json.decode(msgspec.json.decode(text[begin:], type=_Wrapped).message, type=Line)
     except msgspec.MsgspecError:
         return None
