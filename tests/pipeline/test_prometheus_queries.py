@@ -8,6 +8,7 @@ import math
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,9 +26,9 @@ from syrinx_operator.cluster.loop import Outcome
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.local import LocalPipeline
-from syrinx_operator.plan import Stage
 from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.supervisor import Child
+from syrinx_operator.tuner import knobs as tuner
+from syrinx_operator.tuner.snapshot import WANTED
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 PROGRAM = found()
@@ -41,6 +42,8 @@ SECONDS = 60.0
 NAMESPACE = "speech"
 """Of the pipeline and of the operator: that which the chart is rendered for."""
 OWNER = Owner("demo", NAMESPACE, "u-1", generation=1)
+PODS = {"gateway": "demo-gateway-5f7c9-aaaaa", "talker": "demo-talker-0", "codec": "demo-codec-0"}
+"""The stages' only pods, with names as on Kubernetes."""
 RESOURCE = {
     "apiVersion": "syrinx.dev/v1alpha1",
     "kind": "TTSPipeline",
@@ -98,7 +101,8 @@ class Operator:
 class Asked:
     """A Prometheus that scrapes both, while somebody listens to the pipeline."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, url: str, client: httpx.AsyncClient) -> None:
+        self.url = url
         self._client = client
 
     async def get(self, path: str, **parameters: str) -> Any:
@@ -110,6 +114,10 @@ class Asked:
         """The values that a query has now. Fails if Prometheus does not take it."""
         found = (await self.get("query", query=query))["result"]
         return [float(value) for one in found for _, value in one.get("values") or [one["value"]]]
+
+    async def labels(self, query: str) -> list[dict[str, str]]:
+        """The labels of a query's series."""
+        return [one["metric"] for one in (await self.get("query", query=query))["result"]]
 
     async def unanswered(self, queries: Mapping[str, str]) -> dict[str, str]:
         """Those of the queries that have no finite value, or an infinite one.
@@ -136,11 +144,6 @@ class Asked:
             assert await self.values(queries[name]) == [], f"{name}: an answer that is no number"
 
 
-def pod(child: Child) -> str:
-    """A stage's pod, named as on Kubernetes where a query depends on it."""
-    return "demo-gateway-5f7c9-aaaaa" if child.stage == Stage.GATEWAY else child.name
-
-
 async def listen(url: str) -> None:
     """One listener after the other."""
     body = {"input": "The farmer found two heavy bags.", "voice": "us", "response_format": "pcm", "stream": True}
@@ -157,7 +160,7 @@ async def asked() -> AsyncIterator[Asked]:
         await stack.enter_async_context(operator.server())
         local = await stack.enter_async_context(LocalPipeline(msgspec.convert(RESOURCE, TTSPipeline), port=0))
         targets = {
-            urlsplit(child.admin_url).netloc: {"namespace": NAMESPACE, "pipeline": OWNER.name, "pod": pod(child)}
+            urlsplit(child.admin_url).netloc: {"namespace": NAMESPACE, "pipeline": OWNER.name, "pod": PODS[child.stage]}
             for child in local.processes
         }
         targets[f"127.0.0.1:{operator.port}"] = {"namespace": NAMESPACE, "pod": "syrinx-operator-0"}
@@ -165,7 +168,7 @@ async def asked() -> AsyncIterator[Asked]:
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=SECONDS, trust_env=False))
         listeners = [asyncio.create_task(listen(local.gateway_url)) for _ in range(2)]
         try:
-            yield Asked(client)
+            yield Asked(url, client)
             assert not [task for task in listeners if task.done()], "a listener was turned away"
         finally:
             for task in listeners:
@@ -209,11 +212,25 @@ async def test_prometheus_evaluates_every_rule(asked: Asked) -> None:
     assert found == dict.fromkeys(rules(), "ok")
 
 
-async def test_the_operators_own_questions_are_answered(asked: Asked) -> None:
-    questions = {"age": prometheus.age_query(OWNER), "counters": prometheus.counters_query(OWNER, 10)}
-    await asked.all_but_the_empty_are_answered(questions)
-    (age,) = await asked.values(questions["age"])
-    assert 0 <= age < SECONDS
+@pytest.mark.parametrize(
+    "apart", [(), ("codec",), ("talker", "codec")], ids=lambda stages: " and ".join(stages) or "none"
+)
+async def test_the_tuners_own_questions_are_answered(asked: Asked, apart: tuple[str, ...]) -> None:
+    """With the stages' replicas told apart or not: every counter that is wanted of a stage is there."""
+    question = prometheus.counters_query(OWNER, 10, frozenset(map(tuner.Stage, apart)))
+    await asked.all_but_the_empty_are_answered({"clock": prometheus.clock_query(), "counters": question})
+    got: dict[str, set[str]] = {}
+    for labels in await asked.labels(question):
+        got.setdefault(labels["pod"], set()).add(labels["__name__"])
+    wanted = {PODS[stage]: set(names) for stage, names in WANTED.items()}
+    assert {pod: names & wanted[pod] for pod, names in got.items()} == wanted
+
+
+async def test_the_tuner_reads_every_replica(asked: Asked) -> None:
+    found = await prometheus.read(
+        asked.url, OWNER, 30, frozenset(tuner.Stage), prometheus.PLAIN, lambda: datetime.now(UTC)
+    )
+    assert {snapshot.stage: snapshot.replica for snapshot in found} == PODS
 
 
 async def test_a_question_that_is_none_would_be_noticed(asked: Asked) -> None:
