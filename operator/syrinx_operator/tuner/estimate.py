@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from msgspec import Struct
 
 from syrinx_operator.tuner.evidence import Evidence
@@ -72,15 +73,17 @@ def load(policy: Policy, evidence: Evidence, setting: Setting) -> Load | None:
         codec=codec,
         offset={},
     )
+    return msgspec.structs.replace(known, offset=_offsets(known, evidence, setting))
+
+
+def _offsets(known: Load, evidence: Evidence, setting: Setting) -> dict[str, float]:
     fixed, wait = _first_audio(known, setting)
-    expected = fixed + math.log(2) * min(wait, 10.0)
-    offset = {}
-    for task_type in known.rates:
-        here = histogram(one for route, one in evidence.served.items() if route.task_type == task_type)
-        median = quantile(here, 0.5)
+    offsets = {}
+    for task_type in known.rates if wait < math.inf else ():
+        median = quantile(histogram(one for route, one in evidence.served.items() if route.task_type == task_type), 0.5)
         if median is not None:
-            offset[task_type] = max(0.0, median - expected) if math.isfinite(expected) else 0.0
-    return Load(**{name: getattr(known, name) for name in known.__struct_fields__ if name != "offset"}, offset=offset)
+            offsets[task_type] = max(0.0, median - fixed - math.log(2) * wait)
+    return offsets
 
 
 def fit(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
@@ -104,7 +107,14 @@ def fit(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
 
 
 def predicted(policy: Policy, known: Load, setting: Setting) -> float:
-    """Share of requests that would be served well, from 0 to 1."""
+    """Share of requests that would be served well, from 0 to 1; where it is none, what brings it nearer is more.
+
+    Nearer is the capacity of the tighter stage, as a part of what is asked for: a twentieth of the whole at most.
+    """
+    return 0.95 * _served_well(policy, known, setting) + 0.05 * min(1.0, _capacity(known, setting))
+
+
+def _served_well(policy: Policy, known: Load, setting: Setting) -> float:
     fixed, wait = _first_audio(known, setting)
     total = sum(known.rates.values())
     uninterrupted = 1.0 - _interrupted(known, setting)
@@ -124,6 +134,15 @@ def _first_audio(known: Load, setting: Setting) -> tuple[float, float]:
     call, codec_wait = _codec(known, setting, arrivals)
     first = setting.chunk_ramp[0]
     return first * known.talker.at(min(rows + 1, setting.talker_max_num_seqs)) + call, talker_wait + codec_wait
+
+
+def _capacity(known: Load, setting: Setting) -> float:
+    """What the tighter stage can do at most, with full steps, as a multiple of what is asked for."""
+    arrivals = sum(known.rates.values())
+    rows, most = setting.talker_max_num_seqs, float(setting.codec_max_num_seqs)
+    talker = rows / known.talker.at(rows) * known.talkers / (arrivals * known.frames)
+    each = sum(known.codec.at(most * frames) / most for frames in _chunks(setting.chunk_ramp, known.frames))
+    return min(talker, known.codecs / (arrivals * each))
 
 
 def _talker(known: Load, setting: Setting, arrivals: float) -> tuple[float, float]:

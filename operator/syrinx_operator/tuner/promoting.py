@@ -69,7 +69,7 @@ def _choose(turn: Turn, number: int, setting: Setting) -> None:
             id=number,
             since=turn.now + timedelta(seconds=wash_out(turn.policy)),
             until=turn.now + soak,
-            expected=0.0 if record is None or record.baseline is None else record.baseline,
+            expected=0.0 if record is None or record.worst is None else record.worst,
             restarts=sum(worker.restarts for worker in workers),
         ),
     )
@@ -132,7 +132,7 @@ def _regress(turn: Turn, number: int, setting: Setting, before: Setting, why: st
         )
     )
     turn.set(chosen=before, last_good=before, promotion=None, soak=None, changed=turn.now)
-    turn.quarantine(setting, why)
+    turn.quarantine(setting, why, hours=4.0)
     turn.cool_down(failed=True)
     turn.phase("Watching", f"back to the last good setting: {why}")
     turn.tell("Regressed", f"trial {number}: back to {all_words(before)}: {why}", kind="Warning")

@@ -13,11 +13,15 @@ from syrinx_operator.tuner.knobs import Knob, Setting, Stage
 from syrinx_operator.tuner.pairs import plan_pairs
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.state import Goal, State
-from syrinx_operator.tuner.workload import alike, share, together, totals, with_turned
+from syrinx_operator.tuner.workload import CROWDED, alike, busy, share, together, totals, with_turned
 
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
 _FAR = 0.5
 """Share served well below which a step may be longer than to the neighbour: there is little to lose."""
+
+
+_HOPELESS = -0.25
+"""What a neighbour may be estimated to lose and still be tried: the estimate errs, but not that much."""
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
@@ -81,10 +85,18 @@ def _searched(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[
     for gain, distance, knob, setting in moves:
         if gain > 0.01:
             why = f"the measured step times promise {gain:+.0%} of requests served well"
-            yield Proposal(knob=knob, setting=setting, goal="Listeners", why=why)
-        elif distance == -1:
-            why = "a neighbour that was not tried under this workload"
-            yield Proposal(knob=knob, setting=setting, goal="Listeners", why=why)
+            yield Proposal(knob=knob, setting=setting, goal=_goal(evidence, knob.stage), why=why)
+        elif gain > 0.001 or (distance == -1 and gain > _HOPELESS):
+            why = "more capacity by the measured step times" if gain > 0.001 else "a neighbour that was not tried yet"
+            yield Proposal(knob=knob, setting=setting, goal=_goal(evidence, knob.stage), why=why)
+
+
+def _goal(evidence: Evidence, stage: Stage) -> Goal:
+    """Where a stage can hardly do what it has to, queues decide who is served well: what needs less work shortens them.
+
+    Work is told apart within minutes; queues, which remember, would take hours.
+    """
+    return "Work" if busy(evidence, stage) > CROWDED else "Listeners"
 
 
 def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
@@ -111,7 +123,7 @@ def _captures(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[
     planned = plan_pairs(calls, captures, current.capture_pairs, policy.budget, current.codec_max_num_seqs)
     if planned is not None:
         setting = current.with_value(Knob.PAIRS, planned.pairs)
-        yield Proposal(knob=Knob.PAIRS, setting=setting, goal="Cost", why=planned.why)
+        yield Proposal(knob=Knob.PAIRS, setting=setting, goal="Work", why=planned.why)
 
 
 def _allowed(policy: Policy, proposal: Proposal) -> bool:

@@ -28,7 +28,7 @@ MAX_KNOWLEDGE = 32
 
 Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
-Goal = Literal["Listeners", "Cost"]
+Goal = Literal["Listeners", "Work"]
 
 
 TaskType = Literal["CustomVoice", "VoiceDesign", "Base"]
@@ -51,7 +51,7 @@ class Bet(Part, frozen=True, kw_only=True):
     lean: Annotated[float, Meta(ge=-1, le=1, description="Mean outcome of the bets, from -1 to 1.")] = 0.0
 
 
-class Test(Part, frozen=True, kw_only=True):
+class Comparison(Part, frozen=True, kw_only=True):
     """A running test of paired differences: anytime-valid, so it may be looked at after each pair (`stats`)."""
 
     pairs: Annotated[Count, Meta(description="Pairs of periods compared.")] = 0
@@ -68,7 +68,11 @@ class Cell(Part, frozen=True, kw_only=True):
     task_type: Annotated[CellName, Meta(description="Task type, or `all` of them.")]
     candidate: Annotated[Counts, Meta(description="Under the candidate.")] = Counts()
     baseline: Annotated[Counts, Meta(description="Under the baseline.")] = Counts()
-    test: Annotated[Test, Meta(description="The comparison.")] = Test()
+    test: Annotated[Comparison, Meta(description="The comparison.")] = Comparison()
+    baseline_worst: Annotated[
+        Ratio | None,
+        Meta(description="Smallest share served well under the baseline in a period, or before the trial."),
+    ] = None
     baseline_p95: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="95th percentile of time to first audio under the baseline, in seconds; the largest."),
@@ -136,10 +140,16 @@ class Trial(Part, frozen=True, kw_only=True):
     half: Annotated[
         tuple[Half, ...], Meta(max_length=3, description="The first period of the pair, while the second runs.")
     ] = ()
+    half_spent: Annotated[Spent, Meta(description="Work in the first period of the pair.")] = Spent()
     cells: Annotated[tuple[Cell, ...], Meta(max_length=4, description="The evidence so far.")] = ()
     wasted: Annotated[Count, Meta(description="Periods that could not be used.")] = 0
-    extended: Annotated[bool, Meta(description="Whether it was given its one extension.")] = False
-    spent: Annotated[Spent, Meta(description="Work of the stage in each arm.")] = Spent()
+    strikes: Annotated[Count, Meta(description="Periods broken off because the candidate seemed to do harm.")] = 0
+    suspected: Annotated[
+        Ratio | None,
+        Meta(description="After such a period: what the baseline must reach to prove it."),
+    ] = None
+    extended: Annotated[bool, Meta(description="Whether it goes on with longer periods.")] = False
+    spent: Annotated[Spent, Meta(description="Work in each arm, over all pairs.")] = Spent()
 
 
 class Promotion(Part, frozen=True, kw_only=True):
@@ -207,7 +217,9 @@ class Record(Part, frozen=True, kw_only=True):
     verdict: Annotated[Verdict, Meta(description="What was decided.")]
     reason: Annotated[Text, Meta(description="Why.")]
     requests: Annotated[Count, Meta(description="Requests compared, both arms.")] = 0
-    baseline: Annotated[Ratio | None, Meta(description="Share of requests that the value before served well.")] = None
+    worst: Annotated[
+        Ratio | None, Meta(description="Smallest share that the value before served well in a period of the trial.")
+    ] = None
     difference: Annotated[
         Difference | None, Meta(description="Share of requests served well, candidate less baseline.")
     ] = None

@@ -18,11 +18,11 @@ import math
 
 import msgspec
 
-from syrinx_operator.tuner.state import Bet, Test
+from syrinx_operator.tuner.state import Bet, Comparison
 
 ALPHA = 0.05
 """Probability of a false verdict of each kind, over all cells of a trial together."""
-DEADBAND = 0.03
+DEADBAND = 0.02
 """Share of requests by which a candidate must be better to be worth a change."""
 
 _FIRST_SCALE = 0.1
@@ -33,7 +33,7 @@ _MOST = 0.95
 """Part of the money that is risked on one pair at most."""
 
 
-def bet(test: Test, difference: float) -> Test:
+def bet(test: Comparison, difference: float) -> Comparison:
     """The test after one more pair. Raises `ValueError` for a difference beyond [-1, 1]."""
     if not -1.0 <= difference <= 1.0:
         raise ValueError(f"a difference of shares lies between -1 and 1: {difference}")
@@ -54,7 +54,7 @@ def threshold(cells: int) -> float:
     return math.log(max(1, cells) / ALPHA)
 
 
-def interval(test: Test, alpha: float = ALPHA) -> tuple[float, float]:
+def interval(test: Comparison, alpha: float = ALPHA) -> tuple[float, float]:
     """A confidence sequence for the mean difference: asymptotic, for people to read; verdicts do not use it.
 
     Waudby-Smith et al., "Time-uniform central limit theory", Annals of Statistics 2024, tightest at about ten pairs.
@@ -67,7 +67,7 @@ def interval(test: Test, alpha: float = ALPHA) -> tuple[float, float]:
     return max(-1.0, test.mean - width), min(1.0, test.mean + width)
 
 
-def _after(test: Test, before: Bet, won: float) -> Bet:
+def _after(test: Comparison, before: Bet, won: float) -> Bet:
     """A bet after a pair; `won` is what it is about, positive if the bet was right."""
     n = test.pairs
     scale = 1.0 / math.sqrt((_FIRST_SCALE**2 + n * test.square) / (n + 1))

@@ -6,11 +6,11 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from syrinx_operator.tuner.evidence import Evidence, Route, Worker
+from syrinx_operator.tuner.evidence import Evidence, Route, Served, Worker
 from syrinx_operator.tuner.knobs import Setting, Stage, live_values
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.search import Proposal
@@ -27,13 +27,25 @@ from syrinx_operator.tuner.state import (
     Verdict,
 )
 from syrinx_operator.tuner.stats import ALPHA, DEADBAND, bet, interval, threshold
-from syrinx_operator.tuner.workload import histogram, quantile, rate, share, together, totals, with_turned
+from syrinx_operator.tuner.workload import (
+    CROWDED,
+    busy,
+    histogram,
+    quantile,
+    rate,
+    share,
+    together,
+    totals,
+    with_turned,
+)
 
 LEAST_PAIRS = 4
 LEAST_COMPARED = 100
 """Requests in each arm before a candidate is promoted."""
-MOST_PAIRS = 30
-"""Pairs after which a trial is given up; half as many again, once, if it looks promising."""
+MOST_PAIRS = 12
+"""Pairs after which a trial is given up; or goes on for as many with longer periods, if it looks promising."""
+LONGER = 4
+"""How much longer: what queues remember from one arm to the next then weighs less."""
 MOST_WASTED = 10
 PERIOD_REQUESTS = 20
 """Requests that a period is made long enough for."""
@@ -45,8 +57,6 @@ MARGIN = 0.05
 """Share of requests of one task type by which a candidate may seem worse and still be promoted."""
 COLLAPSE = 0.25
 """Share of requests of one period by which a candidate must be worse to be stopped at once."""
-CROWDED = 0.9
-"""Part of its time that a stage computes from which on its replicas share one fate."""
 
 ALL: Literal["all"] = "all"
 
@@ -104,29 +114,42 @@ def wash_out(policy: Policy) -> float:
     return min(max(policy.interval / 2, 3.0), 15.0)
 
 
-def harm(policy: Policy, trial: Trial, evidence: Evidence) -> str:
-    """Why the trial must stop at once; empty if nothing is wrong. The window is the present period so far."""
-    crash = _crashed(trial, evidence)
-    if crash:
-        return crash
+def failure(trial: Trial, evidence: Evidence) -> str:
+    """Why the trial is over at once; empty if nothing is wrong."""
+    return _crashed(trial, evidence) or ("" if evidence.problem else _errors(trial, evidence))
+
+
+def suspicion(policy: Policy, trial: Trial, evidence: Evidence) -> str:
+    """Why the candidate seems to do harm in this period; empty if it does not, or if too little is known."""
     if evidence.problem:
         return ""
-    failing = _errors(trial, evidence)
-    if failing:
-        return failing
+    theirs = _arm_counts(trial, evidence, candidate=False)
     cells: dict[str, Cell] = {cell.task_type: cell for cell in trial.cells}
     for task_type, counts in _arm_counts(trial, evidence, candidate=True).items():
         before = cells.get(task_type)
-        if before is None or before.baseline.requests < PERIOD_REQUESTS or counts.requests < PERIOD_REQUESTS:
+        if before is None or before.baseline_worst is None or counts.requests < PERIOD_REQUESTS:
             continue
-        was, now = share(before.baseline), share(counts)
+        # What strikes both arms at once is a storm.
+        was = min(before.baseline_worst, share(theirs.get(task_type, Counts())))
+        now = share(counts)
         chance = 2 * math.sqrt(was * (1 - was) / counts.requests)
         if was - now > COLLAPSE + chance:
-            return f"{task_type}: {now:.0%} served well, {was:.0%} under the baseline"
+            return f"{task_type}: {now:.0%} served well, never less than {was:.0%} under the baseline"
         slow = _slow(policy, trial, evidence, before) if was - now > chance else ""
         if slow:
             return slow
     return ""
+
+
+def recovered(trial: Trial, evidence: Evidence) -> bool:
+    """Whether listeners are served as before, now that the suspected candidate is out of force."""
+    counts = together(_arm_counts(trial, evidence, candidate=False).values())
+    return trial.suspected is not None and counts.requests >= PERIOD_REQUESTS and share(counts) >= trial.suspected
+
+
+def worst(trial: Trial) -> float:
+    """The smallest share that the baseline served well, over all task types; 0 if that is not known."""
+    return min((cell.baseline_worst for cell in trial.cells if cell.baseline_worst is not None), default=0.0)
 
 
 def counted(trial: Trial, evidence: Evidence, workers: Sequence[Worker], now: datetime) -> Trial:
@@ -142,18 +165,27 @@ def counted(trial: Trial, evidence: Evidence, workers: Sequence[Worker], now: da
         )
         for name in sorted({*ours, *theirs, *before})
     )
-    trial = msgspec.structs.replace(trial, spent=_spent(trial, evidence), cells=_with_p95(trial, evidence))
+    pair = _spent(trial, evidence)
+    trial = msgspec.structs.replace(trial, cells=_after_baseline(trial, evidence))
     period = next_period(trial, workers, trial.period.index + 1, now)
     if trial.period.index % 2 == 0:
-        return msgspec.structs.replace(trial, half=halves, period=period)
-    return msgspec.structs.replace(trial, half=(), cells=_paired(trial.cells, halves), period=period)
+        return msgspec.structs.replace(trial, half=halves, half_spent=pair, period=period)
+    work = less_work(pair) if trial.goal == "Work" else None
+    return msgspec.structs.replace(
+        trial,
+        half=(),
+        half_spent=Spent(),
+        cells=_paired(trial.cells, halves, work, listeners=trial.goal == "Listeners"),
+        spent=_sum(trial.spent, pair),
+        period=period,
+    )
 
 
 def wasted(trial: Trial, workers: Sequence[Worker], now: datetime) -> Trial:
     """The trial after a period that cannot be used: the pair begins anew, with another coin."""
     index = trial.period.index - trial.period.index % 2 + 2
     period = next_period(trial, workers, index, now)
-    return msgspec.structs.replace(trial, half=(), period=period, wasted=trial.wasted + 1)
+    return msgspec.structs.replace(trial, half=(), half_spent=Spent(), period=period, wasted=trial.wasted + 1)
 
 
 def verdict(trial: Trial) -> Outcome | None:
@@ -162,16 +194,14 @@ def verdict(trial: Trial) -> Outcome | None:
     needed = threshold(len(cells))
     for cell in cells:
         if cell.test.worse.log >= needed:
-            return Outcome("RolledBack", f"{_whom(cell)}: served worse, {_words(cell)}")
+            return Outcome("RolledBack", f"{_whom(trial, cell)} worse, {_words(cell)}")
     whole = trial.cells[0]
     pairs = whole.test.pairs
     if pairs < LEAST_PAIRS or min(whole.candidate.requests, whole.baseline.requests) < LEAST_COMPARED:
         return _given_up(trial, pairs)
-    if trial.goal == "Cost":
-        return _cheaper(trial) or _given_up(trial, pairs)
-    better = [cell for cell in cells if cell.test.better.log >= needed]
+    better = [cell for cell in cells if cell.test.better.log >= needed and (cell is whole or trial.goal == "Listeners")]
     if better and not any(cell.test.mean < -MARGIN and cell.test.worse.log > math.log(2) for cell in cells):
-        return Outcome("Promoted", f"{_whom(better[0])}: served better, {_words(better[0])}")
+        return Outcome("Promoted", f"{_whom(trial, better[0])} better, {_words(better[0])}")
     if all(cell.test.futile.log >= needed or cell.test.mean < DEADBAND for cell in cells) and (
         whole.test.futile.log >= needed
     ):
@@ -179,9 +209,11 @@ def verdict(trial: Trial) -> Outcome | None:
     return _given_up(trial, pairs)
 
 
-def extended(trial: Trial) -> bool:
-    """Whether a trial that has had its time goes on once more: it looks better than the deadband."""
-    return not trial.extended and bool(trial.cells) and trial.cells[0].test.mean > DEADBAND
+def extended(trial: Trial) -> Trial | None:
+    """A trial that has had its time but looks better than the deadband, with longer periods; None if it does not."""
+    if trial.extended or not any(cell.test.mean > DEADBAND for cell in _tested(trial)):
+        return None
+    return msgspec.structs.replace(trial, extended=True, seconds=min(LONGER * trial.seconds, LONGEST_PERIOD))
 
 
 def _period_seconds(policy: Policy, evidence: Evidence, replicas: int) -> float:
@@ -193,14 +225,10 @@ def _period_seconds(policy: Policy, evidence: Evidence, replicas: int) -> float:
 
 def _first_cells(evidence: Evidence) -> tuple[Cell, ...]:
     """The whole, and what the baseline's 95th percentiles were when the trial began."""
-    names = sorted({route.task_type for route in evidence.served})
-    kinds = [
-        Cell(task_type=msgspec.convert(name, CellName), baseline_p95=_p95(evidence.served, name)) for name in names
-    ]
-    return (Cell(task_type=ALL), *kinds)
+    return (Cell(task_type=ALL), *_seen((), with_turned(totals(evidence.served), evidence), evidence.served))
 
 
-def _p95(served: Mapping[Route, Any], task_type: str) -> float | None:
+def _p95(served: Mapping[Route, Served], task_type: str) -> float | None:
     found = histogram(one for route, one in served.items() if route.task_type == task_type)
     return quantile(found, 0.95) if found.get(math.inf, 0) >= PERIOD_REQUESTS else None
 
@@ -230,9 +258,7 @@ def _crowded(policy: Policy, evidence: Evidence, stage: Stage) -> bool:
     soonest = min((each.seconds for each in policy.objectives.values()), default=1.0)
     if evidence.queue_age is not None and evidence.queue_age > soonest:
         return True
-    workers = evidence.of(stage)
-    busy = sum(step.seconds for worker in workers for step in worker.steps.values())
-    return busy > CROWDED * evidence.seconds * len(workers)
+    return busy(evidence, stage) > CROWDED
 
 
 def _crashed(trial: Trial, evidence: Evidence) -> str:
@@ -282,33 +308,62 @@ def _arm_counts(trial: Trial, evidence: Evidence, *, candidate: bool) -> dict[st
     return found
 
 
+def less_work(spent: Spent) -> float | None:
+    """How much less work a frame is under the candidate, as a part of the larger of both; None if it is not known."""
+    if not (spent.candidate_frames and spent.baseline_frames):
+        return None
+    ours, theirs = spent.candidate_seconds / spent.candidate_frames, spent.baseline_seconds / spent.baseline_frames
+    return (theirs - ours) / max(theirs, ours) if theirs + ours else None
+
+
 def _spent(trial: Trial, evidence: Evidence) -> Spent:
+    """Work in the pair so far."""
     frames, seconds = {True: 0, False: 0}, {True: 0.0, False: 0.0}
     for worker in evidence.of(trial.knob.stage):
         candidate = _arm(trial, worker.name) == trial.candidate
         frames[candidate] += worker.frames or 0
         seconds[candidate] += sum(step.seconds for step in worker.steps.values())
+    period = Spent(
+        candidate_frames=frames[True],
+        candidate_seconds=seconds[True],
+        baseline_frames=frames[False],
+        baseline_seconds=seconds[False],
+    )
+    return _sum(trial.half_spent, period)
+
+
+def _sum(one: Spent, other: Spent) -> Spent:
     return Spent(
-        candidate_frames=trial.spent.candidate_frames + frames[True],
-        candidate_seconds=trial.spent.candidate_seconds + seconds[True],
-        baseline_frames=trial.spent.baseline_frames + frames[False],
-        baseline_seconds=trial.spent.baseline_seconds + seconds[False],
+        candidate_frames=one.candidate_frames + other.candidate_frames,
+        candidate_seconds=one.candidate_seconds + other.candidate_seconds,
+        baseline_frames=one.baseline_frames + other.baseline_frames,
+        baseline_seconds=one.baseline_seconds + other.baseline_seconds,
     )
 
 
-def _with_p95(trial: Trial, evidence: Evidence) -> tuple[Cell, ...]:
-    """Cells with the largest 95th percentiles that the baseline had in a period."""
+def _after_baseline(trial: Trial, evidence: Evidence) -> tuple[Cell, ...]:
     served = {route: one for route, one in evidence.served.items() if _on(trial, route, candidate=False)}
-    found = []
-    for cell in trial.cells:
-        p95 = None if cell.task_type == ALL else _p95(served, cell.task_type)
-        slowest = max(p95 or 0.0, cell.baseline_p95 or 0.0)
-        found.append(msgspec.structs.replace(cell, baseline_p95=slowest) if slowest else cell)
-    return tuple(found)
+    return (trial.cells[0], *_seen(trial.cells[1:], _arm_counts(trial, evidence, candidate=False), served))
 
 
-def _paired(cells: Sequence[Cell], halves: Sequence[Half]) -> tuple[Cell, ...]:
-    """The cells after a pair. The whole weighs each task type by how much it was asked for in both arms together."""
+def _seen(cells: Sequence[Cell], counts: Mapping[str, Counts], served: Mapping[Route, Served]) -> tuple[Cell, ...]:
+    """Cells with the worst that the baseline did: what a candidate does no worse than is no harm."""
+    known: dict[str, Cell] = {cell.task_type: cell for cell in cells}
+    for name, one in counts.items():
+        cell = known.get(name) or Cell(task_type=msgspec.convert(name, CellName))
+        if one.requests >= PERIOD_REQUESTS:
+            worst = min(share(one), 1.0 if cell.baseline_worst is None else cell.baseline_worst)
+            cell = msgspec.structs.replace(cell, baseline_worst=worst)
+        slowest = max(_p95(served, name) or 0.0, cell.baseline_p95 or 0.0)
+        known[name] = msgspec.structs.replace(cell, baseline_p95=slowest or None)
+    return tuple(known[name] for name in sorted(known))
+
+
+def _paired(cells: Sequence[Cell], halves: Sequence[Half], work: float | None, *, listeners: bool) -> tuple[Cell, ...]:
+    """The cells after a pair. The whole weighs each task type by how much it was asked for in both arms together;
+
+    or, if the trial is not about `listeners`, it is about `work`.
+    """
     known: dict[str, Cell] = {cell.task_type: cell for cell in cells}
     weight = difference = 0.0
     for half in halves:
@@ -321,8 +376,9 @@ def _paired(cells: Sequence[Cell], halves: Sequence[Half]) -> tuple[Cell, ...]:
             cell = msgspec.structs.replace(cell, test=bet(cell.test, each))
         known[half.task_type] = _added(cell, half.candidate, half.baseline)
     whole = _added(known[ALL], together(half.candidate for half in halves), together(half.baseline for half in halves))
-    if weight:
-        whole = msgspec.structs.replace(whole, test=bet(whole.test, difference / weight))
+    one = work if not listeners else difference / weight if weight else None
+    if one is not None:
+        whole = msgspec.structs.replace(whole, test=bet(whole.test, one))
     return (whole, *(known[name] for name in sorted(known) if name != ALL))
 
 
@@ -333,34 +389,24 @@ def _added(cell: Cell, candidate: Counts, baseline: Counts) -> Cell:
 
 
 def _tested(trial: Trial) -> list[Cell]:
-    """The whole, and each task type with enough requests if there are several."""
+    """The whole, and each task type with enough requests: if there are several, or if the whole is about work."""
     kinds = [
         cell for cell in trial.cells[1:] if min(cell.candidate.requests, cell.baseline.requests) >= PERIOD_REQUESTS
     ]
-    return [trial.cells[0], *kinds] if len(kinds) > 1 else [trial.cells[0]]
-
-
-def _cheaper(trial: Trial) -> Outcome | None:
-    spent, whole = trial.spent, trial.cells[0]
-    if not (spent.candidate_frames and spent.baseline_frames and spent.baseline_seconds):
-        return None
-    each = spent.candidate_seconds / spent.candidate_frames
-    before = spent.baseline_seconds / spent.baseline_frames
-    saved = 1 - each / before
-    if whole.test.pairs >= 2 * LEAST_PAIRS and whole.test.mean > -DEADBAND and saved > 0.01:
-        return Outcome("Promoted", f"{saved:.1%} less decoder time a frame, {_words(whole)}")
-    return None
+    return [trial.cells[0], *kinds] if len(kinds) > 1 or trial.goal == "Work" else [trial.cells[0]]
 
 
 def _given_up(trial: Trial, pairs: int) -> Outcome | None:
-    most = MOST_PAIRS * 3 // 2 if trial.extended else MOST_PAIRS
+    most = 2 * MOST_PAIRS if trial.extended else MOST_PAIRS
     if pairs < most:
         return None
     return Outcome("Inconclusive", f"{pairs} pairs of periods do not tell: {_words(trial.cells[0])}")
 
 
-def _whom(cell: Cell) -> str:
-    return "listeners" if cell.task_type == ALL else cell.task_type
+def _whom(trial: Trial, cell: Cell) -> str:
+    if cell.task_type != ALL:
+        return f"{cell.task_type}: served"
+    return "listeners: served" if trial.goal == "Listeners" else "work for a frame:"
 
 
 def _words(cell: Cell) -> str:

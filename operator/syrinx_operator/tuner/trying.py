@@ -19,7 +19,7 @@ def try_on(turn: Turn) -> None:
     trial = turn.trial()
     workers = turn.evidence.of(trial.knob.stage)
     turn.look_in = min(turn.policy.interval, TRIAL_LOOK)
-    wrong = trials.harm(turn.policy, trial, turn.evidence)
+    wrong = trials.failure(trial, turn.evidence)
     if wrong:
         _end(turn, trials.Outcome("RolledBack", wrong))
     elif (
@@ -30,6 +30,8 @@ def try_on(turn: Turn) -> None:
         _waste(turn, turn.evidence.moving or "the replicas changed")
     elif trial.period.counting is None:
         _await_confirmation(turn)
+    elif suspicion := trials.suspicion(turn.policy, trial, turn.evidence):
+        _strike(turn, suspicion)
     elif turn.evidence.problem or turn.evidence.seconds < 0.5 * trial.seconds:
         _await_data(turn)
     elif trials.due(trial, turn.now):
@@ -62,8 +64,28 @@ def _await_data(turn: Turn) -> None:
         turn.look_in = min(turn.look_in, max(1.0, trial.seconds - turn.age(begun)))
 
 
+def _strike(turn: Turn, suspicion: str) -> None:
+    """The candidate is out of force at once. It is guilty if listeners are served as before then, or the next time.
+
+    With replicas side by side the others are the proof.
+    """
+    trial = turn.trial()
+    if trial.design == "Parallel" or trial.strikes >= 1:
+        _end(turn, trials.Outcome("RolledBack", suspicion))
+        return
+    expected = max(0.0, trials.worst(trial) - trials.COLLAPSE / 2)
+    turn.set(trial=msgspec.structs.replace(trial, strikes=1, suspected=expected))
+    turn.tell("CandidateSuspected", f"trial {trial.id}: {suspicion}")
+    _count(turn)
+
+
 def _count(turn: Turn) -> None:
     trial = turn.trial()
+    if not trial.period.everywhere and trial.suspected is not None:
+        if trials.recovered(trial, turn.evidence):
+            _end(turn, trials.Outcome("RolledBack", "served worse under the candidate, and as before without it"))
+            return
+        trial = msgspec.structs.replace(trial, suspected=None)
     second = trial.period.index % 2 == 1
     trial = trials.counted(trial, turn.evidence, turn.evidence.of(trial.knob.stage), turn.now)
     turn.set(trial=trial)
@@ -71,16 +93,18 @@ def _count(turn: Turn) -> None:
     outcome = trials.verdict(trial) if second else None
     if outcome is None:
         return
-    if outcome.verdict == "Inconclusive" and trials.extended(trial):
-        turn.set(trial=msgspec.structs.replace(trial, extended=True))
-        turn.tell("TrialExtended", f"trial {trial.id}: {outcome.reason}")
+    longer = trials.extended(trial) if outcome.verdict == "Inconclusive" else None
+    if longer is not None:
+        turn.set(trial=longer)
+        turn.tell("TrialExtended", f"trial {trial.id}: {outcome.reason}; on with longer periods")
     else:
         _end(turn, outcome)
 
 
 def _waste(turn: Turn, why: str) -> None:
     trial = turn.trial()
-    if trial.wasted >= trials.MOST_WASTED or not turn.evidence.of(trial.knob.stage):
+    fewest = 2 if trial.design == "Parallel" else 1
+    if trial.wasted >= trials.MOST_WASTED or len(turn.evidence.of(trial.knob.stage)) < fewest:
         _end(turn, trials.Outcome("Inconclusive", f"too many periods could not be used: {why}"))
     elif turn.evidence.moving and turn.age(trial.since) > 600:
         _end(turn, trials.Outcome("Superseded", turn.evidence.moving))
@@ -99,6 +123,6 @@ def _end(turn: Turn, outcome: trials.Outcome) -> None:
         promote(turn, trial)
         return
     if outcome.verdict in ("RolledBack", "Inconclusive"):
-        turn.quarantine(trial.candidate, outcome.reason)
+        turn.quarantine(trial.candidate, outcome.reason, hours=4.0 if outcome.verdict == "RolledBack" else 1.0)
     turn.cool_down(failed=outcome.verdict == "RolledBack")
     turn.phase("Watching", f"trial {trial.id} is over: {outcome.verdict}")

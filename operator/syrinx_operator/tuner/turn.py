@@ -23,7 +23,7 @@ from syrinx_operator.tuner.state import (
     Verdict,
 )
 from syrinx_operator.tuner.stats import interval
-from syrinx_operator.tuner.workload import alike, share
+from syrinx_operator.tuner.workload import alike
 
 LONGEST_COOL_DOWN = timedelta(minutes=30)
 LONGEST_QUARANTINE = timedelta(hours=24)
@@ -101,7 +101,7 @@ class Turn:
             verdict=verdict,
             reason=reason[:256],
             requests=whole.candidate.requests + whole.baseline.requests if whole else 0,
-            baseline=share(whole.baseline) if whole and compared else None,
+            worst=min((cell.baseline_worst for cell in trial.cells if cell.baseline_worst is not None), default=None),
             difference=whole.test.mean if whole and compared else None,
             lower=lower,
             upper=upper,
@@ -114,15 +114,14 @@ class Turn:
         """Adds to the bounded history."""
         self.set(history=(*self.state.history, record)[-MAX_HISTORY:])
 
-    def quarantine(self, setting: Setting, why: str) -> None:
-        """Not again under this workload, for a time that doubles each time."""
+    def quarantine(self, setting: Setting, why: str, hours: float = 1.0) -> None:
+        """Not again under this workload, for some hours; each time twice as many."""
         if self.state.context is None:
             return
         here = self.state.context
         before = next((q for q in self.state.quarantine if q.setting == setting and alike(q.context, here)), None)
         failures = before.failures + 1 if before else 1
-        base = timedelta(seconds=max(3600.0, 120 * self.policy.interval))
-        until = self.now + min(base * 2 ** min(failures - 1, 10), LONGEST_QUARANTINE)
+        until = self.now + min(timedelta(hours=hours) * 2 ** min(failures - 1, 10), LONGEST_QUARANTINE)
         added = Quarantined(setting=setting, context=here, reason=why[:256], failures=failures, until=until)
         others = [q for q in self.state.quarantine if q is not before]
         self.set(quarantine=(*others, added)[-MAX_QUARANTINE:])

@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterable, Mapping
 
 from syrinx_operator.tuner.evidence import Evidence, Route, Served
+from syrinx_operator.tuner.knobs import Stage
 from syrinx_operator.tuner.policy import Objective, Policy
 from syrinx_operator.tuner.state import Context, Counts
 
 LEAST_REQUESTS = 20
 """Requests from which a share says something."""
+CROWDED = 0.85
+"""Part of its time that a stage computes from which on its replicas share one fate."""
 _SURE = 2.0
 """Standard errors by which an objective must be missed: noise alone is no reason to try anything."""
 _BAND = 0.75
@@ -110,6 +113,13 @@ def rate(evidence: Evidence) -> float:
     """Requests per second, those refused too."""
     asked = together(with_turned(totals(evidence.served), evidence).values()).requests
     return asked / evidence.seconds if evidence.seconds else 0.0
+
+
+def busy(evidence: Evidence, stage: Stage) -> float:
+    """Part of the time that a stage's replicas compute, on average; 0 if that is not known."""
+    workers = [worker for worker in evidence.of(stage) if worker.steps]
+    seconds = sum(step.seconds for worker in workers for step in worker.steps.values())
+    return seconds / (evidence.seconds * len(workers)) if workers and evidence.seconds else 0.0
 
 
 def context(evidence: Evidence, before: Context | None) -> Context | None:
