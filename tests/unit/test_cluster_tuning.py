@@ -8,7 +8,7 @@ import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeline, pod_template, replica
 from syrinx_operator.cluster import tuning
-from syrinx_operator.cluster.conditions import Problem, Seen
+from syrinx_operator.cluster.conditions import Problem
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.plan.tuning import copied
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Reported
@@ -184,17 +184,7 @@ class Cluster:
         return after(self.plan, replicas=tuple(self.pods.values()))
 
     def moving(self, generation=1):
-        seen = Seen(
-            pipeline=AUTO,
-            observed=self.observed,
-            plan=self.plan,
-            measured=None,
-            tuning=State(),
-            problems=self.problems,
-            previous={},
-            now=NOW,
-        )
-        return tuning.moving(seen, generation, owner_of(AUTO))
+        return tuning.moving(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
 
     def identity(self, devices, before=None):
         return tuning.identity(AUTO, self.plan, self.observed, devices, before)
@@ -258,9 +248,9 @@ def test_knowledge_holds_for_a_model_an_image_and_the_devices():
     assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200, NVIDIA L4"
 
 
-def test_before_replicas_say_where_they_compute_the_resource_does():
+def test_before_replicas_say_where_they_compute_nothing_is_known():
     cluster = Cluster()
-    assert cluster.identity({}).device == "talker: cpu; codec: cpu"
+    assert cluster.identity({}).device == ""
 
 
 def test_a_replica_that_says_nothing_is_no_other_device():

@@ -41,7 +41,8 @@ async def announce(
 
 def _event(owner: Owner, identity: str, previous: Mapping[str, Any], transition: Transition) -> Manifest:
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    what = [owner.uid, previous.get("conditions"), transition.type, transition.reason, transition.message]
+    before = [previous.get("conditions"), previous.get("tuning")]
+    what = [owner.uid, *before, transition.type, transition.reason, transition.message]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
     return {
         "apiVersion": EVENT.api_version,

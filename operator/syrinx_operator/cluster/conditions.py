@@ -102,7 +102,12 @@ def serving_generation(seen: Seen) -> str:
 
 
 def _live(seen: Seen, component: Component) -> list[Replica]:
-    return [pod for pod in seen.observed.of(component) if not pod.terminating]
+    return live_pods(seen.observed, component)
+
+
+def live_pods(observed: Observed, component: Component) -> list[Replica]:
+    """The pods of a component, those that end left out."""
+    return [pod for pod in observed.of(component) if not pod.terminating]
 
 
 def _ready(seen: Seen, parts: Mapping[ConditionType, Conclusion], serving: str) -> Conclusion:
@@ -181,7 +186,7 @@ def _progressing(seen: Seen) -> Conclusion:
     """What is not as wanted yet; first the plan itself, then roll-outs, counts, starts and settings."""
     missing = [("NotApplied", problem.message) for problem in seen.problems]
     for component in seen.plan.templates:
-        missing += incomplete(seen, component)
+        missing += incomplete(seen.plan, seen.observed, component)
     if not missing:
         return Conclusion("False", "Complete", "everything is as wanted")
     order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
@@ -189,10 +194,10 @@ def _progressing(seen: Seen) -> Conclusion:
     return Conclusion("True", missing[0][0], "; ".join(words for _, words in missing))
 
 
-def incomplete(seen: Seen, component: Component) -> list[tuple[str, str]]:
+def incomplete(plan: Plan, observed: Observed, component: Component) -> list[tuple[str, str]]:
     """What of a component is not as wanted yet, by reason and in words; empty if nothing is."""
-    live, wanted = _live(seen, component), seen.plan.replicas[component]
-    new = [pod for pod in live if pod.template == seen.plan.templates[component]]
+    live, wanted = live_pods(observed, component), plan.replicas[component]
+    new = [pod for pod in live if pod.template == plan.templates[component]]
     if len(new) < len(live):
         return [("RollingOut", f"{component}: {len(new)} of {wanted} replicas have the new template")]
     if len(live) != wanted:
@@ -201,7 +206,7 @@ def incomplete(seen: Seen, component: Component) -> list[tuple[str, str]]:
         return [("Starting", f"{component}: {', '.join(waiting)} not ready")]
     if component is Component.REDIS:
         return []
-    generation = seen.plan.settings[component].generation
+    generation = plan.settings[component].generation
     if silent := [pod.name for pod in new if not has_confirmed(pod, generation)]:
         return [("ConfirmingSettings", f"{component}: {', '.join(silent)} without settings {generation}")]
     return []
@@ -226,7 +231,7 @@ def _degraded(seen: Seen) -> Conclusion:
 
 def _lasting(seen: Seen, component: Component) -> list[tuple[str, str]]:
     found = [(one.reason, one.message) for one in _troubles(seen, component) if one.lasting]
-    if found and any(reason == "RollingOut" for reason, _ in incomplete(seen, component)):
+    if found and any(reason == "RollingOut" for reason, _ in incomplete(seen.plan, seen.observed, component)):
         reason, words = found[-1]
         found[-1] = (reason, f"{words}; the roll-out of {component} goes no further until this is mended or edited")
     return found

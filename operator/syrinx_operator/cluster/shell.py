@@ -22,6 +22,7 @@ from syrinx_operator.cluster.measure import Meter
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.stage_api import StageApi
 from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +68,15 @@ class Operator:
             executor=Executor(api, self._telemetry, leases.fence),
             stages=stages,
             meter=meter,
-            config=self._options.pipelines,
-            identity=self._options.identity,
-            lease_seconds=self._options.lease_seconds,
+            tuner=Tuner(),
+            telemetry=self._telemetry,
+            options=self._options,
         )
         self._loop = Loop(
             reconciler.reconcile,
             period=self._options.resync_seconds,
             telemetry=self._telemetry,
-            forget=lambda key: leases.forget(key.namespace, key.name),
+            forget=reconciler.forget,
         )
         self._cleanup.push_async_callback(self._loop.close)
         log.info("operator %s is at work", self._options.identity)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from syrinx_operator.tuner.telemetry import TunerTelemetry
+
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Telemetry:
-    """Every `syrinx_operator_*` metric, in a registry of its own."""
+    """Every `syrinx_operator_*` and `syrinx_tuning_*` metric, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.tuning = TunerTelemetry(self.registry)
         self.reconciles = Counter(
             "syrinx_operator_reconciles", "Looks at a pipeline, by outcome.", ["outcome"], registry=self.registry
         )

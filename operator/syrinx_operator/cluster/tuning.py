@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.conditions import Seen, incomplete
+from syrinx_operator.cluster.conditions import Problem, incomplete, live_pods
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.settings import device
 from syrinx_operator.cluster.plan.tuning import restored
 from syrinx_operator.cluster.report import read
 from syrinx_operator.cluster.state import Component, Observed, Owner, Replica
+from syrinx_operator.cluster.transitions import MAX_MESSAGE, Transition
 from syrinx_operator.rules import cluster_violations, violations
 from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment, assignment
+from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment, Decision, Event, assignment
 from syrinx_operator.tuner.evidence import Worker
 from syrinx_operator.tuner.knobs import Identity, Setting, Stage, live_values, tuned
 from syrinx_operator.tuner.policy import Policy, policy_of
@@ -72,13 +72,24 @@ def _possible(pipeline: TTSPipeline, setting: Setting) -> bool:
     return not [*violations(wanted), *cluster_violations(wanted)]
 
 
+def transitions_of(events: Iterable[Event]) -> Iterator[Transition]:
+    """What was decided, as events of the resource."""
+    for event in events:
+        yield Transition(event.kind, event.reason, event.message[:MAX_MESSAGE])
+
+
+def look_in(pipeline: TTSPipeline, before: Tuning, decision: Decision, period: float) -> float:
+    """Seconds to the next look: none if something else follows now; soon enough to renew what is limited."""
+    after = tuning(pipeline, decision.state)
+    if after.assignment != before.assignment:
+        return 0.0
+    return min(period, decision.look_in, *([RENEW_SECONDS] if after.limited else []))
+
+
 def workers(observed: Observed) -> tuple[Worker, ...]:
     """The talkers and codecs, without their counts."""
     return tuple(
-        _worker(replica, stage)
-        for component, stage in STAGES.items()
-        for replica in observed.of(component)
-        if not replica.terminating
+        _worker(replica, stage) for component, stage in STAGES.items() for replica in live_pods(observed, component)
     )
 
 
@@ -94,16 +105,21 @@ def _worker(replica: Replica, stage: Stage) -> Worker:
     )
 
 
-def moving(seen: Seen, observed_generation: int | None, owner: Owner) -> str:
-    """What else changes, so that this is no time for trials; empty if nothing does."""
-    if seen.problems:
-        return seen.problems[0].message
+def moving(
+    plan: Plan, observed: Observed, problems: Sequence[Problem], observed_generation: int | None, owner: Owner
+) -> str:
+    """What else changes, so that this is no time for trials; empty if nothing does.
+
+    `observed_generation` is that of the resource that was carried out last.
+    """
+    if problems:
+        return problems[0].message
     if observed_generation != owner.generation:
         return "the resource was edited"
-    for component in seen.plan.templates:
-        if going := [pod.name for pod in seen.observed.of(component) if pod.terminating]:
+    for component in plan.templates:
+        if going := [pod.name for pod in observed.of(component) if pod.terminating]:
             return f"{component}: {', '.join(going)} ending"
-        for _, words in incomplete(seen, component):
+        for _, words in incomplete(plan, observed, component):
             return words
     return ""
 
@@ -113,20 +129,14 @@ def identity(
 ) -> Identity:
     """What knowledge holds for. `devices` is where replicas say that they compute, by name, as far as they were asked.
 
-    While some did not say, what was known of the same image and model goes on to hold.
+    While some did not say, what was known of the same image and model goes on to hold; else the device is empty.
     """
     image = pipeline.spec.image or plan.release.image
-    live = [pod for component in STAGES for pod in observed.of(component) if not pod.terminating]
-    same = before is not None and (before.model, before.image) == (plan.generation, image)
-    if live and all(devices.get(pod.name) for pod in live):
-        where = {component: {devices[pod.name] for pod in live if pod.component is component} for component in STAGES}
-    elif before is not None and same:
+    live = {component: live_pods(observed, component) for component in STAGES}
+    said = {component: {devices.get(pod.name, "") for pod in pods} for component, pods in live.items()}
+    if all(where and "" not in where for where in said.values()):
+        words = "; ".join(f"{component}: {', '.join(sorted(where))}" for component, where in said.items())
+        return Identity(model=plan.generation, image=image, device=words[:256])
+    if before is not None and (before.model, before.image) == (plan.generation, image):
         return before
-    else:
-        spec = pipeline.spec
-        where = {Component.TALKER: {device(spec.talker)}, Component.CODEC: {device(spec.codec)}}
-    return Identity(model=plan.generation, image=image, device=_device(where))
-
-
-def _device(where: Mapping[Component, set[str]]) -> str:
-    return "; ".join(f"{component}: {', '.join(sorted(devices))}" for component, devices in where.items())[:256]
+    return Identity(model=plan.generation, image=image, device="")
