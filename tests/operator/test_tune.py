@@ -1,0 +1,75 @@
+"""`syrinx tune` of a pipeline on Kubernetes: it reads the resource, and needs no other right."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from support.kube import KubeCluster, Rights
+from support.operator import CRD
+from syrinx_operator.spec import default_pipeline
+from syrinx_operator.tuner.knobs import Knob, setting_of
+from syrinx_operator.tuner.state import State
+
+RIGHTS = [{"apiGroups": ["syrinx.dev"], "resources": ["ttspipelines"], "verbs": ["get"]}]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[KubeCluster]:
+    async with KubeCluster(crd=CRD, rights=Rights.of_role(RIGHTS)) as running:
+        yield running
+
+
+@pytest.fixture
+def tune(cluster: KubeCluster, tmp_path: Path) -> Callable[..., Awaitable[tuple[int | None, str]]]:
+    """The command: its exit status and what it told."""
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig"))}
+
+    async def run(*arguments: str) -> tuple[int | None, str]:
+        command = [sys.executable, "-m", "syrinx_operator", "tune", *arguments]
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=PIPE, stderr=STDOUT)
+        told, _ = await process.communicate()
+        return process.returncode, told.decode()
+
+    return run
+
+
+def resource(name: str = "demo", **spec: object) -> dict[str, Any]:
+    return {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": spec}
+
+
+async def test_it_tells_what_the_status_says(cluster: KubeCluster, tune: Any) -> None:
+    cluster.apply(resource(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}))
+    chosen = setting_of(default_pipeline().spec).with_value(Knob.TALKER_ROWS, 16)
+    state = State(mode="Auto", phase="Watching", message="the objectives are met", chosen=chosen)
+    slo = {"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}
+    status = {"tuning": msgspec.json.decode(msgspec.json.encode(state)), "slo": [slo]}
+    cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
+    code, told = await tune("-n", "default", "demo")
+    assert code == 0
+    assert "pipeline demo (namespace default): tuning Auto, phase Watching\n" in told
+    assert "talker.maxNumSeqs   16   (the resource asks for 8)" in told
+    assert "met lately, 80 requests, 96.0% within, 95th percentile 280 ms" in told
+    assert cluster.rights is not None and cluster.rights.denied == []
+
+
+async def test_what_is_not_there_is_said(cluster: KubeCluster, tune: Any) -> None:
+    cluster.apply(resource())
+    cluster.apply(resource("off", tuning={"mode": "Off"}))
+    answers = await asyncio.gather(
+        *(tune("-n", *each) for each in (("default", "none"), ("default", "demo"), ("default", "off"), ("x", "demo")))
+    )
+    assert [code for code, _ in answers] == [1, 1, 1, 1]
+    none, demo, off, forbidden = (told for _, told in answers)
+    assert "there is no TTSPipeline none in namespace default" in none
+    assert "the status of demo says nothing of tuning: does the operator run?" in demo
+    assert "off is not tuned: its spec.tuning.mode is Off" in off
+    assert "the cluster does not tell: " in forbidden and "forbidden" in forbidden
