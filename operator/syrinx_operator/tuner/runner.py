@@ -69,7 +69,7 @@ class Tuner:
         """What happened within a window; with None, going by what was seen last."""
         record = self._records.setdefault(name, Record())
         if seen is not None:
-            self._seen[name] = seen
+            self._seen[name] = msgspec.structs.replace(seen, snapshots=())
             for snapshot in seen.snapshots:
                 record.add(snapshot)
         last = self._seen.get(name, _NOTHING)
