@@ -29,7 +29,6 @@ from syrinx_operator.local import LocalPipeline
 from syrinx_operator.spec import TTSPipeline
 from syrinx_operator.tuner import knobs as tuner
 from syrinx_operator.tuner.snapshot import WANTED
-from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 PROGRAM = found()
 pytestmark = [
@@ -71,7 +70,6 @@ class Operator:
 
     def __init__(self) -> None:
         self.telemetry = Telemetry()
-        self.tuner = TunerTelemetry(self.telemetry.registry)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -84,7 +82,7 @@ class Operator:
 
     def work(self) -> None:
         """Two looks, one of them in vain, and the end of a trial."""
-        tell(self.tuner, (NAMESPACE, OWNER.name), "Promoted")
+        tell(self.telemetry.tuning, (NAMESPACE, OWNER.name), "Promoted")
         telemetry = self.telemetry
         for outcome in (Outcome.DONE, Outcome.FAILED):
             telemetry.reconciles.labels(outcome).inc()

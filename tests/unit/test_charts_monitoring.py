@@ -6,7 +6,6 @@ import typing
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
@@ -18,7 +17,6 @@ from syrinx_operator.spec import PipelineSpec, TtfaMs
 from syrinx_operator.tuner import trial
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.state import Verdict
-from syrinx_operator.tuner.telemetry import TunerTelemetry
 from syrinx_stages.codec.scheduler import Row, schedule
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS
@@ -34,9 +32,9 @@ HISTOGRAM = ("_bucket", "_count", "_sum")
 
 def told():
     """Every sample of a pipeline with a trial under way."""
-    registry = CollectorRegistry()
-    tell(TunerTelemetry(registry))
-    return [sample for family in registry.collect() for sample in family.samples]
+    tuning = Telemetry().tuning
+    tell(tuning)
+    return [sample for family in tuning.collect() for sample in family.samples]
 
 
 def exported():
