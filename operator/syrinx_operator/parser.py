@@ -39,7 +39,8 @@ def _add_up(commands: _Commands) -> None:
         help="run a pipeline on this machine",
         formatter_class=_TEXT,
         description="Runs a TTSPipeline's stages as processes of this machine, Redis included, until Ctrl-C.\n"
-        "Ctrl-C finishes what is being spoken; a second one kills. A stage that dies is started again.",
+        "Ctrl-C finishes what is being spoken; a second one kills. A stage that dies is started again.\n"
+        "spec.tuning says whether it tunes itself; `syrinx tune` shows what that does.",
     )
     up.add_argument("file", metavar="FILE", help="YAML file with one TTSPipeline; - reads standard input")
     up.add_argument("--port", type=_port, help="serve on this port instead of the resource's; 0 takes a free one")

@@ -201,6 +201,24 @@ async def test_settings_change_over_http_while_a_stream_plays(running: Running, 
     assert answers[0].json() == {"generation": 1, "settings": in_force, "base": in_force}
 
 
+async def test_a_stage_that_is_killed_comes_back_with_the_settings_kept_for_it(running: Running) -> None:
+    codec = running.children("codec")[0]
+    there = (await running.client.get(f"{codec.admin_url}/settings")).json()
+    codec.keep_settings({"generation": there["generation"] + 7, "settings": {"max_num_seqs": 3}})
+    killed = codec.pid
+    os.kill(killed, signal.SIGKILL)
+    async with asyncio.timeout(DEADLINE):
+        while codec.pid in (None, killed):
+            await asyncio.sleep(0.01)
+    await running.ready()
+    found = (await running.client.get(f"{codec.admin_url}/settings")).json()
+    assert (found["generation"], found["settings"]) == (
+        there["generation"] + 7,
+        there["settings"] | {"max_num_seqs": 3},
+    )
+    await running.client.put(f"{codec.admin_url}/settings", json={"settings": there["settings"]})
+
+
 async def test_wrong_settings_are_refused_by_name(running: Running) -> None:
     url = f"{running.children('codec')[0].admin_url}/settings"
     for body, status, word in (
