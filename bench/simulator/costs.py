@@ -1,20 +1,50 @@
-"""What engines were measured to cost, by machine."""
+"""What engines cost, by machine. `calibrate` says how close each comes to what was measured there, and fits them."""
 
 from __future__ import annotations
 
 from simulator.scenario import Costs, Curve, Decoder, line
 
-CPU2 = Costs(
-    step=line(0.013, 0.0035),
-    eager=Decoder(0.004, 0.0005, 0.0012),
-    captured=Decoder(0.004, 0.0005, 0.0012),
-    prefill={"CustomVoice": 0.012, "VoiceDesign": 0.012, "Base": 0.02},
-    prepare={"Base": 0.1},
-    reference_frames={"Base": 40},
-    hop=0.002,
-)
-"""Two cores with the bundled voice."""
 
+def fitted_cpu(step: float, per_row: float, codec: float, hop: float, interference: float) -> Costs:
+    """The bundled voice on CPU cores; decoder and prefill are the engines' own times (`engines`), as `codec` times."""
+    calls = Decoder(codec * 0.0079, codec * 0.0006, codec * 0.0026)
+    return Costs(
+        step=line(step, per_row),
+        eager=calls,
+        captured=calls,
+        prefill={"CustomVoice": 0.0061, "VoiceDesign": 0.0061, "Base": 0.012},
+        prepare={"Base": 0.15},
+        reference_frames={"Base": 60},
+        hop=hop,
+        interference=interference,
+    )
+
+
+def fitted_gpu(
+    step: float,
+    per_row: float,
+    prefill: float,
+    call: float,
+    per_frame: float,
+    crowding: float,
+) -> Costs:
+    """A service that decodes 72 frames of left context anew in each call, talker and codec on one GPU.
+
+    What a reference costs is part of `prefill`: the talker computes it.
+    """
+    calls = Decoder(call, 0.0, per_frame)
+    return Costs(
+        step=line(step, per_row),
+        eager=calls,
+        captured=calls,
+        prefill={"CustomVoice": prefill, "VoiceDesign": prefill, "Base": prefill},
+        context_frames=72,
+        crowding=crowding,
+    )
+
+
+CPU2 = fitted_cpu(0.00838, 0.00176, 1.03, 0.0126, 1.1)
+"""Two cores with the bundled voice."""
 H200_PROTOTYPE = Costs(
     step=Curve(((1, 0.0067), (32, 0.00706), (64, 0.0075))),
     eager=Decoder(0.00198, 0.00015, 0.0000465),
@@ -23,3 +53,13 @@ H200_PROTOTYPE = Costs(
     prepare={"Base": 0.02},
     reference_frames={"Base": 60},
 )
+"""One H200, 1.7B. Measured of a prototype: 6.7, 7.06 and 7.5 ms a step of 1, 32 and 64 rows; 2.07, 2.35 and 3.27 ms for
+1, 4 and 25 frames of one row, 9.9 ms for 4 frames of 32 rows. Prefill and reference are assumed."""
+H100_CUSTOMVOICE = fitted_gpu(0.010, 0.0012, 0.03, 0.003, 0.00002, 0.1)
+"""One H100, 1.7B, preset voices (vllm-omni #3322, profile)."""
+H100_BASE = fitted_gpu(0.0112, 2.66e-05, 0.241, 0.0403, 0.000428, 0.27)
+"""One H100, 1.7B, voice clones (vllm-omni #3322, after #3306)."""
+H20_CUSTOMVOICE = H100_CUSTOMVOICE
+"""One H20, 1.7B, preset voices (vllm-omni #3322)."""
+H20_BASE = H100_BASE
+"""One H20, 1.7B, voice clones (vllm-omni #3322)."""

@@ -179,6 +179,12 @@ def forget(slots: Any, replica: Any, request: int) -> None:
             return
 
 
+@njit(cache=True)
+def room(m: Memory, replica: Any) -> int:
+    """Streams that a replica holds at most."""
+    return min(replica.resident, replica.rows) if m.constants[0].by_rows else replica.resident
+
+
 # Gateway: admission, and what is waited for ------------------------------------------------------------------
 
 
@@ -231,6 +237,8 @@ def lead(request: Any, now: float) -> float:
 def welcome(m: Memory, t: int, now: float) -> bool:
     """Whether a talker wants a further request: few have not begun, and none that plays is about to run dry."""
     talker, limit = m.talkers[t], m.constants[0].lead_limit
+    if m.constants[0].by_rows:
+        return True
     if talker.unstarted >= MOST_UNSTARTED:
         return False
     for i in range(talker.held):
@@ -246,7 +254,7 @@ def welcome(m: Memory, t: int, now: float) -> bool:
 def talker_asks(m: Memory, t: int, now: float) -> None:
     """A talker that has room and wants more joins those that wait for a request, or takes one that waits."""
     talker, w = m.talkers[t], m.counters[0]
-    while talker.up and not talker.asking and talker.held < talker.resident:
+    while talker.up and not talker.asking and talker.held < room(m, talker):
         if w.talker_orphans > 0:
             r = m.talker_orphans[w.talker_orphans_head]
             w.talker_orphans_head = (w.talker_orphans_head + 1) % len(m.talker_orphans)
@@ -276,7 +284,7 @@ def serve_talkers(m: Memory, now: float) -> None:
         talker = m.talkers[t]
         talker.asking = 0
         fresh = now - talker.asked < QUIET_SECONDS
-        if fresh and talker.up and talker.held < talker.resident and w.talker_tail > w.talker_head:
+        if fresh and talker.up and talker.held < room(m, talker) and w.talker_tail > w.talker_head:
             w.talker_head += 1
             talker_takes(m, t, m.talker_queue[w.talker_head - 1], now)
         talker_asks(m, t, now)
@@ -310,9 +318,18 @@ def prepared(m: Memory, r: int, now: float) -> None:
 
 
 @njit(cache=True)
-def shared(m: Memory, other: Any, index: int) -> float:
-    """How much slower it is because the other stage computes on the same device."""
-    return m.constants[0].interference if index < len(other) and other[index].busy else 1.0
+def beside_codec(m: Memory, t: int) -> float:
+    """How much slower a talker is because the codec computes on its device."""
+    p = m.constants[0]
+    if t >= len(m.codecs) or not m.codecs[t].busy:
+        return 1.0
+    return p.interference + p.crowding * (m.codecs[t].batch - 1)
+
+
+@njit(cache=True)
+def beside_talker(m: Memory, c: int) -> float:
+    """The other way round."""
+    return m.constants[0].interference if c < len(m.talkers) and m.talkers[c].busy else 1.0
 
 
 @njit(cache=True)
@@ -333,7 +350,7 @@ def talker_turn(m: Memory, t: int, now: float) -> None:
     seconds = m.tasks[m.requests[oldest].task].prefill + replayed * m.step_seconds[1]
     seconds *= noise(m, 0, oldest, replayed)
     m.talker_batch[t, 0] = oldest
-    push(m, now + seconds * talker.speed * shared(m, m.codecs, t), PREFILLED, t, talker.life)
+    push(m, now + seconds * talker.speed * beside_codec(m, t), PREFILLED, t, talker.life)
 
 
 @njit(cache=True)
@@ -383,7 +400,7 @@ def talker_step(m: Memory, t: int, now: float) -> None:
         first = min(first, m.ids[i])
     talker.batch = n
     talker.busy = 1
-    seconds = m.step_seconds[n] * talker.speed * shared(m, m.codecs, t)
+    seconds = m.step_seconds[n] * talker.speed * beside_codec(m, t)
     seconds *= noise(m, 1, first, m.requests[first].produced)
     talker.batch_seconds = seconds
     push(m, now + seconds, STEPPED, t, talker.life)
@@ -426,17 +443,10 @@ def stepped(m: Memory, t: int, now: float) -> None:
 
 
 @njit(cache=True)
-def room(m: Memory, c: int) -> int:
-    """Streams that a codec holds at most."""
-    codec = m.codecs[c]
-    return min(codec.resident, codec.rows) if m.constants[0].by_rows else codec.resident
-
-
-@njit(cache=True)
 def codec_asks(m: Memory, c: int, now: float) -> None:
     """A codec that has room joins those that wait for a request, or takes one that waits."""
     codec, w = m.codecs[c], m.counters[0]
-    while codec.up and not codec.asking and codec.held < room(m, c):
+    while codec.up and not codec.asking and codec.held < room(m, codec):
         if w.codec_orphans > 0:
             r = m.codec_orphans[w.codec_orphans_head]
             w.codec_orphans_head = (w.codec_orphans_head + 1) % len(m.codec_orphans)
@@ -648,7 +658,7 @@ def decode(m: Memory, c: int, n: int, wanted: int, now: float) -> None:
     for i in range(n):
         m.codec_batch[c, i] = m.ids[i]
         first = min(first, m.ids[i])
-    seconds *= codec.speed * noise(m, 2, first, m.requests[first].taken) * shared(m, m.talkers, c)
+    seconds *= codec.speed * noise(m, 2, first, m.requests[first].taken) * beside_talker(m, c)
     codec.batch, codec.batch_frames, codec.batch_result, codec.busy = n, wanted, result, 1
     codec.batch_seconds = seconds
     push(m, now + seconds, DECODED, c, codec.life)

@@ -18,7 +18,10 @@ MAX_RAMP, MAX_PAIRS, MAX_FRAMES = 16, 64, 64
 RESULTS = ("hit", "padded", "eager")
 
 CONSTANTS = np.dtype(
-    [(name, "f8") for name in ("hop", "noise", "interference", "lead_limit", "silence", "max_queue_seconds")]
+    [
+        (name, "f8")
+        for name in ("hop", "noise", "interference", "crowding", "lead_limit", "silence", "max_queue_seconds")
+    ]
     + [(name, "f8") for name in ("eager_base", "eager_row", "eager_frame", "hit_base", "hit_row", "hit_frame")]
     + [(name, "i8") for name in ("seed", "max_queue", "context", "closed", "by_rows")]
 )
@@ -199,6 +202,7 @@ def _constants(scenario: Scenario) -> Array:
         "hop": costs.hop,
         "noise": costs.noise,
         "interference": costs.interference,
+        "crowding": costs.crowding,
         "lead_limit": scenario.lead_limit,
         "silence": scenario.silence,
         "max_queue_seconds": scenario.max_queue_seconds,

@@ -58,6 +58,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Standard deviation of the logarithm of a step's time."""
     interference: float = 1.0
     """Factor on what begins while the other stage computes on the same device: talker and codec of one index share."""
+    crowding: float = 0.0
+    """What each further row of a decoder call adds to that factor for the talker."""
     capture: float = 0.3
     """To capture one shape."""
     capture_bytes: int = 2 << 20
@@ -105,7 +107,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Requests that one talker holds at most."""
     codec_resident: int = 32
     admission: Literal["resident", "rows"] = "resident"
-    """What bounds the streams that a codec takes: its `resident`; or, as in engines where it is one knob, its rows."""
+    """What bounds the streams that a replica takes: what it can hold, and Syrinx's care for those that play; or, as in
+    engines where both are one knob, its rows."""
     lead_limit: float = 8.0
     max_queue: int = 256
     max_queue_seconds: float = 10.0

@@ -23,6 +23,7 @@ from simulator import (
     layout,
     line,
 )
+from simulator.cases import benched, published, simulate
 from syrinx_operator.spec import CaptureShape
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
 from syrinx_operator.tuner.knobs import Knob, Setting, Stage
@@ -360,6 +361,33 @@ class TestSettings:
         assert {call.result for call in codec.calls} == {"hit", "padded", "eager"}
         assert all(call.frames <= 2 for call in codec.calls if call.result != "eager")
         assert [(each.rows, each.frames) for each in codec.captures] == [(1, 2), (2, 2), (4, 2)]
+
+
+class TestCalibration:
+    """Beside what was published; `bench/results/calibration.md` has all of it."""
+
+    def test_more_codec_rows_help_clones_at_eight_at_once_as_published(self):
+        clones = {
+            (case.variant.rpartition(": ")[2][:12], case.load): simulate(case.scenario)["ttfa_p95"]
+            for case in published()
+            if case.group == "H100_BASE" and case.fitted
+        }
+        # 3,080 ms and 1,503 ms were measured.
+        assert clones["codec mns 1,", "8"] > 1.5 * clones["codec mns 10", "8"]
+        # And 312 and 317 ms of a single one.
+        assert clones["codec mns 1,", "1"] == pytest.approx(clones["codec mns 10", "1"])
+
+    def test_published_tables_are_read_whole(self):
+        cases = published()
+        assert {case.group for case in cases} == {"H100_CUSTOMVOICE", "H100_BASE", "H20_CUSTOMVOICE", "H20_BASE"}
+        assert all(set(case.measured) <= {"ttfa_mean", "ttfa_p95", "throughput"} for case in cases)
+        assert len(cases) == 62
+
+    def test_two_cores_serve_and_drown_as_they_did(self):
+        for case in benched():
+            found = simulate(case.scenario)
+            assert found["throughput"] == pytest.approx(case.measured["throughput"], rel=0.3)
+            assert (found["underruns"] > 20) == (case.measured["underruns"] > 20)
 
 
 class TestReplicas:

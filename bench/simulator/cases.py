@@ -1,0 +1,204 @@
+"""What was measured on real machines, and the same thing as scenarios."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator import costs
+from simulator.scenario import Costs, Scenario
+from simulator.world import World
+from syrinx_operator.tuner.knobs import Setting
+
+HERE = Path(__file__).parent
+PUBLISHED = HERE / "published.csv"
+RESULTS = HERE.parent / "results"
+
+SIMULATED_SECONDS = 240.0
+METRICS = ("ttfa_mean", "ttfa_p95", "throughput")
+
+
+class Case(NamedTuple):
+    """One row of a table: what was run, and what came out (milliseconds, requests per second)."""
+
+    group: str
+    """Cases of one group are fitted together: they have one machine and one task."""
+    variant: str
+    load: str
+    scenario: Scenario
+    measured: dict[str, float]
+    fitted: bool
+    """Whether the costs were chosen with this in view; else it is a prediction."""
+
+
+class _Table(NamedTuple):
+    """A published table of which some variants are compared."""
+
+    group: str
+    source: str
+    hardware: str
+    task: str
+    variants: dict[str, int]
+    """Codec rows by variant."""
+    fitted: bool
+
+
+_TABLES = (
+    _Table(
+        "H100_CUSTOMVOICE",
+        "vllm-omni#3322 profile",
+        "H100",
+        "CustomVoice",
+        {"main (codec mns 1)": 1, "codec mns 10 only": 10, "batched codec + pairs": 10},
+        True,
+    ),
+    _Table(
+        "H100_CUSTOMVOICE",
+        "vllm-omni#3322",
+        "H100",
+        "CustomVoice",
+        {"main (codec mns 1)": 1, "batched codec, mns 10, pairs": 10},
+        True,
+    ),
+    _Table(
+        "H100_BASE",
+        "vllm-omni#3322 after #3306",
+        "H100",
+        "Base",
+        {"codec mns 1, after #3306": 1, "codec mns 10, after #3306": 10},
+        True,
+    ),
+    _Table("H100_BASE", "vllm-omni#3322 restructure", "H100", "Base", {"codec mns 1": 1, "codec mns 10": 10}, False),
+    _Table(
+        "H100_BASE",
+        "vllm-omni#3322 profile",
+        "H100",
+        "Base",
+        {"main (codec mns 1)": 1, "codec mns 10 only": 10, "batched codec + pairs": 10},
+        False,
+    ),
+    _Table("H20_CUSTOMVOICE", "vllm-omni#3322", "H20-3e", "CustomVoice", {"main": 1, "+batched codec": 10}, True),
+    _Table("H20_BASE", "vllm-omni#3322", "H20-3e", "Base", {"main": 1, "+batched codec": 10}, True),
+)
+_RAMPS = {"CustomVoice": (1,), "Base": (1, 25)}
+"""Their chunks, inferred: the talker of #3322's profile gave preset voices out each 22.9 ms (a frame), clones each 263
+(25 frames)."""
+_AUDIO_SECONDS = {"CustomVoice": 3.95, "Base": 4.1}
+"""Mean length: published audio seconds per second by requests per second."""
+TALKER_ROWS = 10
+
+
+def published() -> list[Case]:
+    """Cases of closed loop from the published tables that move the codec's rows or captured pairs."""
+    measured: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    with PUBLISHED.open() as file:
+        for row in csv.DictReader(file):
+            if row["metric"] in METRICS and row["concurrency"].isdecimal():
+                key = (row["source"], row["hardware"], row["model"], row["task"], row["variant"], row["concurrency"])
+                measured[key][row["metric"]] = float(row["value"])
+    return [
+        Case(
+            table.group, f"{table.source}: {variant}", key[5], _listening(table, rows, int(key[5])), found, table.fitted
+        )
+        for table in _TABLES
+        for variant, rows in table.variants.items()
+        for key, found in measured.items()
+        if key[:5] == (table.source, table.hardware, "1.7B", table.task, variant)
+    ]
+
+
+def _listening(table: _Table, rows: int, listeners: int) -> Scenario:
+    setting = Setting(talker_max_num_seqs=TALKER_ROWS, codec_max_num_seqs=rows, chunk_ramp=_RAMPS[table.task])
+    return Scenario(
+        name=table.group,
+        seconds=SIMULATED_SECONDS,
+        listeners={table.task: listeners},
+        initial=setting,
+        costs=getattr(costs, table.group),
+        audio_seconds=_AUDIO_SECONDS[table.task],
+        audio_spread=0.3,
+        lead_limit=1e6,
+        admission="rows",
+        max_queue=1000,
+        max_queue_seconds=1e6,
+        scrape_seconds=SIMULATED_SECONDS,
+    )
+
+
+def benched() -> list[Case]:
+    """Cases of what `syrinx bench` measured on two cores."""
+    report = json.loads((RESULTS / "cpu.json").read_text())
+    return [
+        Case("CPU2", f"{point['loop']} loop", f"{point['load']:g}", _bench(report, point), _bench_point(point), True)
+        for point in report["points"]
+    ]
+
+
+def _bench(report: dict[str, Any], point: dict[str, Any]) -> Scenario:
+    spec = report["pipeline"]["spec"]
+    task, load = "CustomVoice", point["load"]
+    closed = point["loop"] == "closed"
+    setting = Setting(
+        talker_max_num_seqs=spec["talker"]["maxNumSeqs"],
+        codec_max_num_seqs=spec["codec"]["maxNumSeqs"],
+        chunk_ramp=tuple(spec["codec"]["chunkRamp"]),
+    )
+    # Of an overloaded service what was measured depends on how long it was: as long as the benchmark ran.
+    seconds = SIMULATED_SECONDS if closed else 25.0
+    return Scenario(
+        name="CPU2",
+        seconds=seconds,
+        load=() if closed else ((seconds, {task: load}),),
+        listeners={task: int(load)} if closed else {},
+        initial=setting,
+        costs=costs.CPU2,
+        audio_seconds=point["audio_seconds"] / point["requests"],
+        audio_spread=0.3,
+        talker_resident=spec["talker"]["maxResident"],
+        codec_resident=spec["codec"]["maxResident"],
+        lead_limit=spec["talker"]["leadLimitSeconds"],
+        scrape_seconds=SIMULATED_SECONDS,
+    )
+
+
+def _bench_point(point: dict[str, Any]) -> dict[str, float]:
+    return {
+        "ttfa_mean": 1000 * point["ttfa"]["mean"],
+        "ttfa_p95": 1000 * point["ttfa"]["p95"],
+        "throughput": point["requests_per_second"],
+        "underruns": 100 * point["underrun_share"],
+    }
+
+
+def simulate(scenario: Scenario, given: Costs | None = None, seeds: int = 1) -> dict[str, float]:
+    """The same figures from the simulator; of several seeds together."""
+    import msgspec
+
+    ttfa, underruns, spans = [], [], []
+    for seed in range(seeds):
+        world = World(msgspec.structs.replace(scenario, seed=seed, costs=given or scenario.costs))
+        end = scenario.seconds + (60.0 if scenario.load else 0.0)
+        world.run(end)
+        outcomes = world.outcomes()
+        done = np.isfinite(outcomes.finished)
+        ttfa.append(outcomes.ttfa[done])
+        underruns.append(outcomes.underrun[done])
+        last = outcomes.finished[done].max() if scenario.load else scenario.seconds
+        spans.append(done.sum() / last)
+    heard = np.concatenate(ttfa)
+    return {
+        "ttfa_mean": 1000 * float(heard.mean()),
+        "ttfa_p95": 1000 * float(np.percentile(heard, 95)),
+        "throughput": float(np.mean(spans)),
+        "underruns": 100 * float(np.concatenate(underruns).mean()),
+    }
+
+
+def error(simulated: float, measured: float) -> float:
+    """How far off, as a logarithm: half and double are equally wrong."""
+    return float(np.log(simulated / measured))
