@@ -96,7 +96,9 @@ def test_a_trial_is_told_with_its_arms():
     assert "in turns on every replica; 5 pairs of periods compared, 1 periods of no use" in shown
     assert "now: every replica has the candidate; not counted yet" in shown
     assert "candidate 190 of 200 served well (95%), baseline 105 of 210 served well (50%)" in shown
-    assert "difference +45.0 points (" in shown
+    assert "difference in points: +45.0 (" in shown
+    work = msgspec.structs.replace(TRIAL, goal="Work")
+    assert "less work for a frame, in %: +45.0 (" in text(State(trial=work))
 
 
 def test_replicas_of_a_parallel_trial_are_named():

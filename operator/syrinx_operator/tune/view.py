@@ -149,7 +149,7 @@ def _trial(trial: Trial, now: datetime) -> list[str]:
         _trial_head(trial),
         f"  since {_clock(trial.since)} ({_ago(trial.since, now)}), {how}; {pairs} pairs of periods compared{wasted}",
         f"  now: {_arms(trial)}",
-        *(_cell(cell) for cell in trial.cells if cell.candidate.requests or cell.baseline.requests),
+        *(_cell(trial, cell) for cell in trial.cells if cell.candidate.requests or cell.baseline.requests),
     ]
 
 
@@ -161,12 +161,13 @@ def _arms(trial: Trial) -> str:
     return f"the candidate on {', '.join(period.candidates)}, compared with {', '.join(period.others)}{state}"
 
 
-def _cell(cell: Cell) -> str:
+def _cell(trial: Trial, cell: Cell) -> str:
     low, high = interval(cell.test)
-    whom = "all" if cell.task_type == "all" else cell.task_type
+    whole = cell.task_type == "all"
+    what = "less work for a frame, in %:" if whole and trial.goal == "Work" else "difference in points:"
     return (
-        f"  {whom:<12} candidate {_counts(cell.candidate)}, baseline {_counts(cell.baseline)}; "
-        f"difference {_points(cell.test.mean)} ({_points(low)} to {_points(high)})"
+        f"  {'all' if whole else cell.task_type:<12} candidate {_counts(cell.candidate)}, baseline "
+        f"{_counts(cell.baseline)}; {what} {_points(cell.test.mean)} ({_points(low)} to {_points(high)})"
     )
 
 
@@ -177,7 +178,7 @@ def _counts(counts: Counts) -> str:
 
 
 def _points(difference: float) -> str:
-    return f"{100 * difference:+.1f} points"
+    return f"{100 * difference:+.1f}"
 
 
 def _recommendation(state: State, now: Setting) -> str:
