@@ -220,7 +220,14 @@ class PipelineStatus(Report, frozen=True, kw_only=True):
     talker: Annotated[TalkerReport | None, Meta(description="The talkers.")] = None
     codec: Annotated[CodecReport | None, Meta(description="The codecs.")] = None
     redis: Annotated[RedisReport | None, Meta(description="The managed Redis. Absent for one of yours.")] = None
-    tuning: Annotated[State | None, Meta(description="What tuning does, and all that it remembers.")] = None
+    tuning: Annotated[
+        State | None,
+        Meta(
+            description="What tuning does, and all that it remembers.",
+            # Applied as a whole: nothing of what somebody else wrote into it stays behind.
+            extra_json_schema={"x-kubernetes-map-type": "atomic"},
+        ),
+    ] = None
     slo: Annotated[
         tuple[SloReport, ...],
         Meta(
