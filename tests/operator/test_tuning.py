@@ -1,0 +1,292 @@
+"""The operator tunes: what the status remembers is in force, whoever wrote it, and nothing that is tried stays."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+import pytest
+
+from support.listeners import Listeners
+from support.operator import Desk
+from syrinx_operator.tuner.knobs import Knob, Setting
+from syrinx_operator.tuner.state import Period, Promotion, Soak, State, Trial
+
+CODECS = ("demo-codec-0", "demo-codec-1")
+SPEC = {"codec": {"replicas": 2}, "tuning": {"mode": "Auto", "intervalSeconds": 60}}
+ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
+CHOSEN = ASKED.with_value(Knob.CODEC_ROWS, 16)
+TRIED = ASKED.with_value(Knob.CODEC_ROWS, 32)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def trial() -> Trial:
+    """Of CHOSEN against TRIED, under way on the second codec."""
+    period = Period(index=0, since=now(), candidates=CODECS[1:], others=CODECS[:1], replicas=CODECS, restarts=(0, 0))
+    return Trial(
+        id=3,
+        knob=Knob.CODEC_ROWS,
+        candidate=TRIED,
+        baseline=CHOSEN,
+        design="Parallel",
+        why="the decoder waits",
+        since=now(),
+        seconds=60.0,
+        period=period,
+    )
+
+
+def remembers(**fields) -> State:
+    found = {"mode": "Auto", "phase": "Watching", "spec": ASKED, "chosen": CHOSEN, "last_good": CHOSEN, "trials": 3}
+    return State(**{**found, **fields})
+
+
+PHASES = {
+    "Trial": lambda: remembers(phase="Trial", trial=trial()),
+    "Promoting": lambda: remembers(
+        phase="Promoting", promotion=Promotion(id=3, setting=TRIED, replicas=CODECS[1:], since=now())
+    ),
+}
+"""In each, the second codec runs TRIED for a limited time, and all else CHOSEN."""
+
+
+def remember(desk: Desk, state: State) -> None:
+    """What the operator finds in the status, as if it had decided it."""
+    desk.cluster.patch(
+        "ttspipeline", "demo", {"status": {"tuning": None}}, manager="syrinx-operator", subresource="status"
+    )
+    written = json.loads(msgspec.json.encode(state))
+    desk.cluster.patch(
+        "ttspipeline", "demo", {"status": {"tuning": written}}, manager="syrinx-operator", subresource="status"
+    )
+
+
+def tuning(desk: Desk) -> dict:
+    found: dict = desk.cluster.get("ttspipeline", "demo")["status"]["tuning"]
+    return found
+
+
+def rows(desk: Desk, *, base: bool = False) -> list[int]:
+    """`max_num_seqs` of each codec: in force, or what it returns to."""
+    reports = [desk.cluster.kubelet.admins.report(pod) for pod in CODECS]
+    return [report["base" if base else "settings"]["max_num_seqs"] for report in reports]
+
+
+def limited(desk: Desk) -> list[str]:
+    """Codecs with settings for a limited time."""
+    return [pod for pod in CODECS if "seconds" in desk.cluster.kubelet.admins.report(pod)]
+
+
+def configured(desk: Desk) -> int:
+    """What a codec that starts comes up with."""
+    data = desk.cluster.get("configmap", "demo-codec")["data"]
+    found: int = json.loads(data["settings.json"])["settings"]["max_num_seqs"]
+    return found
+
+
+def told(desk: Desk, reason: str) -> list[str]:
+    return [event["message"] for event in desk.events() if event["reason"] == reason]
+
+
+@pytest.fixture
+async def pipeline(desk: Desk) -> Desk:
+    """A pipeline that an operator has made and left."""
+    desk.apply(**SPEC)
+    async with desk.operator() as operator:
+        await desk.settled()
+        await desk.wait(lambda: len(desk.cluster.list("pod", "syrinx.dev/component=codec")) == 2, "two codecs")
+        await desk.quiet(operator)
+    return desk
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_an_operator_goes_on_where_another_died(pipeline, phase):
+    desk = pipeline
+    remember(desk, PHASES[phase]())
+    for _ in range(2):
+        before = len(desk.cluster.kubelet.admins.puts)
+        async with desk.operator() as operator:
+            await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+            assert rows(desk, base=True) == [16, 16] and configured(desk) == 16
+            await desk.wait(partial(_renewed, desk, before), "it is renewed")
+            await operator.kill()
+        assert limited(desk) == [CODECS[1]], "until its time is over"
+        assert "demo-codec-0" not in {pod for pod, put in desk.cluster.kubelet.admins.puts if "seconds" in put}
+
+
+def _renewed(desk: Desk, before: int) -> bool:
+    """Told more than once since so many were."""
+    puts = desk.cluster.kubelet.admins.puts[before:]
+    return sum(pod == CODECS[1] and put.get("seconds") == 60 for pod, put in puts) > 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "asked"),
+    [
+        ({"tuning": {"mode": "Off"}}, 8),
+        ({"tuning": {"mode": "Recommend"}}, 8),
+        ({"tuning": {"mode": "Auto", "paused": True}}, 16),
+        ({"codec": {"replicas": 2, "maxNumSeqs": 5}}, 5),
+        ({"tuning": {"mode": "Auto", "bounds": {"codecMaxNumSeqs": {"max": 8}}}}, 8),
+    ],
+    ids=["Off", "Recommend", "paused", "a knob", "bounds"],
+)
+async def test_an_edit_ends_what_is_tried_at_once(pipeline, edit, asked):
+    desk = pipeline
+    remember(desk, PHASES["Trial"]())
+    async with desk.operator() as operator:
+        await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+        desk.apply(**{**SPEC, **edit})
+        await desk.wait(lambda: rows(desk) == [asked, asked] and not limited(desk), "what was tried is over")
+        await desk.wait(lambda: "trial" not in tuning(desk), "the trial is over")
+        await desk.quiet(operator)
+        assert (rows(desk, base=True), configured(desk)) == ([asked, asked], asked)
+        assert [record["verdict"] for record in tuning(desk)["history"]] == ["Superseded"]
+        assert len([words for words in told(desk, "Superseded") if "trial 3" in words]) == 1
+
+
+async def test_what_nobody_tries_any_more_is_ended_by_whoever_comes(pipeline):
+    """An operator died between its verdict and what follows of it."""
+    desk = pipeline
+    remember(desk, PHASES["Trial"]())
+    async with desk.operator() as operator:
+        await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+        await operator.kill()
+    remember(desk, remembers())
+    async with desk.operator():
+        await desk.wait(lambda: rows(desk) == [16, 16] and not limited(desk), "it is over")
+
+
+async def test_a_codec_that_is_started_anew_ends_the_trial_that_it_ran(pipeline):
+    desk = pipeline
+    remember(desk, PHASES["Trial"]())
+    async with desk.operator() as operator:
+        await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+        desk.cluster.kubelet.restart(CODECS[1])
+        await desk.wait(lambda: "trial" not in tuning(desk), "the trial is over")
+        await desk.wait(lambda: rows(desk) == [16, 16] and not limited(desk), "it has the base")
+        assert [record["verdict"] for record in tuning(desk)["history"]] == ["RolledBack"]
+        (words,) = told(desk, "RolledBack")
+        assert "demo-codec-1 was started anew under the candidate" in words
+        await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
+        audit = [json.loads(line[line.index("{") :]) for line in operator.output.splitlines() if '"RolledBack"' in line]
+        assert [(each["pipeline"], each["decision"]) for each in audit] == [("default/demo", 3)]
+
+
+def _counted(metrics: str, verdict: str) -> bool:
+    line = f'syrinx_tuning_decisions_total{{pipeline="demo",pipeline_namespace="default",verdict="{verdict}"}} 1.0'
+    return line in metrics
+
+
+async def test_codecs_of_an_image_that_knows_of_no_limited_settings_are_left_at_the_base(pipeline):
+    desk = pipeline
+    desk.cluster.kubelet.admins.old.update(CODECS)
+    remember(desk, PHASES["Trial"]())
+    async with desk.operator() as operator:
+        await desk.wait(lambda: configured(desk) == 16, "what was chosen is written")
+        looks = desk.looks()
+        await desk.wait(lambda: desk.looks() >= looks + 3, f"three looks of {operator.name}")
+        assert not [put for _, put in desk.cluster.kubelet.admins.puts if "seconds" in put]
+
+
+async def test_while_nothing_changes_nothing_is_written(pipeline):
+    desk = pipeline
+    remember(desk, remembers(soak=Soak(id=3, since=now(), until=now(), expected=0.9)))
+    async with desk.operator() as operator:
+        await desk.wait(lambda: rows(desk) == [16, 16], "what was chosen is in force")
+        await desk.quiet(operator)
+        before = len(desk.cluster.kubelet.admins.puts)
+        await desk.quiet(operator)
+        assert len(desk.cluster.kubelet.admins.puts) == before
+
+
+async def test_what_was_chosen_outlives_a_status_that_is_lost(pipeline):
+    desk = pipeline
+    remember(desk, remembers())
+    async with desk.operator() as operator:
+        await desk.wait(lambda: rows(desk) == [16, 16], "what was chosen is in force")
+        await desk.quiet(operator)
+    generation = desk.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"]
+    desk.cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
+    puts = len(desk.cluster.kubelet.admins.puts)
+    async with desk.operator() as operator:
+        await desk.wait(lambda: tuning(desk).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
+        await desk.quiet(operator)
+    assert tuning(desk)["trials"] == 3 and tuning(desk)["lastGood"]["codecMaxNumSeqs"] == 16
+    assert desk.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
+    assert len(desk.cluster.kubelet.admins.puts) == puts, "nothing else was in force for a moment"
+
+
+async def test_the_metrics_of_a_pipeline_go_with_it(pipeline):
+    desk = pipeline
+    async with desk.operator() as operator:
+        await operator.until(lambda: "syrinx_tuning_knob{" in operator.get("/metrics").text, "they are there")
+        assert 'pipeline="demo",pipeline_namespace="default"' in await operator.metrics()
+        desk.cluster.delete("ttspipeline", "demo")
+        await operator.until(lambda: "syrinx_tuning_knob{" not in operator.get("/metrics").text, "they are gone")
+
+
+FEW = {
+    "codec": {"replicas": 2, "maxNumSeqs": 1},
+    "slo": {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]},
+    "tuning": {
+        "mode": "Auto",
+        "intervalSeconds": 5,
+        "bounds": {
+            "talkerMaxNumSeqs": {"min": 8, "max": 8},
+            "codecMaxNumSeqs": {"min": 1, "max": 2},
+            "chunkRamps": [],
+            "capturePairs": {"max": 0},
+        },
+    },
+}
+"""A bad start, and one way out of it."""
+
+
+def listeners(desk: Desk, *, rows: int) -> None:
+    """From now on people listen: they are heard soon by codecs with so many rows."""
+    admins = desk.cluster.kubelet.admins
+    crowd = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], per_second=30.0, rows=rows)
+    admins.metrics = crowd.metrics
+
+
+@pytest.mark.trouble
+async def test_a_bad_start_is_mended_while_people_listen_and_the_operator_is_killed_meanwhile(desk):
+    """Watching, trial, promotion and soak, with a kill -9 in each of them."""
+    seen: set[str] = set()
+    listeners(desk, rows=2)
+    desk.apply(**FEW)
+    operator = await desk.operator().__aenter__()
+    try:
+        await desk.settled()
+        while "Soaking" not in seen:
+            await desk.wait(lambda: tuning(desk)["phase"] not in seen | {"NoData"}, "another phase", 180)
+            seen.add(tuning(desk)["phase"])
+            await operator.kill()
+            operator = await desk.operator().__aenter__()
+        await desk.wait(lambda: rows(desk, base=True) == [2, 2] and not limited(desk), "it is in force for good")
+        await desk.wait(lambda: tuning(desk)["phase"] == "Watching", "it has proved itself", 180)
+        assert desk.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
+        assert configured(desk) == 2
+        assert [record["verdict"] for record in tuning(desk)["history"]] == ["Promoted"]
+        assert [len(told(desk, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
+        await desk.wait(lambda: desk.condition("TuningReady")["reason"] == "Watching", "the condition says so")
+    finally:
+        await operator.stop()
+
+
+async def test_what_would_be_tried_is_only_said_unless_asked_for(desk):
+    listeners(desk, rows=2)
+    desk.apply(**{**FEW, "tuning": {**FEW["tuning"], "mode": "Recommend"}})
+    async with desk.operator():
+        await desk.settled()
+        await desk.wait(lambda: "recommendation" in tuning(desk), "a recommendation", 90)
+        assert tuning(desk)["recommendation"]["setting"]["codecMaxNumSeqs"] == 2
+        assert (rows(desk), configured(desk)) == ([1, 1], 1)
+        assert not [put for _, put in desk.cluster.kubelet.admins.puts if put["settings"].get("max_num_seqs") == 2]
+        assert len(told(desk, "Recommended")) == 1
