@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -16,40 +16,25 @@ from syrinx_operator.cluster.announce import announce
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.apply import Applied, Executor, foreign
 from syrinx_operator.cluster.config import Options
+from syrinx_operator.cluster.decider import Decider, Shown
 from syrinx_operator.cluster.drift import differs
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.loop import Key, Outcome, Result
-from syrinx_operator.cluster.measure import Look, Meter, measured, window
 from syrinx_operator.cluster.observe import Observer, is_owned, key_of
 from syrinx_operator.cluster.plan import Plan, password_secret, plan
 from syrinx_operator.cluster.plan.tuning import copied
 from syrinx_operator.cluster.resource import InvalidSpec, owner_of, parse
 from syrinx_operator.cluster.stage_api import StageApi, Wanted
-from syrinx_operator.cluster.state import Component, Manifest, Measured, Observed, Owner, Replica
+from syrinx_operator.cluster.state import Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.status import Problem, Transition
-from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.tuning import (
-    Tuning,
-    as_tuned,
-    identity,
-    look_in,
-    moving,
-    remembered,
-    transitions_of,
-    tuning,
-    workers,
-)
+from syrinx_operator.cluster.tuning import Tuning, as_tuned, look_in, remembered, transitions_of, tuning
 from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.tuner.decide import Decision
-from syrinx_operator.tuner.runner import Seen, Tuner
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
 """Plans that are made in one look while somebody else changes what they are made from."""
-TRIAL_SCRAPE_SECONDS: Final = 1.0
-"""Between two looks at the metrics at least, while something is tried."""
 _PASSWORD_BYTES: Final = 32
 
 
@@ -80,9 +65,7 @@ class Reconciler:
         leases: Leases,
         executor: Executor,
         stages: StageApi,
-        meter: Meter,
-        tuner: Tuner,
-        telemetry: Telemetry,
+        decider: Decider,
         options: Options,
     ) -> None:
         self._api = api
@@ -90,22 +73,16 @@ class Reconciler:
         self._observer = Observer(api)
         self._executor = executor
         self._stages = stages
-        self._meter = meter
-        self._tuner = tuner
-        self._telemetry = telemetry
+        self._decider = decider
         self._config = options.pipelines
         self._identity = options.identity
         self._lease_seconds = options.lease_seconds
         self._period = options.resync_seconds
-        self._last: dict[str, Measured] = {}
-        """What was measured of each pipeline last; lost with the process, it is measured again."""
 
     def forget(self, key: Key) -> None:
         """The pipeline is gone."""
         self._leases.forget(key.namespace, key.name)
-        self._tuner.forget(str(key))
-        self._last.pop(str(key), None)
-        self._telemetry.tuning.forget((key.namespace, key.name))
+        self._decider.forget(key.namespace, key.name)
 
     async def reconcile(self, key: Key, failures: int) -> Result:
         """Brings one pipeline nearer to its resource. A server in trouble is told about from the second failure on."""
@@ -116,7 +93,7 @@ class Reconciler:
             await self._hold(owner_of(live), live.get("status") or {})
             return await self._reconcile(owner_of(live), live, failures)
         except LeaseTaken as taken:
-            self._telemetry.tuning.forget((key.namespace, key.name))
+            self._decider.hide(key.namespace, key.name)
             return Result(outcome=Outcome.WATCHING, message=str(taken), look_again=self._lease_seconds / 3)
         except LeaseLost as lost:
             return Result(outcome=Outcome.FAILED, message=str(lost))
@@ -175,12 +152,19 @@ class Reconciler:
             objects=_owned(owner, objects),
             replicas=await self._push_settings(owner, carried, objects),
         )
-        look = await self._look(pipeline, owner, observed, carried.tuning)
-        now = _now()
-        decision = self._decide(pipeline, owner, carried, observed, look, previous, problems, now)
-        found = self._measured(owner, carried.tuning, look, now)
+        shown = Shown(
+            pipeline=pipeline,
+            owner=owner,
+            observed_generation=previous.get("observedGeneration"),
+            tuning=carried.tuning,
+            plan=carried.plan,
+            found=carried.observed,
+            observed=observed,
+            problems=problems,
+        )
+        decision, does = await self._decider.decide(shown, _now)
         state, told = decision.state, transitions_of(decision.events)
-        new = status.status(pipeline, owner, observed, carried.plan, found, state, previous, problems, now)
+        new = status.status(pipeline, owner, observed, carried.plan, does, state, previous, problems, _now())
         await self._say(owner, previous, new, told)
         message = "; ".join(problem.message for problem in problems)
         outcome = Outcome.DONE if not problems else Outcome.FAILED if _is_down(failure) else Outcome.HINDERED
@@ -250,67 +234,6 @@ class Reconciler:
             owner.namespace, carried.observed.replicas, wanted, lambda: self._leases.fence(owner)
         )
 
-    async def _look(self, pipeline: TTSPipeline, owner: Owner, observed: Observed, tuned: Tuning) -> Look | None:
-        """What the stages have counted. While something is tried, at every look: it was asked for when it is due."""
-        trial = tuned.state.trial
-        changing = trial is not None or tuned.state.promotion is not None
-        return await self._meter.look(
-            pipeline,
-            owner,
-            observed.replicas,
-            lambda replica: self._scrape(owner, replica),
-            every=TRIAL_SCRAPE_SECONDS if changing else None,
-            tuned=None if trial is None else trial.knob.stage,
-        )
-
-    def _measured(self, owner: Owner, tuned: Tuning, look: Look | None, now: datetime) -> Measured | None:
-        """What the status says of the last minutes: it changes when something new is known, not with the clock."""
-        name = _named(owner)
-        if look is None:
-            self._last.pop(name, None)
-            return None
-        if look.snapshots or look.problem or name not in self._last:
-            since = now - timedelta(seconds=window(tuned.policy))
-            evidence = self._tuner.evidence(name, tuned.policy, None, since, now)
-            self._last[name] = measured(look, tuned.policy, evidence)
-        return self._last[name]
-
-    def _decide(
-        self,
-        pipeline: TTSPipeline,
-        owner: Owner,
-        carried: _Carried,
-        observed: Observed,
-        look: Look | None,
-        previous: Mapping[str, Any],
-        problems: Sequence[Problem],
-        now: datetime,
-    ) -> Decision:
-        """What tuning makes of this look. The status remembers it, and the next look carries it out."""
-        name, tuned, planned = _named(owner), carried.tuning, carried.plan
-        before = status.read(previous)
-        seen = Seen(
-            snapshots=() if look is None else look.snapshots,
-            scraped_every=0.0 if look is None else look.scraped_every,
-            problem="" if look is None else look.problem,
-            # As they were before this look set anything: what they did until now, they did under these settings.
-            workers=workers(carried.observed),
-            identity=identity(pipeline, planned, observed, self._tuner.devices(name), tuned.state.identity),
-            moving=moving(planned, observed, problems, before.observed_generation, owner),
-        )
-        decision = self._tuner.tick(name, tuned.policy, tuned.state, seen, now)
-        self._telemetry.tuning.tell(
-            (owner.namespace, owner.name),
-            base=tuned.assignment.base,
-            state=decision.state,
-            events=decision.events,
-            metrics_until=max((each.at for each in seen.snapshots if each.stage == Component.GATEWAY), default=None),
-        )
-        return decision
-
-    async def _scrape(self, owner: Owner, replica: Replica) -> str:
-        return await self._stages.scrape(owner.namespace, replica)
-
     async def _give_up(
         self,
         outcome: Outcome,
@@ -345,10 +268,6 @@ class Reconciler:
             "status": new,
         }
         await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status")
-
-
-def _named(owner: Owner) -> str:
-    return str(Key(owner.namespace, owner.name))
 
 
 def _owned(owner: Owner, objects: Mapping[Any, Manifest]) -> dict[Any, Manifest]:

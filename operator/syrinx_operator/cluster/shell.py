@@ -14,6 +14,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, load_configuration
 from syrinx_operator.cluster.apply import Executor
 from syrinx_operator.cluster.config import Options
+from syrinx_operator.cluster.decider import Decider
 from syrinx_operator.cluster.health import HealthServer
 from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
 from syrinx_operator.cluster.lease import Leases
@@ -67,9 +68,7 @@ class Operator:
             leases=leases,
             executor=Executor(api, self._telemetry, leases.fence),
             stages=stages,
-            meter=meter,
-            tuner=Tuner(),
-            telemetry=self._telemetry,
+            decider=Decider(meter, Tuner(), self._telemetry.tuning, stages.scrape),
             options=self._options,
         )
         self._loop = Loop(
