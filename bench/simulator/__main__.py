@@ -1,4 +1,4 @@
-"""`python -m simulator scale | calibrate`."""
+"""`python -m simulator scale | calibrate | engines`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import simulator.calibrate as calibrate
 import simulator.scale as scale
+from simulator.cases import RESULTS
 
 
 def main() -> None:
@@ -17,11 +18,17 @@ def main() -> None:
     sized.add_argument("--json", type=Path, help="write the measurements there")
     fitted = commands.add_parser("calibrate", help="compare it with what was measured on real machines")
     fitted.add_argument("--fit", action="store_true", help="search for the costs anew; prints them for costs.py")
+    commands.add_parser("engines", help="measure the engines of this machine, for calibrate")
     given = parser.parse_args()
     if given.command == "scale":
         scale.main(given.json)
-    else:
+    elif given.command == "calibrate":
         calibrate.main(given.fit)
+    else:
+        # Needs torch, which the others do not.
+        from simulator import engines
+
+        engines.main(RESULTS / "engines_cpu.json")
 
 
 main()

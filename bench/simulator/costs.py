@@ -27,16 +27,16 @@ def fitted_gpu(
     call: float,
     per_frame: float,
     crowding: float,
+    eager: float,
 ) -> Costs:
     """A service that decodes 72 frames of left context anew in each call, talker and codec on one GPU.
 
     What a reference costs is part of `prefill`: the talker computes it.
     """
-    calls = Decoder(call, 0.0, per_frame)
     return Costs(
         step=line(step, per_row),
-        eager=calls,
-        captured=calls,
+        eager=Decoder(eager, 0.0, per_frame),
+        captured=Decoder(call, 0.0, per_frame),
         prefill={"CustomVoice": prefill, "VoiceDesign": prefill, "Base": prefill},
         context_frames=72,
         crowding=crowding,
@@ -55,11 +55,11 @@ H200_PROTOTYPE = Costs(
 )
 """One H200, 1.7B. Measured of a prototype: 6.7, 7.06 and 7.5 ms a step of 1, 32 and 64 rows; 2.07, 2.35 and 3.27 ms for
 1, 4 and 25 frames of one row, 9.9 ms for 4 frames of 32 rows. Prefill and reference are assumed."""
-H100_CUSTOMVOICE = fitted_gpu(0.010, 0.0012, 0.03, 0.003, 0.00002, 0.1)
+H100_CUSTOMVOICE = fitted_gpu(0.0104, 0.00177, 0.0755, 0.00289, 1.36e-05, 0.126, 0.0151)
 """One H100, 1.7B, preset voices (vllm-omni #3322, profile)."""
-H100_BASE = fitted_gpu(0.0112, 2.66e-05, 0.241, 0.0403, 0.000428, 0.27)
+H100_BASE = fitted_gpu(0.0119, 3.25e-05, 0.213, 0.0312, 0.000514, 0.225, 0.0394)
 """One H100, 1.7B, voice clones (vllm-omni #3322, after #3306)."""
-H20_CUSTOMVOICE = H100_CUSTOMVOICE
+H20_CUSTOMVOICE = fitted_gpu(0.00821, 0.00177, 0.0712, 0.00282, 1.55e-05, 0.172, 0.00936)
 """One H20, 1.7B, preset voices (vllm-omni #3322)."""
-H20_BASE = H100_BASE
+H20_BASE = fitted_gpu(0.0366, 0.000986, 0.358, 0.0636, 0.00028, 0.0995, 0.0483)
 """One H20, 1.7B, voice clones (vllm-omni #3322)."""

@@ -180,9 +180,9 @@ def forget(slots: Any, replica: Any, request: int) -> None:
 
 
 @njit(cache=True)
-def room(m: Memory, replica: Any) -> int:
+def room(replica: Any, by_rows: int) -> int:
     """Streams that a replica holds at most."""
-    return min(replica.resident, replica.rows) if m.constants[0].by_rows else replica.resident
+    return min(replica.resident, replica.rows) if by_rows else replica.resident
 
 
 # Gateway: admission, and what is waited for ------------------------------------------------------------------
@@ -237,7 +237,7 @@ def lead(request: Any, now: float) -> float:
 def welcome(m: Memory, t: int, now: float) -> bool:
     """Whether a talker wants a further request: few have not begun, and none that plays is about to run dry."""
     talker, limit = m.talkers[t], m.constants[0].lead_limit
-    if m.constants[0].by_rows:
+    if m.constants[0].talker_by_rows:
         return True
     if talker.unstarted >= MOST_UNSTARTED:
         return False
@@ -254,7 +254,7 @@ def welcome(m: Memory, t: int, now: float) -> bool:
 def talker_asks(m: Memory, t: int, now: float) -> None:
     """A talker that has room and wants more joins those that wait for a request, or takes one that waits."""
     talker, w = m.talkers[t], m.counters[0]
-    while talker.up and not talker.asking and talker.held < room(m, talker):
+    while talker.up and not talker.asking and talker.held < room(talker, m.constants[0].talker_by_rows):
         if w.talker_orphans > 0:
             r = m.talker_orphans[w.talker_orphans_head]
             w.talker_orphans_head = (w.talker_orphans_head + 1) % len(m.talker_orphans)
@@ -284,7 +284,12 @@ def serve_talkers(m: Memory, now: float) -> None:
         talker = m.talkers[t]
         talker.asking = 0
         fresh = now - talker.asked < QUIET_SECONDS
-        if fresh and talker.up and talker.held < room(m, talker) and w.talker_tail > w.talker_head:
+        if (
+            fresh
+            and talker.up
+            and talker.held < room(talker, m.constants[0].talker_by_rows)
+            and w.talker_tail > w.talker_head
+        ):
             w.talker_head += 1
             talker_takes(m, t, m.talker_queue[w.talker_head - 1], now)
         talker_asks(m, t, now)
@@ -446,7 +451,7 @@ def stepped(m: Memory, t: int, now: float) -> None:
 def codec_asks(m: Memory, c: int, now: float) -> None:
     """A codec that has room joins those that wait for a request, or takes one that waits."""
     codec, w = m.codecs[c], m.counters[0]
-    while codec.up and not codec.asking and codec.held < room(m, codec):
+    while codec.up and not codec.asking and codec.held < room(codec, m.constants[0].codec_by_rows):
         if w.codec_orphans > 0:
             r = m.codec_orphans[w.codec_orphans_head]
             w.codec_orphans_head = (w.codec_orphans_head + 1) % len(m.codec_orphans)
@@ -573,13 +578,13 @@ def end_decoded(m: Memory, c: int, now: float) -> None:
 @njit(cache=True)
 def ready_rows(m: Memory, c: int) -> int:
     """Puts the rows that have a chunk ready into `keys`, `ids` and `frames`."""
-    n = 0
+    n, in_order = 0, m.constants[0].talker_by_rows
     for i in range(m.codecs[c].held):
         r = m.codec_slots[c, i]
         request = m.requests[r]
         wanted = chunk_ready(m, c, request)
         if wanted > 0:
-            begun = request.first_audio != NEVER
+            begun = request.first_audio != NEVER and not in_order
             dry = request.first_audio + request.emitted * FRAME_SECONDS
             m.keys[n] = dry if begun else request.accepted - _LONG_AGO
             m.ids[n] = r

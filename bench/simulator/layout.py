@@ -23,7 +23,7 @@ CONSTANTS = np.dtype(
         for name in ("hop", "noise", "interference", "crowding", "lead_limit", "silence", "max_queue_seconds")
     ]
     + [(name, "f8") for name in ("eager_base", "eager_row", "eager_frame", "hit_base", "hit_row", "hit_frame")]
-    + [(name, "i8") for name in ("seed", "max_queue", "context", "closed", "by_rows")]
+    + [(name, "i8") for name in ("seed", "max_queue", "context", "closed", "talker_by_rows", "codec_by_rows")]
 )
 COUNTERS = np.dtype(
     [
@@ -216,7 +216,8 @@ def _constants(scenario: Scenario) -> Array:
         "max_queue": scenario.max_queue,
         "context": costs.context_frames,
         "closed": bool(scenario.listeners),
-        "by_rows": scenario.admission == "rows",
+        "talker_by_rows": scenario.admission != "resident",
+        "codec_by_rows": scenario.admission == "rows",
     }
     constants = np.zeros(1, CONSTANTS)
     for name, value in values.items():

@@ -106,9 +106,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
     talker_resident: int = 32
     """Requests that one talker holds at most."""
     codec_resident: int = 32
-    admission: Literal["resident", "rows"] = "resident"
+    admission: Literal["resident", "talker rows", "rows"] = "resident"
     """What bounds the streams that a replica takes: what it can hold, and Syrinx's care for those that play; or, as in
-    engines where both are one knob, its rows."""
+    engines where both are one knob, its rows, of the talker alone or of both stages. Such a codec serves the oldest
+    request first."""
     lead_limit: float = 8.0
     max_queue: int = 256
     max_queue_seconds: float = 10.0
