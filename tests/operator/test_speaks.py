@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 import yaml
 
 from support.kube import KubeCluster, Rights
 from support.kube.controllers import is_ready
+from syrinx_operator.cluster.resource import parse
 from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
+from syrinx_operator.tuner.knobs import Knob, setting_of
+from syrinx_operator.tuner.state import Period, State, Trial
 from syrinx_stages.contract.audio import FRAME_BYTES, SAMPLE_RATE
 
 ROOT = Path(__file__).parents[2]
@@ -178,3 +185,42 @@ def left(cluster: KubeCluster) -> list[str]:
     kinds = [kind.plural for kind in cluster.api.kinds if kind.namespaced]
     found = [obj for kind in kinds for obj in cluster.list(kind, "syrinx.dev/pipeline=demo")]
     return [f"{obj['kind']}/{obj['metadata']['name']}" for obj in found]
+
+
+@pytest.mark.trouble
+async def test_real_stages_run_what_is_tried_and_return_by_themselves_if_the_operator_dies(desk, cluster):
+    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+        cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
+        edit(cluster, tuning={"mode": "Auto", "intervalSeconds": 60})
+        await desk.settled()
+        asked = (await settings(cluster, "demo-codec-0"))["max_num_seqs"]
+        spoken = await speak(cluster)
+        await operator.stop()
+    chosen = setting_of(parse(cluster.get("ttspipeline", "demo")).spec)
+    tried = chosen.with_value(Knob.CODEC_ROWS, 1)
+    now = datetime.now(UTC)
+    period = Period(index=0, since=now, everywhere=True, replicas=("demo-codec-0",), restarts=(0,))
+    trial = Trial(
+        id=1,
+        knob=Knob.CODEC_ROWS,
+        candidate=tried,
+        baseline=chosen,
+        design="Switchback",
+        why="a test says so",
+        since=now,
+        seconds=60.0,
+        period=period,
+    )
+    state = State(mode="Auto", phase="Trial", spec=chosen, chosen=chosen, trials=1, trial=trial)
+    status = {"tuning": json.loads(msgspec.json.encode(state))}
+    cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
+    cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
+    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+        async with asyncio.timeout(SECONDS):
+            while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != 1:
+                await asyncio.sleep(0.1)
+        assert await speak(cluster) == spoken, "listeners hear nothing of it"
+        await operator.kill()
+    async with asyncio.timeout(TRIAL_SETTINGS_SECONDS + SECONDS):
+        while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != asked:
+            await asyncio.sleep(0.5)
