@@ -92,6 +92,11 @@ def edge_from(seconds: float) -> int:
     return round(1000 * next(edge for edge in TTFA_BUCKETS if edge >= min(seconds, TTFA_BUCKETS[-1])))
 
 
+def edge_below(seconds: float) -> int:
+    """The longest objective that is shorter; the shortest there is, if none is."""
+    return round(1000 * max((edge for edge in TTFA_BUCKETS if edge < seconds), default=TTFA_BUCKETS[0]))
+
+
 def is_met(up: Up) -> bool:
     memory = up.memory
     return memory is not None and any(each.met == "True" and (each.requests or 0) >= 20 for each in memory.slo)
@@ -120,8 +125,8 @@ async def test_from_a_bad_start_it_meets_the_objective_and_no_stream_hears_it(tm
 
 
 async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
-    """Its memory claims that one row a step was best; the objective is just missed without it."""
-    pipeline = a_pipeline("planted", 8, edge_from(untuned.p50))
+    """Its memory claims that one row a step was best, and the objective is one that nothing can meet."""
+    pipeline = a_pipeline("planted", 8, edge_below(untuned.p50 / 2))
     good = setting_of(pipeline.spec)
     bad = good.with_value(Knob.TALKER_ROWS, 1)
     now = datetime.now(UTC)
