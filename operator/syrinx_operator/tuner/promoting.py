@@ -40,7 +40,7 @@ def promote_on(turn: Turn) -> None:
     turn.look_in = min(turn.policy.interval, LOOK)
     if failing:
         _regress(turn, promotion.id, promotion.setting, base, f"{failing[0]} ends requests with errors")
-    elif turn.evidence.moving or turn.age(promotion.since) < turn.policy.interval:
+    elif turn.evidence.moving or turn.evidence.problem or turn.age(promotion.since) < turn.policy.interval:
         return
     elif 2 * len(promotion.replicas) >= min(len(names), MAX_CANDIDATES):
         _choose(turn, promotion.id, promotion.setting)

@@ -13,13 +13,11 @@ from syrinx_operator.tuner.knobs import Knob, Setting, Stage
 from syrinx_operator.tuner.pairs import plan_pairs
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.state import Goal, State
-from syrinx_operator.tuner.workload import CROWDED, alike, busy, share, together, totals, with_turned
+from syrinx_operator.tuner.workload import CROWDED, alike, busy, overloaded
 
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
-_FAR = 0.5
-"""Share served well below which a step may be longer than to the neighbour: there is little to lose."""
-
-
+_REACH = 3
+"""Rungs that one trial may move: a factor of eight in rows."""
 _HOPELESS = -0.25
 """What a neighbour may be estimated to lose and still be tried: the estimate errs, but not that much."""
 
@@ -71,31 +69,37 @@ def _known(state: State, current: Setting) -> Iterator[Proposal]:
 
 
 def _searched(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
-    """Moves on the ladders: the most promising first; neighbours even where the estimate promises nothing."""
-    good = share(together(with_turned(totals(evidence.served), evidence).values()))
-    reach = 3 if good < _FAR else 1
+    """Moves on the ladders: the most promising first; then those that the estimate promises nothing of.
+
+    Of these the far ones come first: where requests come in bursts, a small step's effect drowns in them.
+    """
     known = load(policy, evidence, current)
     now = predicted(policy, known, current) if known else 0.0
     moves = []
     for knob in _SEARCHED:
-        for distance, setting in _moves(ladder(policy, knob), current, knob, reach):
+        for distance, setting in _moves(ladder(policy, knob), current, knob):
             gain = predicted(policy, known, setting) - now if known else 0.0
-            moves.append((gain, -distance, knob, setting))
-    moves.sort(key=lambda move: (round(-move[0], 2), _SEARCHED.index(move[2]), -move[1]))
-    for gain, distance, knob, setting in moves:
+            moves.append((gain, distance, knob, setting))
+    moves.sort(key=lambda move: (-max(0.0, round(move[0], 2)), -move[1], _SEARCHED.index(move[2])))
+    for gain, _, knob, setting in moves:
+        if gain <= _HOPELESS:
+            continue
+        why = "no estimate speaks against it, and it was not tried yet"
+        if gain > 0.001:
+            why = "more capacity by the measured step times"
         if gain > 0.01:
             why = f"the measured step times promise {gain:+.0%} of requests served well"
-            yield Proposal(knob=knob, setting=setting, goal=_goal(evidence, knob.stage), why=why)
-        elif gain > 0.001 or (distance == -1 and gain > _HOPELESS):
-            why = "more capacity by the measured step times" if gain > 0.001 else "a neighbour that was not tried yet"
-            yield Proposal(knob=knob, setting=setting, goal=_goal(evidence, knob.stage), why=why)
+        yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, knob.stage), why=why)
 
 
-def _goal(evidence: Evidence, stage: Stage) -> Goal:
-    """Where a stage can hardly do what it has to, queues decide who is served well: what needs less work shortens them.
+def _goal(policy: Policy, evidence: Evidence, stage: Stage) -> Goal:
+    """What tells two settings apart.
 
-    Work is told apart within minutes; queues, which remember, would take hours.
+    Where more is asked for than can be done, hardly anybody is served well whatever is tried: who makes more frames
+    is nearer. Where a stage is about to be full, queues decide, which remember for minutes: less work shortens them.
     """
+    if overloaded(policy, evidence):
+        return "Throughput"
     return "Work" if busy(evidence, stage) > CROWDED else "Listeners"
 
 
@@ -104,12 +108,13 @@ def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
     return policy.ramps if knob is Knob.RAMP else policy.rows[knob]
 
 
-def _moves(values: Sequence[object], current: Setting, knob: Knob, reach: int) -> Iterator[tuple[int, Setting]]:
+def _moves(values: Sequence[object], current: Setting, knob: Knob) -> Iterator[tuple[int, Setting]]:
+    """Values within reach, and how far they are."""
     value = current.value(knob)
     at = values.index(value) if value in values else -1
     for index, other in enumerate(values):
         distance = abs(index - at)
-        if at >= 0 and 1 <= distance <= reach:
+        if at >= 0 and 1 <= distance <= _REACH:
             yield distance, current.with_value(knob, other)
 
 

@@ -28,9 +28,7 @@ MAX_KNOWLEDGE = 32
 
 Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
-Goal = Literal["Listeners", "Work"]
-
-
+Goal = Literal["Listeners", "Throughput", "Work"]
 TaskType = Literal["CustomVoice", "VoiceDesign", "Base"]
 CellName = Literal["all", "CustomVoice", "VoiceDesign", "Base"]
 
@@ -115,8 +113,10 @@ class Spent(Part, frozen=True, kw_only=True):
 
     candidate_frames: Annotated[Count, Meta(description="Frames made under the candidate.")] = 0
     candidate_seconds: Annotated[float, Meta(ge=0, description="Seconds of engine steps under the candidate.")] = 0.0
+    candidate_time: Annotated[float, Meta(ge=0, description="Seconds that replicas ran the candidate, in all.")] = 0.0
     baseline_frames: Annotated[Count, Meta(description="Frames made under the baseline.")] = 0
     baseline_seconds: Annotated[float, Meta(ge=0, description="Seconds of engine steps under the baseline.")] = 0.0
+    baseline_time: Annotated[float, Meta(ge=0, description="Seconds that replicas ran the baseline, in all.")] = 0.0
 
 
 class Trial(Part, frozen=True, kw_only=True):
@@ -124,9 +124,13 @@ class Trial(Part, frozen=True, kw_only=True):
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
     knob: Annotated[Knob, Meta(description="The knob that it is about.")]
-    goal: Annotated[Goal, Meta(description="Listeners: more are served well. Cost: as many, with less work.")] = (
-        "Listeners"
-    )
+    goal: Annotated[
+        Goal,
+        Meta(
+            description="What is compared. Listeners: how many are served well. Throughput: frames made, where more is "
+            "asked for than can be done. Work: seconds of engine steps for a frame."
+        ),
+    ] = "Listeners"
     candidate: Annotated[Setting, Meta(description="What is tried.")]
     baseline: Annotated[Setting, Meta(description="What it is compared with, and what failure returns to.")]
     design: Annotated[
@@ -143,12 +147,16 @@ class Trial(Part, frozen=True, kw_only=True):
     half_spent: Annotated[Spent, Meta(description="Work in the first period of the pair.")] = Spent()
     cells: Annotated[tuple[Cell, ...], Meta(max_length=4, description="The evidence so far.")] = ()
     wasted: Annotated[Count, Meta(description="Periods that could not be used.")] = 0
+    patience: Annotated[
+        Annotated[int, Meta(ge=1, le=2)],
+        Meta(description="Periods broken off that prove harm: two where a stage is so busy that queues cause storms."),
+    ] = 1
     strikes: Annotated[Count, Meta(description="Periods broken off because the candidate seemed to do harm.")] = 0
     suspected: Annotated[
         Ratio | None,
         Meta(description="After such a period: what the baseline must reach to prove it."),
     ] = None
-    extended: Annotated[bool, Meta(description="Whether it goes on with longer periods.")] = False
+    extended: Annotated[Count, Meta(description="How often it went on with longer periods.")] = 0
     spent: Annotated[Spent, Meta(description="Work in each arm, over all pairs.")] = Spent()
 
 

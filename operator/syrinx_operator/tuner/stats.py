@@ -22,7 +22,7 @@ from syrinx_operator.tuner.state import Bet, Comparison
 
 ALPHA = 0.05
 """Probability of a false verdict of each kind, over all cells of a trial together."""
-DEADBAND = 0.02
+DEADBAND = 0.01
 """Share of requests by which a candidate must be better to be worth a change."""
 
 _FIRST_SCALE = 0.1

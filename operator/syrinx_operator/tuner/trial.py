@@ -31,6 +31,7 @@ from syrinx_operator.tuner.workload import (
     CROWDED,
     busy,
     histogram,
+    overloaded,
     quantile,
     rate,
     share,
@@ -44,8 +45,9 @@ LEAST_COMPARED = 100
 """Requests in each arm before a candidate is promoted."""
 MOST_PAIRS = 12
 """Pairs after which a trial is given up; or goes on for as many with longer periods, if it looks promising."""
-LONGER = 4
+LONGER = 3
 """How much longer: what queues remember from one arm to the next then weighs less."""
+MOST_EXTENSIONS = 3
 MOST_WASTED = 10
 PERIOD_REQUESTS = 20
 """Requests that a period is made long enough for."""
@@ -55,6 +57,8 @@ CONFIRM_SECONDS = 45.0
 NO_DATA_SECONDS = 90.0
 MARGIN = 0.05
 """Share of requests of one task type by which a candidate may seem worse and still be promoted."""
+STORMY = 0.7
+"""Part of its time that a stage computes from which its queues cause storms now and then, whatever the setting."""
 COLLAPSE = 0.25
 """Share of requests of one period by which a candidate must be worse to be stopped at once."""
 
@@ -81,6 +85,7 @@ def begin(
         baseline=current,
         design="Switchback" if len(workers) < 2 or _crowded(policy, evidence, proposal.knob.stage) else "Parallel",
         why=proposal.why[:256],
+        patience=2 if max(busy(evidence, stage) for stage in Stage) > STORMY else 1,
         since=now,
         seconds=_period_seconds(policy, evidence, len(workers)),
         period=Period(index=0, since=now),
@@ -170,12 +175,12 @@ def counted(trial: Trial, evidence: Evidence, workers: Sequence[Worker], now: da
     period = next_period(trial, workers, trial.period.index + 1, now)
     if trial.period.index % 2 == 0:
         return msgspec.structs.replace(trial, half=halves, half_spent=pair, period=period)
-    work = less_work(pair) if trial.goal == "Work" else None
+    gained = {"Listeners": None, "Throughput": more_frames(pair), "Work": less_work(pair)}[trial.goal]
     return msgspec.structs.replace(
         trial,
         half=(),
         half_spent=Spent(),
-        cells=_paired(trial.cells, halves, work, listeners=trial.goal == "Listeners"),
+        cells=_paired(trial.cells, halves, gained, listeners=trial.goal == "Listeners"),
         spent=_sum(trial.spent, pair),
         period=period,
     )
@@ -211,9 +216,10 @@ def verdict(trial: Trial) -> Outcome | None:
 
 def extended(trial: Trial) -> Trial | None:
     """A trial that has had its time but looks better than the deadband, with longer periods; None if it does not."""
-    if trial.extended or not any(cell.test.mean > DEADBAND for cell in _tested(trial)):
+    if trial.extended >= MOST_EXTENSIONS or not any(cell.test.mean > DEADBAND for cell in _tested(trial)):
         return None
-    return msgspec.structs.replace(trial, extended=True, seconds=min(LONGER * trial.seconds, LONGEST_PERIOD))
+    seconds = min(LONGER * trial.seconds, LONGEST_PERIOD)
+    return msgspec.structs.replace(trial, extended=trial.extended + 1, seconds=seconds)
 
 
 def _period_seconds(policy: Policy, evidence: Evidence, replicas: int) -> float:
@@ -225,7 +231,15 @@ def _period_seconds(policy: Policy, evidence: Evidence, replicas: int) -> float:
 
 def _first_cells(evidence: Evidence) -> tuple[Cell, ...]:
     """The whole, and what the baseline's 95th percentiles were when the trial began."""
-    return (Cell(task_type=ALL), *_seen((), with_turned(totals(evidence.served), evidence), evidence.served))
+    cells = _seen((), with_turned(totals(evidence.served), evidence), evidence.served)
+    return (Cell(task_type=ALL), *(_less_sure(cell) for cell in cells))
+
+
+def _less_sure(cell: Cell) -> Cell:
+    """What was seen over minutes is smoother than a period will be: until one was seen, the worst may be much worse."""
+    if cell.baseline_worst is None:
+        return cell
+    return msgspec.structs.replace(cell, baseline_worst=max(0.0, cell.baseline_worst - COLLAPSE / 2))
 
 
 def _p95(served: Mapping[Route, Served], task_type: str) -> float | None:
@@ -253,12 +267,7 @@ def _in_force(worker: Worker, setting: Setting) -> bool:
 
 def _crowded(policy: Policy, evidence: Evidence, stage: Stage) -> bool:
     """Whether requests wait for the stage as a whole: then what one replica does is felt through all of them."""
-    if any(turned.refused for turned in evidence.turned.values()) or not evidence.seconds:
-        return True
-    soonest = min((each.seconds for each in policy.objectives.values()), default=1.0)
-    if evidence.queue_age is not None and evidence.queue_age > soonest:
-        return True
-    return busy(evidence, stage) > CROWDED
+    return overloaded(policy, evidence) or not evidence.seconds or busy(evidence, stage) > CROWDED
 
 
 def _crashed(trial: Trial, evidence: Evidence) -> str:
@@ -316,29 +325,35 @@ def less_work(spent: Spent) -> float | None:
     return (theirs - ours) / max(theirs, ours) if theirs + ours else None
 
 
+def more_frames(spent: Spent) -> float | None:
+    """How many more frames a replica makes under the candidate, as a part of the larger; None if it is not known."""
+    if not (spent.candidate_time and spent.baseline_time):
+        return None
+    ours, theirs = spent.candidate_frames / spent.candidate_time, spent.baseline_frames / spent.baseline_time
+    return (ours - theirs) / max(ours, theirs) if ours + theirs else None
+
+
 def _spent(trial: Trial, evidence: Evidence) -> Spent:
     """Work in the pair so far."""
-    frames, seconds = {True: 0, False: 0}, {True: 0.0, False: 0.0}
+    frames, seconds, time = {True: 0, False: 0}, {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
     for worker in evidence.of(trial.knob.stage):
         candidate = _arm(trial, worker.name) == trial.candidate
         frames[candidate] += worker.frames or 0
+        time[candidate] += evidence.seconds
         seconds[candidate] += sum(step.seconds for step in worker.steps.values())
     period = Spent(
         candidate_frames=frames[True],
         candidate_seconds=seconds[True],
+        candidate_time=time[True],
         baseline_frames=frames[False],
         baseline_seconds=seconds[False],
+        baseline_time=time[False],
     )
     return _sum(trial.half_spent, period)
 
 
 def _sum(one: Spent, other: Spent) -> Spent:
-    return Spent(
-        candidate_frames=one.candidate_frames + other.candidate_frames,
-        candidate_seconds=one.candidate_seconds + other.candidate_seconds,
-        baseline_frames=one.baseline_frames + other.baseline_frames,
-        baseline_seconds=one.baseline_seconds + other.baseline_seconds,
-    )
+    return Spent(**{name: getattr(one, name) + getattr(other, name) for name in Spent.__struct_fields__})
 
 
 def _after_baseline(trial: Trial, evidence: Evidence) -> tuple[Cell, ...]:
@@ -359,10 +374,12 @@ def _seen(cells: Sequence[Cell], counts: Mapping[str, Counts], served: Mapping[R
     return tuple(known[name] for name in sorted(known))
 
 
-def _paired(cells: Sequence[Cell], halves: Sequence[Half], work: float | None, *, listeners: bool) -> tuple[Cell, ...]:
+def _paired(
+    cells: Sequence[Cell], halves: Sequence[Half], gained: float | None, *, listeners: bool
+) -> tuple[Cell, ...]:
     """The cells after a pair. The whole weighs each task type by how much it was asked for in both arms together;
 
-    or, if the trial is not about `listeners`, it is about `work`.
+    or, if the trial is not about `listeners`, it is about what the stage `gained`.
     """
     known: dict[str, Cell] = {cell.task_type: cell for cell in cells}
     weight = difference = 0.0
@@ -376,7 +393,7 @@ def _paired(cells: Sequence[Cell], halves: Sequence[Half], work: float | None, *
             cell = msgspec.structs.replace(cell, test=bet(cell.test, each))
         known[half.task_type] = _added(cell, half.candidate, half.baseline)
     whole = _added(known[ALL], together(half.candidate for half in halves), together(half.baseline for half in halves))
-    one = work if not listeners else difference / weight if weight else None
+    one = gained if not listeners else difference / weight if weight else None
     if one is not None:
         whole = msgspec.structs.replace(whole, test=bet(whole.test, one))
     return (whole, *(known[name] for name in sorted(known) if name != ALL))
@@ -393,12 +410,11 @@ def _tested(trial: Trial) -> list[Cell]:
     kinds = [
         cell for cell in trial.cells[1:] if min(cell.candidate.requests, cell.baseline.requests) >= PERIOD_REQUESTS
     ]
-    return [trial.cells[0], *kinds] if len(kinds) > 1 or trial.goal == "Work" else [trial.cells[0]]
+    return [trial.cells[0], *kinds] if len(kinds) > 1 or trial.goal != "Listeners" else [trial.cells[0]]
 
 
 def _given_up(trial: Trial, pairs: int) -> Outcome | None:
-    most = 2 * MOST_PAIRS if trial.extended else MOST_PAIRS
-    if pairs < most:
+    if pairs < MOST_PAIRS * (1 + trial.extended):
         return None
     return Outcome("Inconclusive", f"{pairs} pairs of periods do not tell: {_words(trial.cells[0])}")
 
@@ -406,7 +422,7 @@ def _given_up(trial: Trial, pairs: int) -> Outcome | None:
 def _whom(trial: Trial, cell: Cell) -> str:
     if cell.task_type != ALL:
         return f"{cell.task_type}: served"
-    return "listeners: served" if trial.goal == "Listeners" else "work for a frame:"
+    return {"Listeners": "listeners: served", "Throughput": "frames:", "Work": "work for a frame:"}[trial.goal]
 
 
 def _words(cell: Cell) -> str:

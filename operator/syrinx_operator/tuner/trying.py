@@ -8,26 +8,24 @@ import msgspec
 
 from syrinx_operator.tuner import trial as trials
 from syrinx_operator.tuner.promoting import promote
+from syrinx_operator.tuner.state import Trial
 from syrinx_operator.tuner.turn import Turn
 
 TRIAL_LOOK = 10.0
 """Seconds between two looks at a trial at most."""
+LONGEST_WAIT = 600.0
+"""Seconds that a trial waits for a roll-out to end."""
 
 
 def try_on(turn: Turn) -> None:
     """One look at the trial under way."""
     trial = turn.trial()
-    workers = turn.evidence.of(trial.knob.stage)
     turn.look_in = min(turn.policy.interval, TRIAL_LOOK)
     wrong = trials.failure(trial, turn.evidence)
     if wrong:
         _end(turn, trials.Outcome("RolledBack", wrong))
-    elif (
-        turn.evidence.moving
-        or tuple(worker.name for worker in workers)[:256] != trial.period.replicas
-        or (tuple(worker.restarts for worker in workers)[:256] != trial.period.restarts)
-    ):
-        _waste(turn, turn.evidence.moving or "the replicas changed")
+    elif disturbed := _disturbed(turn, trial):
+        _waste(turn, disturbed)
     elif trial.period.counting is None:
         _await_confirmation(turn)
     elif suspicion := trials.suspicion(turn.policy, trial, turn.evidence):
@@ -38,6 +36,20 @@ def try_on(turn: Turn) -> None:
         _count(turn)
     else:
         turn.look_in = min(turn.look_in, max(1.0, trial.seconds - turn.age(trial.period.counting)))
+
+
+def _disturbed(turn: Turn, trial: Trial) -> str:
+    """Why this period says nothing of its arms; empty if nothing came between."""
+    workers = turn.evidence.of(trial.knob.stage)
+    if turn.evidence.moving:
+        return turn.evidence.moving
+    if tuple(worker.name for worker in workers)[:256] != trial.period.replicas:
+        return "the replicas changed"
+    if tuple(worker.restarts for worker in workers)[:256] != trial.period.restarts:
+        return "a replica was started anew"
+    if trial.period.counting is not None and not trials.confirmed(trial, workers):
+        return "a replica has not kept its arm"
+    return ""
 
 
 def _await_confirmation(turn: Turn) -> None:
@@ -67,13 +79,13 @@ def _await_data(turn: Turn) -> None:
 def _strike(turn: Turn, suspicion: str) -> None:
     """The candidate is out of force at once. It is guilty if listeners are served as before then, or the next time.
 
-    With replicas side by side the others are the proof.
+    With replicas side by side the others are the proof; where storms are usual, only a second time is.
     """
     trial = turn.trial()
     if trial.design == "Parallel" or trial.strikes >= 1:
         _end(turn, trials.Outcome("RolledBack", suspicion))
         return
-    expected = max(0.0, trials.worst(trial) - trials.COLLAPSE / 2)
+    expected = max(0.0, trials.worst(trial) - trials.COLLAPSE / 2) if trial.patience == 1 else None
     turn.set(trial=msgspec.structs.replace(trial, strikes=1, suspected=expected))
     turn.tell("CandidateSuspected", f"trial {trial.id}: {suspicion}")
     _count(turn)
@@ -102,15 +114,17 @@ def _count(turn: Turn) -> None:
 
 
 def _waste(turn: Turn, why: str) -> None:
+    """This period says nothing: its pair begins anew, once nothing moves any more."""
     trial = turn.trial()
+    workers = turn.evidence.of(trial.knob.stage)
     fewest = 2 if trial.design == "Parallel" else 1
-    if trial.wasted >= trials.MOST_WASTED or len(turn.evidence.of(trial.knob.stage)) < fewest:
+    if trial.wasted >= trials.MOST_WASTED or len(workers) < fewest:
         _end(turn, trials.Outcome("Inconclusive", f"too many periods could not be used: {why}"))
-    elif turn.evidence.moving and turn.age(trial.since) > 600:
-        _end(turn, trials.Outcome("Superseded", turn.evidence.moving))
-    elif not turn.evidence.moving:
-        turn.set(trial=trials.wasted(trial, turn.evidence.of(trial.knob.stage), turn.now))
+    elif not turn.evidence.moving or trial.period.counting is not None:
+        turn.set(trial=trials.wasted(trial, workers, turn.now))
         turn.look_in = 1.0
+    elif turn.age(trial.period.since) > LONGEST_WAIT:
+        _end(turn, trials.Outcome("Superseded", why))
 
 
 def _end(turn: Turn, outcome: trials.Outcome) -> None:

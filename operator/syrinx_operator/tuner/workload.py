@@ -122,6 +122,14 @@ def busy(evidence: Evidence, stage: Stage) -> float:
     return seconds / (evidence.seconds * len(workers)) if workers and evidence.seconds else 0.0
 
 
+def overloaded(policy: Policy, evidence: Evidence) -> bool:
+    """Whether more is asked for than can be done: requests are refused, or the oldest has waited too long already."""
+    if any(turned.refused for turned in evidence.turned.values()):
+        return True
+    soonest = min((each.seconds for each in policy.objectives.values()), default=1.0)
+    return evidence.queue_age is not None and evidence.queue_age > max(1.0, soonest)
+
+
 def context(evidence: Evidence, before: Context | None) -> Context | None:
     """The workload; as before while it is near its borders, or while too little is known."""
     counts = with_turned(totals(evidence.served), evidence)

@@ -1,0 +1,118 @@
+"""The test of paired differences errs no more often than it says, and finds what there is to find."""
+
+import math
+import random
+
+import pytest
+
+from syrinx_operator.tuner.state import Comparison
+from syrinx_operator.tuner.stats import ALPHA, DEADBAND, bet, interval, threshold
+
+PAIRS = 45
+
+
+def run(differences):
+    """Which hypothesis is proved first, and after how many pairs."""
+    test = Comparison()
+    for pair, difference in enumerate(differences, 1):
+        test = bet(test, difference)
+        for name in ("better", "worse", "futile"):
+            if getattr(test, name).log >= threshold(1):
+                return name, pair
+    return "nothing", PAIRS
+
+
+def shares(random_, good, requests):
+    return sum(random_.random() < good for _ in range(requests)) / requests
+
+
+def pairs(seed, candidate, baseline, requests):
+    random_ = random.Random(seed)
+    for _ in range(PAIRS):
+        yield shares(random_, candidate, requests) - shares(random_, baseline, requests)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "requests", "most_pairs"),
+    [(0.95, 0.05, 20, 7), (0.95, 0.5, 20, 8), (0.95, 0.8, 40, 15), (0.95, 0.88, 100, 30)],
+)
+def test_what_is_better_is_found_soon(candidate, baseline, requests, most_pairs):
+    found = [run(pairs(seed, candidate, baseline, requests)) for seed in range(50)]
+    assert [name for name, _ in found].count("better") >= 48
+    assert sum(pair for _, pair in found) / 50 <= most_pairs
+
+
+def test_what_is_worse_is_found_soon():
+    found = [run(pairs(seed, 0.5, 0.95, 40)) for seed in range(50)]
+    assert {name for name, _ in found} <= {"worse", "futile"}
+    assert max(pair for _, pair in found) <= 9
+
+
+def test_of_two_equal_arms_none_is_found_better_or_worse():
+    found = [run(pairs(seed, good, good, 20))[0] for seed in range(400) for good in (0.5, 0.95)]
+    assert found.count("better") / len(found) <= 0.005
+    assert found.count("worse") / len(found) <= ALPHA
+
+
+def test_storms_are_no_evidence():
+    """In a storm all of a period's requests fare alike: the sign is the coin's, whatever the size."""
+
+    def storm(seed):
+        random_ = random.Random(seed)
+        for _ in range(PAIRS):
+            yield random_.choice([-1, 1]) * random_.random() ** 3
+
+    found = [run(storm(seed))[0] for seed in range(1000)]
+    assert found.count("better") / 1000 <= ALPHA
+    assert found.count("worse") / 1000 <= ALPHA
+
+
+def test_the_size_of_storms_may_depend_on_all_that_was_before():
+    def spiteful(seed):
+        random_, size = random.Random(seed), 0.01
+        for _ in range(PAIRS):
+            won = random_.choice([-1, 1])
+            yield won * size
+            size = min(1.0, size * 3) if won < 0 else 0.01
+
+    found = [run(spiteful(seed))[0] for seed in range(1000)]
+    assert found.count("worse") / 1000 <= ALPHA
+
+
+def test_a_gain_below_the_deadband_is_not_worth_a_change():
+    found = [run(pairs(seed, 0.952, 0.95, 200))[0] for seed in range(50)]
+    assert found.count("better") == 0
+    assert found.count("futile") >= 30
+
+
+def test_a_bet_on_a_fair_coin_wins_nothing_on_average():
+    """The martingale itself: over both signs of the next difference, the money stays the same."""
+    test = Comparison()
+    for difference in (0.2, -0.1, 0.4, 0.05):
+        up, down = bet(test, difference), bet(test, -difference)
+        assert (math.exp(up.worse.log) + math.exp(down.worse.log)) / 2 == pytest.approx(math.exp(test.worse.log))
+        shifted, mirrored = bet(test, DEADBAND + difference), bet(test, DEADBAND - difference)
+        mean = (math.exp(shifted.better.log) + math.exp(mirrored.better.log)) / 2
+        assert mean == pytest.approx(math.exp(test.better.log))
+        test = up
+
+
+def test_the_confidence_sequence_closes_around_the_mean():
+    test, widths = Comparison(), []
+    assert interval(test) == (-1.0, 1.0)
+    for difference in pairs(1, 0.9, 0.8, 50):
+        test = bet(test, difference)
+        lower, upper = interval(test)
+        assert lower <= 0.1 <= upper
+        widths.append(upper - lower)
+    assert widths[-1] < 0.1 < widths[2]
+
+
+def test_more_cells_ask_for_more_evidence():
+    assert threshold(1) < threshold(3) == pytest.approx(math.log(60))
+
+
+@pytest.mark.parametrize("difference", [1.1, -1.1, math.nan])
+def test_what_is_no_difference_of_shares_is_refused(difference):
+    with pytest.raises(ValueError, match="between -1 and 1"):
+        bet(Comparison(), difference)
