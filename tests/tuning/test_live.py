@@ -25,6 +25,7 @@ from syrinx_operator.spec import (
     TalkerSpec,
     TtfaObjective,
     TTSPipeline,
+    TuningBounds,
     TuningSpec,
     default_pipeline,
 )
@@ -41,6 +42,8 @@ SENTENCES = (
     "The old teacher carried seven green apples before breakfast.",
     "Our captain described a silver watch at the station.",
 )
+BAD_RAMP = (64,)
+"""Whole sentences at a time: bad on every machine, at any load."""
 SHARE_OF_CAPACITY = 0.5
 FIND_SECONDS = 600.0
 TRIAL_SECONDS = 240.0
@@ -57,14 +60,18 @@ class Untuned(NamedTuple):
     """By seed."""
 
 
-def a_pipeline(name: str, rows: int, ttfa_ms: int | None) -> TTSPipeline:
+def a_pipeline(
+    name: str, rows: int, ttfa_ms: int | None, ramps: tuple[tuple[int, ...], ...] | None = None
+) -> TTSPipeline:
     objectives = () if ttfa_ms is None else (TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=ttfa_ms),)
     spec = PipelineSpec(
         gateway=GatewaySpec(port=0),
         talker=TalkerSpec(max_num_seqs=rows),
         codec=CodecSpec(max_num_seqs=rows),
         slo=SloSpec(ttfa=objectives, underrun_ratio=1.0),
-        tuning=TuningSpec(mode="Off" if ttfa_ms is None else "Auto", interval_seconds=5),
+        tuning=TuningSpec(
+            mode="Off" if ttfa_ms is None else "Auto", interval_seconds=5, bounds=TuningBounds(chunk_ramps=ramps)
+        ),
     )
     return msgspec.structs.replace(default_pipeline(name), spec=spec)
 
@@ -90,11 +97,6 @@ def untuned(tmp_path_factory: pytest.TempPathFactory) -> Untuned:
 def edge_from(seconds: float) -> int:
     """The next objective that the resource takes, in ms."""
     return round(1000 * next(edge for edge in TTFA_BUCKETS if edge >= min(seconds, TTFA_BUCKETS[-1])))
-
-
-def edge_below(seconds: float) -> int:
-    """The longest objective that is shorter; the shortest there is, if none is."""
-    return round(1000 * max((edge for edge in TTFA_BUCKETS if edge < seconds), default=TTFA_BUCKETS[0]))
 
 
 def is_met(up: Up) -> bool:
@@ -125,10 +127,10 @@ async def test_from_a_bad_start_it_meets_the_objective_and_no_stream_hears_it(tm
 
 
 async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
-    """Its memory claims that one row a step was best, and the objective is one that nothing can meet."""
-    pipeline = a_pipeline("planted", 8, edge_below(untuned.p50 / 2))
+    """Its memory claims that five seconds of audio at a time were best; nothing can meet the objective."""
+    pipeline = a_pipeline("planted", 8, 25, ramps=(BAD_RAMP,))
     good = setting_of(pipeline.spec)
-    bad = good.with_value(Knob.TALKER_ROWS, 1)
+    bad = good.with_value(Knob.RAMP, BAD_RAMP)
     now = datetime.now(UTC)
     knowledge = tuple(
         Known(context=Context(mix="CustomVoice:4", load=power), setting=bad, good=1.0, at=now) for power in range(-8, 9)
@@ -141,7 +143,7 @@ async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
         async with load(up.url, untuned.rate, 3):
             state = await up.until(lambda state: state.history, "the first trial is over", FIND_SECONDS)
     first = state.history[0]
-    assert (first.knob, first.before, first.after) == (Knob.TALKER_ROWS, "8", "1")
+    assert (first.knob, first.after) == (Knob.RAMP, "[64]")
     assert first.verdict == "RolledBack", first
     assert state.chosen == good
     assert bad in [each.setting for each in state.quarantine]
