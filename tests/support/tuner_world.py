@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import numpy as np
 
 from syrinx_operator.spec import default_pipeline
 from syrinx_operator.tuner.decide import Decision, assignment, decide, since
@@ -45,6 +46,7 @@ class World:
         self.state = state or State()
         self.now = START
         self.random = random.Random(seed)
+        self.dice = np.random.default_rng(seed)
         self.segments = []
         self.decisions: list[Decision] = []
         self.identity = IDENTITY
@@ -60,15 +62,6 @@ class World:
     def elapsed(self) -> float:
         return (self.now - START).total_seconds()
 
-    def _draw(self, mean) -> int:
-        if mean > 50:
-            return max(0, round(self.random.gauss(mean, math.sqrt(mean))))
-        limit, product, count = math.exp(-mean), self.random.random(), 0
-        while product > limit:
-            product *= self.random.random()
-            count += 1
-        return count
-
     def pass_time(self, seconds):
         """Listeners come and are served."""
         served = {}
@@ -79,10 +72,12 @@ class World:
                     own = self.setting_of(Stage.TALKER, talker)
                     theirs = self.setting_of(Stage.CODEC, codec)
                     setting = msgspec.structs.replace(theirs, talker_max_num_seqs=own.talker_max_num_seqs)
-                    asked = self._draw(self.rate(self.elapsed()) * part * seconds / len(talkers) / len(codecs))
+                    asked = int(
+                        self.dice.poisson(self.rate(self.elapsed()) * part * seconds / len(talkers) / len(codecs))
+                    )
                     chance = self.good(setting, task_type, self.elapsed())
                     chance *= self.speed.get(talker, 1.0) * self.speed.get(codec, 1.0)
-                    within = sum(self.random.random() < chance for _ in range(asked))
+                    within = int(self.dice.binomial(asked, min(1.0, chance)))
                     served[Route(talker, codec, task_type)] = (asked, within)
         self.segments.append((self.now, served))
         self.segments = self.segments[-200:]
@@ -92,11 +87,12 @@ class World:
         """What a recorder would give."""
         begin = since(self.policy, self.state, self.now)
         counts = {}
-        for at, served in self.segments:
-            if at >= begin - timedelta(seconds=0.2):
-                for route, (asked, within) in served.items():
-                    before = counts.get(route, (0, 0))
-                    counts[route] = (before[0] + asked, before[1] + within)
+        for at, served in reversed(self.segments):
+            if at < begin - timedelta(seconds=0.2):
+                break
+            for route, (asked, within) in served.items():
+                before = counts.get(route, (0, 0))
+                counts[route] = (before[0] + asked, before[1] + within)
         known = not self.problem
         return Evidence(
             since=begin,

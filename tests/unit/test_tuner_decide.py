@@ -52,7 +52,7 @@ def is_thawed(world):
 
 @REPLICAS
 def test_a_bad_start_ends_at_the_best(replicas):
-    world = World(auto(initial=LONE), hill, talkers=replicas, codecs=replicas).run(24 * HOUR)
+    world = World(auto(initial=LONE), hill, talkers=replicas, codecs=replicas).run(12 * HOUR)
     assert (world.state.chosen.talker_max_num_seqs, world.state.chosen.codec_max_num_seqs) == (8, 8)
     assert world.state.trials <= 12
     assert world.state.last_good == world.state.chosen
@@ -88,7 +88,7 @@ def test_a_slow_replica_is_not_taken_for_a_bad_candidate_nor_its_luck_for_a_good
     for seed in range(2):
         world = World(auto(initial=USUAL), flat(0.9), talkers=3, codecs=3, seed=seed)
         world.speed = {"talker-1": 0.7, "codec-2": 0.8}
-        assert "Promoted" not in world.run(24 * HOUR).verdicts()
+        assert "Promoted" not in world.run(12 * HOUR).verdicts()
 
 
 def test_a_promotion_goes_from_replica_to_replica():
@@ -104,7 +104,7 @@ def test_a_promotion_goes_from_replica_to_replica():
 
 
 def test_a_workload_that_changes_is_followed():
-    """One row by day, eight by night; and the third day is quicker than the first."""
+    """Two rows by day, eight by night, and what was learned on the first day holds on the second."""
 
     def good(setting, task_type, at):
         best = 2 if (at // (12 * HOUR)) % 2 == 0 else 8
@@ -116,10 +116,10 @@ def test_a_workload_that_changes_is_followed():
 
     world = World(auto(initial=USUAL), good)
     chosen = []
-    for _ in range(6):
+    for _ in range(4):
         world.run(12 * HOUR, mix_at)
         chosen.append(world.state.chosen.codec_max_num_seqs if world.state.chosen else 8)
-    assert chosen == [2, 8, 2, 8, 2, 8]
+    assert chosen == [2, 8, 2, 8]
     known = {known.context.mix: known.setting.codec_max_num_seqs for known in world.state.knowledge}
     assert known == {"CustomVoice:4": 2, "Base:4": 8}
     nights = [record for record in world.state.history if record.context.mix == "Base:4"]
@@ -132,14 +132,14 @@ def test_a_workload_that_changes_is_followed():
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.94])
 def test_noise_alone_moves_no_knob(share):
     for seed in range(2):
-        world = World(auto(initial=USUAL), flat(share), seed=seed).run(24 * HOUR)
+        world = World(auto(initial=USUAL), flat(share), seed=seed).run(12 * HOUR)
         assert "Promoted" not in world.verdicts()
         assert world.state.chosen is None
         assert world.state.trials <= 13
 
 
 def test_while_the_objectives_are_met_nothing_is_tried():
-    world = World(auto(initial=USUAL), flat(0.97)).run(48 * HOUR)
+    world = World(auto(initial=USUAL), flat(0.97)).run(12 * HOUR)
     assert world.state.trials == 0
     assert world.told() == []
 
@@ -201,7 +201,7 @@ def test_one_task_type_is_not_sacrificed_to_another():
         more = math.log2(setting.codec_max_num_seqs / 8)
         return min(1.0, 0.85 + 0.08 * more) if task_type == "CustomVoice" else 0.9 - 0.3 * max(0.0, more)
 
-    world = World(auto(initial=USUAL), good, mix={"CustomVoice": 0.85, "Base": 0.15}, rate=8.0).run(24 * HOUR)
+    world = World(auto(initial=USUAL), good, mix={"CustomVoice": 0.85, "Base": 0.15}, rate=8.0).run(12 * HOUR)
     assert all(record.after != "16" for record in world.state.history if record.verdict == "Promoted")
 
 
@@ -209,7 +209,7 @@ def test_a_promotion_that_disappoints_is_taken_back():
     turned = {}
 
     def good(setting, task_type, at):
-        better = setting.talker_max_num_seqs == 2
+        better = setting.talker_max_num_seqs >= 2
         return 0.3 if better and turned else 0.9 if better else 0.6
 
     world = World(auto(initial=LONE), good)
@@ -239,7 +239,7 @@ def test_without_data_nothing_is_concluded_and_a_candidate_does_not_run_unseen()
 
 
 def test_no_trial_begins_before_there_are_requests_enough():
-    world = World(auto(initial=LONE), hill, rate=0.01).run(24 * HOUR)
+    world = World(auto(initial=LONE), hill, rate=0.01).run(12 * HOUR)
     assert world.state.trials == 0
 
 
@@ -298,7 +298,7 @@ def test_a_pause_keeps_what_is_chosen_and_ends_what_is_tried():
 
 
 def test_recommending_changes_nothing_and_does_not_repeat_itself():
-    world = World(auto(initial=LONE, mode="Recommend"), hill).run(24 * HOUR)
+    world = World(auto(initial=LONE, mode="Recommend"), hill).run(12 * HOUR)
     assert world.state.recommendation is not None
     assert world.state.trials == 0
     assert assignment(world.policy, world.state).base == LONE
@@ -306,7 +306,7 @@ def test_recommending_changes_nothing_and_does_not_repeat_itself():
 
 
 def test_narrower_bounds_end_what_lies_outside():
-    world = World(auto(initial=LONE), hill).run(24 * HOUR)
+    world = World(auto(initial=LONE), hill).run(12 * HOUR)
     rows = {knob: (1, 2, 4) for knob in world.policy.rows}
     world.policy = msgspec.structs.replace(world.policy, rows=rows)
     world.look()
@@ -314,7 +314,7 @@ def test_narrower_bounds_end_what_lies_outside():
 
 
 def test_another_image_forgets_what_was_learned_and_keeps_what_runs():
-    world = World(auto(initial=LONE), hill).run(24 * HOUR)
+    world = World(auto(initial=LONE), hill).run(12 * HOUR)
     chosen = world.state.chosen
     assert world.state.knowledge
     world.identity = msgspec.structs.replace(IDENTITY, image="syrinx 0.2.0")

@@ -54,7 +54,7 @@ def quarantined(state: State, now: datetime) -> list[Setting]:
 
 def _proposals(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
     yield from _known(state, current)
-    yield from _searched(policy, evidence, current)
+    yield from _searched(policy, state, evidence, current)
     yield from _captures(policy, evidence, current)
 
 
@@ -68,20 +68,22 @@ def _known(state: State, current: Setting) -> Iterator[Proposal]:
                 yield Proposal(knob=knob, setting=setting, goal="Listeners", why=why)
 
 
-def _searched(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
+def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
     """Moves on the ladders: the most promising first; then those that the estimate promises nothing of.
 
-    Of these the far ones come first: where requests come in bursts, a small step's effect drowns in them.
+    Of these, first the neighbours on knobs that made a difference under this workload; then the far ones of others:
+    where requests come in bursts, a small step's effect drowns in them.
     """
+    matters = {each.knob for each in state.history if each.verdict == "Promoted" and alike(each.context, state.context)}
     known = load(policy, evidence, current)
     now = predicted(policy, known, current) if known else 0.0
     moves = []
     for knob in _SEARCHED:
         for distance, setting in _moves(ladder(policy, knob), current, knob):
             gain = predicted(policy, known, setting) - now if known else 0.0
-            moves.append((gain, distance, knob, setting))
-    moves.sort(key=lambda move: (-max(0.0, round(move[0], 2)), -move[1], _SEARCHED.index(move[2])))
-    for gain, _, knob, setting in moves:
+            order = (-max(0.0, round(gain, 2)), distance - 2 * _REACH if knob in matters else -distance)
+            moves.append((order, _SEARCHED.index(knob), gain, knob, setting))
+    for _, _, gain, knob, setting in sorted(moves, key=lambda move: move[:2]):
         if gain <= _HOPELESS:
             continue
         why = "no estimate speaks against it, and it was not tried yet"
