@@ -25,14 +25,13 @@ from syrinx_operator.spec import (
     TalkerSpec,
     TtfaObjective,
     TTSPipeline,
-    TuningBounds,
     TuningSpec,
     default_pipeline,
 )
 from syrinx_operator.tuner import kept
 from syrinx_operator.tuner.knobs import Knob, setting_of
 from syrinx_operator.tuner.local import identity_of
-from syrinx_operator.tuner.state import Context, Known, State
+from syrinx_operator.tuner.state import Cell, Period, State, Trial
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 pytestmark = [pytest.mark.tuning, pytest.mark.asyncio(loop_scope="module")]
@@ -60,18 +59,14 @@ class Untuned(NamedTuple):
     """By seed."""
 
 
-def a_pipeline(
-    name: str, rows: int, ttfa_ms: int | None, ramps: tuple[tuple[int, ...], ...] | None = None
-) -> TTSPipeline:
+def a_pipeline(name: str, rows: int, ttfa_ms: int | None) -> TTSPipeline:
     objectives = () if ttfa_ms is None else (TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=ttfa_ms),)
     spec = PipelineSpec(
         gateway=GatewaySpec(port=0),
         talker=TalkerSpec(max_num_seqs=rows),
         codec=CodecSpec(max_num_seqs=rows),
         slo=SloSpec(ttfa=objectives, underrun_ratio=1.0),
-        tuning=TuningSpec(
-            mode="Off" if ttfa_ms is None else "Auto", interval_seconds=5, bounds=TuningBounds(chunk_ramps=ramps)
-        ),
+        tuning=TuningSpec(mode="Off" if ttfa_ms is None else "Auto", interval_seconds=5),
     )
     return msgspec.structs.replace(default_pipeline(name), spec=spec)
 
@@ -127,24 +122,32 @@ async def test_from_a_bad_start_it_meets_the_objective_and_no_stream_hears_it(tm
 
 
 async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
-    """Its memory claims that five seconds of audio at a time were best; nothing can meet the objective."""
-    pipeline = a_pipeline("planted", 8, 25, ramps=(BAD_RAMP,))
+    """As left by a tuner that was killed when it had just begun to try it."""
+    pipeline = a_pipeline("planted", 8, edge_from(1.5 * untuned.p50))
     good = setting_of(pipeline.spec)
     bad = good.with_value(Knob.RAMP, BAD_RAMP)
     now = datetime.now(UTC)
-    knowledge = tuple(
-        Known(context=Context(mix="CustomVoice:4", load=power), setting=bad, good=1.0, at=now) for power in range(-8, 9)
+    trial = Trial(
+        id=1,
+        knob=Knob.RAMP,
+        candidate=bad,
+        baseline=good,
+        design="Switchback",
+        why="planted",
+        since=now,
+        seconds=20,
+        period=Period(index=0, since=now, everywhere=True, replicas=("codec-0",), restarts=(0,)),
+        cells=(Cell(task_type="all"), Cell(task_type="CustomVoice")),
     )
-    memory = State(mode="Auto", spec=good, chosen=good, identity=identity_of(pipeline), knowledge=knowledge)
+    memory = State(mode="Auto", spec=good, chosen=good, identity=identity_of(pipeline), trials=1, trial=trial)
     directory = tmp_path / "syrinx" / pipeline.name
     directory.mkdir(parents=True)
     kept.save(directory, kept.Kept(state=memory, at=now, initial=good))
     with Up(tmp_path, pipeline) as up:
         async with load(up.url, untuned.rate, 3):
-            state = await up.until(lambda state: state.history, "the first trial is over", FIND_SECONDS)
+            state = await up.until(lambda state: state.history, "the trial is over", FIND_SECONDS)
     first = state.history[0]
-    assert (first.knob, first.after) == (Knob.RAMP, "[64]")
-    assert first.verdict == "RolledBack", first
+    assert (first.id, first.verdict) == (1, "RolledBack"), first
     assert state.chosen == good
     assert bad in [each.setting for each in state.quarantine]
 
