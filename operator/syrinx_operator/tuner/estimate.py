@@ -16,7 +16,7 @@ from msgspec import Struct
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.knobs import Setting, Stage
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.workload import histogram, quantile, rate, totals, with_turned
+from syrinx_operator.tuner.workload import busy, histogram, quantile, rate, totals, with_turned
 from syrinx_stages.contract.audio import FRAME_SECONDS
 
 _UNKNOWN_SLOPE = 0.15
@@ -49,7 +49,9 @@ class Load(Struct, frozen=True, kw_only=True):
     codecs: int
     talker: Curve
     codec: Curve
-    offset: Mapping[str, float]
+    codec_factor: float = 1.0
+    """What the codecs' measured busy time is of the estimated one."""
+    offset: Mapping[str, float] = {}
     """Seconds to first audio that the estimate misses, by task type: measured less estimated, in the median."""
 
 
@@ -71,18 +73,21 @@ def load(policy: Policy, evidence: Evidence, setting: Setting) -> Load | None:
         codecs=len(codecs),
         talker=talker,
         codec=codec,
-        offset={},
     )
-    return msgspec.structs.replace(known, offset=_offsets(known, evidence, setting))
+    factor = min(max(busy(evidence, Stage.CODEC) / max(_codec_busy(known, setting)[0], 1e-9), 0.2), 5.0)
+    known = msgspec.structs.replace(known, codec_factor=factor)
+    return msgspec.structs.replace(known, offset=_offsets(policy, known, evidence, setting))
 
 
-def _offsets(known: Load, evidence: Evidence, setting: Setting) -> dict[str, float]:
+def _offsets(policy: Policy, known: Load, evidence: Evidence, setting: Setting) -> dict[str, float]:
     fixed, wait = _first_audio(known, setting)
     offsets = {}
     for task_type in known.rates if wait < math.inf else ():
         median = quantile(histogram(one for route, one in evidence.served.items() if route.task_type == task_type), 0.5)
-        if median is not None:
-            offsets[task_type] = max(0.0, median - fixed - math.log(2) * wait)
+        objective = policy.objectives.get(task_type)
+        if median is not None and objective is not None:
+            # What is more than that is a queue that the estimate knows nothing of, and may well go away.
+            offsets[task_type] = min(max(0.0, median - fixed - math.log(2) * wait), objective.seconds / 2)
     return offsets
 
 
@@ -129,9 +134,8 @@ def _served_well(policy: Policy, known: Load, setting: Setting) -> float:
 
 def _first_audio(known: Load, setting: Setting) -> tuple[float, float]:
     """Seconds to first audio that nothing can shorten, and the mean of those spent waiting."""
-    arrivals = sum(known.rates.values())
-    rows, talker_wait = _talker(known, setting, arrivals)
-    call, codec_wait = _codec(known, setting, arrivals)
+    rows, talker_wait = _talker(known, setting)
+    call, codec_wait = _codec(known, setting)
     first = setting.chunk_ramp[0]
     return first * known.talker.at(min(rows + 1, setting.talker_max_num_seqs)) + call, talker_wait + codec_wait
 
@@ -142,41 +146,56 @@ def _capacity(known: Load, setting: Setting) -> float:
     rows, most = setting.talker_max_num_seqs, float(setting.codec_max_num_seqs)
     talker = rows / known.talker.at(rows) * known.talkers / (arrivals * known.frames)
     each = sum(known.codec.at(most * frames) / most for frames in _chunks(setting.chunk_ramp, known.frames))
-    return min(talker, known.codecs / (arrivals * each))
+    return min(talker, known.codecs / (arrivals * each * known.codec_factor))
 
 
-def _talker(known: Load, setting: Setting, arrivals: float) -> tuple[float, float]:
+def _talker(known: Load, setting: Setting) -> tuple[float, float]:
     """Rows that a talker runs on average, and the mean wait for one."""
-    limit = setting.talker_max_num_seqs
-    work = arrivals / known.talkers * known.frames
-    busy = work * known.talker.at(limit) / limit
-    if busy >= _FULL:
+    limit, full = setting.talker_max_num_seqs, _talker_full(known, setting)
+    if full >= _FULL:
         return float(limit), math.inf
+    work = sum(known.rates.values()) / known.talkers * known.frames
     rows = min(float(limit), work * known.talker.fixed / max(1e-9, 1.0 - work * known.talker.each))
-    return rows, known.talker.at(rows) / 2 + known.talker.at(limit) * busy**limit / (1.0 - busy)
+    return rows, known.talker.at(rows) / 2 + known.talker.at(limit) * full**limit / (1.0 - full)
 
 
-def _codec(known: Load, setting: Setting, arrivals: float) -> tuple[float, float]:
+def _talker_full(known: Load, setting: Setting) -> float:
+    """What is asked of a talker, as a part of what it can do with full steps."""
+    limit = setting.talker_max_num_seqs
+    return sum(known.rates.values()) / known.talkers * known.frames * known.talker.at(limit) / limit
+
+
+def fullness(known: Load, setting: Setting, stage: Stage) -> float:
+    """What is asked of a stage, as a part of what it can do."""
+    return _talker_full(known, setting) if stage is Stage.TALKER else _codec_busy(known, setting)[0]
+
+
+def _codec(known: Load, setting: Setting) -> tuple[float, float]:
     """Seconds of the call that brings the first audio, and the mean wait for it."""
-    chunks = _chunks(setting.chunk_ramp, known.frames)
-    own = arrivals / known.codecs
-    company = 1.0
-    for _ in range(8):  # The busier it is, the more streams share a call: a fixed point, reached in a few rounds.
-        seconds = sum(known.codec.at(company * frames) / company for frames in chunks)
-        busy = own * seconds
-        company = min(float(setting.codec_max_num_seqs), max(1.0, 0.5 * (company + busy * company)))
+    full, company = _codec_busy(known, setting)
     first = known.codec.at(company * setting.chunk_ramp[0])
-    if busy >= _FULL:
+    if full >= _FULL:
         return first, math.inf
+    chunks = _chunks(setting.chunk_ramp, known.frames)
     usual = sum(known.codec.at(company * frames) for frames in chunks) / len(chunks)
-    return first, usual * busy / (1.0 - busy)
+    return first, usual * full / (1.0 - full)
+
+
+def _codec_busy(known: Load, setting: Setting) -> tuple[float, float]:
+    """Part of its time that a codec computes, and how many streams share a call."""
+    chunks = _chunks(setting.chunk_ramp, known.frames)
+    own = known.codec_factor * sum(known.rates.values()) / known.codecs
+    full, company = 0.0, 1.0
+    for _ in range(8):  # The busier it is, the more streams share a call: a fixed point, reached in a few rounds.
+        full = own * sum(known.codec.at(company * frames) / company for frames in chunks)
+        company = min(float(setting.codec_max_num_seqs), max(1.0, 0.5 * (company + full * company)))
+    return full, company
 
 
 def _interrupted(known: Load, setting: Setting) -> float:
     """Share of streams that would run dry: whose next chunk comes later than the ones before it last."""
-    arrivals = sum(known.rates.values())
-    rows, talker_wait = _talker(known, setting, arrivals)
-    _, codec_wait = _codec(known, setting, arrivals)
+    rows, talker_wait = _talker(known, setting)
+    _, codec_wait = _codec(known, setting)
     if math.inf in (talker_wait, codec_wait):
         return 1.0
     step = known.talker.at(rows)

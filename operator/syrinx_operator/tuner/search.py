@@ -7,13 +7,13 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.estimate import load, predicted
+from syrinx_operator.tuner.estimate import fullness, load, predicted
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.knobs import Knob, Setting, Stage
 from syrinx_operator.tuner.pairs import plan_pairs
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.state import Goal, State
-from syrinx_operator.tuner.workload import CROWDED, alike, busy, overloaded
+from syrinx_operator.tuner.workload import CROWDED, alike, overloaded
 
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
 _REACH = 3
@@ -91,10 +91,11 @@ def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting
             why = "more capacity by the measured step times"
         if gain > 0.01:
             why = f"the measured step times promise {gain:+.0%} of requests served well"
-        yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, knob.stage), why=why)
+        full = fullness(known, current, knob.stage) if known else 0.0
+        yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, full), why=why)
 
 
-def _goal(policy: Policy, evidence: Evidence, stage: Stage) -> Goal:
+def _goal(policy: Policy, evidence: Evidence, full: float) -> Goal:
     """What tells two settings apart.
 
     Where more is asked for than can be done, hardly anybody is served well whatever is tried: who makes more frames
@@ -102,7 +103,7 @@ def _goal(policy: Policy, evidence: Evidence, stage: Stage) -> Goal:
     """
     if overloaded(policy, evidence):
         return "Throughput"
-    return "Work" if busy(evidence, stage) > CROWDED else "Listeners"
+    return "Work" if full > CROWDED else "Listeners"
 
 
 def ladder(policy: Policy, knob: Knob) -> Sequence[object]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from syrinx_operator.tuner.estimate import fullness, load
 from syrinx_operator.tuner.evidence import Evidence, Route, Served, Worker
 from syrinx_operator.tuner.knobs import Setting, Stage, live_values
 from syrinx_operator.tuner.policy import Policy
@@ -29,7 +30,6 @@ from syrinx_operator.tuner.state import (
 from syrinx_operator.tuner.stats import ALPHA, DEADBAND, bet, interval, threshold
 from syrinx_operator.tuner.workload import (
     CROWDED,
-    busy,
     histogram,
     overloaded,
     quantile,
@@ -58,7 +58,7 @@ NO_DATA_SECONDS = 90.0
 MARGIN = 0.05
 """Share of requests of one task type by which a candidate may seem worse and still be promoted."""
 STORMY = 0.7
-"""Part of its time that a stage computes from which its queues cause storms now and then, whatever the setting."""
+"""What is asked of a stage, as a part of what it can do, from which queues cause storms, whatever the setting."""
 COLLAPSE = 0.25
 """Share of requests of one period by which a candidate must be worse to be stopped at once."""
 
@@ -77,17 +77,22 @@ def begin(
 ) -> Trial:
     """A trial of a proposal; its first period waits for the replicas to confirm."""
     workers = evidence.of(proposal.knob.stage)
+    full = _fullness(policy, evidence, current)
+    crowded = overloaded(policy, evidence) or full[proposal.knob.stage] > CROWDED
+    stormy = max(full.values()) > STORMY
+    seconds = _period_seconds(policy, evidence, len(workers))
     trial = Trial(
         id=number,
         knob=proposal.knob,
         goal=proposal.goal,
         candidate=proposal.setting,
         baseline=current,
-        design="Switchback" if len(workers) < 2 or _crowded(policy, evidence, proposal.knob.stage) else "Parallel",
+        # Where requests wait for the stage as a whole, what one replica does is felt through all of them.
+        design="Switchback" if len(workers) < 2 or crowded else "Parallel",
         why=proposal.why[:256],
-        patience=2 if max(busy(evidence, stage) for stage in Stage) > STORMY else 1,
+        patience=2 if stormy else 1,
         since=now,
-        seconds=_period_seconds(policy, evidence, len(workers)),
+        seconds=min(LONGER * seconds, LONGEST_PERIOD) if stormy and proposal.goal == "Listeners" else seconds,
         period=Period(index=0, since=now),
         cells=_first_cells(evidence),
     )
@@ -229,6 +234,12 @@ def _period_seconds(policy: Policy, evidence: Evidence, replicas: int) -> float:
     return min(max(policy.interval, enough), LONGEST_PERIOD)
 
 
+def _fullness(policy: Policy, evidence: Evidence, current: Setting) -> dict[Stage, float]:
+    """What is asked of each stage, as a part of what it can do; 1 while that is not known."""
+    known = load(policy, evidence, current)
+    return {stage: fullness(known, current, stage) if known else 1.0 for stage in Stage}
+
+
 def _first_cells(evidence: Evidence) -> tuple[Cell, ...]:
     """The whole, and what the baseline's 95th percentiles were when the trial began."""
     cells = _seen((), with_turned(totals(evidence.served), evidence), evidence.served)
@@ -263,11 +274,6 @@ def _in_force(worker: Worker, setting: Setting) -> bool:
     if worker.settings is None:
         return False
     return all(worker.settings.get(name) == value for name, value in live_values(setting, worker.stage).items())
-
-
-def _crowded(policy: Policy, evidence: Evidence, stage: Stage) -> bool:
-    """Whether requests wait for the stage as a whole: then what one replica does is felt through all of them."""
-    return overloaded(policy, evidence) or not evidence.seconds or busy(evidence, stage) > CROWDED
 
 
 def _crashed(trial: Trial, evidence: Evidence) -> str:

@@ -13,7 +13,7 @@ from syrinx_operator.tuner.state import Context, Counts
 LEAST_REQUESTS = 20
 """Requests from which a share says something."""
 CROWDED = 0.85
-"""Part of its time that a stage computes from which on its replicas share one fate."""
+"""What is asked of a stage, as a part of what it can do, from which on its replicas share one fate."""
 _SURE = 2.0
 """Standard errors by which an objective must be missed: noise alone is no reason to try anything."""
 _BAND = 0.75
