@@ -14,6 +14,8 @@ from kubernetes import client, config
 
 Object = dict[str, Any]
 CALL_SECONDS = 30.0
+STREAM_SECONDS = 120.0
+"""The longest silence within a proxied stream."""
 POLL_SECONDS = 0.5
 
 _CORE = (
@@ -86,6 +88,17 @@ class Kubernetes:
     def stream(self, method: str, path: str, **options: Any) -> Any:
         """As `httpx.Client.stream`, authorised."""
         return self.http.stream(method, path, **self._authorised(options))
+
+    def connect(self, path: str) -> httpx.AsyncClient:
+        """A client of what the API server proxies at `path`, for any number of requests at once."""
+        return httpx.AsyncClient(
+            base_url=self.configuration.host.rstrip("/") + path,
+            verify=_tls(self.configuration),
+            headers=self._authorised({}).get("headers"),
+            timeout=httpx.Timeout(CALL_SECONDS, read=STREAM_SECONDS, pool=None),
+            limits=httpx.Limits(max_connections=None),
+            trust_env=False,
+        )
 
     def _authorised(self, options: Object) -> Object:
         token = self.configuration.get_api_key_with_prefix("authorization")

@@ -1,0 +1,107 @@
+"""People who listen while the operator works: steady load through the API server's proxy, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+
+import httpx
+
+from cluster.client import Kubernetes
+from cluster.speech import service_path
+from syrinx_operator.bench.loadgen import Limit, Script, closed_loop, open_loop, poisson, speaker
+from syrinx_operator.bench.run import corpus
+from syrinx_operator.bench.stats import Loop, Outcome, summarise
+from syrinx_operator.client import SpeechError, speech
+
+VOICE = "us"
+SENTENCES = ("The farmer found two heavy bags.", "The old teacher carried seven green apples before breakfast.")
+REFUSED = "http 503"
+AT_ONCE = 8
+MEASURE_SECONDS = 15.0
+PAUSE_AFTER_REFUSAL = 1.0
+JOIN_SECONDS = 60.0
+
+
+class Crowd:
+    """So many requests a second, at random times, and one listener who asks for the same sentences again and again.
+
+    Use as `with`; whoever still listens at its end leaves.
+    """
+
+    def __init__(self, cluster: Kubernetes, pipeline: str, rate: float, expected: Mapping[int, bytes]) -> None:
+        """`expected` is the audio of each sentence, by its number."""
+        self.outcomes: list[Outcome] = []
+        """Of the requests that are over."""
+        self.heard: list[bool] = []
+        """Of each sentence that was heard: whether it was as expected, bit for bit."""
+        self._cluster = cluster
+        self._pipeline = pipeline
+        self._rate = rate
+        self._expected = expected
+        self._loop = asyncio.new_event_loop()
+        self._leave = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._come(),))
+
+    def __enter__(self) -> Crowd:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._leave.set)
+        self._thread.join(JOIN_SECONDS)
+        self._loop.close()
+
+    @property
+    def errors(self) -> set[str]:
+        """What failed, except that who comes while the queue is too long is told to come again."""
+        return {outcome.error for outcome in list(self.outcomes) if outcome.error not in (None, REFUSED)}
+
+    async def _come(self) -> None:
+        async with connect(self._cluster, self._pipeline) as client:
+            tasks = {asyncio.create_task(self._ask(client)), asyncio.create_task(self._listen(client))}
+            tasks.add(asyncio.create_task(self._leave.wait()))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _ask(self, client: httpx.AsyncClient) -> None:
+        speak = speaker(client, Script(corpus(), (VOICE,), 1))
+
+        async def noted(number: int, due: float) -> Outcome:
+            self.outcomes.append(await speak(number, due))
+            return self.outcomes[-1]
+
+        await open_loop(noted, poisson(self._rate, 1, Limit(seconds=3600)))
+
+    async def _listen(self, client: httpx.AsyncClient) -> None:
+        while True:
+            for number, expected in self._expected.items():
+                try:
+                    self.heard.append(await pcm(client, number) == expected)
+                except SpeechError as error:
+                    self.outcomes.append(Outcome(error=error.kind))
+                    await asyncio.sleep(PAUSE_AFTER_REFUSAL)
+
+
+def connect(cluster: Kubernetes, pipeline: str) -> httpx.AsyncClient:
+    """A client of a pipeline's gateway, for any number of requests at once."""
+    return cluster.connect(service_path(cluster, pipeline, ""))
+
+
+async def pcm(client: httpx.AsyncClient, number: int) -> bytes:
+    """A sentence's audio, always with the same seed. Raises `SpeechError`."""
+    body = {"input": SENTENCES[number], "voice": VOICE, "response_format": "pcm", "stream": True, "seed": number}
+    async with speech(client, body) as pieces:
+        return b"".join([piece async for piece in pieces])
+
+
+async def measure(cluster: Kubernetes, pipeline: str) -> tuple[dict[int, bytes], float]:
+    """What listeners hear of a pipeline as it is: each sentence's audio, and the requests per second that it can do."""
+    async with connect(cluster, pipeline) as client:
+        audio = {number: await pcm(client, number) for number in range(len(SENTENCES))}
+        speak = speaker(client, Script(corpus(), (VOICE,), 1))
+        outcomes, wall = await closed_loop(speak, AT_ONCE, Limit(seconds=MEASURE_SECONDS))
+    return audio, summarise(Loop.CLOSED, AT_ONCE, outcomes, wall).requests_per_second
