@@ -31,7 +31,7 @@ from syrinx_operator.spec import (
 from syrinx_operator.tuner import kept
 from syrinx_operator.tuner.knobs import Knob, setting_of
 from syrinx_operator.tuner.local import identity_of
-from syrinx_operator.tuner.state import Cell, Period, State, Trial
+from syrinx_operator.tuner.state import Cell, Context, Period, State, Trial
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 pytestmark = [pytest.mark.tuning, pytest.mark.asyncio(loop_scope="module")]
@@ -139,7 +139,15 @@ async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
         period=Period(index=0, since=now, everywhere=True, replicas=("codec-0",), restarts=(0,)),
         cells=(Cell(task_type="all"), Cell(task_type="CustomVoice")),
     )
-    memory = State(mode="Auto", spec=good, chosen=good, identity=identity_of(pipeline), trials=1, trial=trial)
+    memory = State(
+        mode="Auto",
+        spec=good,
+        chosen=good,
+        identity=identity_of(pipeline),
+        context=Context(mix="CustomVoice:4", load=0),
+        trials=1,
+        trial=trial,
+    )
     directory = tmp_path / "syrinx" / pipeline.name
     directory.mkdir(parents=True)
     kept.save(directory, kept.Kept(state=memory, at=now, initial=good))
