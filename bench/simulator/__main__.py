@@ -1,4 +1,4 @@
-"""`python -m simulator scale | calibrate | engines`."""
+"""`python -m simulator scale | calibrate | engines | tuning`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import simulator.calibrate as calibrate
 import simulator.scale as scale
+import simulator.tuning as tuning
 from simulator.cases import RESULTS
 
 
@@ -19,11 +20,15 @@ def main() -> None:
     fitted = commands.add_parser("calibrate", help="compare it with what was measured on real machines")
     fitted.add_argument("--fit", action="store_true", help="search for the costs anew; prints them for costs.py")
     commands.add_parser("engines", help="measure the engines of this machine, for calibrate")
+    tuned = commands.add_parser("tuning", help="measure the tuner: regret, harm and A/A; a quarter of an hour")
+    tuned.add_argument("--runs", type=int, default=1000, help="of the A/A test")
     given = parser.parse_args()
     if given.command == "scale":
         scale.main(given.json)
     elif given.command == "calibrate":
         calibrate.main(given.fit)
+    elif given.command == "tuning":
+        tuning.main(given.runs)
     else:
         # Needs torch, which the others do not.
         from simulator import engines
@@ -31,4 +36,5 @@ def main() -> None:
         engines.main(RESULTS / "engines_cpu.json")
 
 
-main()
+if __name__ == "__main__":
+    main()
