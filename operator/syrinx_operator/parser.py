@@ -127,7 +127,7 @@ def _add_tune(commands: _Commands) -> None:
         epilog="examples:  syrinx tune --watch\n"
         "           syrinx tune --plot trial.png --trial 3\n"
         "           syrinx tune -n speech demo\n"
-        "           kubectl logs deploy/syrinx > log; syrinx tune -n speech demo --audit log --plot tuning.png",
+        "           kubectl logs deploy/syrinx-operator > log; syrinx tune -n speech demo --audit log --plot t.png",
     )
     tune.add_argument("name", metavar="NAME", nargs="?", help="the pipeline; default: the one that was started last")
     tune.add_argument("-n", "--namespace", metavar="NS", help="read the pipeline NAME of this Kubernetes namespace")

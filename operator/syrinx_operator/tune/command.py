@@ -63,7 +63,8 @@ def _audit(name: str | None, namespace: str | None, file: str | None) -> list[Li
         return read_audit([None if file == "-" else Path(file)], pipeline)
     if namespace is not None:
         raise TuneError(
-            "decisions on Kubernetes are in the operator's log: kubectl logs deploy/syrinx > log, then --audit log"
+            "decisions on Kubernetes are in the operator's log: kubectl logs deploy/syrinx-operator > log, "
+            "then --audit log"
         )
     directory = state_directory(os.environ) / (name or running_pipeline(None).name)
     return read_audit(kept.audit_files(directory), None)

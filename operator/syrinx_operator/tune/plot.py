@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from syrinx_operator.bench.report import writing
 from syrinx_operator.tune.audit import Line
 from syrinx_operator.tune.source import TuneError
-from syrinx_operator.tune.view import words
+from syrinx_operator.tune.view import GOALS, words
 from syrinx_operator.tuner.knobs import Knob
 from syrinx_operator.tuner.state import Cell, Counts, Trial
 from syrinx_operator.tuner.stats import interval
@@ -86,7 +86,7 @@ def _difference(axes: Axes, steps: Sequence[Line]) -> None:
     axes.fill_between(pairs, [low for low, _ in bounds], [high for _, high in bounds], alpha=0.2, color="tab:orange")
     axes.plot(pairs, [tests[count].mean for count in pairs], marker=".", color="tab:orange")
     axes.set_xlabel("pairs of periods")
-    axes.set_ylabel("less work for a frame, 95 %" if _trial(steps[-1]).goal == "Work" else "difference, 95 %")
+    axes.set_ylabel(f"{GOALS[_trial(steps[-1]).goal]}, 95 %")
     axes.grid(alpha=0.3)
 
 

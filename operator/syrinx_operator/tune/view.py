@@ -15,6 +15,13 @@ from syrinx_operator.tuner.state import Cell, Counts, Quarantined, Record, State
 from syrinx_operator.tuner.stats import interval
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
+GOALS = {
+    "Listeners": "difference in points",
+    "Throughput": "more frames, in %",
+    "Work": "less work for a frame, in %",
+}
+"""What a trial's whole is about, by its goal."""
+
 SHOWN = 8
 """Decisions that are listed, the newest."""
 _MET = {"True": "met", "False": "missed", "Unknown": "not known"}
@@ -164,10 +171,10 @@ def _arms(trial: Trial) -> str:
 def _cell(trial: Trial, cell: Cell) -> str:
     low, high = interval(cell.test)
     whole = cell.task_type == "all"
-    what = "less work for a frame, in %:" if whole and trial.goal == "Work" else "difference in points:"
+    what = GOALS[trial.goal] if whole else GOALS["Listeners"]
     return (
         f"  {'all' if whole else cell.task_type:<12} candidate {_counts(cell.candidate)}, baseline "
-        f"{_counts(cell.baseline)}; {what} {_points(cell.test.mean)} ({_points(low)} to {_points(high)})"
+        f"{_counts(cell.baseline)}; {what}: {_points(cell.test.mean)} ({_points(low)} to {_points(high)})"
     )
 
 

@@ -102,10 +102,10 @@ def soak_on(turn: Turn) -> None:
 
 
 def _settle_down(turn: Turn, good: float | None = None) -> None:
-    """A promoted setting has proved itturn."""
+    """A promoted setting has proved itself."""
     chosen, soak = turn.state.chosen, turn.state.soak
     assert chosen is not None and soak is not None
-    turn.set(soak=None, last_good=chosen, breaches=0, breached=None)
+    turn.set(soak=None, last_good=chosen, changed=turn.now, breaches=0, breached=None)
     if good is not None and turn.state.context is not None:
         known = Known(context=turn.state.context, setting=chosen, good=good, at=turn.now)
         others = [each for each in turn.state.knowledge if not alike(each.context, known.context)]

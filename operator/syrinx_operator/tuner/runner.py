@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +19,9 @@ from syrinx_operator.tuner.knobs import Identity, Setting
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.record import Record, Snapshot
 from syrinx_operator.tuner.state import State
+
+GIVEN_UP = timedelta(minutes=30)
+"""How long nothing is tried after the tuner itself has failed."""
 
 AUDIT = logging.getLogger("syrinx.tuning")
 """One JSON line for each thing decided."""
@@ -60,7 +63,7 @@ class Tuner:
             decision = decide(policy, state, evidence, now)
         except Exception as error:
             log.exception("%s: the tuner itself fails", name)
-            decision = _given_up(policy, state, error)
+            decision = _given_up(policy, state, error, now)
         for event in (*_compared(state, decision.state), *decision.events):
             self._tell(_line(name, policy, state, decision.state, event, now))
         return decision
@@ -94,9 +97,12 @@ class Tuner:
             log.warning("the audit log cannot be written: %s: %s", error, line)
 
 
-def _given_up(policy: Policy, state: State, error: Exception) -> Decision:
+def _given_up(policy: Policy, state: State, error: Exception, now: datetime) -> Decision:
+    """Whatever was tried is out of force, and nothing is tried for a while."""
     message = f"the tuner itself fails, its log says more: {type(error).__name__}: {error}"[:256]
-    new = msgspec.structs.replace(state, trial=None, promotion=None, soak=None, message=message)
+    new = msgspec.structs.replace(
+        state, trial=None, promotion=None, soak=None, message=message, next_trial=now + GIVEN_UP
+    )
     events = () if message == state.message else (Event(kind="Warning", reason="TuningFailed", message=message),)
     return Decision(state=new, events=events, look_in=policy.interval)
 

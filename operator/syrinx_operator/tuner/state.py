@@ -229,7 +229,8 @@ class Record(Part, frozen=True, kw_only=True):
         Ratio | None, Meta(description="Smallest share that the value before served well in a period of the trial.")
     ] = None
     difference: Annotated[
-        Difference | None, Meta(description="Share of requests served well, candidate less baseline.")
+        Difference | None,
+        Meta(description="What was compared, candidate less baseline: a share, or a part of the larger."),
     ] = None
     lower: Annotated[Difference | None, Meta(description="Lower end of its 95 % confidence sequence.")] = None
     upper: Annotated[Difference | None, Meta(description="Upper end of its 95 % confidence sequence.")] = None

@@ -51,6 +51,8 @@ MOST_EXTENSIONS = 3
 MOST_WASTED = 10
 PERIOD_REQUESTS = 20
 """Requests that a period is made long enough for."""
+_FEW = 5
+"""Requests in an arm below which a pair tells nothing of its work."""
 LONGEST_PERIOD = 300.0
 CONFIRM_SECONDS = 45.0
 """How long replicas may take to confirm their arm."""
@@ -181,6 +183,8 @@ def counted(trial: Trial, evidence: Evidence, workers: Sequence[Worker], now: da
     if trial.period.index % 2 == 0:
         return msgspec.structs.replace(trial, half=halves, half_spent=pair, period=period)
     gained = {"Listeners": None, "Throughput": more_frames(pair), "Work": less_work(pair)}[trial.goal]
+    if min(sum(half.candidate.requests for half in halves), sum(half.baseline.requests for half in halves)) < _FEW:
+        gained = None  # Of a load that went away in mid-pair, frames tell nothing.
     return msgspec.structs.replace(
         trial,
         half=(),
