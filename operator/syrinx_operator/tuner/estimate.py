@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.evidence import Evidence, Worker
 from syrinx_operator.tuner.knobs import Setting, Stage
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.workload import busy, histogram, quantile, rate, totals, with_turned
+from syrinx_operator.tuner.workload import histogram, quantile, rate, totals, with_turned
 from syrinx_stages.contract.audio import FRAME_SECONDS
 
 _UNKNOWN_SLOPE = 0.15
@@ -49,8 +49,14 @@ class Load(Struct, frozen=True, kw_only=True):
     codecs: int
     talker: Curve
     codec: Curve
+    ramp: tuple[int, ...]
+    """That of the measured calls."""
+    calls: tuple[tuple[int, int, float], ...]
+    """A codec's calls: rows, frames, and how many a second."""
+    company: float
+    """Rows of a call, on average."""
     codec_factor: float = 1.0
-    """What the codecs' measured busy time is of the estimated one."""
+    """How much busier the codecs were than the chunks of their ramp explain."""
     offset: Mapping[str, float] = {}
     """Seconds to first audio that the estimate misses, by task type: measured less estimated, in the median."""
 
@@ -73,10 +79,24 @@ def load(policy: Policy, evidence: Evidence, setting: Setting) -> Load | None:
         codecs=len(codecs),
         talker=talker,
         codec=codec,
+        ramp=setting.chunk_ramp,
+        calls=tuple(
+            (call.rows, call.frames, call.count / evidence.seconds / len(codecs))
+            for each in codecs
+            for call in each.calls
+        ),
+        company=_mean_rows(codecs),
     )
-    factor = min(max(busy(evidence, Stage.CODEC) / max(_codec_busy(known, setting)[0], 1e-9), 0.2), 5.0)
-    known = msgspec.structs.replace(known, codec_factor=factor)
+    chunks = sum(known.codec.at(known.company * frames) for frames in _chunks(setting.chunk_ramp, known.frames))
+    explained = sum(known.rates.values()) / known.codecs / known.company * chunks
+    measured = sum(each * known.codec.at(rows * frames) for rows, frames, each in known.calls)
+    known = msgspec.structs.replace(known, codec_factor=min(max(measured / max(explained, 1e-9), 0.2), 5.0))
     return msgspec.structs.replace(known, offset=_offsets(policy, known, evidence, setting))
+
+
+def _mean_rows(codecs: Iterable[Worker]) -> float:
+    calls = [call for each in codecs for call in each.calls]
+    return sum(call.rows * call.count for call in calls) / max(1, sum(call.count for call in calls))
 
 
 def _offsets(policy: Policy, known: Load, evidence: Evidence, setting: Setting) -> dict[str, float]:
@@ -167,29 +187,36 @@ def _talker_full(known: Load, setting: Setting) -> float:
 
 def fullness(known: Load, setting: Setting, stage: Stage) -> float:
     """What is asked of a stage, as a part of what it can do."""
-    return _talker_full(known, setting) if stage is Stage.TALKER else _codec_busy(known, setting)[0]
+    if stage is Stage.TALKER:
+        return _talker_full(known, setting)
+    return sum(rate * seconds for rate, seconds in _calls(known, setting))
 
 
 def _codec(known: Load, setting: Setting) -> tuple[float, float]:
-    """Seconds of the call that brings the first audio, and the mean wait for it."""
-    full, company = _codec_busy(known, setting)
-    first = known.codec.at(company * setting.chunk_ramp[0])
+    """Seconds of the call that brings the first audio, and the mean wait for it (Pollaczek and Khinchine)."""
+    calls = _calls(known, setting)
+    first = known.codec.at(min(known.company, setting.codec_max_num_seqs) * setting.chunk_ramp[0])
+    full = sum(rate * seconds for rate, seconds in calls)
     if full >= _FULL:
         return first, math.inf
-    chunks = _chunks(setting.chunk_ramp, known.frames)
-    usual = sum(known.codec.at(company * frames) for frames in chunks) / len(chunks)
-    return first, usual * full / (1.0 - full)
+    return first, sum(rate * seconds**2 for rate, seconds in calls) / (2.0 * (1.0 - full))
 
 
-def _codec_busy(known: Load, setting: Setting) -> tuple[float, float]:
-    """Part of its time that a codec computes, and how many streams share a call."""
-    chunks = _chunks(setting.chunk_ramp, known.frames)
-    own = known.codec_factor * sum(known.rates.values()) / known.codecs
-    full, company = 0.0, 1.0
-    for _ in range(8):  # The busier it is, the more streams share a call: a fixed point, reached in a few rounds.
-        full = own * sum(known.codec.at(company * frames) / company for frames in chunks)
-        company = min(float(setting.codec_max_num_seqs), max(1.0, 0.5 * (company + full * company)))
-    return full, company
+def _calls(known: Load, setting: Setting) -> list[tuple[float, float]]:
+    """A codec's calls: how often a second, and how long each takes.
+
+    With the ramp that was measured they are the measured ones, those of more rows than are allowed cut into several;
+    with another they follow from its chunks.
+    """
+    most = setting.codec_max_num_seqs
+    if setting.chunk_ramp == known.ramp:
+        return [
+            (rate * math.ceil(rows / most), known.codec.at(rows / math.ceil(rows / most) * frames))
+            for rows, frames, rate in known.calls
+        ]
+    company = min(known.company, most)
+    each = known.codec_factor * sum(known.rates.values()) / known.codecs / company
+    return [(each, known.codec.at(company * frames)) for frames in _chunks(setting.chunk_ramp, known.frames)]
 
 
 def _interrupted(known: Load, setting: Setting) -> float:

@@ -98,9 +98,10 @@ def missed(policy: Policy, evidence: Evidence) -> str:
         objective = policy.objectives.get(task_type)
         if objective is None or counts.requests < LEAST_REQUESTS:
             continue
-        good = share(counts)
-        if good + _SURE * _error(good, counts.requests) < objective.target:
-            return f"{task_type}: {good:.0%} served well, objective {objective.target:.0%} within {_ms(objective)}"
+        in_time = sum(one.within for route, one in evidence.served.items() if route.task_type == task_type)
+        part = in_time / counts.requests
+        if part + _SURE * _error(part, counts.requests) < objective.target:
+            return f"{task_type}: {part:.0%} heard in time, objective {objective.target:.0%} within {_ms(objective)}"
     everything = together(totals(evidence.served).values())
     if everything.requests >= LEAST_REQUESTS:
         waited = min(1.0, everything.underruns / everything.requests)
