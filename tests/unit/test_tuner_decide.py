@@ -15,6 +15,7 @@ from syrinx_operator.tuner.state import Context, Known, State
 HOUR = 3600
 LONE = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4, 8, 12))
 USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
+NEARLY = Setting(talker_max_num_seqs=8, codec_max_num_seqs=4, chunk_ramp=(2, 2, 4, 8, 12))
 REPLICAS = pytest.mark.parametrize("replicas", [1, 2, 4])
 
 
@@ -60,7 +61,7 @@ def test_a_bad_start_ends_at_the_best(replicas):
 
 
 def test_replicas_side_by_side_are_compared_at_the_same_time():
-    world = until(World(auto(initial=LONE), hill, talkers=4), in_trial)
+    world = until(World(auto(initial=NEARLY), hill, talkers=4, codecs=4), in_trial)
     trial = world.state.trial
     assert trial.design == "Parallel"
     assert len(trial.period.candidates) == len(trial.period.others) == 1
@@ -84,6 +85,29 @@ def test_where_requests_wait_for_the_stage_as_a_whole_it_is_tried_as_a_whole():
     assert until(Crowded(auto(initial=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
 
 
+def test_where_most_are_served_badly_all_replicas_share_one_fate():
+    assert until(World(auto(initial=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
+
+
+def test_a_replica_that_takes_less_than_its_share_is_not_the_better_one_for_that():
+    """Side by side, a candidate of one row leaves its listeners to the others, and serves those few well."""
+
+    class Shared(World):
+        def pass_time(self, seconds):
+            super().pass_time(seconds)
+            at, served = self.segments.pop()
+            few = {
+                name for name in self.names[Stage.CODEC] if self.setting_of(Stage.CODEC, name).codec_max_num_seqs == 1
+            }
+            taken = {
+                route: (n // 4, n // 4) if route.codec in few else (n, good) for route, (n, good) in served.items()
+            }
+            self.segments.append((at, taken))
+
+    world = Shared(auto(initial=NEARLY), flat(0.85), codecs=4, rate=12.0).run(12 * HOUR)
+    assert all(record.after != "1" for record in world.state.history if record.verdict == "Promoted")
+
+
 def test_a_slow_replica_is_not_taken_for_a_bad_candidate_nor_its_luck_for_a_good_one():
     for seed in range(2):
         world = World(auto(initial=USUAL), flat(0.9), talkers=3, codecs=3, seed=seed)
@@ -92,7 +116,7 @@ def test_a_slow_replica_is_not_taken_for_a_bad_candidate_nor_its_luck_for_a_good
 
 
 def test_a_promotion_goes_from_replica_to_replica():
-    world = World(auto(initial=LONE), hill, talkers=8, rate=12.0)
+    world = World(auto(initial=NEARLY), hill, codecs=8, rate=12.0)
     until(world, lambda w: w.state.phase == "Promoting")
     numbers = []
     while world.state.promotion is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -18,6 +19,8 @@ from syrinx_operator.tuner.workload import CROWDED, alike, overloaded
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
 _REACH = 3
 """Rungs that one trial may move: a factor of eight in rows."""
+_PROMISING = 0.1
+"""Estimated gain from which a knob need not wait for its turn."""
 _HOPELESS = -0.25
 """What a neighbour may be estimated to lose and still be tried: the estimate errs, but not that much."""
 
@@ -69,21 +72,25 @@ def _known(state: State, current: Setting) -> Iterator[Proposal]:
 
 
 def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
-    """Moves on the ladders: the most promising first; then those that the estimate promises nothing of.
+    """Moves on the ladders: what was not tried yet, on knobs not tried lately, and the most promising first.
 
-    Of these, first the neighbours on knobs that made a difference under this workload; then the far ones of others:
-    where requests come in bursts, a small step's effect drowns in them.
+    Where the estimate promises nothing, first the neighbours on knobs that made a difference under this workload; then
+    the far ones of others: where requests come in bursts, a small step's effect drowns in them.
     """
-    matters = {each.knob for each in state.history if each.verdict == "Promoted" and alike(each.context, state.context)}
     known = load(policy, evidence, current)
     now = predicted(policy, known, current) if known else 0.0
+    matters, tries = _experience(state)
+    failures = {each.setting: each.failures for each in state.quarantine if alike(each.context, state.context)}
     moves = []
     for knob in _SEARCHED:
         for distance, setting in _moves(ladder(policy, knob), current, knob):
             gain = predicted(policy, known, setting) - now if known else 0.0
-            order = (-max(0.0, round(gain, 2)), distance - 2 * _REACH if knob in matters else -distance)
-            moves.append((order, _SEARCHED.index(knob), gain, knob, setting))
-    for _, _, gain, knob, setting in sorted(moves, key=lambda move: move[:2]):
+            near = distance - 2 * _REACH if knob in matters else -distance
+            promising = max(0.0, round(gain, 2))
+            turn = 0 if promising >= _PROMISING else tries[knob]
+            order = (failures.get(setting, 0), turn, -promising, near, _SEARCHED.index(knob))
+            moves.append((order, gain, knob, setting))
+    for _, gain, knob, setting in sorted(moves, key=lambda move: move[0]):
         if gain <= _HOPELESS:
             continue
         why = "no estimate speaks against it, and it was not tried yet"
@@ -93,6 +100,19 @@ def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting
             why = f"the measured step times promise {gain:+.0%} of requests served well"
         full = fullness(known, current, knob.stage) if known else 0.0
         yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, full), why=why)
+
+
+def _experience(state: State) -> tuple[set[Knob], Counter[Knob]]:
+    """Knobs that made a difference under this workload, and how often each was tried since the last one did."""
+    matters: set[Knob] = set()
+    tries: Counter[Knob] = Counter()
+    for record in state.history:
+        if alike(record.context, state.context):
+            tries[record.knob] += 1
+            if record.verdict == "Promoted":
+                matters.add(record.knob)
+                tries.clear()
+    return matters, tries
 
 
 def _goal(policy: Policy, evidence: Evidence, full: float) -> Goal:

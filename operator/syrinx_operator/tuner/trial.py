@@ -59,6 +59,8 @@ CONFIRM_SECONDS = 45.0
 NO_DATA_SECONDS = 90.0
 MARGIN = 0.05
 """Share of requests of one task type by which a candidate may seem worse and still be promoted."""
+SHARED_FATE = 0.8
+"""Share served well below which most who are served badly wait for the stage as a whole."""
 STORMY = 0.7
 """What is asked of a stage, as a part of what it can do, from which queues cause storms, whatever the setting."""
 COLLAPSE = 0.25
@@ -80,7 +82,8 @@ def begin(
     """A trial of a proposal; its first period waits for the replicas to confirm."""
     workers = evidence.of(proposal.knob.stage)
     full = _fullness(policy, evidence, current)
-    crowded = overloaded(policy, evidence) or full[proposal.knob.stage] > CROWDED
+    served = share(together(with_turned(totals(evidence.served), evidence).values()))
+    crowded = overloaded(policy, evidence) or full[proposal.knob.stage] > CROWDED or served < SHARED_FATE
     stormy = max(full.values()) > STORMY
     seconds = _period_seconds(policy, evidence, len(workers))
     trial = Trial(
@@ -189,7 +192,7 @@ def counted(trial: Trial, evidence: Evidence, workers: Sequence[Worker], now: da
         trial,
         half=(),
         half_spent=Spent(),
-        cells=_paired(trial.cells, halves, gained, listeners=trial.goal == "Listeners"),
+        cells=_paired(trial, halves, gained),
         spent=_sum(trial.spent, pair),
         period=period,
     )
@@ -225,7 +228,8 @@ def verdict(trial: Trial) -> Outcome | None:
 
 def extended(trial: Trial) -> Trial | None:
     """A trial that has had its time but looks better than the deadband, with longer periods; None if it does not."""
-    if trial.extended >= MOST_EXTENSIONS or not any(cell.test.mean > DEADBAND for cell in _tested(trial)):
+    promising = any(cell.test.mean > DEADBAND and cell.test.better.log > 0 for cell in _tested(trial))
+    if trial.extended >= MOST_EXTENSIONS or not promising:
         return None
     seconds = min(LONGER * trial.seconds, LONGEST_PERIOD)
     return msgspec.structs.replace(trial, extended=trial.extended + 1, seconds=seconds)
@@ -384,29 +388,41 @@ def _seen(cells: Sequence[Cell], counts: Mapping[str, Counts], served: Mapping[R
     return tuple(known[name] for name in sorted(known))
 
 
-def _paired(
-    cells: Sequence[Cell], halves: Sequence[Half], gained: float | None, *, listeners: bool
-) -> tuple[Cell, ...]:
+def _paired(trial: Trial, halves: Sequence[Half], gained: float | None) -> tuple[Cell, ...]:
     """The cells after a pair. The whole weighs each task type by how much it was asked for in both arms together;
 
-    or, if the trial is not about `listeners`, it is about what the stage `gained`.
+    or, if the trial is not about listeners, it is about what the stage `gained`.
     """
-    known: dict[str, Cell] = {cell.task_type: cell for cell in cells}
+    known: dict[str, Cell] = {cell.task_type: cell for cell in trial.cells}
     weight = difference = 0.0
     for half in halves:
         cell = known.get(half.task_type, Cell(task_type=half.task_type))
         comparable = half.candidate.requests and half.baseline.requests
         if comparable:
-            each = share(half.candidate) - share(half.baseline)
+            each = _difference(trial, half)
             asked = half.candidate.requests + half.baseline.requests
             weight, difference = weight + asked, difference + asked * each
             cell = msgspec.structs.replace(cell, test=bet(cell.test, each))
         known[half.task_type] = _added(cell, half.candidate, half.baseline)
     whole = _added(known[ALL], together(half.candidate for half in halves), together(half.baseline for half in halves))
-    one = gained if not listeners else difference / weight if weight else None
+    one = gained if trial.goal != "Listeners" else difference / weight if weight else None
     if one is not None:
         whole = msgspec.structs.replace(whole, test=bet(whole.test, one))
     return (whole, *(known[name] for name in sorted(known) if name != ALL))
+
+
+def _difference(trial: Trial, half: Half) -> float:
+    """In share of requests served well. Replicas side by side share the load, and one that takes less of it serves its
+    own better while the others pay: so there it is no more than the difference in how many each of them served well.
+    """
+    ours, theirs = half.candidate, half.baseline
+    by_share = share(ours) - share(theirs)
+    if trial.design == "Switchback":
+        return by_share
+    by_number = (ours.good - theirs.good) / max(ours.requests, theirs.requests)
+    if by_share * by_number <= 0:
+        return 0.0
+    return min(by_share, by_number, key=abs)
 
 
 def _added(cell: Cell, candidate: Counts, baseline: Counts) -> Cell:
