@@ -21,6 +21,8 @@ from syrinx_stages.contract.audio import FRAME_SECONDS
 
 _UNKNOWN_SLOPE = 0.15
 """Part of a step's time that a further row is taken to add, until steps of two sizes have been measured."""
+STORMY = 0.7
+"""What is asked of a stage, as a part of what it can do, from which queues cause storms, whatever the setting."""
 _FULL = 0.98
 """Utilisation that is as good as all of it."""
 _USUAL_FRAMES = 50.0

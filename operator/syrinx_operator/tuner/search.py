@@ -19,6 +19,8 @@ from syrinx_operator.tuner.workload import CROWDED, alike, overloaded
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
 _REACH = 3
 """Rungs that one trial may move: a factor of eight in rows."""
+_ORDER = (3, 1, 2)
+"""Distances as they are tried where nothing is known: far first, for a small step's effect drowns in bursts."""
 _PROMISING = 0.1
 """Estimated gain from which a knob need not wait for its turn."""
 _HOPELESS = -0.25
@@ -74,8 +76,7 @@ def _known(state: State, current: Setting) -> Iterator[Proposal]:
 def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
     """Moves on the ladders: what was not tried yet, on knobs not tried lately, and the most promising first.
 
-    Where the estimate promises nothing, first the neighbours on knobs that made a difference under this workload; then
-    the far ones of others: where requests come in bursts, a small step's effect drowns in them.
+    Where the estimate promises nothing, first the neighbours on knobs that made a difference under this workload.
     """
     known = load(policy, evidence, current)
     now = predicted(policy, known, current) if known else 0.0
@@ -85,7 +86,7 @@ def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting
     for knob in _SEARCHED:
         for distance, setting in _moves(ladder(policy, knob), current, knob):
             gain = predicted(policy, known, setting) - now if known else 0.0
-            near = distance - 2 * _REACH if knob in matters else -distance
+            near = distance - 2 * _REACH if knob in matters else _ORDER.index(distance)
             promising = max(0.0, round(gain, 2))
             turn = 0 if promising >= _PROMISING else tries[knob]
             order = (failures.get(setting, 0), turn, -promising, near, _SEARCHED.index(knob))

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from syrinx_operator.tuner.estimate import fullness, load
+from syrinx_operator.tuner.estimate import STORMY, fullness, load
 from syrinx_operator.tuner.evidence import Evidence, Route, Served, Worker
 from syrinx_operator.tuner.knobs import Setting, Stage, live_values
 from syrinx_operator.tuner.policy import Policy
@@ -61,8 +61,6 @@ MARGIN = 0.05
 """Share of requests of one task type by which a candidate may seem worse and still be promoted."""
 SHARED_FATE = 0.8
 """Share served well below which most who are served badly wait for the stage as a whole."""
-STORMY = 0.7
-"""What is asked of a stage, as a part of what it can do, from which queues cause storms, whatever the setting."""
 COLLAPSE = 0.25
 """Share of requests of one period by which a candidate must be worse to be stopped at once."""
 
