@@ -24,7 +24,7 @@ demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.w
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
 	$(VENV)/bin/pytest -m "not voice and not trouble and not tuning and not cluster"
 
-test-operator: $(VENV)/.develops ## Kill the operator at every step and give it an API server in trouble
+test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and give it an API server in trouble
 	$(VENV)/bin/pytest -m trouble tests/operator
 
 test-tuning: $(VENV)/.develops ## Let `syrinx up` tune the bundled voice under load, and kill it meanwhile; minutes

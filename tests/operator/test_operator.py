@@ -11,6 +11,8 @@ import yaml
 from support.kube import KubeCluster
 from support.operator import CRD, Desk, rights
 
+pytestmark = pytest.mark.trouble
+
 DEMO = {
     "configmap/demo-codec",
     "configmap/demo-gateway",

@@ -14,6 +14,8 @@ from support.operator import Desk
 from syrinx_operator.tuner.knobs import Knob, Setting
 from syrinx_operator.tuner.state import Period, Promotion, Soak, State, Trial
 
+pytestmark = pytest.mark.trouble
+
 CODECS = ("demo-codec-0", "demo-codec-1")
 SPEC = {"codec": {"replicas": 2}, "tuning": {"mode": "Auto", "intervalSeconds": 60}}
 ASKED = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
@@ -255,7 +257,6 @@ def listeners(desk: Desk, *, rows: int) -> None:
     admins.metrics = crowd.metrics
 
 
-@pytest.mark.trouble
 async def test_a_bad_start_is_mended_while_people_listen_and_the_operator_is_killed_meanwhile(desk):
     """Watching, trial, promotion and soak, with a kill -9 in each of them."""
     seen: set[str] = set()

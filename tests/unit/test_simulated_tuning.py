@@ -1,0 +1,62 @@
+"""The tuner in the simulator: hours of a pipeline with queues, batches and failures; and what was measured of it."""
+
+import msgspec
+
+from simulator import same
+from simulator.auto import hurt, policy, tune
+from simulator.cases import RESULTS
+from simulator.scenario import Failure
+from simulator.tuning import Report, write_table
+from simulator.workloads import workloads
+from simulator.world import fixed
+from syrinx_operator.tuner.decide import assignment
+from syrinx_operator.tuner.knobs import Stage
+
+HOUR = 3600.0
+SCENARIOS = {scenario.name: scenario for scenario in workloads()}
+
+
+def lasting(name, hours, **fields):
+    return msgspec.structs.replace(SCENARIOS[name], seconds=hours * HOUR, **fields)
+
+
+def test_a_bad_start_is_mended_within_hours():
+    scenario = lasting("two cores, presets", 4)
+    day = tune(scenario, policy(scenario))
+    judged = lasting("two cores, presets", 0.5)
+    asked = sum(scenario.load[0][1].values())
+    assert fixed(judged, scenario.initial) < 0.5 * asked
+    assert fixed(judged, day.chosen) > 0.9 * asked
+    assert hurt(day) < 0.005
+
+
+def test_a_stage_that_dies_in_a_trial_ends_it_and_nothing_is_left_of_it():
+    deaths = tuple(
+        Failure(stage=stage, replica=0, at=200.0 + 400 * n, down=20.0) for n in range(8) for stage in (Stage.TALKER,)
+    )
+    scenario = lasting("two cores, presets", 2, failures=deaths)
+    day = tune(scenario, policy(scenario))
+    assert day.state.trials >= 1
+    now = assignment(policy(scenario), day.state)
+    assert day.state.trial is not None or not (now.everywhere or any(now.trial.values()))
+
+
+def test_what_changes_nothing_is_not_promoted():
+    assert [same.run(seed)[1] for seed in range(4)] == [False] * 4
+
+
+def test_the_published_table_is_what_was_measured(tmp_path):
+    write_table(RESULTS / "tuning.json", tmp_path / "tuning.md")
+    assert (tmp_path / "tuning.md").read_text() == (RESULTS / "tuning.md").read_text()
+
+
+def test_the_measured_tuner_keeps_its_promises():
+    report = msgspec.json.decode((RESULTS / "tuning.json").read_bytes(), type=Report)
+    assert len(report.workloads) >= 12
+    assert {result.name for result in report.workloads} == set(SCENARIOS)
+    for result in report.workloads:
+        assert result.regret <= 0.05, result.name
+        assert result.trials_to_choice <= 12, result.name
+        assert result.hurt <= 0.005, result.name
+    assert report.aa.runs >= 1000
+    assert report.aa.false_promotions / report.aa.runs <= 0.05
