@@ -15,7 +15,7 @@ from simulator.world import fixed
 from syrinx_operator.tuner.knobs import Knob, Setting
 from syrinx_operator.tuner.policy import Policy
 
-ROUNDS = ((120.0, 40), (900.0, 8), (7200.0, 1))
+ROUNDS = ((120.0, 30), (600.0, 8), (7200.0, 1))
 """Seconds that each setting is simulated for, and how many of the best go on: every setting is in the first round."""
 DAY = 24 * 3600.0
 

@@ -36,12 +36,10 @@ def workloads() -> list[Scenario]:
         _one("H200, presets", costs.H200_PROTOTYPE, {"CustomVoice": 12.0}, 100, start=(4, 1), resident=64),
         _one("H200, clones", costs.H200_PROTOTYPE, {"Base": 6.0}, 150, (2, 2), resident=64, ramp=(8, 8, 12, 16)),
         _one("H200, all task types", costs.H200_PROTOTYPE, _THREE, 150, start=(4, 64), resident=64, burst=2.0),
-        _one("three H200, presets in bursts", costs.H200_PROTOTYPE, _MANY, 100, (4, 4), 64, replicas=3, burst=3.0),
     ]
 
 
 _THREE: Mapping[str, float] = {"CustomVoice": 5.0, "VoiceDesign": 2.0, "Base": 2.0}
-_MANY: Mapping[str, float] = {"CustomVoice": 24.0}
 
 
 def _one(
