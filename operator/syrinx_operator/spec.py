@@ -187,7 +187,11 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
         Meta(ge=0, le=100_000, description="Requests that may wait for a talker before new ones are answered 503."),
     ] = _GATEWAY.max_queue
     max_queue_seconds: Annotated[
-        Seconds, Meta(description="Age in seconds of the oldest waiting request from which new ones are answered 503.")
+        Seconds,
+        Meta(
+            description="Age in seconds of the oldest waiting request from which new ones are answered 503; and how long "
+            "requests wait for a talker and a codec when there are none."
+        ),
     ] = _GATEWAY.max_queue_seconds
     reference_hosts: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...],
