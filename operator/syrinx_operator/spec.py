@@ -189,8 +189,8 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
     max_queue_seconds: Annotated[
         Seconds,
         Meta(
-            description="Age in seconds of the oldest waiting request from which new ones are answered 503; and how long "
-            "requests wait for a talker and a codec when there are none."
+            description="Age in seconds of the oldest waiting request from which new ones are answered 503; also how "
+            "long requests wait for a talker and a codec when there are none."
         ),
     ] = _GATEWAY.max_queue_seconds
     reference_hosts: Annotated[
