@@ -1,4 +1,4 @@
-"""What to try next: what was best before, what the estimate says, then the neighbours. Pure."""
+"""What to try next: what was best before, what the estimate promises, then knob after knob. Pure."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting
     for _, gain, knob, setting in sorted(moves, key=lambda move: move[0]):
         if gain <= _HOPELESS:
             continue
-        why = "no estimate speaks against it, and it was not tried yet"
+        why = "no estimate speaks against it"
         if gain > 0.001:
             why = "more capacity by the measured step times"
         if gain > 0.01:
