@@ -88,16 +88,16 @@ def plot(results: Sequence[Result], target: Path) -> None:
     height = 0.27
     for offset, (label, values) in enumerate(
         (
-            ("start", [result.goodput_start / result.asked for result in results]),
-            ("found by the tuner", [result.goodput_chosen / result.asked for result in results]),
-            ("best, by brute force", [result.goodput_best / result.asked for result in results]),
+            ("start", [min(1.0, result.goodput_start / result.asked) for result in results]),
+            ("found by the tuner", [min(1.0, result.goodput_chosen / result.asked) for result in results]),
+            ("best, by brute force", [min(1.0, result.goodput_best / result.asked) for result in results]),
         )
     ):
         axes.barh([row + offset * height for row in range(len(results))], values, height, label=label)
     axes.set_yticks([row + height for row in range(len(results))], [result.name for result in results])
     axes.invert_yaxis()
     axes.set_xlabel("share of requests served well")
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=3)
     figure.savefig(target, dpi=120)
     pyplot.close(figure)
 
