@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from syrinx_stages.contract.audio import SAMPLE_RATE, first_audible
+from syrinx_stages.contract.audible import first_audible
+from syrinx_stages.contract.audio import SAMPLE_RATE
 
 PREROLL_SECONDS = 0.1
 """A player starts once it holds this much audio, or all of it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from syrinx_stages.contract.audio import SAMPLE_RATE, first_audible
+from syrinx_stages.contract.audible import first_audible
+from syrinx_stages.contract.audio import SAMPLE_RATE
 
 
 class Playback:
