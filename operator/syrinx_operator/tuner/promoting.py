@@ -16,6 +16,7 @@ LOOK = 10.0
 REGRESSION = 0.05
 """Share of requests by which a promoted setting must fall behind what was before to be taken back."""
 LONGEST_SOAK = 600.0
+"""Seconds; as long again is waited for counters that are missing."""
 
 
 def promote(turn: Turn, trial: Trial) -> None:
@@ -58,7 +59,7 @@ def promote_on(turn: Turn) -> None:
 def _choose(turn: Turn, number: int, setting: Setting) -> None:
     record = next((each for each in reversed(turn.state.history) if each.id == number), None)
     before = in_force(turn.policy, turn.state)
-    soak = timedelta(seconds=min(max(6 * turn.policy.interval, 45.0), 600.0))
+    soak = timedelta(seconds=min(max(6 * turn.policy.interval, 45.0), LONGEST_SOAK))
     workers = turn.evidence.of(stage_of(before, setting))
     turn.set(
         chosen=setting,
@@ -87,7 +88,7 @@ def soak_on(turn: Turn) -> None:
         _regress(turn, soak.id, chosen, before, "replicas are started anew again and again")
         return
     if turn.evidence.problem:
-        if turn.now >= soak.until + timedelta(seconds=600):
+        if turn.now >= soak.until + timedelta(seconds=LONGEST_SOAK):
             _settle_down(turn)
         return
     everything = together(with_turned(totals(turn.evidence.served), turn.evidence).values())
