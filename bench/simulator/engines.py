@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from syrinx_stages.codec.engine import CodecEngine
+from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.engine import TalkerEngine
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 
 ROWS = (1, 2, 4, 8, 16)
 FRAMES = (1, 2, 4, 8, 12, 25)
@@ -39,7 +39,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def talker(checkpoint: Checkpoint) -> dict[str, Any]:
     """Prefill of a sentence, and steps."""
-    engine = TalkerEngine(checkpoint)
+    engine = EagerTalkerEngine(checkpoint)
     engine.warm_up()
     names = itertools.count()
 
@@ -47,14 +47,14 @@ def talker(checkpoint: Checkpoint) -> dict[str, Any]:
         request = SpeechRequest(
             id=f"{next(names)}", accepted_at=0.0, text=TEXT, task_type=TaskType.CUSTOM_VOICE, voice=VOICE
         )
-        engine.admit(engine.prepare(request, b"", None))
+        engine.admit([engine.prepare(request, b"", None)])
         return request.id
 
     prefill = _seconds(lambda: engine.release(admit()))
     steps = {}
     for rows in ROWS:
         ids = [admit() for _ in range(rows)]
-        steps[rows] = _seconds(lambda ids=ids: engine.step(ids))  # type: ignore[misc]
+        steps[rows] = _seconds(lambda ids=ids: engine.launch(ids))  # type: ignore[misc]
         for each in ids:
             engine.release(each)
     return {"prefill": prefill, "step": steps}
@@ -62,7 +62,7 @@ def talker(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def codec(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """Decoder calls."""
-    engine = CodecEngine(checkpoint.load_codec_decoder(), max(ROWS))
+    engine = EagerCodecEngine(checkpoint.load_codec_decoder(), max(ROWS))
     engine.warm_up()
     frame = b"\1\0" * 16
     calls = []
@@ -71,7 +71,7 @@ def codec(checkpoint: Checkpoint) -> list[dict[str, Any]]:
         for each in ids:
             engine.open(each)
         codes = [[frame] * frames for _ in ids]
-        decode = lambda ids=ids, codes=codes, shape=(rows, frames): engine.decode(ids, codes, shape)  # noqa: E731
+        decode = lambda ids=ids, codes=codes, shape=(rows, frames): engine.launch(ids, codes, shape)  # noqa: E731
         calls.append({"rows": rows, "frames": frames, "seconds": _seconds(decode)})
         for each in ids:
             engine.release(each)

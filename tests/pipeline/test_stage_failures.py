@@ -151,7 +151,7 @@ async def test_a_request_that_fails_at_prefill_harms_no_other() -> None:
         real = talker.engine.admit
 
         def admit(prepared) -> None:
-            if prepared.request.id == "bad":
+            if prepared[0].request.id == "bad":
                 raise RuntimeError("out of memory")
             real(prepared)
 

@@ -9,7 +9,7 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
-from syrinx_stages.codec.engine import CodecEngine
+from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Admission, Connector, Ticket
 from syrinx_stages.connector.memory import MemoryConnector
@@ -22,7 +22,7 @@ from syrinx_stages.runtime import ownership
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker
-from syrinx_stages.talker.engine import TalkerEngine
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import TalkerService
 
 # Leases here are short, so that a test of a death does not wait for long; their refresh keeps pace.
@@ -72,7 +72,9 @@ class Pipeline:
     async def talker(self, name: str = "talker-0", max_resident: int = 16, **settings: object) -> TalkerService:
         live = Live(TalkerSettings(**settings), 1, max_resident)
         return await self._start(
-            TalkerService(self.connector(), lambda: TalkerEngine(self.checkpoint), name, max_resident, live, metrics())
+            TalkerService(
+                self.connector(), lambda: EagerTalkerEngine(self.checkpoint), name, max_resident, live, metrics()
+            )
         )
 
     async def codec(self, name: str = "codec-0", max_resident: int = 16, **settings: object) -> CodecService:
@@ -80,7 +82,7 @@ class Pipeline:
         return await self._start(
             CodecService(
                 self.connector(),
-                lambda: CodecEngine(self.checkpoint.load_codec_decoder(), max_resident),
+                lambda: EagerCodecEngine(self.checkpoint.load_codec_decoder(), max_resident),
                 name,
                 max_resident,
                 live,

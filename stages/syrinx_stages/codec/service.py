@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.connector.base import Append, Claim, Connector, StreamEntry
@@ -13,7 +15,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
-from syrinx_stages.contract.settings import CodecSettings, StageConfig
+from syrinx_stages.contract.settings import CapturePair, CodecSettings, StageConfig
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
@@ -39,7 +41,7 @@ class Stream(Row, kw_only=True):
     end: End | None = None
 
 
-class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
+class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     """One codec replica."""
 
     stage = "codec"
@@ -156,17 +158,20 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     async def _engine_decode(self, call: Call, codes: Sequence[Sequence[bytes]]) -> Sequence[bytes | None]:
         """One call; if it fails, each row alone, so that one bad request harms no other."""
         try:
-            return await self.run_engine(self.engine.decode, call.ids, codes, call.shape)
+            return await self.run_engine(self._decode_now, call.ids, codes, call.shape)
         except Exception:
             log.exception("a decoder call of %d rows failed", len(call.ids))
         chunks: list[bytes | None] = []
         for request_id, frames in zip(call.ids, codes, strict=True):
             try:
-                chunks += await self.run_engine(self.engine.decode, [request_id], [frames], (1, len(frames)))
+                chunks += await self.run_engine(self._decode_now, [request_id], [frames], (1, len(frames)))
             except Exception:
                 log.exception("request %s fails in the decoder", request_id)
                 chunks.append(None)
         return chunks
+
+    def _decode_now(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Sequence[bytes]:
+        return self.engine.read(self.engine.launch(ids, codes, shape))
 
     def _append(self, row: Stream, pcm: bytes) -> Append:
         talker, codec = ("", "") if row.signed else (row.talker, self.replica)
@@ -186,9 +191,9 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
 def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[CodecService, None]:
     """The codec of a process; it has no public application."""
 
-    def load() -> CodecEngine:
+    def load() -> CodecEngine[Any]:
         checkpoint = Checkpoint(config.model, open_device(config.device, metrics))
-        return CodecEngine(checkpoint.load_codec_decoder(), config.max_resident)
+        return EagerCodecEngine(checkpoint.load_codec_decoder(), config.max_resident)
 
     live = Live(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, ParamSpec, Protocol, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from syrinx_stages.connector.base import (
     MAX_DELIVERIES,
@@ -28,6 +28,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.metrics import Metrics, show_settings
 from syrinx_stages.runtime.ownership import Ownership
@@ -41,17 +42,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", TalkerSettings, CodecSettings)
 R = TypeVar("R")
-E = TypeVar("E", bound="Engine")
-
-
-class Engine(Protocol):
-    """What the worker itself asks of an engine; all calls come from one thread."""
-
-    def warm_up(self) -> None:
-        """Makes the first request as fast as the next."""
-
-    def release(self, request_id: str) -> None:
-        """Frees a request's state; unknown ids are fine."""
+E = TypeVar("E", bound=Engine)
 
 
 class _Ending(Append, frozen=True):

@@ -1,25 +1,19 @@
-"""The talker engine: frames of codes for many requests at once. Eager torch; the same code on every device.
-
-A step draws code 0 of each row, runs the code predictor, and emits the frame; the frame's embeddings are fed at the
-beginning of the row's next step, so that a frame leaves as early as it can.
-"""
+"""The contract of a talker engine: frames of codes for many requests at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
-import numpy as np
-import torch
 from msgspec import Struct
 from torch import Tensor
 
-from syrinx_stages.contract.messages import End, EndReason, SpeechRequest, TaskType
-from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.config import CODE_GROUPS
-from syrinx_stages.model.kv_cache import KVCache
+from syrinx_stages.contract.messages import End, SpeechRequest
 from syrinx_stages.model.prompt import Prompt
-from syrinx_stages.model.sampling import Sampler
-from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.runtime.engine import Engine
+
+Step = TypeVar("Step")
+"""What an engine keeps of a launched step."""
 
 
 class Prepared(Struct):
@@ -39,155 +33,30 @@ class Prepared(Struct):
         return len(self.codes)
 
 
-class _Row(Struct):
-    """One request's state."""
+class TalkerEngine(Engine, Protocol[Step]):
+    """State of all resident requests, and the steps that advance them."""
 
-    request: SpeechRequest
-    prompt: Prompt
-    max_frames: int
-    cache: KVCache
-    hidden: Tensor
-    """Of the last position that was fed: [H]."""
-    seen: Tensor
-    """Values of code 0 said so far: bool [vocabulary]."""
-    frames: int = 0
-    pending: Tensor | None = None
-    """The next input, not fed yet: [H]."""
+    prefill_rows: int
+    """How many requests one `admit` may take: more than one only where that costs little more than one."""
 
-
-class TalkerEngine:
-    """State of all resident requests, and the steps that advance them.
-
-    `prepare` may run on any thread; all other methods are called from one.
-    """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Raises `CheckpointError` if the checkpoint does not fit."""
-        self._talker = talker = checkpoint.load_talker()
-        self._prompter = Prompter(checkpoint, talker)
-        self._eos = talker.config.codec_eos_token_id
-        self._rows: dict[str, _Row] = {}
-        self._sampler: tuple[tuple[str, ...], Sampler] | None = None
-        """Of the last step's rows: they seldom change from step to step."""
-
-    @torch.inference_mode()
-    def warm_up(self) -> None:
-        """Speaks two frames of nothing, so that the first request does not pay for lazy initialisation."""
-        request = SpeechRequest(id="", accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
-        rows = self._talker.embed_text(torch.zeros(8, dtype=torch.int64, device=self._talker.device))
-        none = torch.zeros((0, CODE_GROUPS), dtype=torch.int64, device=self._talker.device)
-        self.admit(Prepared(request=request, prompt=Prompt(rows, rows[:0], rows[0]), codes=none, max_frames=2))
-        for _ in range(2):
-            self.step([request.id])
-        self.release(request.id)
-
-    @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """Builds a request's prompt.
+        """Builds a request's prompt; on any thread, and more than one at a time.
 
         codes: frames that an earlier owner wrote; reference: 16-bit PCM at 24 kHz.
         Raises `RequestError` naming the field that this checkpoint cannot serve.
         """
-        prompt, reference_codes = self._prompter.build(request, reference)
-        room = self._talker.config.max_position_embeddings - len(prompt.embeds)
-        frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
-        return Prepared(
-            request=request,
-            prompt=prompt,
-            codes=torch.from_numpy(frames).to(self._talker.device),
-            max_frames=min(request.max_frames, room),
-            reference_codes=reference_codes,
-        )
 
-    @torch.inference_mode()
-    def admit(self, prepared: Prepared) -> None:
-        """Prefills a request, and replays the frames it already has; a state it had before is thrown away.
+    def admit(self, prepared: Sequence[Prepared]) -> None:
+        """Prefills requests, and replays the frames they already have; a state one had before is thrown away."""
 
-        The replay feeds one frame at a time, as the first owner did, so that it ends in the same state to the bit.
+    def launch(self, ids: Sequence[str]) -> Step:
+        """Begins one frame of each of these requests; none twice.
+
+        A row that ends in a step that is not read yet may be among them: it makes no further frame.
         """
-        request, prompt, codes = prepared.request, prepared.prompt, prepared.codes
-        cache = self._talker.new_cache()
-        seen = torch.zeros(self._talker.config.vocab_size, dtype=torch.bool, device=codes.device)
-        seen[codes[:, 0]] = True
-        row = _Row(
-            request=request,
-            prompt=prompt,
-            max_frames=prepared.max_frames,
-            cache=cache,
-            hidden=self._talker.prefill(prompt.embeds, cache),
-            seen=seen,
-        )
-        for frame in codes:
-            self._feed([row])
-            self._append([row], frame[None])
-        self._rows[request.id] = row
-        self._sampler = None
 
-    def release(self, request_id: str) -> None:
-        """Frees a request's state; unknown ids are fine."""
-        if self._rows.pop(request_id, None) is not None:
-            self._sampler = None
+    def read(self, step: Step) -> Mapping[str, bytes | End]:
+        """Waits for a step. One frame of each request (int16 little-endian), or its end.
 
-    @torch.inference_mode()
-    def step(self, ids: Sequence[str]) -> dict[str, bytes | End]:
-        """One frame of each request (int16 little-endian), or its end. If it raises, no row has changed."""
-        results: dict[str, bytes | End] = {
-            request_id: End(EndReason.LENGTH)
-            for request_id in ids
-            if self._rows[request_id].frames >= self._rows[request_id].max_frames
-        }
-        ids = [request_id for request_id in ids if request_id not in results]
-        if not ids:
-            return results
-        rows = [self._rows[request_id] for request_id in ids]
-        self._feed(rows)
-        codes = self._draw(ids, rows)
-        speaking = [index for index, code in enumerate(codes[:, 0].tolist()) if code != self._eos]
-        if speaking:
-            self._append([rows[index] for index in speaking], codes[speaking])
-        raw = codes.to(torch.int16).cpu().numpy()
-        for index, request_id in enumerate(ids):
-            results[request_id] = End(EndReason.STOP)
-            if index in speaking:
-                results[request_id] = raw[index].tobytes()
-        return results
-
-    def _feed(self, rows: Sequence[_Row]) -> None:
-        """Feeds every row's pending input."""
-        waiting = [(row, row.pending) for row in rows if row.pending is not None]
-        if not waiting:
-            return
-        lengths = [row.cache.length for row, _ in waiting]
-        try:
-            hidden = self._talker.decode(torch.stack([item for _, item in waiting]), [row.cache for row, _ in waiting])
-        except BaseException:
-            for (row, _), length in zip(waiting, lengths, strict=True):
-                row.cache.length = length
-            raise
-        for (row, _), state in zip(waiting, hidden, strict=True):
-            row.hidden, row.pending = state, None
-
-    def _draw(self, ids: Sequence[str], rows: Sequence[_Row]) -> Tensor:
-        """The next frame of each row [B, 16]; a row that ends has EOS as code 0 and its other codes mean nothing."""
-        hidden = torch.stack([row.hidden for row in rows])
-        frames = torch.tensor([row.frames for row in rows], device=hidden.device)
-        draw = self._sampler_of(tuple(ids), rows).frame(frames)
-        code0 = draw.code0(self._talker.logits(hidden), torch.stack([row.seen for row in rows]))
-        if bool((code0 == self._eos).all()):
-            return code0[:, None].expand(-1, CODE_GROUPS)
-        return self._talker.predict(hidden, code0, draw.residual)
-
-    def _sampler_of(self, ids: tuple[str, ...], rows: Sequence[_Row]) -> Sampler:
-        if self._sampler is None or self._sampler[0] != ids:
-            requests = [row.request for row in rows]
-            sampling, seeds = [item.sampling for item in requests], [item.seed for item in requests]
-            self._sampler = ids, Sampler(sampling, seeds, self._talker.config, self._talker.device)
-        return self._sampler[1]
-
-    def _append(self, rows: Sequence[_Row], codes: Tensor) -> None:
-        """Makes frames [B, 16] the rows' pending inputs, each with its next row of text."""
-        texts = torch.stack([row.prompt.text_row(row.frames) for row in rows])
-        for row, pending, frame in zip(rows, self._talker.embed_frame(codes) + texts, codes, strict=True):
-            row.pending = pending
-            row.seen[frame[0]] = True
-            row.frames += 1
+        A request that had ended in an earlier step, or was released since, may be missing.
+        """

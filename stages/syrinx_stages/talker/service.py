@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker, shut_down
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import Prepared, TalkerEngine
 from syrinx_stages.talker.scheduler import Row, abandoned, late, schedule
 
@@ -46,7 +48,7 @@ class Waiting(Struct, frozen=True):
     """How far its listener had been served when it was claimed."""
 
 
-class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
+class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     """One talker replica."""
 
     stage = "talker"
@@ -57,7 +59,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
     def __init__(
         self,
         connector: Connector,
-        load: Callable[[], TalkerEngine],
+        load: Callable[[], TalkerEngine[Any]],
         replica: str,
         max_resident: int,
         live: Live[TalkerSettings],
@@ -150,7 +152,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
         del self._waiting[request.id]
         started = time.monotonic()
         try:
-            await self.run_engine(self.engine.admit, prepared)
+            await self.run_engine(self.engine.admit, [prepared])
         except RequestError as error:
             await self.fail(claim, str(error), error.param)
             return
@@ -201,17 +203,20 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
     async def _engine_step(self, ids: Sequence[str]) -> Mapping[str, bytes | End]:
         """One step; if it fails, each row alone, so that one bad request harms no other."""
         try:
-            return await self.run_engine(self.engine.step, ids)
+            return await self.run_engine(self._step_now, ids)
         except Exception:
             log.exception("a step of %d rows failed", len(ids))
         results: dict[str, bytes | End] = {}
         for request_id in ids:
             try:
-                results.update(await self.run_engine(self.engine.step, [request_id]))
+                results.update(await self.run_engine(self._step_now, [request_id]))
             except Exception:
                 log.exception("request %s fails in the engine", request_id)
                 results[request_id] = End(EndReason.ERROR, _FAILED)
         return results
+
+    def _step_now(self, ids: Sequence[str]) -> Mapping[str, bytes | End]:
+        return self.engine.read(self.engine.launch(ids))
 
     def _append(self, row: Row, codes: bytes) -> Append:
         talker = self.replica if row.id in self._unsigned else ""
@@ -222,8 +227,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
 def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[TalkerService, None]:
     """The talker of a process; it has no public application."""
 
-    def load() -> TalkerEngine:
-        return TalkerEngine(Checkpoint(config.model, open_device(config.device, metrics)))
+    def load() -> TalkerEngine[Any]:
+        return EagerTalkerEngine(Checkpoint(config.model, open_device(config.device, metrics)))
 
     live = Live(config.talker, config.settings_generation, config.max_resident)
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
