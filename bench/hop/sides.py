@@ -1,0 +1,117 @@
+"""Both ends of a hop as the stages have them: Publisher on one side, Reader (and the gateway's Teller) on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from prometheus_client import Histogram
+
+from hop.cases import Case, Read, Written
+from syrinx_stages.connector.base import Admission, Append, Gone, StreamEntry, Superseded
+from syrinx_stages.connector.redis_streams import RedisConnector, connect
+from syrinx_stages.contract.keys import OPENED, Keys, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, Entry, SpeechRequest, TaskType
+from syrinx_stages.gateway.fanout import Teller
+from syrinx_stages.runtime.publisher import Publisher
+
+KEYS = Keys("hop", "1")
+_ADMISSION = Admission(max_queue=100_000, max_queue_seconds=3600)
+
+
+def write(url: str, case: Case, steps: int, parent: Connection) -> None:
+    """The writer process: opens the streams, and on a word from the parent writes to each of them in every step."""
+    asyncio.run(_write(url, case, steps, parent))
+
+
+def read(url: str, case: Case, steps: int, parent: Connection) -> None:
+    """The reader process: follows all the streams until it has seen every step of each."""
+    asyncio.run(_read(url, case, steps, parent))
+
+
+async def _write(url: str, case: Case, steps: int, parent: Connection) -> None:
+    connector = connect(url, KEYS)
+    for name in _names(case):
+        request = SpeechRequest(id=name, accepted_at=time.time(), text="text", task_type=TaskType.CUSTOM_VOICE)
+        await connector.submit(request, _ADMISSION)
+    written, all_written = _counter(steps * case.streams)
+    publisher = Publisher(connector, written, _refused, Histogram("seconds", "", registry=None))
+    running = asyncio.create_task(publisher.run())
+    parent.send("ready")
+    await asyncio.to_thread(parent.recv)
+    cpu, entry = time.process_time(), _entry(case)
+    put: list[float] = []
+    start = time.monotonic()
+    for step in range(1, steps + 1):
+        await asyncio.sleep(start + step * case.period - time.monotonic())
+        position = Position(step * case.frames)
+        appends = [Append(name, case.kind, position, entry) for name in _names(case)]
+        put.append(time.monotonic())
+        publisher.put(appends)
+    await all_written.wait()
+    parent.send(Written(put, time.process_time() - cpu))
+    running.cancel()
+    await connector.close()
+
+
+async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
+    connector = connect(url, KEYS)
+    reader = connector.reader()
+    teller, telling = _teller(connector, case)
+    for name in _names(case):
+        reader.watch(name, case.kind, OPENED)
+    reading = asyncio.create_task(reader.read())
+    # It waits inside Redis before anything is written.
+    await asyncio.sleep(0.3)
+    parent.send("ready")
+    await asyncio.to_thread(parent.recv)
+    cpu = time.process_time()
+    seen: list[tuple[int, float]] = []
+    while len(seen) < steps * case.streams:
+        events = await reading
+        now = time.monotonic()
+        reading = asyncio.create_task(reader.read())
+        for event in events:
+            if isinstance(event, StreamEntry):
+                seen.append((event.position.frames // case.frames, now))
+                teller(event.request_id, event.position.frames)
+    parent.send(Read(seen, time.process_time() - cpu))
+    telling.cancel()
+    await connector.close()
+    await reading
+
+
+def _teller(connector: RedisConnector, case: Case) -> tuple[Callable[[str, int], None], asyncio.Task[None]]:
+    """A gateway tells how far its clients have been served; a codec tells nothing."""
+    teller = Teller(connector)
+    tell = teller.tell if case.kind is StreamKind.AUDIO else lambda request_id, frames: None
+    return tell, asyncio.create_task(teller.run())
+
+
+def _names(case: Case) -> list[str]:
+    """As long as real ones."""
+    return [f"{index:032x}" for index in range(case.streams)]
+
+
+def _entry(case: Case) -> Entry:
+    payload = bytes(case.payload)
+    return Codes(payload) if case.kind is StreamKind.CODES else Audio(payload)
+
+
+def _counter(count: int) -> tuple[Callable[[Append], None], asyncio.Event]:
+    """A callback, and what is set when it has been called so often."""
+    left, over = count, asyncio.Event()
+
+    def counted(append: Append) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            over.set()
+
+    return counted, over
+
+
+def _refused(append: Append, outcome: Gone | Superseded) -> None:
+    raise outcome
