@@ -1,0 +1,24 @@
+"""What Syrinx does on a GPU, measured: the engines, the service end to end, and a report of both.
+
+Every benchmark is one command (`PYTHONPATH=bench python -m gpu.NAME`), prints a table, and writes a JSON file that
+`python -m gpu.report` gathers. Times in these files are milliseconds, shares fractions, and keys strings:
+
+`gpu.talker` (file `..._talker.json`):
+    {"benchmark": "talker", "model": "1.7B", "gpu": "...",
+     "talker_frame_ms": {BATCH: ms},         one frame of every row, from launch to launch in a steady loop, median
+     "floor_ms": {BATCH: ms},                bytes that a frame must read and write over the memory's bandwidth
+     "first_frame_ms": {BATCH: ms},          admit to first codes, a prompt of 22 tokens
+     "launch_gap_ms": ms,                    between two frames' graphs
+     "kernels": [{"name": "...", "count": n, "ms": ms}, ...]}   of one frame, the most expensive first
+
+`gpu.codec` (file `..._codec.json`):
+    {"benchmark": "codec", "model": "...", "gpu": "...",
+     "codec_4frames_ms": {BATCH: ms},        four fresh frames of every row, codes in host memory to PCM in host memory
+     "floor_ms": {BATCH: ms},                of the same call: arithmetic or memory, whichever is slower
+     "codec_ms": {FRAMES: {BATCH: ms}},      other shapes
+     "kernels": [{"name": "...", "count": n, "ms": ms}, ...]}   of one call, the most expensive first
+
+`gpu.service` (file `..._service.json`): see `gpu.results`.
+
+Keys beyond these are kept in the files and left out of the report.
+"""

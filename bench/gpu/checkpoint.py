@@ -1,0 +1,237 @@
+"""Checkpoints with the real shapes and random weights, for machines that cannot get the real ones.
+
+`python -m gpu.checkpoint DIRECTORY [--size 0b6|1b7]`: the official layout, every size as Qwen published it. What such a
+checkpoint says is noise. Its speed is that of the real one, with two differences that the results name: it never draws
+EOS, so that requests set their own length, and its audio is loud from the first sample on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tokenizers
+import torch
+from safetensors.torch import save_file
+from tokenizers import models, pre_tokenizers, trainers
+from torch import Tensor, nn
+
+from syrinx_operator.bench.run import corpus
+from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig
+from syrinx_stages.model.layers import slots
+from syrinx_stages.model.talker import Talker
+
+HIDDEN = {"0b6": (1024, 3072), "1b7": (2048, 6144)}
+"""Width and MLP width of the talker, by size."""
+SIZES = tuple(HIDDEN)
+IDS = {
+    "im_start_token_id": 151644,
+    "im_end_token_id": 151645,
+    "tts_pad_token_id": 151671,
+    "tts_bos_token_id": 151672,
+    "tts_eos_token_id": 151673,
+}
+MARKS = {
+    "codec_pad_id": 2148,
+    "codec_bos_id": 2149,
+    "codec_eos_token_id": 2150,
+    "codec_think_id": 2154,
+    "codec_nothink_id": 2155,
+    "codec_think_bos_id": 2156,
+    "codec_think_eos_id": 2157,
+    "codec_language_id": {"english": 2050, "german": 2053, "chinese": 2055},
+    "spk_id": {"ryan": 3061, "vivian": 3065, "serena": 3066},
+    "spk_is_dialect": {"ryan": False, "vivian": False, "serena": False},
+}
+WORDS = 4000
+"""Entries of the tokenizer: every word of the benchmark's sentences is one, about as Qwen's own cuts English."""
+SHARPNESS = 3.0
+"""Standard deviation of logits: some dozens of codes are likely, as with a real checkpoint."""
+
+
+def write(directory: Path, size: str, seed: int = 0, device: str | None = None) -> Path:
+    """A CustomVoice checkpoint of a size (`0b6`, `1b7`); the same for the same seed and device."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    speech_tokenizer = directory / "speech_tokenizer"
+    speech_tokenizer.mkdir(parents=True, exist_ok=True)
+    assistant = _write_tokenizer(directory)
+    settings, codec = talker_settings(size, assistant), codec_settings()
+    (directory / "config.json").write_text(json.dumps(settings, indent=1))
+    (speech_tokenizer / "config.json").write_text(json.dumps(codec, indent=1))
+    generator = torch.Generator(device).manual_seed(seed)
+    config = msgspec.convert(settings, ModelConfig).talker_config
+    decoder = msgspec.convert(codec, SpeechTokenizerConfig).decoder_config
+    talker = {
+        name: _draw(talker_deviation(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16).cpu()
+        for name, shape in shapes(Talker, config, "talker")
+    }
+    # The 50 likeliest of some 2,000 codes are all above zero, so EOS is never among them.
+    talker["talker.codec_head.weight"][config.codec_eos_token_id] = 0
+    save_file(talker, directory / "model.safetensors")
+    audio = {
+        name: _draw(codec_deviation(name, shape), shape, generator).cpu()
+        for name, shape in shapes(CodecDecoder, decoder, "decoder")
+    }
+    save_file(audio, speech_tokenizer / "model.safetensors")
+    return directory
+
+
+def talker_settings(size: str, assistant: int) -> dict[str, Any]:
+    """`config.json` of a size; `assistant` is the tokenizer's id of that word."""
+    hidden, intermediate = HIDDEN[size]
+    common = {
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000,
+        "attention_bias": False,
+        "use_sliding_window": False,
+        "num_code_groups": 16,
+    }
+    predictor = {"vocab_size": 2048, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 5}
+    talker = {
+        "vocab_size": 3072,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": 28,
+        "max_position_embeddings": 32_768,
+        "rope_scaling": {"interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"},
+        "text_hidden_size": 2048,
+        "text_vocab_size": 151_936,
+    }
+    return {
+        "model_type": "qwen3_tts",
+        "tokenizer_type": "qwen3_tts_tokenizer_12hz",
+        "tts_model_type": "custom_voice",
+        "tts_model_size": size,
+        "assistant_token_id": assistant,
+        **IDS,
+        "talker_config": common | talker | MARKS | {"code_predictor_config": common | predictor},
+    }
+
+
+def codec_settings() -> dict[str, Any]:
+    """`speech_tokenizer/config.json`: the same for both sizes."""
+    decoder = {
+        "codebook_size": 2048,
+        "codebook_dim": 512,
+        "hidden_size": 512,
+        "latent_dim": 1024,
+        "max_position_embeddings": 8000,
+        "rope_theta": 10_000,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 64,
+        "sliding_window": 72,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 8,
+        "num_quantizers": 16,
+        "upsample_rates": [8, 5, 4, 3],
+        "upsampling_ratios": [2, 2],
+        "decoder_dim": 1536,
+    }
+    return {
+        "model_type": "qwen3_tts_tokenizer_12hz",
+        "encoder_valid_num_quantizers": 16,
+        "input_sample_rate": 24_000,
+        "output_sample_rate": 24_000,
+        "decode_upsample_rate": 1920,
+        "encode_downsample_rate": 1920,
+        "decoder_config": decoder,
+    }
+
+
+def shapes(kind: type[nn.Module], config: Any, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Official name and shape of every tensor of a module, which is not built."""
+    with torch.device("meta"):
+        module = kind(config)
+    for name, slot in slots(module, prefix):
+        yield name, slot.shape
+
+
+def talker_deviation(name: str, shape: tuple[int, ...], layers: int) -> float | None:
+    """Standard deviation that keeps activations near one through all layers; None: the tensor is all ones."""
+    if name.endswith(".bias"):
+        return 0.0
+    if "norm" in name:
+        return None
+    if "text_embedding" in name:
+        return 1.0
+    if "embedding" in name:
+        return 0.25  # Sixteen of them are summed.
+    deviation = 1 / math.sqrt(shape[1])
+    if name.endswith(("o_proj.weight", "down_proj.weight")):
+        return deviation / math.sqrt(2 * layers)
+    return deviation * SHARPNESS if "_head" in name else deviation
+
+
+LAST_CONV = "decoder.decoder.6.conv.weight"
+
+
+def codec_deviation(name: str, shape: tuple[int, ...]) -> float | None:
+    """The same for the codec; its noise has about a tenth of full scale."""
+    last = name.rpartition(".")[2]
+    if last in ("bias", "alpha", "beta"):
+        return 0.0
+    if "norm" in name or last == "cluster_usage":
+        return None
+    if last in ("gamma", "scale", "embedding_sum"):
+        return 0.1 if last != "embedding_sum" else 1.0
+    if len(shape) == 2:
+        return 1 / math.sqrt(shape[1])
+    if name == LAST_CONV:
+        return 0.05 / math.sqrt(shape[1] * shape[2])
+    if ".block.1." in name:
+        return 1 / math.sqrt(2 * shape[0])  # Transposed, two taps a sample.
+    if name.startswith("decoder.upsample") and ".0.conv." in name:
+        return 1 / math.sqrt(shape[0])  # Transposed, one tap a sample.
+    gain = 0.3 if name.endswith("conv2.conv.weight") else 1.0
+    return gain / math.sqrt(shape[1] * shape[2])
+
+
+def _draw(deviation: float | None, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if deviation is None:
+        return torch.ones(shape)
+    return torch.randn(shape, generator=generator, device=generator.device).mul_(deviation)
+
+
+def _write_tokenizer(directory: Path) -> int:
+    """Byte-level BPE trained on the benchmark's sentences; returns the id of "assistant"."""
+    bpe = tokenizers.Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=WORDS, min_frequency=1, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator([*corpus(), "assistant", "user"], trainer)
+    bpe.model.save(str(directory))
+    added = {IDS["im_start_token_id"]: "<|im_start|>", IDS["im_end_token_id"]: "<|im_end|>"}
+    tokens = {str(number): {"content": content, "special": True} for number, content in added.items()}
+    (directory / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
+    assistant = bpe.token_to_id("assistant")
+    assert assistant is not None, "every word of the training text is an entry"
+    return int(assistant)
+
+
+def main() -> None:
+    """Writes a checkpoint."""
+    parser = argparse.ArgumentParser(prog="python -m gpu.checkpoint", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--size", choices=SIZES, default="1b7")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    begin = time.monotonic()
+    write(given.directory, given.size, given.seed)
+    size = sum(file.stat().st_size for file in given.directory.rglob("*.safetensors"))
+    print(f"{given.directory}: {size / 1e9:.1f} GB in {time.monotonic() - begin:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

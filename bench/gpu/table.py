@@ -1,0 +1,79 @@
+"""Results as a table for people: Markdown that reads well on a terminal too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpu.results import ServicePoint
+from syrinx_operator.bench.stats import Spread
+
+Cell = Callable[[ServicePoint], str]
+
+
+def _times(pick: Callable[[ServicePoint], Spread | None]) -> Cell:
+    def cell(point: ServicePoint) -> str:
+        spread = pick(point)
+        return "-" if spread is None else f"{spread.p50 * 1000:.1f} / {spread.p95 * 1000:.1f}"
+
+    return cell
+
+
+def _load(point: ServicePoint) -> str:
+    unit = {"open": "req/s", "closed": "at once", "live": "listeners"}[point.load]
+    return f"{point.amount:g} {unit}"
+
+
+def _underruns(point: ServicePoint) -> str:
+    share = point.heard.underrun_share
+    return "-" if share is None else f"{share:.2%}"
+
+
+def _gpu(point: ServicePoint) -> str:
+    return ", ".join(f"{gpu.utilisation:.0%} {gpu.memory_gib:.1f} GiB" for gpu in point.watched.gpus) or "-"
+
+
+def _errors(point: ServicePoint) -> str:
+    return ", ".join(f"{count} x {kind}" for kind, count in point.heard.errors.items()) or "0"
+
+
+def _busiest(point: ServicePoint) -> str:
+    name, share = max(point.watched.cpu_share.items(), key=lambda item: item[1], default=("", 0.0))
+    return f"{name} {share:.0%}" if name else "-"
+
+
+COLUMNS: Sequence[tuple[str, Cell]] = (
+    ("load", _load),
+    ("requests", lambda point: str(point.heard.requests)),
+    ("first byte ms", _times(lambda point: point.heard.first_byte)),
+    ("playable ms", _times(lambda point: point.heard.first_playable)),
+    ("TTFA ms", _times(lambda point: point.heard.ttfa)),
+    ("underruns", _underruns),
+    ("audio s/s", lambda point: f"{point.heard.audio_seconds_per_second:.1f}"),
+    ("errors", _errors),
+    ("GPU", _gpu),
+    ("busiest process", _busiest),
+    ("generator", lambda point: f"{point.generator.cpu_share:.0%}"),
+    ("ramp", lambda point: ",".join(map(str, point.chunk_ramp)) or "-"),
+)
+CAPTION = (
+    "Times are p50 / p95 from the moment a request was due. First byte: any audio; playable: 100 ms of audio there; "
+    "TTFA: the first audible sample heard. Underruns: utterances whose playback had to wait. Busiest process and "
+    "generator: shares of one CPU core."
+)
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose columns line up."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = [head, ["-" * (width - 1) + ":" for width in widths], *rows]
+    return "\n".join("| " + " | ".join(map(str.rjust, line, widths)) + " |" for line in lines)
+
+
+def of_points(points: Sequence[ServicePoint]) -> str:
+    """The table of a service run."""
+    return markdown([name for name, _ in COLUMNS], [[cell(point) for _, cell in COLUMNS] for point in points])
+
+
+def line(point: ServicePoint) -> str:
+    """A point in a line, for whoever waits for the next one."""
+    return "; ".join(f"{name} {cell(point)}" for name, cell in COLUMNS)

@@ -1,0 +1,139 @@
+"""What the machine did meanwhile: the GPUs, every process, and what the stages count themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import httpx
+from msgspec import Struct
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu.nvml import Gpus
+from syrinx_stages.contract import metrics as m
+
+SAMPLE_SECONDS = 0.1
+
+
+class Gpu(Struct, frozen=True):
+    """One GPU over a point, by NVML."""
+
+    utilisation: float
+    """Share of the time in which a kernel ran, mean."""
+    memory_gib: float
+    """In use at most, by everybody."""
+    power_watts: float
+    """Mean."""
+
+
+class StageWork(Struct, frozen=True):
+    """What a talker or a codec did over a point, by its own metrics."""
+
+    frames_per_second: float
+    steps_per_second: float
+    rows_per_step: float | None
+    """At a codec, frames per call."""
+    step_ms: float | None
+    """Wall time of a step, mean."""
+    prefill_ms: float | None
+    redis_write_ms: float | None
+
+
+class Watched(Struct, frozen=True):
+    """All of it."""
+
+    gpus: list[Gpu]
+    cpu_share: dict[str, float]
+    """Of one core, by process."""
+    stages: dict[str, StageWork]
+
+
+class Watch:
+    """Watches what runs between entering and leaving; then `seen` says what it was."""
+
+    def __init__(self, gpus: Gpus, pids: Mapping[str, int], admin_urls: Mapping[str, str]) -> None:
+        self._gpus = gpus
+        self._pids = pids
+        self._admin_urls = admin_urls
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[list[Watched]]:
+        """The list gets its one element on leaving."""
+        seen: list[Watched] = []
+        async with httpx.AsyncClient(timeout=5.0, trust_env=False) as http:
+            counted = await self._count(http)
+            sampler = asyncio.create_task(_sample(self._gpus))
+            cpu, begin = {name: _cpu_seconds(pid) for name, pid in self._pids.items()}, time.monotonic()
+            try:
+                yield seen
+            finally:
+                wall = time.monotonic() - begin
+                busy = {name: (_cpu_seconds(pid) - cpu[name]) / wall for name, pid in self._pids.items()}
+                sampler.cancel()
+                gpus = await sampler
+            after = await self._count(http)
+            stages = {name: _work(counted[name], after[name], wall) for name in after if name in counted}
+            seen.append(Watched(gpus, {name: round(share, 3) for name, share in busy.items()}, stages))
+
+    async def _count(self, http: httpx.AsyncClient) -> dict[str, dict[str, float]]:
+        """Sums of the metrics that matter here, by stage process."""
+        answers = await asyncio.gather(*(_scrape(http, url) for url in self._admin_urls.values()))
+        return {name: answer for name, answer in zip(self._admin_urls, answers, strict=True) if answer}
+
+
+async def _scrape(http: httpx.AsyncClient, url: str) -> dict[str, float]:
+    sums: defaultdict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families((await http.get(f"{url}/metrics")).text):
+        for sample in family.samples:
+            sums[sample.name] += sample.value
+    return sums if f"{m.STEP_SECONDS.name}_count" in sums else {}
+
+
+def _work(before: Mapping[str, float], after: Mapping[str, float], wall: float) -> StageWork:
+    def grown(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    def mean_ms(name: str) -> float | None:
+        count = grown(f"{name}_count")
+        return round(1000 * grown(f"{name}_sum") / count, 3) if count else None
+
+    steps, frames = grown(f"{m.STEP_SECONDS.name}_count"), grown(m.FRAMES.name)
+    return StageWork(
+        frames_per_second=round(frames / wall, 1),
+        steps_per_second=round(steps / wall, 1),
+        rows_per_step=round(frames / steps, 2) if steps else None,
+        step_ms=mean_ms(m.STEP_SECONDS.name),
+        prefill_ms=mean_ms(m.PREFILL_SECONDS.name),
+        redis_write_ms=mean_ms(m.REDIS_SECONDS.name),
+    )
+
+
+async def _sample(gpus: Gpus) -> list[Gpu]:
+    """Until it is cancelled."""
+    samples = []
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            samples.append(gpus.sample())
+            await asyncio.sleep(SAMPLE_SECONDS)
+    return [
+        Gpu(
+            utilisation=round(sum(sample.utilisation for sample in of_one) / len(of_one), 3),
+            memory_gib=round(max(sample.memory_bytes for sample in of_one) / 2**30, 2),
+            power_watts=round(sum(sample.watts for sample in of_one) / len(of_one)),
+        )
+        for of_one in zip(*samples, strict=True)
+    ]
+
+
+def _cpu_seconds(pid: int) -> float:
+    """That a process has used so far; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
