@@ -138,7 +138,7 @@ async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(st
         await until(lambda: "a" in successor.rows, "it was taken over")
         row = successor.rows["a"]
         await until(lambda: stage == "codec" or row.first_frame is not None, "it goes on")
-        done = row.produced if stage == "talker" else row.emitted
+        done = row.frames if stage == "talker" else row.emitted
         assert done >= 8
         assert row.runs_dry() <= time.monotonic() + (done - 8) * FRAME_SECONDS
     finally:

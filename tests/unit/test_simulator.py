@@ -228,14 +228,14 @@ class TestSchedules:
             settings = CodecSettings(
                 max_num_seqs=setting.codec_max_num_seqs, chunk_ramp=setting.chunk_ramp, capture_pairs=pairs
             )
-            plan = real_codec.schedule(rows, now, settings)
+            plan = real_codec.schedule(rows, now, settings, pairs, 0)
             codec = memory.codecs[0]
             assert bool(codec["busy"]) == (plan.call is not None)
             if plan.call is None:
                 assert codec["wake"] == pytest.approx(np.inf if plan.wake is None else plan.wake)
                 continue
             assert {f"{r:03}" for r in memory.codec_batch[0, : codec["batch"]]} == set(plan.call.ids)
-            assert codec["batch_frames"] == plan.call.frames
+            assert {codec["batch_frames"]} == set(plan.call.frames)
             assert layout.RESULTS[codec["batch_result"]] == plan.call.result
             rows_computed, frames_computed = plan.call.shape
             cost = QUICK.eager if plan.call.result == "eager" else QUICK.captured

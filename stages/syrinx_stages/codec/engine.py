@@ -28,7 +28,10 @@ class CodecEngine(Engine, Protocol[Call]):
         """The shapes kept ready: a call may be padded to one of these."""
 
     def capture(self, shape: CapturePair) -> None:
-        """Makes a shape (rows, frames) ready; not while a call is unread."""
+        """Makes a shape (rows, frames) ready; not while a call is unread.
+
+        Raises `torch.OutOfMemoryError` if there is no memory for it; nothing has changed then.
+        """
 
     def forget_shapes(self, shapes: Iterable[CapturePair]) -> None:
         """Frees what is kept for shapes; unknown ones are fine. Not while a call is unread."""

@@ -1,13 +1,15 @@
 """Which frames the codec decodes next, and in which shape: pure.
 
 A stream is ready when it has a whole chunk of its ramp or has ended, and, if none is, when it is about to run dry.
-The most urgent ready stream sets the number of frames; others ready for the same number join its call.
+The most urgent ready stream sets the number of frames; others ready for the same number join its call, and with an
+engine that computes frames of padding for less than a call, those ready for fewer.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -43,12 +45,23 @@ class Row(Struct, kw_only=True):
 
 
 class Call(Struct, frozen=True):
-    """One decoder call: each row gives `frames` frames; computed at `shape`; `result` as in the metric."""
+    """One decoder call, computed at `shape`; `result` as in the metric."""
 
     ids: tuple[str, ...]
-    frames: int
+    frames: tuple[int, ...]
+    """What each row gives."""
     shape: CapturePair
     result: str
+
+    @property
+    def wanted(self) -> CapturePair:
+        """The smallest shape that holds it."""
+        return len(self.ids), max(self.frames)
+
+    @property
+    def padding(self) -> int:
+        """Frames that are computed for nothing."""
+        return self.shape[0] * self.shape[1] - sum(self.frames)
 
 
 class Plan(Struct, frozen=True):
@@ -86,8 +99,12 @@ def cheapest(pairs: Iterable[CapturePair], rows: int, frames: int) -> CapturePai
     return min(fitting, key=lambda pair: (pair[0] * pair[1], pair)) if fitting else None
 
 
-def schedule(rows: Iterable[Row], now: float, settings: CodecSettings) -> Plan:
-    """Chooses the next call."""
+def schedule(
+    rows: Iterable[Row], now: float, settings: CodecSettings, captured: Sequence[CapturePair], overhead: int
+) -> Plan:
+    """Chooses the next call; `captured`: the shapes that it may be padded to; `overhead`: what a
+    call takes beside its frames, in frames, or 0 if rows with different numbers of frames shall not share one.
+    """
     rows = list(rows)
     ready = [(row, frames) for row in rows if (frames := chunk_ready(row, settings.chunk_ramp))]
     if not ready:
@@ -98,8 +115,41 @@ def schedule(rows: Iterable[Row], now: float, settings: CodecSettings) -> Plan:
             return Plan(call=None, wake=min((row.runs_dry() - RESERVE_SECONDS for row in playing), default=None))
     ready.sort(key=lambda item: (item[0].runs_dry(), item[0].accepted, item[0].id))
     wanted = ready[0][1]
-    ids = tuple(row.id for row, frames in ready if frames == wanted)[: settings.max_num_seqs]
-    own = (len(ids), wanted)
-    shape = cheapest(settings.capture_pairs, *own)
+    equal = [row.id for row, frames in ready if frames == wanted][: settings.max_num_seqs]
+    smaller = [(row.id, frames) for row, frames in ready if frames < wanted] if overhead else []
+    joining = _joining(equal, wanted, smaller[: settings.max_num_seqs - len(equal)], captured, overhead)
+    return Plan(call=_call([(row_id, wanted) for row_id in equal] + joining, captured))
+
+
+def _joining(
+    equal: Sequence[str],
+    wanted: int,
+    smaller: Sequence[tuple[str, int]],
+    captured: Sequence[CapturePair],
+    overhead: int,
+) -> list[tuple[str, int]]:
+    """Which rows with fewer than the `wanted` frames come along: as many as are worth it, the most urgent first.
+
+    Where padding would be computed, their frames cost nothing. Beyond that they save a call of their own, so they may
+    bring as much more padding as takes no longer than what a call takes beside its frames: `overhead` frames.
+    """
+    rows = len(equal)
+    own = cheapest(captured, rows, wanted)
+    sizes = [shape[0] - rows for shape in captured if shape[0] >= rows and shape[1] >= wanted]
+    counts = range(len(smaller) + 1) if own is None else sorted({min(size, len(smaller)) for size in sizes})
+    given = [0, *accumulate(frames for _, frames in smaller)]
+    most = (0 if own is None else own[0] * own[1] - rows * wanted) + overhead
+    best = 0
+    for count in counts:
+        shape = cheapest(captured, rows + count, wanted) or (rows + count, wanted)
+        if shape[0] * shape[1] - rows * wanted - given[count] <= most:
+            best = count
+    return list(smaller[:best])
+
+
+def _call(rows: Sequence[tuple[str, int]], captured: Sequence[CapturePair]) -> Call:
+    ids, frames = zip(*rows, strict=True)
+    own = (len(ids), max(frames))
+    shape = cheapest(captured, *own)
     result = "eager" if shape is None else "hit" if shape == own else "padded"
-    return Plan(call=Call(ids=ids, frames=wanted, shape=shape or own, result=result))
+    return Call(ids=ids, frames=frames, shape=shape or own, result=result)

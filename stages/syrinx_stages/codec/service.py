@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
+from syrinx_stages.codec.shapes import Shapes
 from syrinx_stages.connector.base import Append, Claim, Connector, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
-from syrinx_stages.contract.settings import CapturePair, CodecSettings, StageConfig
+from syrinx_stages.contract.settings import CodecSettings, StageConfig
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
+from syrinx_stages.runtime.in_flight import InFlight, Landed
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker
@@ -35,10 +39,30 @@ class Stream(Row, kw_only=True):
     """Frames that an earlier owner has already given out: decoded again for their state."""
     codes: list[bytes]
     """Pending frames, one item each."""
+    given: int
+    """Frames of audio given out: `emitted` without those in calls that are not read yet."""
+    in_flight: int = 0
+    """Calls with this row that are not read yet."""
     talker: str = ""
     signed: bool = False
     """Some entry of ours has said who made it."""
     end: End | None = None
+
+
+class _Part(Struct, frozen=True):
+    """A row's part in a call."""
+
+    row: Stream
+    codes: list[bytes]
+    at: Position | None = None
+    """Where its audio goes; None if the frames are decoded for their state alone."""
+
+
+class _Taken(Struct, frozen=True):
+    """A call and the frames that were taken from its rows."""
+
+    call: Call
+    parts: list[_Part]
 
 
 class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
@@ -48,6 +72,28 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     group = Group.CODECS
     reads = StreamKind.CODES
     writes = StreamKind.AUDIO
+
+    def __init__(
+        self,
+        connector: Connector,
+        load: Callable[[], CodecEngine[Any]],
+        replica: str,
+        max_resident: int,
+        live: Live[CodecSettings],
+        metrics: Metrics,
+    ) -> None:
+        super().__init__(connector, load, replica, max_resident, live, metrics)
+        self._shapes = Shapes()
+        self._calls: InFlight[_Taken, Sequence[bytes | None]]
+        self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
+        self._frames = metrics[m.FRAMES].labels(self.stage)
+
+    async def make_ready(self) -> None:
+        """Warms the engine up and captures the shapes that calls are padded to."""
+        await super().make_ready()
+        self._calls = InFlight(self.engine.depth)
+        while self._shapes.due(self.live.current.capture_pairs, idle=True):
+            await self._change_shapes()
 
     async def admit(self, claim: Claim) -> None:
         """Opens a row; its frames follow from the codes stream, from the first one on."""
@@ -69,10 +115,9 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             first_audio=now - last.frames * FRAME_SECONDS if last.frames else None,
             skip=last.frames,
             codes=[],
+            given=last.frames,
         )
-        await self.run_engine(self.engine.open, request.id)
-        if not self.owns(claim):
-            return
+        self.order(lambda: self.engine.open(request.id))
         self.reader.watch(request.id, self.reads, START)
 
     def settings_changed(self) -> None:
@@ -84,7 +129,14 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         ramp.clear()
         for position, frames in enumerate(settings.chunk_ramp):
             ramp.labels(str(position)).set(frames)
-        self.metrics[m.CAPTURE_PAIRS].set(len(settings.capture_pairs))
+        self._show_shapes()
+
+    async def _change_shapes(self) -> None:
+        await self.run_engine(self._shapes.change, self.engine, self.live.current.capture_pairs)
+        self._show_shapes()
+
+    def _show_shapes(self) -> None:
+        self.metrics[m.CAPTURE_PAIRS].set(len(self._shapes.ready(self.live.current.capture_pairs)))
 
     def on_entry(self, event: StreamEntry) -> None:
         """Queues frames; a reference and what was already given out are decoded for their state alone."""
@@ -113,79 +165,117 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         except ValueError as error:
             log.error("request %s: bad codes entry: %s", row.id, error)
             end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
-            self.end(row.id, row.emitted, end, _UPSTREAM)
+            self.end(row.id, row.given, end, _UPSTREAM)
             return 0
         row.codes.extend(frames)
         row.pending = len(row.codes)
         return len(frames)
 
     async def turn(self) -> float | None:
-        """Ends streams that are decoded to their end and runs the most urgent decoder call."""
-        for row in [row for row in self.rows.values() if row.ended and not row.pending]:
+        """Ends streams that are decoded to their end, begins the most urgent decoder call, and reads the oldest."""
+        for row in [row for row in self.rows.values() if row.ended and not row.pending and not row.in_flight]:
             assert row.end is not None
-            self.end(row.id, row.emitted, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
-        plan = schedule(self.rows.values(), time.monotonic(), self.live.current)
-        self.metrics[m.ROWS_RUNNING].labels(self.stage).set(len(plan.call.ids) if plan.call else 0)
-        if plan.call is None:
+            self.end(row.id, row.given, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
+        settings = self.live.current
+        ready = self._shapes.ready(settings.capture_pairs)
+        plan = schedule(self.rows.values(), time.monotonic(), settings, ready, self.engine.overhead_frames)
+        call = plan.call
+        if self._shapes.due(settings.capture_pairs, idle=call is None):
+            # What is in flight lands first.
+            call = None
+            if not self._calls:
+                await self._change_shapes()
+                return 0.0
+        elif call and self._calls and sum(call.frames) < self.engine.overhead_frames:
+            # Too small to be launched ahead: what comes until the last call lands can share it.
+            call = None
+        self._running.set(len(call.ids) if call else 0)
+        if call is None and not self._calls:
             return plan.wake
-        await self._decode(plan.call)
+        landed = await self.run_engine(self._work, self._taken(call) if call else None)
+        if landed:
+            self._publish(landed)
         return 0.0
 
-    async def _decode(self, call: Call) -> None:
-        rows = [self.rows[request_id] for request_id in call.ids]
-        codes = [row.codes[: call.frames] for row in rows]
-        started = time.monotonic()
-        chunks = await self._engine_decode(call, codes)
+    def _taken(self, call: Call) -> _Taken:
+        """Takes a call's frames from their rows: from now on they count as given out."""
+        parts = []
+        for request_id, frames in zip(call.ids, call.frames, strict=True):
+            row = self.rows[request_id]
+            codes = row.codes[:frames]
+            del row.codes[:frames]
+            row.pending -= frames
+            row.in_flight += 1
+            if row.silent:
+                row.silent -= frames
+                parts.append(_Part(row, codes))
+            else:
+                row.emitted += frames
+                parts.append(_Part(row, codes, Position(row.emitted)))
+        return _Taken(call, parts)
+
+    def _publish(self, landed: Landed[_Taken, Sequence[bytes | None]]) -> None:
+        """Gives out what a call has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
         now = time.monotonic()
-        self._count(call, now - started)
         appends = []
-        for row, pcm in zip(rows, chunks, strict=True):
+        for part, pcm in zip(landed.note.parts, landed.result, strict=True):
+            row = part.row
+            row.in_flight -= 1
             if self.rows.get(row.id) is not row:
                 continue
             if pcm is None:
-                self.end(row.id, row.emitted, End(EndReason.ERROR, "the codec failed at this request"))
+                self.end(row.id, row.given, End(EndReason.ERROR, "the codec failed at this request"))
                 continue
-            del row.codes[: call.frames]
-            row.pending = len(row.codes)
-            if row.silent:
-                row.silent -= call.frames
+            if part.at is None:
                 continue
-            row.emitted += call.frames
+            row.given = part.at.frames
             row.first_audio = now if row.first_audio is None else row.first_audio
-            appends.append(self._append(row, pcm))
+            appends.append(self._append(row, part.at, pcm))
         self.publisher.put(appends)
+        self._count(landed.note.call, landed.seconds)
 
-    async def _engine_decode(self, call: Call, codes: Sequence[Sequence[bytes]]) -> Sequence[bytes | None]:
-        """One call; if it fails, each row alone, so that one bad request harms no other."""
+    # On the engine's thread ------------------------------------------------------------------------------------
+
+    def _work(self, taken: _Taken | None) -> Landed[_Taken, Sequence[bytes | None]] | None:
+        """All that a turn asks of the engine."""
+        if taken:
+            self._calls.launch(taken, lambda: self._launch(taken))
+        return self._calls.land(launched=taken is not None)
+
+    def _launch(self, taken: _Taken) -> Callable[[], Sequence[bytes | None]]:
+        """Begins a call; if it fails, each row alone, so that one bad request harms no other."""
         try:
-            return await self.run_engine(self._decode_now, call.ids, codes, call.shape)
+            call = self.engine.launch(taken.call.ids, [part.codes for part in taken.parts], taken.call.shape)
         except Exception:
-            log.exception("a decoder call of %d rows failed", len(call.ids))
-        chunks: list[bytes | None] = []
-        for request_id, frames in zip(call.ids, codes, strict=True):
-            try:
-                chunks += await self.run_engine(self._decode_now, [request_id], [frames], (1, len(frames)))
-            except Exception:
-                log.exception("request %s fails in the decoder", request_id)
-                chunks.append(None)
-        return chunks
+            if not self.engine.isolates_rows:
+                raise
+            log.exception("a decoder call of %d rows failed", len(taken.parts))
+            alone = [self._decode_alone(part) for part in taken.parts]
+            return lambda: alone
+        return lambda: self.engine.read(call)
 
-    def _decode_now(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Sequence[bytes]:
-        return self.engine.read(self.engine.launch(ids, codes, shape))
+    def _decode_alone(self, part: _Part) -> bytes | None:
+        try:
+            return self.engine.read(self.engine.launch([part.row.id], [part.codes], (1, len(part.codes))))[0]
+        except Exception:
+            log.exception("request %s fails in the decoder", part.row.id)
+            return None
 
-    def _append(self, row: Stream, pcm: bytes) -> Append:
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _append(self, row: Stream, at: Position, pcm: bytes) -> Append:
         talker, codec = ("", "") if row.signed else (row.talker, self.replica)
         row.signed = True
-        return Append(row.id, self.writes, Position(row.emitted), Audio(pcm, talker, codec))
+        return Append(row.id, self.writes, at, Audio(pcm, talker, codec))
 
     def _count(self, call: Call, seconds: float) -> None:
-        rows = len(call.ids)
+        rows, frames = call.wanted
+        shape = (str(rows), str(frames), call.result)
         self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(rows)).observe(seconds)
-        shape = (str(rows), str(call.frames), call.result)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(seconds)
-        self.metrics[m.PADDED_FRAMES].inc(call.shape[0] * call.shape[1] - rows * call.frames)
-        self.metrics[m.FRAMES].labels(self.stage).inc(rows * call.frames)
+        self.metrics[m.PADDED_FRAMES].inc(call.padding)
+        self._frames.inc(sum(call.frames))
 
 
 def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[CodecService, None]:

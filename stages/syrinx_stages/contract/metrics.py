@@ -150,7 +150,7 @@ CHUNK_RAMP = Metric(
     "Frames of a stream's first (position 0), second, ... chunk, as set now; the last one repeats.",
     ("position",),
 )
-CAPTURE_PAIRS = Metric("syrinx_capture_pairs", "gauge", "Shapes of decoder calls kept ready, as set now.")
+CAPTURE_PAIRS = Metric("syrinx_capture_pairs", "gauge", "Shapes of decoder calls that are ready.")
 PADDED_FRAMES = Metric("syrinx_codec_padded_frames_total", "counter", "Frames computed only to fill a captured shape.")
 
 # Connector ----------------------------------------------------------------------------------------------------

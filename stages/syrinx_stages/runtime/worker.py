@@ -82,7 +82,8 @@ class Worker(ABC, Generic[R, S, E]):
         self.engine: E
         self._load = load
         self._engine_thread = ThreadPoolExecutor(1, f"{self.stage}-engine")
-        self._released: list[str] = []
+        self._orders: list[Callable[[], None]] = []
+        """What the engine is to do, in order, before its next call: open and release rows."""
         self._tasks = Tasks()
         self.failed = self._tasks.failed
         """The process should end and be started anew."""
@@ -117,6 +118,10 @@ class Worker(ABC, Generic[R, S, E]):
     async def turn(self) -> float | None:
         """One look at the rows and, if there is work, one step. Returns the time to look again, 0 for at once."""
 
+    async def make_ready(self) -> None:
+        """Gets a loaded engine ready to serve."""
+        await self.run_engine(self.engine.warm_up)
+
     def welcome(self) -> bool:
         """Whether a further request would be served in time."""
         return True
@@ -129,7 +134,7 @@ class Worker(ABC, Generic[R, S, E]):
         loop = asyncio.get_running_loop()
         self.engine = await loop.run_in_executor(self._engine_thread, self._load)
         self._unready = "warming up"
-        await self.run_engine(self.engine.warm_up)
+        await self.make_ready()
         loops = (self.publisher.run, self._read_loop, self._step_loop, self.ownership.claim, self.ownership.keep)
         for run in loops:
             self._tasks.spawn(run())
@@ -231,7 +236,7 @@ class Worker(ABC, Generic[R, S, E]):
         self.ownership.forget(request_id)
         self.rows.pop(request_id, None)
         self.reader.unwatch(request_id, self.reads)
-        self._released.append(request_id)
+        self.order(lambda: self.engine.release(request_id))
         self._count_rows()
         self.work.set()
 
@@ -276,7 +281,7 @@ class Worker(ABC, Generic[R, S, E]):
             wake = await self.turn()
             if wake == 0:
                 continue
-            if self._released:
+            if self._orders:
                 await self.run_engine(lambda: None)
             try:
                 async with asyncio.timeout(None if wake is None else wake - time.monotonic()):
@@ -284,13 +289,17 @@ class Worker(ABC, Generic[R, S, E]):
             except TimeoutError:
                 pass
 
+    def order(self, order: Callable[[], None]) -> None:
+        """Has the engine do something before its next call, without waiting for it."""
+        self._orders.append(order)
+
     async def run_engine(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs an engine call on the engine's thread, behind the release of dropped requests."""
-        released, self._released = self._released, []
+        """Runs an engine call on the engine's thread, behind what was ordered before."""
+        orders, self._orders = self._orders, []
 
         def job() -> T:
-            for request_id in released:
-                self.engine.release(request_id)
+            for order in orders:
+                order()
             return function(*args, **kwargs)
 
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, job)

@@ -28,6 +28,8 @@ class Row(Struct, kw_only=True):
     live: bool
     produced: int = 0
     """Frames made."""
+    in_flight: int = 0
+    """Frames being made: steps with this row that are not read yet."""
     first_frame: float | None = None
     """When the first frame was made: playback cannot have begun before. Of a stream taken over, the latest that its
     listener may have begun."""
@@ -38,21 +40,26 @@ class Row(Struct, kw_only=True):
     heard: float
     """When the listener last gave a sign: the claim, or frames handed over."""
 
+    @property
+    def frames(self) -> int:
+        """Frames made or being made."""
+        return self.produced + self.in_flight
+
     def runs_dry(self) -> float:
         """The time at which playback has used up what was produced, at the earliest."""
         if not self.live:
             # Nobody listens yet: as if played from a buffer, so that listeners go first and no file starves.
-            return (self.first_frame or self.accepted) + FILE_BUFFER_SECONDS + self.produced * FRAME_SECONDS
+            return (self.first_frame or self.accepted) + FILE_BUFFER_SECONDS + self.frames * FRAME_SECONDS
         if self.first_frame is None:
             return -math.inf
-        return self.first_frame + self.produced * FRAME_SECONDS
+        return self.first_frame + self.frames * FRAME_SECONDS
 
     def lead(self, now: float) -> float:
         """Seconds of audio produced beyond what has been played."""
         played = 0.0
         if self.first_delivered is not None:
             played = min(self.delivered * FRAME_SECONDS, now - self.first_delivered)
-        return self.produced * FRAME_SECONDS - played
+        return self.frames * FRAME_SECONDS - played
 
     def playing(self, now: float) -> bool:
         """Playback has not caught up with what was handed over: the lead shrinks as time goes by."""
@@ -76,7 +83,8 @@ def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: flo
             waiting.append(row)
         elif row.playing(now):
             wake = min(wake, now + max(ahead, 0.001))
-    waiting.sort(key=lambda row: (row.runs_dry(), row.accepted, row.id))
+    # Of streams that have said nothing yet, those whose first frame is not being made.
+    waiting.sort(key=lambda row: (row.runs_dry(), row.in_flight, row.accepted, row.id))
     ids = tuple(row.id for row in waiting[:max_num_seqs])
     return Step(ids=ids, wake=None if ids or wake == math.inf else wake)
 

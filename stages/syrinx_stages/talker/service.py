@@ -19,7 +19,7 @@ from syrinx_stages.contract.messages import Codes, End, EndReason, Played, Refer
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
-from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.runtime.in_flight import InFlight, Landed
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker, shut_down
@@ -48,6 +48,15 @@ class Waiting(Struct, frozen=True):
     """How far its listener had been served when it was claimed."""
 
 
+class _Done(Struct, frozen=True):
+    """What the engine did in a turn."""
+
+    landed: Landed[Sequence[Row], Mapping[str, bytes | End]] | None
+    failed: Sequence[Waiting]
+    """Requests that it failed at."""
+    prefill_seconds: float
+
+
 class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     """One talker replica."""
 
@@ -70,6 +79,16 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         self._unsigned: set[str] = set()
         """Requests whose next entry says who made it."""
         self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
+        self._steps: InFlight[Sequence[Row], Mapping[str, bytes | End]]
+        # Looked up once: what a step leaves of its time is little.
+        self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
+        self._frames = metrics[m.FRAMES].labels(self.stage)
+        self._prefill_seconds = metrics[m.PREFILL_SECONDS].labels(self.stage)
+
+    async def make_ready(self) -> None:
+        """Warms the engine up."""
+        await super().make_ready()
+        self._steps = InFlight(self.engine.depth)
 
     async def close(self) -> None:
         """Hands over what is left and frees threads and connections."""
@@ -128,100 +147,130 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         )
 
     async def turn(self) -> float | None:
-        """Prefills one waiting request and steps the rows that are due."""
-        await self._prefill_one()
-        settings = self.live.current
-        now = time.monotonic()
+        """Prefills requests that wait, begins a step of the rows that are due, and reads the oldest step."""
+        settings, now = self.live.current, time.monotonic()
         for request_id in abandoned(self.rows.values(), now, settings.lead_limit_seconds, LISTENER_PATIENCE):
             message = f"nobody has listened for {LISTENER_PATIENCE:.0f} s"
             self.end(request_id, self.rows[request_id].produced, End(EndReason.CANCELLED, message))
+        admitted = self._next_admitted(now)
         step = schedule(self.rows.values(), now, settings.max_num_seqs, settings.lead_limit_seconds)
-        self.metrics[m.ROWS_RUNNING].labels(self.stage).set(len(step.ids))
-        if step.ids:
-            await self._step(step.ids)
-            self.ownership.reconsider()
-            return 0.0
-        return 0.0 if self._waiting else step.wake
+        self._running.set(len(step.ids))
+        if not (admitted or step.ids or self._steps):
+            return step.wake
+        rows = [self.rows[request_id] for request_id in step.ids]
+        for row in rows:
+            row.in_flight += 1
+        done = await self.run_engine(self._work, admitted, rows)
+        if done.landed:
+            self._publish(done.landed)
+        if admitted:
+            self._prefill_seconds.observe(done.prefill_seconds)
+        for waiting in done.failed:
+            self.rows.pop(waiting.claim.request.id, None)
+            await self.fail(waiting.claim, _FAILED)
+        self.ownership.reconsider()
+        return 0.0
 
-    async def _prefill_one(self) -> None:
-        """One a turn, so that a burst of new streams does not silence those that play."""
-        if not self._waiting:
-            return
-        waiting = min(self._waiting.values(), key=lambda item: item.claim.request.accepted_at)
-        claim, prepared, request = waiting.claim, waiting.prepared, waiting.claim.request
-        del self._waiting[request.id]
-        started = time.monotonic()
-        try:
-            await self.run_engine(self.engine.admit, [prepared])
-        except RequestError as error:
-            await self.fail(claim, str(error), error.param)
-            return
-        except Exception:
-            log.exception("request %s fails at prefill", request.id)
-            await self.fail(claim, _FAILED)
-            return
-        if not self.owns(claim):
-            self._released.append(request.id)
-            return
-        now = time.monotonic()
-        self.metrics[m.PREFILL_SECONDS].labels(self.stage).observe(now - started)
-        self._unsigned.add(request.id)
-        # Of a stream taken over, what was handed over may have been played: never hold it back too early.
-        delivered = waiting.played.frames
-        began = now - delivered * FRAME_SECONDS
-        self.rows[request.id] = Row(
-            id=request.id,
-            accepted=now - max(0.0, time.time() - request.accepted_at),
-            live=request.live,
-            produced=prepared.frames,
-            first_frame=began if prepared.frames else None,
-            heard=now,
-            delivered=delivered,
-            first_delivered=began if delivered else None,
-        )
-        self.reader.watch(request.id, self.reads, waiting.played)
+    def _next_admitted(self, now: float) -> list[Waiting]:
+        """As many as cost little more than one a turn, so that a burst does not silence those that play."""
+        waiting = sorted(self._waiting.values(), key=lambda item: item.claim.request.accepted_at)
+        chosen = waiting[: self.engine.prefill_rows]
+        for item in chosen:
+            request = item.claim.request
+            del self._waiting[request.id]
+            self._unsigned.add(request.id)
+            self.rows[request.id] = _row(item, now)
+            self.reader.watch(request.id, self.reads, item.played)
+        return chosen
 
-    async def _step(self, ids: Sequence[str]) -> None:
-        started = time.monotonic()
-        results = await self._engine_step(ids)
+    def _publish(self, landed: Landed[Sequence[Row], Mapping[str, bytes | End]]) -> None:
+        """Gives out what a step has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
         now = time.monotonic()
-        self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(len(ids))).observe(now - started)
         appends = []
-        for request_id, result in results.items():
-            row = self.rows.get(request_id)
-            if row is None:
+        for row in landed.note:
+            row.in_flight -= 1
+            result = landed.result.get(row.id)
+            if result is None or self.rows.get(row.id) is not row:
                 continue
             if isinstance(result, End):
-                self.end(request_id, row.produced, result)
+                self.end(row.id, row.produced, result)
                 continue
             row.produced += 1
             row.first_frame = now if row.first_frame is None else row.first_frame
             appends.append(self._append(row, result))
-        self.metrics[m.FRAMES].labels(self.stage).inc(len(appends))
         self.publisher.put(appends)
+        self._frames.inc(len(appends))
+        self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(len(landed.note))).observe(landed.seconds)
 
-    async def _engine_step(self, ids: Sequence[str]) -> Mapping[str, bytes | End]:
-        """One step; if it fails, each row alone, so that one bad request harms no other."""
+    # On the engine's thread ------------------------------------------------------------------------------------
+
+    def _work(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _Done:
+        """All that a turn asks of the engine."""
+        began = time.monotonic()
+        failed = self._prefill(admitted)
+        prefill_seconds = time.monotonic() - began
+        lost = {waiting.claim.request.id for waiting in failed}
+        due = [row for row in rows if row.id not in lost]
+        if due:
+            self._steps.launch(due, lambda: self._launch([row.id for row in due]))
+        return _Done(self._steps.land(bool(due)), failed, prefill_seconds)
+
+    def _prefill(self, admitted: Sequence[Waiting]) -> Sequence[Waiting]:
+        """Prefills requests; returns those that the engine failed at."""
+        if not admitted:
+            return ()
         try:
-            return await self.run_engine(self._step_now, ids)
+            self.engine.admit([waiting.prepared for waiting in admitted])
         except Exception:
-            log.exception("a step of %d rows failed", len(ids))
-        results: dict[str, bytes | End] = {}
-        for request_id in ids:
-            try:
-                results.update(await self.run_engine(self._step_now, [request_id]))
-            except Exception:
-                log.exception("request %s fails in the engine", request_id)
-                results[request_id] = End(EndReason.ERROR, _FAILED)
-        return results
+            if not self.engine.isolates_rows:
+                raise
+            if len(admitted) > 1:
+                return [waiting for one in admitted for waiting in self._prefill([one])]
+            log.exception("request %s fails at prefill", admitted[0].claim.request.id)
+            return admitted
+        return ()
 
-    def _step_now(self, ids: Sequence[str]) -> Mapping[str, bytes | End]:
-        return self.engine.read(self.engine.launch(ids))
+    def _launch(self, ids: Sequence[str]) -> Callable[[], Mapping[str, bytes | End]]:
+        """Begins a step; if it fails, each row alone, so that one bad request harms no other."""
+        try:
+            step = self.engine.launch(ids)
+        except Exception:
+            if not self.engine.isolates_rows:
+                raise
+            log.exception("a step of %d rows failed", len(ids))
+            results = {key: result for request_id in ids for key, result in self._step_alone(request_id).items()}
+            return lambda: results
+        return lambda: self.engine.read(step)
+
+    def _step_alone(self, request_id: str) -> Mapping[str, bytes | End]:
+        try:
+            return self.engine.read(self.engine.launch([request_id]))
+        except Exception:
+            log.exception("request %s fails in the engine", request_id)
+            return {request_id: End(EndReason.ERROR, _FAILED)}
 
     def _append(self, row: Row, codes: bytes) -> Append:
         talker = self.replica if row.id in self._unsigned else ""
         self._unsigned.discard(row.id)
         return Append(row.id, self.writes, Position(row.produced), Codes(codes, talker))
+
+
+def _row(waiting: Waiting, now: float) -> Row:
+    """A request as the schedule sees it, from its claim on."""
+    request = waiting.claim.request
+    # Of a stream taken over, what was handed over may have been played: never hold it back too early.
+    delivered = waiting.played.frames
+    began = now - delivered * FRAME_SECONDS
+    return Row(
+        id=request.id,
+        accepted=now - max(0.0, time.time() - request.accepted_at),
+        live=request.live,
+        produced=waiting.prepared.frames,
+        first_frame=began if waiting.prepared.frames else None,
+        heard=now,
+        delivered=delivered,
+        first_delivered=began if delivered else None,
+    )
 
 
 def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[TalkerService, None]:
