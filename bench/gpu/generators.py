@@ -76,8 +76,8 @@ class Generators:
             await process.wait()
 
     async def open(self, rate: float, seconds: float) -> Heard:
-        """Requests at random, `rate` a second. Raises `GeneratorError`."""
-        arrivals = poisson(rate, self._requests.seed, Limit(seconds=seconds))
+        """Requests at random, `rate` a second, as many as on average in `seconds`. Raises `GeneratorError`."""
+        arrivals = poisson(rate, self._requests.seed, Limit(requests=round(rate * seconds)))
         return await self._share([Open(arrivals[place :: self._count]) for place in range(self._count)])
 
     async def closed(self, clients: int, seconds: float) -> Heard:

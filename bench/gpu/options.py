@@ -29,7 +29,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--two-gpus", action="store_true", help="the talker on GPU 0, the codec on GPU 1")
     where.add_argument("--mps", action="store_true", help="both under CUDA's multi-process service")
-    parser.add_argument("--peer", metavar="NAME=URL", help="measure a service that runs already instead")
     parser.add_argument("--voices", type=_names, default=(), help="to go round (default: all that the service has)")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter points: two minutes")
     parser.add_argument("--only", type=_names, default=plan.LOOPS, help="of open,closed,live")
@@ -57,7 +56,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def plan_of(given: argparse.Namespace) -> Plan:
     """What is to be measured."""
-    base = plan.CPU if given.device == "cpu" and not given.peer else plan.QUICK if given.quick else plan.FULL
+    base = plan.CPU if given.device == "cpu" else plan.QUICK if given.quick else plan.FULL
     chosen = plan.only(base, given.only, given.rates, given.concurrency)
     if given.ramp:
         chosen = structs.replace(chosen, early_ramp=given.ramp)

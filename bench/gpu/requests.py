@@ -42,6 +42,7 @@ class Requests(Struct, frozen=True):
             "response_format": "pcm",
             "stream": True,
             "stream_format": "audio",
+            "non_streaming_mode": False,  # One text token a frame, as in the published measurements.
             "seed": self.seed + number,
         }
         if self.measured:

@@ -25,6 +25,7 @@ from gpu import live, requests, table
 from gpu.generators import GeneratorError, Generators, Heard
 from gpu.nvml import Gpus
 from gpu.options import parse, plan_of, setup_of
+from gpu.peers import PEERS, PeerFailed, started
 from gpu.plan import LivePlan, Plan, Ramp
 from gpu.requests import Requests
 from gpu.results import ServicePoint, ServiceRun, save
@@ -37,11 +38,23 @@ from syrinx_operator.client import SpeechError, connect, voices
 from syrinx_operator.local import LocalError
 from syrinx_operator.supervisor import StageFailed
 from syrinx_stages.connector.server import RedisServerError
+from syrinx_stages.model.config import CheckpointError, read_model_config
 
-EXPECTED = (StageFailed, LocalError, RedisServerError, GeneratorError, SpeechError, OSError)
+EXPECTED = (
+    StageFailed,
+    LocalError,
+    RedisServerError,
+    GeneratorError,
+    SpeechError,
+    PeerFailed,
+    CheckpointError,
+    OSError,
+)
 """Failures whose message is all that a person needs."""
 SETTLE_SECONDS = 0.5
 """Between two points."""
+PEER_VOICES = ("ryan", "vivian")
+"""Of every CustomVoice checkpoint, and of those that `gpu.checkpoint` writes."""
 SIZE_NAMES = {"0b6": "0.6B", "1b7": "1.7B"}
 
 
@@ -116,26 +129,35 @@ class Bench:
         save(self.run, self._file)
 
 
-async def measure(given: argparse.Namespace, command: str) -> ServiceRun:
-    """The whole run. Raises one of `EXPECTED` if it cannot go on; what was measured is written then too."""
+async def measure(given: argparse.Namespace, command: str) -> list[ServiceRun]:
+    """Syrinx, then every peer that is at hand. Raises one of `EXPECTED`; what was measured is written then too."""
+    given.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus()
-    async with contextlib.AsyncExitStack() as stack:
-        system, url = None, ""
-        run = _begin(given, command, gpus)
-        if given.peer:
-            url = given.peer.partition("=")[2]
-        else:
-            model = _model(given, stack)
-            run = structs.replace(run, setup=setup_of(given, model and Path(model).name))
-            began = time.monotonic()
-            system = await stack.enter_async_context(System(setup_of(given, model)))
-            url = system.urls[0]
+    with contextlib.ExitStack() as stack:
+        model = _model(given, stack)
+        run = _begin(given, model, command, gpus)
+        setup = setup_of(given, model)
+        run = structs.replace(run, setup=structs.replace(setup, model=model and Path(model).name))
+        began = time.monotonic()
+        async with System(setup) as system:
             print(f"the service is ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
-        said = Requests(corpus(), given.voices or await _voices(url), given.seed, run.random_weights)
-        urls = [url] if system is None else system.urls
-        generators = await stack.enter_async_context(Generators(given.generators, urls, said))
-        given.out.mkdir(parents=True, exist_ok=True)
-        bench = Bench(run, given.out / f"{given.name or _name(given)}_service.json", generators, gpus, system)
+            runs = [await _measure_one(given, run, gpus, system.urls, system)]
+        for peer in PEERS if model and given.device == "cuda" else ():
+            if peer.at_hand:
+                async with started(peer, model or "") as url:
+                    theirs = structs.replace(run, system=peer.name, topology="its own", setup=None, points=[])
+                    runs.append(await _measure_one(given, theirs, gpus, [url], None))
+    return runs
+
+
+async def _measure_one(
+    given: argparse.Namespace, run: ServiceRun, gpus: Gpus, urls: Sequence[str], system: System | None
+) -> ServiceRun:
+    spoken = given.voices or (await _voices(urls[0]) if system else PEER_VOICES)
+    said = Requests(corpus(), spoken, given.seed, run.random_weights)
+    name = (given.name or _name(given)) + (f"_{run.system}" if system is None else "")
+    async with Generators(given.generators, urls, said) as generators:
+        bench = Bench(run, given.out / f"{name}_service.json", generators, gpus, system)
         try:
             await bench.measure(plan_of(given))
         except Exception as error:
@@ -145,7 +167,7 @@ async def measure(given: argparse.Namespace, command: str) -> ServiceRun:
         return bench.run
 
 
-def _model(given: argparse.Namespace, stack: contextlib.AsyncExitStack) -> str | None:
+def _model(given: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
     """The checkpoint's directory; None is the bundled voice. Random weights are made if nothing else is named."""
     if given.bundled:
         return None
@@ -162,14 +184,9 @@ async def _voices(url: str) -> Sequence[str]:
         return await voices(client)
 
 
-def _begin(given: argparse.Namespace, command: str, gpus: Gpus) -> ServiceRun:
+def _begin(given: argparse.Namespace, model: str | None, command: str, gpus: Gpus) -> ServiceRun:
     """The result, before anything is measured."""
-    random_weights = not (given.peer or given.bundled or given.model)
-    model = "bundled voice"
-    if random_weights:
-        model = f"{SIZE_NAMES[given.size]} shapes, random weights"
-    elif given.model:
-        model = Path(given.model).name
+    random_weights = model is not None and not given.model
     steps = [requests.seconds((number + 0.5) / 1000) for number in range(1000)]
     return ServiceRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -178,14 +195,22 @@ def _begin(given: argparse.Namespace, command: str, gpus: Gpus) -> ServiceRun:
         machine=describe(),
         gpu=", ".join(gpus.names()) or None,
         driver=gpus.driver(),
-        system=given.peer.partition("=")[0] if given.peer else "syrinx",
+        system="syrinx",
         topology=_topology(given),
-        model=model,
+        model=_model_name(given, model),
         random_weights=random_weights,
         setup=None,
         seed=given.seed,
         utterance_seconds=round(statistics.fmean(steps), 3) if random_weights else None,
     )
+
+
+def _model_name(given: argparse.Namespace, model: str | None) -> str:
+    """What the report calls it."""
+    if model is None:
+        return "bundled voice"
+    size = read_model_config(Path(model)).tts_model_size
+    return f"{SIZE_NAMES.get(size, size)}, {Path(given.model).name if given.model else 'random weights'}"
 
 
 def _topology(given: argparse.Namespace) -> str:
@@ -213,13 +238,14 @@ def main() -> int:
     arguments = sys.argv[1:]
     given = parse(arguments)
     try:
-        run = asyncio.run(measure(given, _publishable(arguments)))
+        runs = asyncio.run(measure(given, _publishable(arguments)))
     except EXPECTED as error:
         print(f"gpu.service: {error}", file=sys.stderr)
         return 1
-    print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
-    print(table.of_points(run.points))
-    print(f"\n{table.CAPTION}")
+    for run in runs:
+        print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
+        print(table.of_points(run.points), end="\n\n")
+    print(table.CAPTION)
     return 0
 
 

@@ -73,13 +73,22 @@ class Setup(Struct, frozen=True, kw_only=True):
             for frames in self.capture_frames
             if rows <= self.codec_rows
         )
-        stage = {"device": self.device, "max_resident": self.resident, "drain_seconds": DRAIN_SECONDS}
         spec = PipelineSpec(
             model=ModelSpec(bundled=True) if self.model is None else ModelSpec(path=self.model),
             gateway=GatewaySpec(port=0, max_queue=10_000, max_queue_seconds=60.0, drain_seconds=DRAIN_SECONDS),
-            talker=TalkerSpec(max_num_seqs=self.talker_rows, lead_limit_seconds=self.lead_limit_seconds, **stage),
+            talker=TalkerSpec(
+                device=self.device,
+                max_num_seqs=self.talker_rows,
+                max_resident=self.resident,
+                lead_limit_seconds=self.lead_limit_seconds,
+                drain_seconds=DRAIN_SECONDS,
+            ),
             codec=CodecSpec(
-                max_num_seqs=self.codec_rows, capture_pairs=shapes if self.device == "cuda" else (), **stage
+                device=self.device,
+                max_num_seqs=self.codec_rows,
+                max_resident=self.resident,
+                capture_pairs=shapes if self.device == "cuda" else (),
+                drain_seconds=DRAIN_SECONDS,
             ),
             connector=ConnectorSpec(url=redis_url, password_env=PASSWORD),
             tuning=TuningSpec(mode="Off"),

@@ -1,0 +1,97 @@
+"""Other services of the same models, measured by the same loads on the same GPU where their package is at hand.
+
+A peer that is not installed is not measured: the report quotes what was published of it, apart from what was measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+
+import httpx
+from msgspec import Struct
+
+from syrinx_operator import leash
+
+START_SECONDS = 900.0
+"""A peer may compile and capture for minutes."""
+
+
+class PeerFailed(Exception):
+    """A peer ended before it was ready."""
+
+
+class Peer(Struct, frozen=True):
+    """How one is recognised and started."""
+
+    name: str
+    package: str
+    command: Sequence[str]
+    """`MODEL` and `PORT` are put in."""
+    ready: str
+    """Answers 200 once it serves."""
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether its package is installed."""
+        return importlib.util.find_spec(self.package) is not None
+
+
+PEERS = (
+    Peer(
+        "vllm-omni",
+        "vllm_omni",
+        ("vllm", "serve", "MODEL", "--omni", "--port", "PORT", "--trust-remote-code"),
+        "/health",
+    ),
+    Peer(
+        "nari-qwen3-tts",
+        "nari_qwen3_tts",
+        ("nari-qwen3-tts-server", "--model", "MODEL", "--profile", "ttfa", "--port", "PORT", "--local-files-only"),
+        "/ready",
+    ),
+)
+
+
+@contextlib.asynccontextmanager
+async def started(peer: Peer, model: str) -> AsyncIterator[str]:
+    """Gives its URL once it serves. Raises `PeerFailed` with its last words."""
+    with socket.socket() as probe, tempfile.TemporaryFile() as log:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        probe.close()
+        command = [{"MODEL": model, "PORT": port}.get(word, word) for word in peer.command]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, leash.__file__, str(os.getpid()), *command), stdout=log, stderr=log
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            if not await _serves(url + peer.ready, process):
+                log.seek(0)
+                raise PeerFailed(f"{peer.name} did not start: {log.read()[-2000:].decode('utf-8', 'replace')}")
+            yield url
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), 30)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+async def _serves(url: str, process: asyncio.subprocess.Process) -> bool:
+    deadline = asyncio.get_running_loop().time() + START_SECONDS
+    async with httpx.AsyncClient(timeout=5.0, trust_env=False) as http:
+        while process.returncode is None and asyncio.get_running_loop().time() < deadline:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await http.get(url)).status_code == httpx.codes.OK:
+                    return True
+            await asyncio.sleep(0.5)
+    return False
