@@ -95,7 +95,7 @@ class MemoryWorld(World):
             self.hub._streams[request_id, kind].expires = time.monotonic()
 
     async def left(self):
-        """What still exists besides the queue and the cancellations."""
+        """What still exists besides the queue, the cancellations and the news."""
         return {"something"} if len(self.hub) else set()
 
 
@@ -127,7 +127,7 @@ class RedisWorld(World):
         assert await self.raw.xlen(self.keys.requests) == 0
         for group in Group:
             assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
-        return await self.names() - {self.keys.requests, self.keys.control}
+        return await self.names() - {self.keys.requests, self.keys.control, *map(self.keys.news, StreamKind)}
 
     async def close(self):
         await super().close()

@@ -62,7 +62,7 @@ async def test_everything_a_request_has_expires(redis_world):
         await world.raw.expire(key, 7)
     await gateway.append([codes(1)])
     assert [await world.raw.ttl(key) > 100 for key in own] == [True, False, False, False]
-    await gateway.played("one", 1)
+    await gateway.played({"one": 1})
     assert all([await world.raw.ttl(key) > 100 for key in own])
 
 

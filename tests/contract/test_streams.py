@@ -75,7 +75,7 @@ async def test_a_released_request_cannot_be_written_again(world):
     await gateway.release(ticket)
     (outcome,) = await talker.append([codes(2)])
     assert isinstance(outcome, Gone)
-    await talker.played("one", 3)
+    await talker.played({"one": 3})
     for kind in StreamKind:
         assert list(await talker.history("one", kind)) == []
         assert await talker.last_position("one", kind) is None
@@ -118,9 +118,9 @@ async def test_played_lets_go_of_audio_but_not_of_its_end(world):
     gateway, codec = world.connector(), world.connector()
     await world.submit(gateway)
     await codec.append([audio(2), audio(4), audio(8), end(8, kind=AUDIO)])
-    await gateway.played("one", 4)
+    await gateway.played({"one": 4})
     assert await positions(codec, AUDIO) == [Position(8), Position(8, END_PART)]
-    await gateway.played("one", 8)
+    await gateway.played({"one": 8})
     assert await positions(codec, AUDIO) == [Position(8, END_PART)]
     assert await codec.last_position("one", AUDIO) == Position(8, END_PART)
 
@@ -129,7 +129,7 @@ async def test_trimming_does_not_open_positions_again(world):
     gateway, codec = world.connector(), world.connector()
     await world.submit(gateway)
     await codec.append([audio(4)])
-    await gateway.played("one", 4)
+    await gateway.played({"one": 4})
     assert await positions(codec, AUDIO) == []
     assert await codec.last_position("one", AUDIO) == Position(4)
     (outcome,) = await codec.append([audio(4)])
@@ -140,7 +140,7 @@ async def test_played_keeps_the_last_position_and_never_goes_back(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)
     for frames in (0, 3, 7, 7, 5):
-        await gateway.played("one", frames)
+        await gateway.played({"one": frames})
     (entry,) = await talker.history("one", PLAYED)
     assert (entry.position, entry.entry) == (Position(7), Played())
 
@@ -161,7 +161,7 @@ async def test_a_finished_and_released_request_leaves_nothing(world):
     (other,) = await codec.claim(1)
     assert await stages.append([codes(1), end(1, claim.entry_id)]) == [None, None]
     assert await stages.append([audio(1), end(1, other.entry_id, AUDIO)]) == [None, None]
-    await gateway.played("one", 1)
+    await gateway.played({"one": 1})
     await gateway.release(ticket)
     assert await world.left() == set()
 

@@ -178,7 +178,7 @@ async def test_a_request_goes_all_the_way_under_these_users(port):
         assert await codec.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b"pcm"))]) == [None]
         heard = [event async for event in until_audio(reader)]
         assert heard[-1].entry == Audio(b"pcm")
-        await gateway.played("one", 1)
+        await gateway.played({"one": 1})
         await codecs.finish(claim.entry_id)
         await gateway.release(ticket)
         assert (await gateway.queue(Group.TALKERS)).length == 0

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator.spec import TTSPipeline
 
-_PACKAGES = ("syrinx", "torch", "numpy", "redis", "fastapi", "uvicorn")
+_PACKAGES = ("syrinx", "torch", "numpy", "hiredis", "fastapi", "uvicorn")
 
 
 class Machine(Struct, frozen=True):

@@ -136,14 +136,14 @@ def refusal(state: QueueState) -> QueueFull:
 
 
 class Reader(Protocol):
-    """Follows many request streams, and the cancellations, over one blocking connection.
+    """Follows many request streams, and the cancellations.
 
     `watch` and `unwatch` may be called while `read` waits: a new stream's entries wake it at once. A stream that is
     released or expires yields nothing more: whoever waits for its end keeps a deadline.
     """
 
     def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
-        """Follows a stream from behind `after`; again, if it was watched already."""
+        """Follows a stream of a submitted request from behind `after`; again, if it was watched already."""
 
     def unwatch(self, request_id: str, kind: StreamKind) -> None:
         """Stops following it; entries already read but not yet returned are dropped."""
@@ -157,7 +157,7 @@ class Reader(Protocol):
         """
 
     async def close(self) -> None:
-        """Ends a waiting `read` with an empty sequence and frees the connection."""
+        """Ends a waiting `read` with an empty sequence and frees the connections."""
 
 
 class Consumer(Protocol):
@@ -207,10 +207,10 @@ class Connector(Protocol):
         Also after a lost connection: an entry that had arrived before is not taken for another replica's.
         """
 
-    async def played(self, request_id: str, frames: int) -> None:
-        """Says that the client has been handed `frames` frames in all, and lets go of the audio up to there.
+    async def played(self, frames: Mapping[str, int]) -> None:
+        """Says how many frames each request's client has been handed in all, and lets go of the audio up to there.
 
-        The stream keeps the last of these only. Says nothing if `frames` did not grow or the request is gone.
+        The stream keeps the last of these only. Says nothing of a request whose frames did not grow or that is gone.
         """
 
     async def release(self, ticket: Ticket) -> None:

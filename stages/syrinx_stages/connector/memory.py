@@ -199,9 +199,10 @@ class MemoryConnector:
                 consumer.forget(append.request_id)
         return outcome
 
-    async def played(self, request_id: str, frames: int) -> None:
-        """Says how far the client has been served."""
-        self._open().played(request_id, frames)
+    async def played(self, frames: Mapping[str, int]) -> None:
+        """Says how far clients have been served."""
+        for request_id, count in frames.items():
+            self._open().played(request_id, count)
 
     async def release(self, ticket: Ticket) -> None:
         """Deletes the request and all its streams and tells the stages."""

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
-from syrinx_stages.connector.redis_link import COMMAND_SECONDS, LOST, Command, Commands, exchange, pauses
+from syrinx_stages.connector.redis_connection import Command, Connection
+from syrinx_stages.connector.redis_errors import LOST, Refused, ReplyError
+from syrinx_stages.connector.redis_link import COMMAND_SECONDS, Commands, pauses
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Blocking:
         """A connection was lost since the owner last said False: a reply may have been lost with it."""
         self._commands = commands
         self._greet = greet
-        self._connection = commands.address.connection()
+        self._connection: Connection | None = None
         self._client_id = 0
         self._task: asyncio.Task[Any] | None = None
         self._waker: asyncio.Task[None] | None = None
@@ -49,7 +49,7 @@ class Blocking:
         """The reply to the command that `build` gives just before it is sent, or to the one that is outstanding.
 
         None if it waited in vain, was woken, or the connection was lost (after a pause). Raises `ConnectorError` when
-        Redis has not been reached for a while, redis-py's `ResponseError` for an error reply.
+        Redis has not been reached for a while, `ReplyError` for an error reply.
         """
         if self._task is None:
             if self._closed:
@@ -84,7 +84,7 @@ class Blocking:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._connection.disconnect(nowait=True)
+        self._disconnect()
 
     async def _run(self, build: Callable[[], Command]) -> Any:
         try:
@@ -96,32 +96,49 @@ class Blocking:
 
     async def _attempt(self, build: Callable[[], Command]) -> Any:
         try:
-            if not self._connection.is_connected:
-                self._client_id = await exchange(self._connection, (b"CLIENT", b"ID"), COMMAND_SECONDS)
-                await self._greet()
+            connection = await self._connected()
             if self._woken:
                 return None
             self._sent = True
-            reply = await exchange(self._connection, build(), COMMAND_SECONDS)
-        except ResponseError:
-            self._sent = False
-            await asyncio.sleep(next(self._pauses))
-            raise
-        except (ConnectorError, *LOST) as error:
+            reply = await connection.call(build(), COMMAND_SECONDS)
+        except (ConnectorError, Refused, *LOST) as error:
             self._sent = False
             await self._lost(error)
             return None
+        except ReplyError:
+            self._sent = False
+            await asyncio.sleep(next(self._pauses))
+            raise
         self._sent = False
         if self._failing_since is not None:
             self._failing_since, self._pauses = None, pauses()
         return reply
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or not self._connection.is_open:
+            self._connection = await self._connect()
+        return self._connection
+
+    async def _connect(self) -> Connection:
+        connection = await Connection.open(self._commands.address)
+        try:
+            self._client_id = await connection.call((b"CLIENT", b"ID"), COMMAND_SECONDS)
+            await self._greet()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     async def _lost(self, error: BaseException) -> None:
         now = asyncio.get_running_loop().time()
         self.interrupted = True
         self._commands.errors += 1
         self._failing_since = self._failing_since or now
-        await self._connection.disconnect(nowait=True)
+        self._disconnect()
         failure = error if isinstance(error, ConnectorError) else self._commands.address.failure(error)
         log.warning("%s", failure)
         await asyncio.sleep(next(self._pauses))

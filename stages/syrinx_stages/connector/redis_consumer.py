@@ -7,12 +7,13 @@ import logging
 from collections.abc import Sequence
 
 import msgspec
-from redis.exceptions import ResponseError
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import CLAIM_SECONDS, WRITES, Claim, ConnectorError
 from syrinx_stages.connector.redis_blocking import Blocking
-from syrinx_stages.connector.redis_link import COMMAND_SECONDS, Command, Commands
+from syrinx_stages.connector.redis_connection import Command
+from syrinx_stages.connector.redis_errors import ReplyError
+from syrinx_stages.connector.redis_link import COMMAND_SECONDS, Commands
 from syrinx_stages.contract.keys import Group, Keys
 from syrinx_stages.contract.messages import decode_request
 
@@ -130,7 +131,7 @@ class RedisConsumer:
 
         try:
             reply = await self._blocking.call(command)
-        except ResponseError as error:
+        except ReplyError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise self._commands.address.failure(error) from error
             log.warning("the request queue was deleted; starting a new one")

@@ -17,6 +17,18 @@ class Script:
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
+NEWS_SECONDS = 5
+"""News are kept for so long: who did not read them for longer looks at the streams themselves."""
+
+_TELL = f"""
+-- Says what was written: field `d` with the entries, or `l` with the requests whose streams have something new.
+local function tell(news, field, content, ttl)
+  local oldest = redis.call('TIME')[1] - {NEWS_SECONDS} .. '000'
+  redis.call('XADD', news, 'MINID', '~', oldest, '*', field, content)
+  redis.call('EXPIRE', news, ttl)
+end
+"""
+
 _FINISH = """
 -- What the codecs have finished is done altogether.
 local function finish(requests, group, id)
@@ -81,43 +93,71 @@ return {'queued', redis.call('XADD', requests, '*', 'd', ARGV[2])}
 
 APPEND = Script(
     _FINISH
+    + _TELL
     + """
--- KEYS: requests, then each entry's stream
--- ARGV: again, ttl, then for each entry: id, entry, group or '', claim to finish
+-- KEYS: requests, the news of each kind, then each entry's stream
+-- ARGV: again, ttl, number of kinds, each kind's news: entries or '', requests; for each entry: id, entry;
+--       for each claim to finish: its entry's number, group, claim
 -- Returns for each entry: 0 written, 1 gone, 2 superseded
-local outcomes = {}
-for i = 2, #KEYS do
-  local at = 4 * i - 5
-  local id, entry = ARGV[at], ARGV[at + 1]
+local ttl, kinds = ARGV[2], tonumber(ARGV[3])
+local at = 4 + 2 * kinds
+local outcomes, refused, failure = {}, 0, nil
+for i = kinds + 2, #KEYS do
+  local key, id, entry = KEYS[i], ARGV[at], ARGV[at + 1]
   local outcome = 0
-  local reply = redis.pcall('XADD', KEYS[i], 'NOMKSTREAM', id, 'd', entry)
+  local reply = redis.pcall('XADD', key, 'NOMKSTREAM', id, 'd', entry)
   if not reply then
     outcome = 1
   elseif reply.err then
-    if not string.find(reply.err, 'equal or smaller', 1, true) then return reply end
-    local there = ARGV[1] == '1' and redis.call('XRANGE', KEYS[i], id, id)[1]
+    -- What was written before it is written, and must be told.
+    if not string.find(reply.err, 'equal or smaller', 1, true) then failure = reply break end
+    local there = ARGV[1] == '1' and redis.call('XRANGE', key, id, id)[1]
     if not (there and there[2][2] == entry) then outcome = 2 end
   end
-  if outcome == 0 then
-    redis.call('EXPIRE', KEYS[i], ARGV[2])
-    if ARGV[at + 2] ~= '' then finish(KEYS[1], ARGV[at + 2], ARGV[at + 3]) end
-  end
-  outcomes[i - 1] = outcome
+  if outcome == 0 then redis.call('EXPIRE', key, ttl) else refused = refused + 1 end
+  outcomes[#outcomes + 1] = outcome
+  at = at + 2
 end
-return outcomes
+for i = at, #ARGV, 3 do
+  if outcomes[tonumber(ARGV[i])] == 0 then finish(KEYS[1], ARGV[i + 1], ARGV[i + 2]) end
+end
+if refused < #outcomes then
+  for kind = 1, kinds do
+    local entries, requests = ARGV[2 + 2 * kind], ARGV[3 + 2 * kind]
+    if refused == 0 and not failure and entries ~= '' then
+      tell(KEYS[1 + kind], 'd', entries, ttl)
+    else
+      tell(KEYS[1 + kind], 'l', requests, ttl)
+    end
+  end
+end
+return failure or outcomes
 """
 )
 
 PLAYED = Script(
-    """
--- KEYS: played, audio, everything else that must not expire
--- ARGV: again, id, entry, first audio id to keep, ttl
-local reply = redis.pcall('XADD', KEYS[1], 'NOMKSTREAM', 'MAXLEN', 1, ARGV[2], 'd', ARGV[3])
-if not reply then return 0 end
-if reply.err then return string.find(reply.err, 'equal or smaller', 1, true) and 0 or reply end
-redis.call('XTRIM', KEYS[2], 'MINID', ARGV[4])
-for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[5]) end
-return 1
+    _TELL
+    + """
+-- KEYS: the news of played, then for each request: played, audio, codes, reference
+-- ARGV: again, ttl, entry, news of all, requests, then for each request: id, first audio id to keep
+local refused, failure = 0, nil
+for i = 2, #KEYS, 4 do
+  local at = 6 + (i - 2) / 2
+  local reply = redis.pcall('XADD', KEYS[i], 'NOMKSTREAM', 'MAXLEN', 1, ARGV[at], 'd', ARGV[3])
+  if reply and not reply.err then
+    redis.call('XTRIM', KEYS[i + 1], 'MINID', ARGV[at + 1])
+    for key = i, i + 3 do redis.call('EXPIRE', KEYS[key], ARGV[2]) end
+  else
+    refused = refused + 1
+    if reply and not string.find(reply.err, 'equal or smaller', 1, true) then failure = reply end
+  end
+end
+if refused == 0 then
+  tell(KEYS[1], 'd', ARGV[4], ARGV[2])
+elseif 4 * refused < #KEYS - 1 then
+  tell(KEYS[1], 'l', ARGV[5], ARGV[2])
+end
+return failure or 1
 """
 )
 

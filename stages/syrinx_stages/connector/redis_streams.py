@@ -23,8 +23,11 @@ from syrinx_stages.connector.base import (
     Ticket,
     refusal,
 )
+from syrinx_stages.connector.redis_address import Address
+from syrinx_stages.connector.redis_connection import Command
 from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_link import Address, Command, Commands
+from syrinx_stages.connector.redis_link import Commands
+from syrinx_stages.connector.redis_news import pack
 from syrinx_stages.connector.redis_reader import RedisReader, entry_of
 from syrinx_stages.contract.keys import END_PART, OPENED, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Opened, Played, SpeechRequest, encode
@@ -32,7 +35,7 @@ from syrinx_stages.contract.messages import Opened, Played, SpeechRequest, encod
 CONTROL_ENTRIES = 10_000
 """Cancellations kept, about: more than any reader can be behind."""
 _OPENED = encode(Opened())
-_PLAYED = encode(Played())
+_PLAYED = Played()
 
 
 def connect(
@@ -76,12 +79,18 @@ class RedisConnector:
         """Writes entries in one round trip."""
         if not appends:
             return []
-        keys = [self._keys.requests]
-        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS]
-        for append in appends:
-            keys.append(self._keys.stream(append.request_id, append.kind))
-            group = WRITER[append.kind] if append.finishes is not None else ""
-            arguments += (str(append.position), encode(append.entry), group, append.finishes or "")
+        kinds = list(dict.fromkeys(append.kind for append in appends))
+        streams = [self._keys.stream(append.request_id, append.kind) for append in appends]
+        entries = [encode(append.entry) for append in appends]
+        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, len(kinds)]
+        for kind in kinds:
+            arguments += pack([append for append in appends if append.kind is kind], sum(map(len, entries)))
+        for append, entry in zip(appends, entries, strict=True):
+            arguments += (str(append.position), entry)
+        for number, append in enumerate(appends, 1):
+            if append.finishes is not None:
+                arguments += (number, WRITER[append.kind], append.finishes)
+        keys = [self._keys.requests, *map(self._keys.news, kinds), *streams]
         replies = await self._commands.run(scripts.APPEND, keys, arguments)
         return [self._outcome(append, reply) for append, reply in zip(appends, replies, strict=True)]
 
@@ -95,15 +104,21 @@ class RedisConnector:
             return Superseded(f"the {append.kind} stream of request {append.request_id} is past {append.position}")
         return None
 
-    async def played(self, request_id: str, frames: int) -> None:
-        """Says how far the client has been served."""
-        if frames <= 0:
+    async def played(self, frames: Mapping[str, int]) -> None:
+        """Says how far clients have been served."""
+        counts = [(request_id, count) for request_id, count in frames.items() if count > 0]
+        plays = [Append(request_id, StreamKind.PLAYED, Position(count), _PLAYED) for request_id, count in counts]
+        if not plays:
             return
-        keys = [self._keys.stream(request_id, kind) for kind in (StreamKind.PLAYED, StreamKind.AUDIO, StreamKind.CODES)]
-        # The end may be written at this very frame, and not have been read yet.
-        keep = Position(frames, END_PART)
-        arguments: Command = [str(Position(frames)), _PLAYED, str(keep), STREAM_TTL_SECONDS]
-        await self._commands.run(scripts.PLAYED, [*keys, self._keys.reference(request_id)], arguments)
+        keys = [self._keys.news(StreamKind.PLAYED)]
+        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, encode(_PLAYED), *pack(plays, 0)]
+        for play in plays:
+            kinds = (StreamKind.PLAYED, StreamKind.AUDIO, StreamKind.CODES)
+            keys += (self._keys.stream(play.request_id, kind) for kind in kinds)
+            keys.append(self._keys.reference(play.request_id))
+            # The end may be written at this very frame, and not have been read yet.
+            arguments += (str(play.position), str(Position(play.position.frames, END_PART)))
+        await self._commands.run(scripts.PLAYED, keys, arguments)
 
     async def release(self, ticket: Ticket) -> None:
         """Deletes the request and all its streams."""

@@ -85,6 +85,10 @@ class Keys(Struct, frozen=True):
         """The stream of requests, read by both groups."""
         return f"{self.prefix}:requests"
 
+    def news(self, kind: StreamKind) -> str:
+        """The stream of what is written to all request streams of a kind."""
+        return f"{self.prefix}:{kind}"
+
     @property
     def control(self) -> str:
         """The stream of cancelled request ids."""

@@ -65,16 +65,10 @@ class Teller:
             await self._wake.wait()
             self._wake.clear()
             news, self._news = self._news, {}
-            told = await asyncio.gather(*(self._tell(request_id, frames) for request_id, frames in news.items()))
-            if not all(told):
+            try:
+                await self._connector.played(news)
+            except ConnectorError as error:
+                log.warning("cannot say how far %d clients have been served: %s", len(news), error)
+                self._news = news | self._news
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
-
-    async def _tell(self, request_id: str, frames: int) -> bool:
-        try:
-            await self._connector.played(request_id, frames)
-        except ConnectorError as error:
-            log.warning("request %s: cannot say that %d frames are played: %s", request_id, frames, error)
-            self._news.setdefault(request_id, frames)
-            return False
-        return True

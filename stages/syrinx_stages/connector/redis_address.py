@@ -1,0 +1,72 @@
+"""Where a Redis is, and how it is reached."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from syrinx_stages.connector.base import ConnectorError
+from syrinx_stages.connector.redis_errors import LOST, Refused
+
+PORT = 6379
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class Address:
+    """Where a Redis is, and how to talk to it. Raises `ValueError` if the URL is not one; never shows its password.
+
+    A rediss:// server must show a certificate for its host name, of one of the machine's certificate authorities or,
+    if `ca_file` (PEM) is given, of one of those in it.
+    """
+
+    def __init__(self, url: str, ca_file: str | None = None) -> None:
+        try:
+            parts = urlsplit(url)
+            self._read(parts)
+        except ValueError:
+            raise ValueError(
+                "the Redis URL is not valid: redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix://PATH"
+            ) from None
+        self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "rediss" else None
+        self.name = f"Redis at {self._path or f'{self._host}:{self._port}'}"
+
+    def _read(self, parts: SplitResult) -> None:
+        if parts.scheme not in ("redis", "rediss", "unix") or parts.fragment:
+            raise ValueError
+        self._path = unquote(parts.path) if parts.scheme == "unix" else ""
+        if parts.scheme == "unix" and not self._path:
+            raise ValueError
+        self._host, self._port = unquote(parts.hostname or "localhost"), parts.port or PORT
+        option, _, database = parts.query.partition("=")
+        if option not in ("", "db"):
+            raise ValueError
+        if not option and not self._path:
+            database = parts.path.removeprefix("/")
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        self.greeting: list[Sequence[bytes | str | int]] = []
+        """Commands at the start of every connection."""
+        if password:
+            self.greeting.append((b"AUTH", user, password) if user else (b"AUTH", password))
+        if database and int(database):
+            self.greeting.append((b"SELECT", int(database)))
+
+    async def connect(self, protocol: Callable[[], P]) -> P:
+        """A connection to the server. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        if self._path:
+            return (await loop.create_unix_connection(protocol, self._path))[1]
+        transport, connected = await loop.create_connection(protocol, self._host, self._port, ssl=self._tls)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return connected
+
+    def failure(self, error: BaseException) -> ConnectorError:
+        """The error to raise when a command failed."""
+        if isinstance(error, Refused):
+            return ConnectorError(f"{self.name} refused the user or password: {error}; is REDIS_PASSWORD right?")
+        if isinstance(error, LOST):
+            return ConnectorError(f"{self.name} cannot be reached: {error or type(error).__name__}")
+        return ConnectorError(f"{self.name} answered: {error}")

@@ -1,0 +1,122 @@
+"""One connection to Redis: a command out, its reply in, and nothing between them and the socket but hiredis.
+
+Replies are those of RESP2: bytes, whole numbers, None and lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import hiredis
+
+from syrinx_stages.connector.redis_address import Address
+from syrinx_stages.connector.redis_errors import ReplyError, reply_error
+
+Command = Sequence[bytes | str | int]
+
+CONNECT_SECONDS = 3.0
+RECEIVE_BYTES = 256 * 1024
+"""Taken from the socket at a time, into memory that is there already."""
+LARGE_BYTES = 4 * 1024
+"""An argument from this size on is not copied more often than it must be."""
+BLOCK_BYTES = 64 * 1024
+"""Sent at a time: memory of this size is used again, where a megabyte would be had from the system page by page."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Open until it is closed, lost, or a call did not end well. One call at a time."""
+
+    def __init__(self) -> None:
+        self._parser = hiredis.Reader(replyError=reply_error)
+        self._received = memoryview(bytearray(RECEIVE_BYTES))
+        self._transport: asyncio.Transport
+        self._reply: asyncio.Future[Any] | None = None
+        self.is_open = False
+
+    @classmethod
+    async def open(cls, address: Address) -> Connection:
+        """Connects and signs in. Raises `OSError` or a `ReplyError`."""
+        async with asyncio.timeout(CONNECT_SECONDS):
+            connection = await address.connect(cls)
+        try:
+            for command in address.greeting:
+                await connection.call(command, CONNECT_SECONDS)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def call(self, command: Command, seconds: float) -> Any:
+        """The reply within `seconds`. Raises `ReplyError`, or an `OSError` and is closed."""
+        if not self.is_open:
+            raise ConnectionResetError("the connection is closed")
+        loop = asyncio.get_running_loop()
+        self._reply = loop.create_future()
+        # A timer, as `asyncio.timeout` costs as much as the rest of the call.
+        timer = loop.call_later(seconds, self._fail, TimeoutError(f"no answer within {seconds:.0f} s"))
+        try:
+            for block in _blocks(command):
+                self._transport.write(block)
+            reply = await self._reply
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            timer.cancel()
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        """Closes it at once."""
+        self.is_open = False
+        self._transport.abort()
+
+    # What the event loop calls ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is no longer."""
+        self.is_open = False
+        self._fail(error or ConnectionResetError("the connection was closed"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where what arrives is put."""
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Something arrived."""
+        try:
+            self._parser.feed(self._received[:nbytes])  # type: ignore[arg-type]
+            reply = self._parser.gets()
+        except hiredis.ProtocolError as error:
+            self._fail(ConnectionError(f"this is no Redis: {error}"))
+            return
+        if reply is not False and self._reply is not None and not self._reply.done():
+            self._reply.set_result(reply)
+
+    def _fail(self, error: Exception) -> None:
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error)
+
+
+def _blocks(command: Command) -> Iterator[bytes]:
+    """What is sent for a command, as RESP."""
+    if not any(isinstance(part, bytes) and len(part) >= LARGE_BYTES for part in command):
+        yield hiredis.pack_command(tuple(command))  # type: ignore[arg-type]
+        return
+    pieces, size = [b"*%d\r\n" % len(command)], 0
+    for part in command:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        pieces += (b"$%d\r\n" % len(data), data, b"\r\n")
+        size += len(data)
+        if size >= BLOCK_BYTES:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    yield b"".join(pieces)
