@@ -13,7 +13,7 @@ LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-par
 STAGES_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-operator test-tuning test-voice test-cluster lint generate images bench-cpu clean
+.PHONY: help demo test test-operator test-tuning test-voice test-gpu test-cluster lint generate images bench-cpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -22,7 +22,7 @@ demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.w
 	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
-	$(VENV)/bin/pytest -m "not voice and not trouble and not tuning and not cluster"
+	$(VENV)/bin/pytest -m "not voice and not trouble and not tuning and not gpu and not cluster"
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and give it an API server in trouble
 	$(VENV)/bin/pytest -m trouble tests/operator
@@ -32,6 +32,9 @@ test-tuning: $(VENV)/.develops ## Let `syrinx up` tune the bundled voice under l
 
 test-voice: $(VENV)/.develops ## Score how well the bundled voice is understood, through the running pipeline
 	$(VENV)/bin/pytest -m voice -s tests/voice
+
+test-gpu: $(VENV)/.develops ## Test the engines of a GPU on this machine's
+	$(VENV)/bin/pytest -m gpu tests/gpu
 
 # Parameters are environment variables, SYRINX_TEST_…: tests/cluster/parameters.py.
 test-cluster: $(VENV)/.develops ## Try the operator on the Kubernetes cluster that KUBECONFIG names

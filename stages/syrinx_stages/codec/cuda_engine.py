@@ -1,0 +1,219 @@
+"""The codec engine of a GPU: a call is a few copies and one CUDA graph, queued without waiting for anything."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from syrinx_stages.codec.engine import split_frames
+from syrinx_stages.codec.packed import PackedDecoder
+from syrinx_stages.codec.program import ROW, Arena, Launch, Memory, Needs, Program, needs, upload_elements
+from syrinx_stages.codec.recorder import Work, recorder
+from syrinx_stages.contract.settings import CapturePair
+from syrinx_stages.model.codec_decoder import CodecDecoder
+
+MOST_FRAMES = 64
+"""Of one row in a call, as the settings allow."""
+
+WARM_FRAMES = (1, 2, 4, 8, 12, 16, 25, 64)
+"""With them and the powers of two of rows, kernels for all sizes are compiled before the first request."""
+
+KEPT = 64
+"""Programs of shapes that are not captured, kept to be run again."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it took to capture a shape."""
+
+    seconds: float
+    bytes: int
+    """That a call of this shape works in. All shapes share the largest's."""
+
+
+@dataclass
+class _Slot:
+    """A request's place in the arena."""
+
+    index: int
+    frames: int = 0
+    """Launched so far. Kernels do not read the slot of a request that has none: nothing has to be cleared."""
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """Host memory of one call in flight."""
+
+    upload: Tensor
+    pcm: Tensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """A launched call."""
+
+    wait: Work
+    pcm: Tensor
+    """[rows, frames x samples] int16, once it was waited for."""
+    fresh: tuple[int, ...]
+    """Frames of each request."""
+    buffers: _Buffers
+
+
+class CudaCodecEngine:
+    """A `CodecEngine` for up to `max_resident` streams."""
+
+    depth = 2
+    isolates_rows = False
+    overhead_frames = 16
+
+    def __init__(
+        self, decoder: CodecDecoder, max_resident: int, device: torch.device, kind: torch.dtype = torch.float16
+    ) -> None:
+        """Takes a copy of the decoder's weights in `kind` to `device`."""
+        self._recorder = recorder(device)
+        self._device, self._kind = device, kind
+        with self._recorder.here():
+            self._packed = PackedDecoder(decoder, device, kind)
+            self._arena = Arena.allocate(self._packed, max_resident, MOST_FRAMES)
+        self._max_resident = max_resident
+        self._groups = decoder.config.num_quantizers
+        self._samples = decoder.config.samples_per_frame
+        self._free = list(range(max_resident))
+        self._slots: dict[str, _Slot] = {}
+        self._memory: Memory | None = None
+        self._eager: OrderedDict[CapturePair, Program] = OrderedDict()
+        self._graphs: dict[CapturePair, tuple[Work, Program]] = {}
+        self.costs: dict[CapturePair, Cost] = {}
+        """Of the captured shapes."""
+        self._idle: deque[_Buffers] = deque()
+
+    @property
+    def captured(self) -> frozenset[CapturePair]:
+        """The shapes that are ready as graphs."""
+        return frozenset(self._graphs)
+
+    def warm_up(self) -> None:
+        """Compiles the kernels of calls of any size and runs one."""
+        rows = [1 << power for power in range(self._max_resident.bit_length())]
+        shapes = [(count, frames) for count in rows for frames in WARM_FRAMES]
+        launches: dict[object, Launch] = {}
+        with self._recorder.here():
+            memory = Needs(1, 1, 1, 1, 1).allocate(self._kind, self._device)
+            for shape in shapes:
+                program = Program(self._packed, self._arena, memory, *shape)
+                launches.update((launch.compiles(), launch) for launch in program.launches)
+        self._recorder.compile(list(launches.values()))
+        self.open("")
+        self.read(self.launch([""], [[bytes(2 * self._groups)]], (1, 1)))
+        self.release("")
+
+    def capture(self, shape: CapturePair) -> None:
+        """Records a graph of calls of this shape; not while a call is unread."""
+        started = time.monotonic()
+        with self._recorder.here():
+            program = self._program(shape)
+            # Padded rows alone: nothing is remembered of the run that comes before the recording.
+            program.memory.upload[: upload_elements(self._packed, *shape)].zero_()
+        self._graphs[shape] = (self._recorder.record(program), program)
+        self._eager.pop(shape, None)
+        need = needs(self._packed, *shape)
+        self.costs[shape] = Cost(time.monotonic() - started, need.bytes(self._kind))
+
+    def forget_shapes(self, shapes: Iterable[CapturePair]) -> None:
+        """Frees graphs; not while a call is unread."""
+        for shape in shapes:
+            self._graphs.pop(shape, None)
+            self.costs.pop(shape, None)
+
+    def split(self, codes: bytes) -> list[bytes]:
+        """Cuts an entry into frames. Raises ValueError for a torn frame or a code the codebooks do not have."""
+        return split_frames(codes, self._groups, self._packed.config.codebook_size)
+
+    def open(self, request_id: str) -> None:
+        """Gives a request a fresh state; one it had before is thrown away."""
+        slot = self._slots.pop(request_id, None)
+        self._slots[request_id] = _Slot(self._free.pop() if slot is None else slot.index)
+
+    def release(self, request_id: str) -> None:
+        """Frees a request's slot; unknown ids are fine."""
+        slot = self._slots.pop(request_id, None)
+        if slot is not None:
+            self._free.append(slot.index)
+
+    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
+        """Queues a call; waits for nothing."""
+        rows, frames = shape
+        work, program = self._graphs.get(shape) or self._eagerly(shape)
+        buffers = self._host(shape)
+        upload = buffers.upload[: upload_elements(self._packed, rows, frames)]
+        self._fill(upload.numpy(), ids, codes, rows, frames)
+        samples = rows * frames * self._samples
+        memory = program.memory
+        wait = self._recorder.run(
+            work, memory.upload[: len(upload)], upload, memory.pcm[:samples], buffers.pcm[:samples]
+        )
+        pcm = buffers.pcm[:samples].view(rows, -1)
+        return Call(wait, pcm, tuple(len(items) for items in codes), buffers)
+
+    def read(self, call: Call) -> list[bytes]:
+        """Waits for a call. 16-bit PCM of each request's frames."""
+        call.wait()
+        lines = call.pcm.numpy()
+        pcm = [lines[row, : fresh * self._samples].tobytes() for row, fresh in enumerate(call.fresh)]
+        self._idle.append(call.buffers)
+        return pcm
+
+    def _fill(
+        self, upload: np.ndarray, ids: Sequence[str], codes: Sequence[Sequence[bytes]], rows: int, frames: int
+    ) -> None:
+        """What the kernels read of a call. Rows of padding decode no frame; frames of padding have codes 0."""
+        table = upload[: rows * ROW].reshape(rows, -1)
+        batch = upload[rows * ROW :].view(np.int16)
+        batch = batch[: rows * frames * self._groups].reshape(rows, frames, self._groups)
+        upload[:] = 0
+        for row, (request_id, items) in enumerate(zip(ids, codes, strict=True)):
+            slot = self._slots[request_id]
+            table[row, :3] = slot.index, slot.frames, len(items)
+            batch[row, : len(items)] = np.frombuffer(b"".join(items), "<i2").reshape(-1, self._groups)
+            slot.frames += len(items)
+
+    def _eagerly(self, shape: CapturePair) -> tuple[Work, Program]:
+        with self._recorder.here():
+            program = self._program(shape)
+        return program, program
+
+    def _program(self, shape: CapturePair) -> Program:
+        """The program of a shape, in the memory of the largest so far."""
+        program = self._eager.pop(shape, None)
+        if program is None:
+            program = Program(self._packed, self._arena, self._room(needs(self._packed, *shape)), *shape)
+        self._eager[shape] = program
+        while len(self._eager) > KEPT:
+            self._eager.popitem(last=False)
+        return program
+
+    def _room(self, need: Needs) -> Memory:
+        """Memory that holds a program. Where more is needed than before, captured shapes keep what they have."""
+        if self._memory is None or not self._memory.holds(need):
+            if self._memory is not None:
+                need = need.and_what_fits(self._memory)
+            self._eager.clear()
+            self._memory = None
+            self._memory = need.allocate(self._kind, self._device)
+        return self._memory
+
+    def _host(self, shape: CapturePair) -> _Buffers:
+        """Host memory for a call; what a call before has used, if it is large enough."""
+        rows, frames = shape
+        upload, pcm = upload_elements(self._packed, rows, frames), rows * frames * self._samples
+        buffers = self._idle.popleft() if self._idle else None
+        if buffers is None or len(buffers.upload) < upload or len(buffers.pcm) < pcm:
+            buffers = _Buffers(self._recorder.host(upload, torch.int32), self._recorder.host(pcm, torch.int16))
+        return buffers

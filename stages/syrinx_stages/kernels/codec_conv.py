@@ -1,0 +1,180 @@
+"""Causal convolutions as matrix products over taps and channels: with one tap a linear layer, with two a transposed
+convolution too.
+
+Activations are channels-last. What a convolution reads is a buffer [rows, tail + positions, channels] that begins with
+the last `tail` positions of the call before. A transposed convolution of stride S and kernel 2 S is one of two taps
+whose S x channels outputs are S positions.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .codec_math import gelu, put, snake
+from .dependent import begin, wait
+
+
+@triton.jit
+def _finish(
+    total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
+    N: tl.constexpr, OUT: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
+    RESIDUAL_TAIL: tl.constexpr, RAW_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
+):  # fmt: skip
+    """What follows a product: norm, bias, gate, GELU, residual; stored as it is and as the next SnakeBeta sees it."""
+    if NORM > 0:
+        total *= tl.rsqrt(squares / NORM + eps)[:, None]
+        if GATED:
+            gated *= tl.rsqrt(squares / NORM + eps)[:, None]
+    if bias is not None:
+        total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
+    if GATED:
+        total = total * tl.sigmoid(total) * gated
+    if GELU:
+        total = gelu(total)
+    row = (m // positions).to(tl.int64)
+    position = m % positions
+    up: tl.constexpr = N // OUT
+    mask = (m < count)[:, None] & (n < N)[None, :]
+    if residual is not None:
+        at = (row * (RESIDUAL_TAIL + positions) + RESIDUAL_TAIL + position) * N
+        total += tl.load(residual + at[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
+    if raw is not None:
+        at = (row * (RAW_TAIL + positions * up) + RAW_TAIL + position * up) * OUT
+        put(raw + at[:, None] + n[None, :], total, mask)
+    if active is not None:
+        total = snake(
+            total,
+            tl.load(frequency + n, mask=n < N, other=0.0)[None, :],
+            tl.load(magnitude + n, mask=n < N, other=0.0)[None, :],
+        )
+        at = (row * (ACTIVE_TAIL + positions * up) + ACTIVE_TAIL + position * up) * OUT
+        put(active + at[:, None] + n[None, :], total, mask)
+
+
+@triton.jit(do_not_specialize=["count", "positions"])
+def conv(
+    x, weight, bias, residual, raw, active, frequency, magnitude, partial, arrived, count, positions, eps,
+    IN: tl.constexpr, N: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
+    IN_TAIL: tl.constexpr, RESIDUAL_TAIL: tl.constexpr, RAW_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """`count` = rows x positions products of a window of `x` with `weight` [N (GATED: 2 N), TAPS x IN].
+
+    x: [rows, IN_TAIL + positions, IN]. NORM: 0, or the channels of an RMS norm of x. residual: [rows, RESIDUAL_TAIL +
+    positions, N]. raw, active: [rows, tail + positions x N / OUT, OUT]. Split, the products' parts meet in `partial`
+    [tiles, SPLITS, BM, BN] float32, and the last to arrive (`arrived` [tiles] int32, zero before and after) adds them.
+    """
+    begin(PDL)
+    blocks: tl.constexpr = (N + BN - 1) // BN
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    m = (tile // blocks) * BM + tl.arange(0, BM)
+    n = (tile % blocks) * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    held = tl.minimum(m, count - 1)
+    first = (held // positions).to(tl.int64) * (IN_TAIL + positions) + held % positions
+    x_at = x + (first + (IN_TAIL - (TAPS - 1) * DILATION))[:, None] * IN + k[None, :]
+    w_at = weight + tl.minimum(n, N - 1)[None, :] * (TAPS * IN) + k[:, None]
+    steps: tl.constexpr = TAPS * IN // BK
+    tl.static_assert(steps % SPLITS == 0)
+    share: tl.constexpr = steps // SPLITS
+    total = tl.zeros((BM, BN), tl.float32)
+    gated = tl.zeros((BM, BN), tl.float32)
+    squares = tl.zeros((BM,), tl.float32)
+    wait(PDL)
+    for step in range(share):
+        at = (split * share + step) * BK
+        values = tl.load(x_at + tl.multiple_of((at // IN) * (DILATION * IN) + at % IN, BK))
+        total = tl.dot(values, tl.load(w_at + at), total, input_precision=PRECISION)
+        if GATED:
+            gated = tl.dot(values, tl.load(w_at + (N * TAPS * IN + at)), gated, input_precision=PRECISION)
+        if NORM > 0:
+            wide = values.to(tl.float32)
+            squares += tl.sum(wide * wide, 1)
+    if SPLITS == 1:
+        _finish(
+            total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
+            N, OUT, NORM, GATED, GELU, RESIDUAL_TAIL, RAW_TAIL, ACTIVE_TAIL,
+        )  # fmt: skip
+    else:
+        place = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+        parts = partial + tile.to(tl.int64) * (SPLITS * BM * BN)
+        tl.store(parts + split * (BM * BN) + place, total)
+        tl.debug_barrier()
+        if tl.atomic_add(arrived + tile, 1, sem="acq_rel") == SPLITS - 1:
+            tl.store(arrived + tile, 0)
+            total = tl.zeros((BM, BN), tl.float32)
+            for part in range(SPLITS):
+                total += tl.load(parts + part * (BM * BN) + place, cache_modifier=".cg")
+            _finish(
+                total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
+                N, OUT, NORM, GATED, GELU, RESIDUAL_TAIL, RAW_TAIL, ACTIVE_TAIL,
+            )  # fmt: skip
+
+
+@triton.jit
+def _put_unit(
+    total, bias, residual, raw, active, frequency, magnitude, m, n, count, positions,
+    C: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
+):  # fmt: skip
+    mask = (m < count)[:, None]
+    at = m.to(tl.int64)[:, None] * C + n[None, :]
+    total += tl.load(bias + n)[None, :] + tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    if raw is not None:
+        put(raw + at, total, mask)
+    total = snake(total, tl.load(frequency + n)[None, :], tl.load(magnitude + n)[None, :])
+    row = (m // positions).to(tl.int64)
+    at = (row * (ACTIVE_TAIL + positions) + ACTIVE_TAIL + m % positions) * C
+    put(active + at[:, None] + n[None, :], total, mask)
+
+
+@triton.jit(do_not_specialize=["count", "positions"])
+def residual_unit(
+    x, weight, bias, frequency, magnitude, weight_2, bias_2, residual, raw, active, frequency_2, magnitude_2,
+    count, positions,
+    C: tl.constexpr, A: tl.constexpr, B: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    IN_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A whole residual unit: `residual` + a pointwise convolution of SnakeBeta of a convolution of `x`.
+
+    x: [rows, IN_TAIL + positions, C], activated already; residual, raw: [count, C], may be one; active: the result as
+    the next SnakeBeta sees it. C = A + B channels are computed in two parts, powers of two (B may be 0).
+    """
+    begin(PDL)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    a = tl.arange(0, A)
+    k = tl.arange(0, BK)
+    held = tl.minimum(m, count - 1)
+    first = (held // positions).to(tl.int64) * (IN_TAIL + positions) + held % positions
+    x_at = x + (first + (IN_TAIL - (TAPS - 1) * DILATION))[:, None] * C + k[None, :]
+    w_a = weight + a[None, :] * (TAPS * C) + k[:, None]
+    part_a = tl.zeros((BM, A), tl.float32)
+    if B > 0:
+        b = A + tl.arange(0, B)
+        w_b = weight + b[None, :] * (TAPS * C) + k[:, None]
+        part_b = tl.zeros((BM, B), tl.float32)
+    wait(PDL)
+    for step in range(TAPS * C // BK):
+        at = step * BK
+        values = tl.load(x_at + tl.multiple_of((at // C) * (DILATION * C) + at % C, BK))
+        part_a = tl.dot(values, tl.load(w_a + at), part_a, input_precision=PRECISION)
+        if B > 0:
+            part_b = tl.dot(values, tl.load(w_b + at), part_b, input_precision=PRECISION)
+    kind: tl.constexpr = x.dtype.element_ty
+    part_a += tl.load(bias + a)[None, :]
+    hidden_a = snake(part_a, tl.load(frequency + a)[None, :], tl.load(magnitude + a)[None, :]).to(kind)
+    out_a = tl.dot(hidden_a, tl.load(weight_2 + a[None, :] * C + a[:, None]), input_precision=PRECISION)
+    if B > 0:
+        part_b += tl.load(bias + b)[None, :]
+        hidden_b = snake(part_b, tl.load(frequency + b)[None, :], tl.load(magnitude + b)[None, :]).to(kind)
+        out_a = tl.dot(hidden_b, tl.load(weight_2 + a[None, :] * C + b[:, None]), out_a, input_precision=PRECISION)
+        out_b = tl.dot(hidden_a, tl.load(weight_2 + b[None, :] * C + a[:, None]), input_precision=PRECISION)
+        out_b = tl.dot(hidden_b, tl.load(weight_2 + b[None, :] * C + b[:, None]), out_b, input_precision=PRECISION)
+        _put_unit(
+            out_b, bias_2, residual, raw, active, frequency_2, magnitude_2, m, b, count, positions, C, ACTIVE_TAIL
+        )
+    _put_unit(out_a, bias_2, residual, raw, active, frequency_2, magnitude_2, m, a, count, positions, C, ACTIVE_TAIL)
