@@ -63,10 +63,14 @@ CAPTION = (
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose columns line up."""
+    """A table whose columns line up, the first to the left."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [head, ["-" * (width - 1) + ":" for width in widths], *rows]
-    return "\n".join("| " + " | ".join(map(str.rjust, line, widths)) + " |" for line in lines)
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {cells[0]:<{widths[0]}} | " + " | ".join(map(str.rjust, cells[1:], widths[1:])) + " |"
+
+    return "\n".join(map(line, (head, rule, *rows)))
 
 
 def of_points(points: Sequence[ServicePoint]) -> str:

@@ -1,0 +1,126 @@
+"""All results of a GPU put together: what `h200.json` holds. Pure but for reading files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gpu import live
+from gpu.results import ServicePoint, ServiceRun
+
+PRIMARY = "1b7_service"
+"""The service run whose figures are held against the targets; the others stand beside it."""
+MODEL = "1.7B"
+
+
+class Kernel(Struct, frozen=True):
+    """One kernel of a frame, or of a call."""
+
+    name: str
+    count: int
+    ms: float
+
+
+class EngineResult(Struct, frozen=True, kw_only=True):
+    """What `gpu.talker` and `gpu.codec` write: see the package's words on it."""
+
+    benchmark: str
+    model: str = MODEL
+    gpu: str | None = None
+    talker_frame_ms: dict[str, float] = {}
+    codec_4frames_ms: dict[str, float] = {}
+    floor_ms: dict[str, float] = {}
+    first_frame_ms: dict[str, float] = {}
+    codec_ms: dict[str, dict[str, float]] = {}
+    launch_gap_ms: float | None = None
+    kernels: list[Kernel] = []
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """A service run's figures."""
+
+    system: str
+    model: str
+    topology: str
+    complete: bool
+    open_loop_ttfa_p50_ms: dict[str, float]
+    open_loop_ttfa_p95_ms: dict[str, float]
+    open_loop_first_playable_p95_ms: dict[str, float]
+    open_loop_underrun_share: dict[str, float]
+    closed_loop_audio_s_per_s: dict[str, float]
+    closed_loop_ttfa_p95_ms: dict[str, float]
+    live_streams: int | None
+    """The most at which nobody heard a gap."""
+    live_streams_under_1_percent: int | None
+    """The most at which less than one utterance in a hundred had one."""
+    ttfa_c4_over_c1: float | None
+    """Of the medians."""
+
+
+class Gathered(Struct, frozen=True, kw_only=True):
+    """Everything."""
+
+    talker: EngineResult | None
+    codec: EngineResult | None
+    runs: dict[str, ServiceRun]
+    """By name of the result, without the GPU's and `_service`."""
+
+    @property
+    def primary(self) -> ServiceRun | None:
+        """The run that is held against the targets."""
+        return self.runs.get(PRIMARY.removesuffix("_service"))
+
+
+def gather(directory: Path, prefix: str) -> Gathered:
+    """Reads what there is. Raises `OSError` or `msgspec.DecodeError` for a file that is none of ours."""
+    engines = {}
+    for kind in ("talker", "codec"):
+        file = directory / f"{prefix}_{kind}.json"
+        engines[kind] = msgspec.json.decode(file.read_bytes(), type=EngineResult) if file.exists() else None
+    runs = {
+        file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): msgspec.json.decode(
+            file.read_bytes(), type=ServiceRun
+        )
+        for file in sorted(directory.glob(f"{prefix}_*_service.json"))
+    }
+    return Gathered(talker=engines["talker"], codec=engines["codec"], runs=runs)
+
+
+def figures(run: ServiceRun) -> Service:
+    """A service run's figures."""
+    opened, closed = _of(run, "open"), _of(run, "closed")
+    return Service(
+        system=run.system,
+        model=run.model,
+        topology=run.topology,
+        complete=run.complete,
+        open_loop_ttfa_p50_ms={load: 1000 * p.heard.ttfa.p50 for load, p in opened.items() if p.heard.ttfa},
+        open_loop_ttfa_p95_ms={load: 1000 * p.heard.ttfa.p95 for load, p in opened.items() if p.heard.ttfa},
+        open_loop_first_playable_p95_ms={
+            load: 1000 * p.heard.first_playable.p95 for load, p in opened.items() if p.heard.first_playable
+        },
+        open_loop_underrun_share={
+            load: p.heard.underrun_share for load, p in opened.items() if p.heard.underrun_share is not None
+        },
+        closed_loop_audio_s_per_s={load: p.heard.audio_seconds_per_second for load, p in closed.items()},
+        closed_loop_ttfa_p95_ms={load: 1000 * p.heard.ttfa.p95 for load, p in closed.items() if p.heard.ttfa},
+        live_streams=_most([p for p in run.points if p.load == "live" and live.gap_free(p.heard)]),
+        live_streams_under_1_percent=_most([p for p in run.points if p.load == "live" and live.nearly(p.heard)]),
+        ttfa_c4_over_c1=_ratio(closed),
+    )
+
+
+def _of(run: ServiceRun, load: str) -> dict[str, ServicePoint]:
+    return {f"{point.amount:g}": point for point in run.points if point.load == load}
+
+
+def _most(points: Sequence[ServicePoint]) -> int | None:
+    return max((int(point.amount) for point in points), default=None)
+
+
+def _ratio(closed: dict[str, ServicePoint]) -> float | None:
+    alone, four = (closed[load].heard.ttfa if load in closed else None for load in ("1", "4"))
+    return four.p50 / alone.p50 if alone and four else None
