@@ -62,25 +62,27 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
     teller, telling = _teller(connector, case)
     for name in _names(case):
         reader.watch(name, case.kind, OPENED)
-    reading = asyncio.create_task(reader.read())
+    seen: list[tuple[int, float]] = []
+
+    async def follow() -> None:
+        while len(seen) < steps * case.streams:
+            events = await reader.read()
+            now = time.monotonic()
+            for event in events:
+                if isinstance(event, StreamEntry):
+                    seen.append((event.position.frames // case.frames, now))
+                    teller(event.request_id, event.position.frames)
+
+    following = asyncio.create_task(follow())
     # It waits inside Redis before anything is written.
     await asyncio.sleep(0.3)
     parent.send("ready")
     await asyncio.to_thread(parent.recv)
     cpu = time.process_time()
-    seen: list[tuple[int, float]] = []
-    while len(seen) < steps * case.streams:
-        events = await reading
-        now = time.monotonic()
-        reading = asyncio.create_task(reader.read())
-        for event in events:
-            if isinstance(event, StreamEntry):
-                seen.append((event.position.frames // case.frames, now))
-                teller(event.request_id, event.position.frames)
+    await following
     parent.send(Read(seen, time.process_time() - cpu))
     telling.cancel()
     await connector.close()
-    await reading
 
 
 def _teller(connector: RedisConnector, case: Case) -> tuple[Callable[[str, int], None], asyncio.Task[None]]:

@@ -6,7 +6,7 @@ Replies are those of RESP2: bytes, whole numbers, None and lists.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -32,7 +32,8 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = hiredis.Reader(replyError=reply_error)
         self._received = memoryview(bytearray(RECEIVE_BYTES))
         self._transport: asyncio.Transport
-        self._reply: asyncio.Future[Any] | None = None
+        self._replied: Callable[[Any], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.is_open = False
 
     @classmethod
@@ -48,31 +49,37 @@ class Connection(asyncio.BufferedProtocol):
             raise
         return connection
 
+    def ask(self, command: Command, seconds: float, replied: Callable[[Any], None]) -> None:
+        """Sends a command. `replied` is called once: with the reply, with a `ReplyError`, or with an `OSError`.
+
+        It is called as soon as the reply is there, ahead of all that waits for the event loop.
+        """
+        if not self.is_open:
+            replied(ConnectionResetError("the connection is closed"))
+            return
+        self._replied = replied
+        # A timer, as `asyncio.timeout` costs as much as the rest of the call.
+        late = TimeoutError(f"no answer within {seconds:.0f} s")
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._fail, late)
+        for block in _blocks(command):
+            self._transport.write(block)
+
     async def call(self, command: Command, seconds: float) -> Any:
         """The reply within `seconds`. Raises `ReplyError`, or an `OSError` and is closed."""
-        if not self.is_open:
-            raise ConnectionResetError("the connection is closed")
-        loop = asyncio.get_running_loop()
-        self._reply = loop.create_future()
-        # A timer, as `asyncio.timeout` costs as much as the rest of the call.
-        timer = loop.call_later(seconds, self._fail, TimeoutError(f"no answer within {seconds:.0f} s"))
+        answer = asyncio.get_running_loop().create_future()
+        self.ask(command, seconds, lambda reply: None if answer.done() else answer.set_result(reply))
         try:
-            for block in _blocks(command):
-                self._transport.write(block)
-            reply = await self._reply
+            reply = await answer
         except BaseException:
             self.close()
             raise
-        finally:
-            timer.cancel()
-        if isinstance(reply, ReplyError):
+        if isinstance(reply, Exception):
             raise reply
         return reply
 
     def close(self) -> None:
         """Closes it at once."""
-        self.is_open = False
-        self._transport.abort()
+        self._fail(ConnectionResetError("the connection was closed"))
 
     # What the event loop calls ----------------------------------------------------------------------------------
 
@@ -83,7 +90,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is no longer."""
-        self.is_open = False
         self._fail(error or ConnectionResetError("the connection was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -98,17 +104,28 @@ class Connection(asyncio.BufferedProtocol):
         except hiredis.ProtocolError as error:
             self._fail(ConnectionError(f"this is no Redis: {error}"))
             return
-        if reply is not False and self._reply is not None and not self._reply.done():
-            self._reply.set_result(reply)
+        if reply is not False:
+            self._answer(reply)
 
     def _fail(self, error: Exception) -> None:
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(error)
+        self.is_open = False
+        self._transport.abort()
+        self._answer(error)
+
+    def _answer(self, reply: Any) -> None:
+        replied, self._replied = self._replied, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if replied is not None:
+            replied(reply)
 
 
 def _blocks(command: Command) -> Iterator[bytes]:
     """What is sent for a command, as RESP."""
-    if not any(isinstance(part, bytes) and len(part) >= LARGE_BYTES for part in command):
+    for part in command:
+        if isinstance(part, bytes) and len(part) >= LARGE_BYTES:
+            break
+    else:
         yield hiredis.pack_command(tuple(command))  # type: ignore[arg-type]
         return
     pieces, size = [b"*%d\r\n" % len(command)], 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -56,7 +57,7 @@ def pack(appends: Iterable[Append], payload_bytes: int) -> tuple[bytes, bytes]:
 
 def unpack(fields: Sequence[bytes]) -> tuple[Sequence[Item], Sequence[str]]:
     """Entries that were written, and requests to look at. Raises `msgspec.DecodeError`."""
-    name, content = fields
+    name, content = fields[:2]
     return (_items.decode(content), ()) if name == b"d" else ((), _requests.decode(content))
 
 
@@ -75,6 +76,7 @@ class Follower:
         self._began = began
         self._arrived = arrived
         self._connection: Connection | None = None
+        self._lost: asyncio.Future[Exception]
         self._asked = 0.0
         """When the last read that was answered began."""
         self.after = b""
@@ -83,43 +85,47 @@ class Follower:
     async def run(self) -> None:
         """Until cancelled."""
         waits = pauses()
-        try:
-            while True:
-                try:
-                    connection = self._connection or await self._connect()
-                    await self._read(connection)
-                    waits = pauses()
-                except (ReplyError, *LOST) as error:
-                    self._disconnect()
-                    self._commands.errors += 1
-                    log.warning("%s", self._commands.address.failure(error))
-                    await asyncio.sleep(next(waits))
-        finally:
-            self._disconnect()
+        while True:
+            self._connection = None
+            try:
+                self._connection = await Connection.open(self._commands.address)
+                await self._begin(self._connection)
+                waits = pauses()
+                self._lost = asyncio.get_running_loop().create_future()
+                self._ask()
+                raise await self._lost
+            except (ReplyError, *LOST) as error:
+                self._commands.errors += 1
+                log.warning("%s", self._commands.address.failure(error))
+                await asyncio.sleep(next(waits))
+            finally:
+                if self._connection is not None:
+                    self._connection.close()
 
-    async def _connect(self) -> Connection:
-        self._connection = await Connection.open(self._commands.address)
+    async def _begin(self, connection: Connection) -> None:
         self._asked = asyncio.get_running_loop().time()
+        command = (b"XREVRANGE", self._key, b"+", b"-", b"COUNT", 1)
+        last = await connection.call(command, COMMAND_SECONDS)
         if not self.after:
-            command = (b"XREVRANGE", self._key, b"+", b"-", b"COUNT", 1)
-            last = await self._connection.call(command, COMMAND_SECONDS)
             self.after = last[0][0] if last else b"0-0"
         self._began()
-        return self._connection
 
-    async def _read(self, connection: Connection) -> None:
-        clock = asyncio.get_running_loop().time
-        asked = clock()
+    def _ask(self) -> None:
+        assert self._connection is not None
+        began = asyncio.get_running_loop().time()
         read = (b"XREAD", b"BLOCK", BLOCK_MS, b"STREAMS", self._key, self.after)
-        reply = await connection.call(read, COMMAND_SECONDS)
-        if clock() - self._asked > NEWS_SECONDS - 1:
+        self._connection.ask(read, COMMAND_SECONDS, lambda reply: self._replied(reply, began))
+
+    def _replied(self, reply: Any, began: float) -> None:
+        """Takes a reply and asks anew: here, and not in a task that would have to be woken first."""
+        if isinstance(reply, Exception):
+            if not self._lost.done():
+                self._lost.set_result(reply)
+            return
+        if asyncio.get_running_loop().time() - self._asked > NEWS_SECONDS - 1:
             self._began()
-        self._asked = asked
+        self._asked = began
         for _, entries in reply or ():
             self.after = entries[-1][0]
             self._arrived(entries)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._ask()

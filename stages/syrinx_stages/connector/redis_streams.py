@@ -92,17 +92,11 @@ class RedisConnector:
                 arguments += (number, WRITER[append.kind], append.finishes)
         keys = [self._keys.requests, *map(self._keys.news, kinds), *streams]
         replies = await self._commands.run(scripts.APPEND, keys, arguments)
-        return [self._outcome(append, reply) for append, reply in zip(appends, replies, strict=True)]
-
-    def _outcome(self, append: Append, reply: int) -> Gone | Superseded | None:
-        if reply != 0 or append.finishes is not None:
-            for consumer in self._consumers:
-                consumer.forget(append.request_id)
-        if reply == 1:
-            return Gone(f"request {append.request_id} was released or has expired")
-        if reply == 2:
-            return Superseded(f"the {append.kind} stream of request {append.request_id} is past {append.position}")
-        return None
+        for append, reply in zip(appends, replies, strict=True):
+            if reply or append.finishes is not None:
+                for consumer in self._consumers:
+                    consumer.forget(append.request_id)
+        return [_outcome(append, reply) if reply else None for append, reply in zip(appends, replies, strict=True)]
 
     async def played(self, frames: Mapping[str, int]) -> None:
         """Says how far clients have been served."""
@@ -185,3 +179,9 @@ class RedisConnector:
 
     def _streams(self, request_id: str) -> list[str]:
         return [self._keys.stream(request_id, kind) for kind in StreamKind]
+
+
+def _outcome(append: Append, reply: int) -> Gone | Superseded:
+    if reply == 1:
+        return Gone(f"request {append.request_id} was released or has expired")
+    return Superseded(f"the {append.kind} stream of request {append.request_id} is past {append.position}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -63,7 +64,7 @@ END_PART = 9
 """The part of a stream's last entry: after everything else at its frame."""
 
 
-class Keys(Struct, frozen=True):
+class Keys(Struct, frozen=True, dict=True):
     """The keys of one shard of one generation of a pipeline."""
 
     pipeline: str
@@ -75,7 +76,7 @@ class Keys(Struct, frozen=True):
             if not _NAME.fullmatch(getattr(self, field)):
                 raise ValueError(f"{field} {getattr(self, field)!r}: letters, digits, '.', '_' and '-' only, up to 128")
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """The hash tag all keys start with."""
         return f"{{{self.pipeline}:{self.generation}:{self.shard}}}"
