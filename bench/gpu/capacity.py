@@ -63,7 +63,8 @@ async def _serve() -> None:
 
 
 @contextlib.asynccontextmanager
-async def _stand_in() -> AsyncIterator[str]:
+async def stand_in() -> AsyncIterator[str]:
+    """Gives the URL of a stand-in, a process of its own."""
     command = (sys.executable, leash.__file__, str(os.getpid()), sys.executable, "-m", "gpu.capacity", "--serve")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
@@ -87,7 +88,7 @@ async def measure(servers: int, generators: int, seconds: float) -> str:
         rows.append([load, str(point.requests), *(f"{1000 * value:.1f}" for value in times), *cells])
 
     async with contextlib.AsyncExitStack() as stack:
-        urls = [await stack.enter_async_context(_stand_in()) for _ in range(servers)]
+        urls = [await stack.enter_async_context(stand_in()) for _ in range(servers)]
         load = await stack.enter_async_context(Generators(generators, urls, requests))
         await load.closed(8, 1.0)
         for rate in (1, 20, 80, 160):

@@ -61,7 +61,7 @@ def write(directory: Path, size: str, seed: int = 0, device: str | None = None) 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     speech_tokenizer = directory / "speech_tokenizer"
     speech_tokenizer.mkdir(parents=True, exist_ok=True)
-    assistant = _write_tokenizer(directory)
+    assistant = write_tokenizer(directory)
     settings, codec = talker_settings(size, assistant), codec_settings()
     (directory / "config.json").write_text(json.dumps(settings, indent=1))
     (speech_tokenizer / "config.json").write_text(json.dumps(codec, indent=1))
@@ -69,14 +69,14 @@ def write(directory: Path, size: str, seed: int = 0, device: str | None = None) 
     config = msgspec.convert(settings, ModelConfig).talker_config
     decoder = msgspec.convert(codec, SpeechTokenizerConfig).decoder_config
     talker = {
-        name: _draw(talker_deviation(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16).cpu()
+        name: draw(talker_deviation(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16).cpu()
         for name, shape in shapes(Talker, config, "talker")
     }
     # The 50 likeliest of some 2,000 codes are all above zero, so EOS is never among them.
     talker["talker.codec_head.weight"][config.codec_eos_token_id] = 0
     save_file(talker, directory / "model.safetensors")
     audio = {
-        name: _draw(codec_deviation(name, shape), shape, generator).cpu()
+        name: draw(codec_deviation(name, shape), shape, generator).cpu()
         for name, shape in shapes(CodecDecoder, decoder, "decoder")
     }
     save_file(audio, speech_tokenizer / "model.safetensors")
@@ -198,13 +198,14 @@ def codec_deviation(name: str, shape: tuple[int, ...]) -> float | None:
     return gain / math.sqrt(shape[1] * shape[2])
 
 
-def _draw(deviation: float | None, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def draw(deviation: float | None, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """A tensor with this standard deviation; without one, of ones."""
     if deviation is None:
         return torch.ones(shape)
     return torch.randn(shape, generator=generator, device=generator.device).mul_(deviation)
 
 
-def _write_tokenizer(directory: Path) -> int:
+def write_tokenizer(directory: Path) -> int:
     """Byte-level BPE trained on the benchmark's sentences; returns the id of "assistant"."""
     bpe = tokenizers.Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

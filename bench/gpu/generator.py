@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from gpu.requests import Requests
-from syrinx_operator.bench.loadgen import PAUSE_AFTER_ERROR, Limit, Speak, closed_loop, open_loop, speaker
+from syrinx_operator.bench.loadgen import PAUSE_AFTER_ERROR, Limit, closed_loop, speaker
 from syrinx_operator.bench.stats import Outcome
 from syrinx_operator.client import connect
 
@@ -69,8 +69,33 @@ class Answer(Struct, frozen=True):
     """Of one core, while the task lasted."""
 
 
+AWAKE_SECONDS = 0.006
+"""Before a request is due."""
+
 Send = Callable[[float], Awaitable[Outcome]]
 """Sends the next request, which was due at this `time.monotonic()`."""
+
+
+async def open_loop(send: Send, arrivals: Sequence[float]) -> list[Outcome]:
+    """Sends each request when it is due, whatever became of the others."""
+    begin = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for at in arrivals:
+            await _punctually(begin + at)
+            tasks.append(group.create_task(_send(send, begin + at)))
+    return [task.result() for task in tasks]
+
+
+async def _punctually(due: float) -> None:
+    """Waits until then, the last bit awake: timers of some machines are milliseconds late."""
+    await asyncio.sleep(due - AWAKE_SECONDS - time.monotonic())
+    while time.monotonic() < due:  # noqa: ASYNC110  Not polling: staying awake is the purpose.
+        await asyncio.sleep(0)
+
+
+async def _send(send: Send, due: float) -> Outcome:
+    return await send(due)
 
 
 async def live_loop(send: Send, load: Live) -> list[Outcome]:
@@ -122,12 +147,11 @@ async def perform(task: Task) -> Answer:
 
 
 async def _apply(load: Open | Closed | Live, send: Send) -> list[Outcome]:
-    speak: Speak = lambda number, due: send(due)  # noqa: E731  The loops number requests by process; we, over all.
     match load:
         case Open(arrivals=arrivals):
-            return (await open_loop(speak, arrivals))[0]
+            return await open_loop(send, arrivals)
         case Closed(clients=clients, seconds=seconds):
-            return (await closed_loop(speak, clients, Limit(seconds=seconds)))[0]
+            return (await closed_loop(lambda number, due: send(due), clients, Limit(seconds=seconds)))[0]
         case Live():
             return await live_loop(send, load)
 

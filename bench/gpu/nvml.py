@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 from msgspec import Struct
@@ -35,6 +36,11 @@ class Gpus:
     def names(self) -> list[str]:
         """As NVIDIA calls them."""
         return [str(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
+
+    def short_name(self) -> str:
+        """Of the first one, as `h200`; `gpu` where there is none."""
+        found = re.search(r"\b[A-Z]+\d+\w*", self.names()[0]) if self._handles else None
+        return found[0].lower() if found else "gpu"
 
     def driver(self) -> str | None:
         """The driver's version."""

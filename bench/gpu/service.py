@@ -155,7 +155,7 @@ async def _measure_one(
 ) -> ServiceRun:
     spoken = given.voices or (await _voices(urls[0]) if system else PEER_VOICES)
     said = Requests(corpus(), spoken, given.seed, run.random_weights)
-    name = (given.name or _name(given)) + (f"_{run.system}" if system is None else "")
+    name = (given.name or _name(given, gpus)) + (f"_{run.system}" if system is None else "")
     async with Generators(given.generators, urls, said) as generators:
         bench = Bench(run, given.out / f"{name}_service.json", generators, gpus, system)
         try:
@@ -221,11 +221,12 @@ def _topology(given: argparse.Namespace) -> str:
     return "talker and codec as processes on one GPU" + (" under MPS" if given.mps else "")
 
 
-def _name(given: argparse.Namespace) -> str:
-    """Of the result."""
+def _name(given: argparse.Namespace, gpus: Gpus) -> str:
+    """Of the result: `h200_1b7_mps`."""
+    where = gpus.short_name() if given.device == "cuda" else "cpu"
     shape = "bundled" if given.bundled else Path(given.model).name if given.model else given.size
     variant = "_two_gpus" if given.two_gpus else "_mps" if given.mps else ""
-    return f"{'cpu' if given.device == 'cpu' else 'h200'}_{shape}{variant}"
+    return f"{where}_{shape}{variant}"
 
 
 def _publishable(arguments: Sequence[str]) -> str:

@@ -1,0 +1,55 @@
+"""The service benchmark as a process, with the bundled voice on the processor: what it measured survives its death."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import gpu
+from gpu.results import ServiceRun, load
+
+PATIENCE = 120.0
+
+
+async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-m", "gpu.service", "--device", "cpu", "--bundled", "--out", str(out)]
+    return await asyncio.create_subprocess_exec(
+        *(*command, "--generators", "1", *arguments),
+        env=os.environ | {"PYTHONPATH": str(Path(gpu.__file__).parents[1])},
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+
+
+def written(out: Path) -> ServiceRun | None:
+    file = out / "cpu_bundled_service.json"
+    return load(file) if file.exists() else None
+
+
+async def test_what_was_measured_is_there_after_kill_9_and_nothing_runs_on(tmp_path):
+    process = await start(tmp_path, "--only", "closed", "--concurrency", "1,2,3,4")
+    deadline = time.monotonic() + PATIENCE
+    while (run := written(tmp_path)) is None or not run.points:
+        assert process.returncode is None and time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+    children = _descendants(process.pid)
+    process.kill()
+    await process.wait()
+    run = written(tmp_path)
+    assert run is not None and not run.complete
+    point = run.points[0]
+    assert (point.load, point.amount, point.heard.errors) == ("closed", 1, {})
+    assert point.heard.ttfa is not None and point.heard.audio_seconds > 1
+    assert point.watched.stages["talker-0"].frames_per_second > 10
+    assert point.watched.cpu_share["codec-0"] > 0
+    assert children
+    while any(os.path.exists(f"/proc/{pid}") for pid in children):  # noqa: ASYNC240
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+
+
+def _descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found |= {int(child)} | _descendants(int(child))
+    return found
