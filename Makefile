@@ -11,9 +11,11 @@ IMAGES ?= syrinx
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 STAGES_ARGS ?=
+# Of `python -m gpu.service`.
+GPU_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-operator test-tuning test-voice test-gpu test-cluster lint generate images bench-cpu clean
+.PHONY: help demo test test-operator test-tuning test-voice test-gpu test-cluster lint generate images bench-cpu bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -59,6 +61,14 @@ bench-cpu: $(VENV)/.runs ## Measure the bundled voice on this machine into bench
 	$(VENV)/bin/syrinx bench --file examples/pipeline.yaml --concurrency 1,2,4,8 --rate 1,2,4,6,8 --duration 25 \
 		--json bench/results/cpu.json --plot bench/results/cpu.png
 	$(VENV)/bin/syrinx bench --table bench/results/cpu.json > bench/results/cpu.md
+
+# A quarter of an hour. A checkpoint of yours: make bench-gpu GPU_ARGS="--model DIRECTORY".
+bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA GPU into bench/results/
+	$(PIP) install --quiet --editable ".[stages,cli,redis-server,bench-gpu]"
+	PYTHONPATH=bench $(VENV)/bin/python -m gpu.talker
+	PYTHONPATH=bench $(VENV)/bin/python -m gpu.codec
+	PYTHONPATH=bench $(VENV)/bin/python -m gpu.service $(GPU_ARGS)
+	PYTHONPATH=bench $(VENV)/bin/python -m gpu.report
 
 clean: ## Remove what make made
 	rm -rf $(VENV) build dist *.egg-info speech.wav
