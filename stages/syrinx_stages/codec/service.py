@@ -13,7 +13,7 @@ from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.codec.shapes import Shapes
-from syrinx_stages.connector.base import Append, Claim, Connector, StreamEntry
+from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
@@ -75,7 +75,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
 
     def __init__(
         self,
-        connector: Connector,
+        connector: StageConnector,
         load: Callable[[], CodecEngine[Any]],
         replica: str,
         max_resident: int,
@@ -278,7 +278,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         self._frames.inc(sum(call.frames))
 
 
-def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[CodecService, None]:
+def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
     """The codec of a process; it has no public application."""
 
     def load() -> CodecEngine[Any]:

@@ -195,26 +195,19 @@ class Consumer(Protocol):
         """Leaves the group if nothing is owned, and frees the connections. A waiting `claim` returns empty."""
 
 
-class Connector(Protocol):
-    """One process's access to the streams of one pipeline generation."""
+class StageConnector(Protocol):
+    """What a talker or a codec asks of the streams."""
 
-    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
-        """Creates the request's streams and queues it, atomically. Raises `QueueFull`. The id must be new."""
+    def hand(self, appends: Sequence[Append]) -> None:
+        """Entries that `append` is going to be asked to write, in order: readers of this very process may have them
+        at once. A connector without such readers does nothing.
+        """
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         """Writes entries in one round trip; one outcome each, in order: None is written.
 
         Also after a lost connection: an entry that had arrived before is not taken for another replica's.
         """
-
-    async def played(self, frames: Mapping[str, int]) -> None:
-        """Says how many frames each request's client has been handed in all, and lets go of the audio up to there.
-
-        The stream keeps the last of these only. Says nothing of a request whose frames did not grow or that is gone.
-        """
-
-    async def release(self, ticket: Ticket) -> None:
-        """Deletes the request and all its streams; tells the stages if it had not ended. Idempotent."""
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
         """What a stream holds now; empty if it is gone."""
@@ -224,6 +217,28 @@ class Connector(Protocol):
 
     async def reference(self, request_id: str) -> bytes | None:
         """The reference audio, or None if it is gone."""
+
+    def reader(self) -> Reader:
+        """A reader of cancellations (from now on) and of the streams it is told to watch."""
+
+    def consumer(self, group: Group, name: str) -> Consumer:
+        """Joins a group under a name that is unique and stable across restarts."""
+
+
+class Connector(StageConnector, Protocol):
+    """One process's access to the streams of one pipeline generation."""
+
+    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
+        """Creates the request's streams and queues it, atomically. Raises `QueueFull`. The id must be new."""
+
+    async def played(self, frames: Mapping[str, int]) -> None:
+        """Says how many frames each request's client has been handed in all, and lets go of the audio up to there.
+
+        The stream keeps the last of these only. Says nothing of a request whose frames did not grow or that is gone.
+        """
+
+    async def release(self, ticket: Ticket) -> None:
+        """Deletes the request and all its streams; tells the stages if it had not ended. Idempotent."""
 
     async def queue(self, group: Group) -> QueueState:
         """Requests waiting for a group."""
@@ -236,12 +251,6 @@ class Connector(Protocol):
 
     async def ping(self) -> None:
         """Raises `ConnectorError` if the streams cannot be reached now; does not try again."""
-
-    def reader(self) -> Reader:
-        """A reader of cancellations (from now on) and of the streams it is told to watch."""
-
-    def consumer(self, group: Group, name: str) -> Consumer:
-        """Joins a group under a name that is unique and stable across restarts."""
 
     async def close(self) -> None:
         """Frees every connection, those of its readers and consumers included."""

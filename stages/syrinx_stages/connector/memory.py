@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from syrinx_stages.connector.base import (
     CLAIM_SECONDS,
@@ -23,15 +24,25 @@ from syrinx_stages.connector.base import (
     Superseded,
     Ticket,
 )
-from syrinx_stages.connector.memory_streams import MemoryStreams
+from syrinx_stages.connector.memory_streams import MemoryStream, MemoryStreams, Reads
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
+
+
+class Source(Protocol):
+    """What a reader in memory follows."""
+
+    readers: set[Reads]
+    """Told of what is written and cancelled."""
+
+    def stream(self, request_id: str, kind: StreamKind) -> MemoryStream | None:
+        """A request's stream, unless it is gone."""
 
 
 class MemoryReader:
     """See `base.Reader`."""
 
-    def __init__(self, streams: MemoryStreams) -> None:
+    def __init__(self, streams: Source) -> None:
         self._streams = streams
         self._watched: dict[tuple[str, StreamKind], Position] = {}
         self._news: dict[tuple[str, StreamKind], None] = {}
@@ -187,6 +198,9 @@ class MemoryConnector:
     async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
         """Creates the request's streams and queues it."""
         return self._open().submit(request, admission, reference)
+
+    def hand(self, appends: Sequence[Append]) -> None:
+        """Readers have what was appended as soon."""
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         """Writes entries; one outcome each."""

@@ -26,17 +26,21 @@ from syrinx_stages.contract.keys import END_PART, OPENED, Group, Position, Strea
 from syrinx_stages.contract.messages import Entry, Opened, Played, SpeechRequest
 
 
-class _Reads(Protocol):
-    def notice(self, request_id: str, kind: StreamKind) -> None: ...
+class Reads(Protocol):
+    """A reader, as those tell it who write."""
 
-    def cancel(self, request_id: str) -> None: ...
+    def notice(self, request_id: str, kind: StreamKind) -> None:
+        """A stream was written to."""
+
+    def cancel(self, request_id: str) -> None:
+        """A request was released before its end."""
 
 
 class _Claims(Protocol):
     def notice(self) -> None: ...
 
 
-class _Stream:
+class MemoryStream:
     """One request's stream of one kind."""
 
     def __init__(self, expires: float) -> None:
@@ -93,9 +97,9 @@ class MemoryStreams:
         self._submitted = 0
         self._queued: dict[str, _Queued] = {}
         self._groups = {group: _Group() for group in Group}
-        self._streams: dict[tuple[str, StreamKind], _Stream] = {}
+        self._streams: dict[tuple[str, StreamKind], MemoryStream] = {}
         self._references: dict[str, bytes] = {}
-        self.readers: set[_Reads] = set()
+        self.readers: set[Reads] = set()
         self.consumers: set[_Claims] = set()
 
     def __len__(self) -> int:
@@ -105,7 +109,7 @@ class MemoryStreams:
 
     # Streams ------------------------------------------------------------------------------------------------------
 
-    def stream(self, request_id: str, kind: StreamKind) -> _Stream | None:
+    def stream(self, request_id: str, kind: StreamKind) -> MemoryStream | None:
         """A request's stream, unless it is gone."""
         stream = self._streams.get((request_id, kind))
         return stream if stream and stream.expires > self._clock() else None
@@ -165,7 +169,7 @@ class MemoryStreams:
         self._queued[entry_id] = _Queued(request, self._clock())
         expires = self._clock() + STREAM_TTL_SECONDS + admission.max_queue_seconds
         for kind in StreamKind:
-            self._streams[request.id, kind] = _Stream(expires)
+            self._streams[request.id, kind] = MemoryStream(expires)
         if reference is not None:
             self._references[request.id] = reference
         for group in self._groups.values():

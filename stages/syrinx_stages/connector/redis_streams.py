@@ -75,6 +75,9 @@ class RedisConnector:
             raise ConnectorError(f"request id {request.id} is in use")
         return Ticket(request.id, details[0].decode())
 
+    def hand(self, appends: Sequence[Append]) -> None:
+        """No reader of this process: all have theirs from Redis."""
+
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         """Writes entries in one round trip."""
         if not appends:

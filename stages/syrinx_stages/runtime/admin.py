@@ -22,21 +22,28 @@ MAX_BODY = 65_536
 """Bytes of a settings update at most."""
 
 
-class Stage(Protocol):
-    """What every stage's service offers to its process."""
+class Shown(Protocol):
+    """What an admin port shows of a stage, and changes."""
 
-    live: Live[Any]
-    failed: asyncio.Event
-    """Set when the service cannot go on: the process ends and is started anew."""
-
-    async def start(self) -> None:
-        """Loads, warms up and begins to serve."""
+    @property
+    def live(self) -> Live[Any]:
+        """Its settings."""
 
     def ready(self) -> str | None:
         """None if ready, else why not."""
 
     def settings_changed(self) -> None:
         """Other settings are in force: work that waits looks again."""
+
+
+class Service(Protocol):
+    """What is run in a process."""
+
+    failed: asyncio.Event
+    """Set when the service cannot go on: the process ends and is started anew."""
+
+    async def start(self) -> None:
+        """Loads, warms up and begins to serve."""
 
     async def drain(self, seconds: float) -> None:
         """Takes nothing new and finishes what is owned, for `seconds` at the most."""
@@ -45,7 +52,11 @@ class Stage(Protocol):
         """Hands over what is left and frees everything."""
 
 
-def add_health(app: FastAPI, stage: Stage) -> None:
+class Stage(Shown, Service, Protocol):
+    """What every stage's service offers to its process."""
+
+
+def add_health(app: FastAPI, stage: Shown) -> None:
     """`/healthz` (the process answers) and `/readyz` (it is warm and reads its group)."""
 
     @app.get("/healthz", include_in_schema=False)
@@ -61,7 +72,7 @@ def add_health(app: FastAPI, stage: Stage) -> None:
 class _Expiry:
     """Tells a stage that its limited settings have ended, so that what it waits for and shows follows the base."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Shown) -> None:
         self._stage = stage
         self._timer: asyncio.TimerHandle | None = None
 
@@ -80,7 +91,7 @@ class _Expiry:
             self._stage.settings_changed()
 
 
-def create_admin(stage: Stage, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
+def create_admin(stage: Shown, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
     """The admin application; `before_scrape` brings metrics up to date."""
     app = FastAPI(openapi_url=None)
     add_health(app, stage)

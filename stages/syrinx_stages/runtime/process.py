@@ -9,8 +9,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
@@ -19,7 +19,7 @@ from syrinx_stages.connector.base import Connector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CheckpointError
-from syrinx_stages.runtime.admin import Stage, create_admin
+from syrinx_stages.runtime.admin import Service, Shown, Stage, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import HttpServer
@@ -36,7 +36,17 @@ Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]
 
 def run(stage: str, module: str) -> NoReturn:
     """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`; `module` has its `build`."""
-    status = _status(stage, module)
+
+    def serve() -> Coroutine[Any, Any, int]:
+        config = start_config(stage, sys.argv[1:], os.environ)
+        return _serve(stage, config, importlib.import_module(module).build)
+
+    leave_after(stage, serve)
+
+
+def leave_after(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
+    """Ends the process with the status that `serve` gives, or with 1 and what went wrong. `name` is for messages."""
+    status = _status(name, serve)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -44,21 +54,47 @@ def run(stage: str, module: str) -> NoReturn:
     os._exit(status)
 
 
-def _status(stage: str, module: str) -> int:
+def _status(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO")
     )
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        config = start_config(stage, sys.argv[1:], os.environ)
-        build: Build = importlib.import_module(module).build
-        return asyncio.run(_serve(stage, config, build))
+        return asyncio.run(serve())
     except (StartError, SettingsError, CheckpointError) as error:
-        print(f"syrinx {stage}: {error}", file=sys.stderr)
+        print(f"syrinx {name}: {error}", file=sys.stderr)
         return 1
     except Exception:
-        log.exception("the %s failed", stage)
+        log.exception("the %s failed", name)
         return 1
+
+
+def stage_metrics(stage: str) -> Metrics:
+    """A registry of its own with the families that a stage exports."""
+    metrics = Metrics(CollectorRegistry())
+    for metric in m.BY_STAGE[stage]:
+        metrics[metric]
+    return metrics
+
+
+def open_admin(stage: str, shown: Shown, config: StageConfig, connector: Connector, metrics: Metrics) -> HttpServer:
+    """The admin server of a stage. Raises `StartError`."""
+    errors = _RedisErrors(connector, metrics[m.REDIS_ERRORS].labels(stage))
+    return HttpServer(create_admin(shown, metrics.registry, errors.count), config.host, config.admin_port)
+
+
+def announce(stage: str, config: StageConfig, admin: HttpServer, public: HttpServer | None = None) -> None:
+    """Says on a line of standard output where a stage can be reached."""
+    line = {"stage": stage, "replica": config.replica, "url": (public or admin).url, "admin_url": admin.url}
+    print(json.dumps(line), flush=True)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT, from here on: for when there is something to put in order."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 class _RedisErrors:
@@ -76,28 +112,18 @@ class _RedisErrors:
 
 
 async def _serve(stage: str, config: StageConfig, build: Build) -> int:
-    registry = CollectorRegistry()
     connector = connect_redis(config, os.environ)
-    stop = asyncio.Event()
     servers: list[HttpServer] = []
     try:
-        metrics = Metrics(registry)
-        for metric in m.BY_STAGE[stage]:
-            metrics[metric]
+        metrics = stage_metrics(stage)
         service, public = build(config, connector, metrics)
-        # From here on there is something to put in order.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        errors = _RedisErrors(connector, metrics[m.REDIS_ERRORS].labels(stage))
-        admin = HttpServer(create_admin(service, registry, errors.count), config.host, config.admin_port)
-        servers.append(admin)
-        line = {"stage": stage, "replica": config.replica, "url": admin.url, "admin_url": admin.url}
+        stop = stop_on_signals()
+        servers.append(open_admin(stage, service, config, connector, metrics))
         if public is not None:
             servers.append(HttpServer(public, config.host, config.port))
-            line["url"] = servers[-1].url
-        print(json.dumps(line), flush=True)
+        announce(stage, config, *servers)
         try:
-            return await _live(service, stop, config.drain_seconds)
+            return await live(service, stop, config.drain_seconds)
         finally:
             await service.close()
     finally:
@@ -106,7 +132,7 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
         await connector.close()
 
 
-async def _live(service: Stage, stop: asyncio.Event, drain_seconds: float) -> int:
+async def live(service: Service, stop: asyncio.Event, drain_seconds: float) -> int:
     """From loading to drained. Returns 0 after a signal, 1 if the service failed (the process is started anew)."""
     stopped = asyncio.create_task(stop.wait())
     failed = asyncio.create_task(service.failed.wait())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import Histogram
 
-from syrinx_stages.connector.base import Append, Connector, ConnectorError, Gone, Superseded
+from syrinx_stages.connector.base import Append, ConnectorError, Gone, StageConnector, Superseded
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Publisher:
 
     def __init__(
         self,
-        connector: Connector,
+        connector: StageConnector,
         written: Callable[[Append], None],
         refused: Callable[[Append, Gone | Superseded], None],
         seconds: Histogram,
@@ -42,6 +42,7 @@ class Publisher:
     def put(self, appends: Sequence[Append]) -> None:
         """Queues entries behind all earlier ones."""
         if appends:
+            self._connector.hand(appends)
             self._waiting.extend(appends)
             self._changed.set()
 

@@ -11,16 +11,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from syrinx_stages.connector.base import (
     MAX_DELIVERIES,
     Append,
     Cancelled,
     Claim,
-    Connector,
     ConnectorError,
     Gone,
+    StageConnector,
     StreamEntry,
     Superseded,
 )
@@ -65,7 +65,7 @@ class Worker(ABC, Generic[R, S, E]):
 
     def __init__(
         self,
-        connector: Connector,
+        connector: StageConnector,
         load: Callable[[], E],
         replica: str,
         max_resident: int,
@@ -165,15 +165,23 @@ class Worker(ABC, Generic[R, S, E]):
         for task in (empty, failed):
             task.cancel()
 
+    def fail_with(self, other: Worker[Any, Any, Any]) -> None:
+        """In one process: what ends one ends the other. Before `start`."""
+        self.failed = self._tasks.failed = other.failed
+
+    async def halt(self) -> None:
+        """Serves nothing any more, and keeps what it owns. Idempotent."""
+        self._closed = True
+        self._unready = "closed"
+        await self.reader.close()
+        await self._tasks.cancel()
+
     async def close(self) -> None:
         """Hands over what is left and frees threads and connections. Does not wait for a model that still loads.
 
         After a failure leases run out instead: it may be the request's doing, and is counted among its deliveries.
         """
-        self._closed = True
-        self._unready = "closed"
-        await self.reader.close()
-        await self._tasks.cancel()
+        await self.halt()
         await self.ownership.close(hand_over=not self.failed.is_set())
         if self._started:
             await shut_down(self._engine_thread)

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_stages.connector.base import Append, Claim, Connector, StreamEntry
+from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.keys import REFERENCE, START, Group, Position, StreamKind
@@ -67,7 +67,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
 
     def __init__(
         self,
-        connector: Connector,
+        connector: StageConnector,
         load: Callable[[], TalkerEngine[Any]],
         replica: str,
         max_resident: int,
@@ -273,7 +273,7 @@ def _row(waiting: Waiting, now: float) -> Row:
     )
 
 
-def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[TalkerService, None]:
+def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """The talker of a process; it has no public application."""
 
     def load() -> TalkerEngine[Any]:

@@ -1,0 +1,52 @@
+"""The process of a talker and a codec: two configurations, two admin ports, one life."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+from syrinx_stages.colocated.service import build
+from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.runtime.process import announce, leave_after, live, open_admin, stage_metrics, stop_on_signals
+from syrinx_stages.runtime.server import HttpServer
+from syrinx_stages.runtime.start import connect_redis, start_config
+
+
+def run() -> NoReturn:
+    """Runs both stages until SIGTERM or SIGINT: `python -m syrinx_stages.colocated TALKER.json CODEC.json`."""
+
+    def serve() -> Coroutine[Any, Any, int]:
+        if len(sys.argv) != 3:
+            raise StartError("usage: python -m syrinx_stages.colocated TALKER.json CODEC.json")
+        talker, codec = sys.argv[1:]
+        return _serve(start_config("talker", [talker], os.environ), start_config("codec", [codec], os.environ))
+
+    leave_after("colocated", serve)
+
+
+async def _serve(talker: StageConfig, codec: StageConfig) -> int:
+    configs = {"talker": talker, "codec": codec}
+    connectors = {stage: connect_redis(config, os.environ) for stage, config in configs.items()}
+    metrics = {stage: stage_metrics(stage) for stage in configs}
+    servers: dict[str, HttpServer] = {}
+    try:
+        service = build(
+            (talker, connectors["talker"], metrics["talker"]), (codec, connectors["codec"], metrics["codec"])
+        )
+        stop = stop_on_signals()
+        for stage, half in (("talker", service.talker), ("codec", service.codec)):
+            servers[stage] = open_admin(stage, half, configs[stage], connectors[stage], metrics[stage])
+        for stage, admin in servers.items():
+            announce(stage, configs[stage], admin)
+        try:
+            return await live(service, stop, talker.drain_seconds)
+        finally:
+            await service.close()
+    finally:
+        for server in servers.values():
+            await server.close()
+        for connector in connectors.values():
+            await connector.close()

@@ -1,0 +1,61 @@
+"""Processes of a talker and a codec each, within the test's process, over the memory connector."""
+
+from support.stages import Pipeline, metrics
+from syrinx_stages.codec.eager_engine import EagerCodecEngine
+from syrinx_stages.codec.service import CodecService
+from syrinx_stages.colocated.connectors import CodecSide, TalkerSide
+from syrinx_stages.colocated.service import ColocatedService
+from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.runtime.settings import Live
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
+from syrinx_stages.talker.service import TalkerService
+
+MAX_RESIDENT = 16
+
+
+class ColocatedPipeline(Pipeline):
+    """Any number of processes on one hub of streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[ColocatedService] = []
+
+    async def colocated(self, replica: int = 0) -> ColocatedService:
+        """Starts a process with `talker-REPLICA` and `codec-REPLICA`."""
+        side = TalkerSide(self.connector())
+        talker = TalkerService(
+            side,
+            lambda: EagerTalkerEngine(self.checkpoint),
+            f"talker-{replica}",
+            MAX_RESIDENT,
+            Live(TalkerSettings(), 1, MAX_RESIDENT),
+            metrics(),
+        )
+        codec = CodecService(
+            CodecSide(self.connector(), side),
+            lambda: EagerCodecEngine(self.checkpoint.load_codec_decoder(), MAX_RESIDENT),
+            f"codec-{replica}",
+            MAX_RESIDENT,
+            Live(CodecSettings(), 1, MAX_RESIDENT),
+            metrics(),
+        )
+        process = ColocatedService(side.leader, talker, codec)
+        self.processes.append(process)
+        await process.start()
+        return process
+
+    async def kill_process(self, process: ColocatedService) -> None:
+        """As kill -9 would: nothing is handed over, nothing is said."""
+        self.processes.remove(process)
+        for worker in process.workers:
+            self.workers.append(worker)
+            await self.kill(worker)
+
+    async def leave(self, process: ColocatedService) -> None:
+        """Closes one process."""
+        self.processes.remove(process)
+        await process.close()
+
+    async def close(self) -> None:
+        for process in self.processes:
+            await process.close()
