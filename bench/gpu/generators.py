@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import sys
@@ -20,6 +21,8 @@ from syrinx_operator import leash
 from syrinx_operator.bench.loadgen import Limit, poisson
 from syrinx_operator.bench.stats import Outcome, quantile
 
+RATE_EACH = 10
+"""Requests a second that one process sends before another joins it."""
 LEAD_SECONDS = 0.3
 """From handing tasks out to their common start."""
 _ANSWER_BYTES = 2**28
@@ -78,7 +81,9 @@ class Generators:
     async def open(self, rate: float, seconds: float) -> Heard:
         """Requests at random, `rate` a second, as many as on average in `seconds`. Raises `GeneratorError`."""
         arrivals = poisson(rate, self._requests.seed, Limit(requests=round(rate * seconds)))
-        return await self._share([Open(arrivals[place :: self._count]) for place in range(self._count)])
+        # Few requests from few processes, so that connections are used again before they expire.
+        processes = min(self._count, math.ceil(rate / RATE_EACH))
+        return await self._share([Open(arrivals[place::processes]) for place in range(processes)])
 
     async def closed(self, clients: int, seconds: float) -> Heard:
         """A fixed number of clients. Raises `GeneratorError`."""
