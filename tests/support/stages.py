@@ -61,8 +61,15 @@ class Heard:
 class Pipeline:
     """Any number of talkers and codecs on one hub of streams."""
 
-    def __init__(self, lease_seconds: float = LEASE_SECONDS, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self,
+        lease_seconds: float = LEASE_SECONDS,
+        checkpoint: Checkpoint | None = None,
+        talker_engine: type[EagerTalkerEngine] = EagerTalkerEngine,
+        codec_engine: type[EagerCodecEngine] = EagerCodecEngine,
+    ) -> None:
         self.checkpoint = checkpoint or bundled()
+        self.talker_engine, self.codec_engine = talker_engine, codec_engine
         self.streams = MemoryStreams(lease_seconds=lease_seconds)
         self.workers: list[Worker] = []
 
@@ -73,7 +80,7 @@ class Pipeline:
         live = Live(TalkerSettings(**settings), 1, max_resident)
         return await self._start(
             TalkerService(
-                self.connector(), lambda: EagerTalkerEngine(self.checkpoint), name, max_resident, live, metrics()
+                self.connector(), lambda: self.talker_engine(self.checkpoint), name, max_resident, live, metrics()
             )
         )
 
@@ -82,7 +89,7 @@ class Pipeline:
         return await self._start(
             CodecService(
                 self.connector(),
-                lambda: EagerCodecEngine(self.checkpoint.load_codec_decoder(), max_resident),
+                lambda: self.codec_engine(self.checkpoint.load_codec_decoder(), max_resident),
                 name,
                 max_resident,
                 live,
@@ -109,9 +116,9 @@ class Pipeline:
 
 
 @contextlib.asynccontextmanager
-async def pipeline(talkers: int = 1, codecs: int = 1, checkpoint: Checkpoint | None = None) -> AsyncIterator[Pipeline]:
-    """A pipeline with default settings, of the bundled voice unless told otherwise."""
-    stages = Pipeline(checkpoint=checkpoint)
+async def pipeline(talkers: int = 1, codecs: int = 1, **options: object) -> AsyncIterator[Pipeline]:
+    """A pipeline with default settings, of the bundled voice unless told otherwise (options: as for `Pipeline`)."""
+    stages = Pipeline(**options)
     try:
         for index in range(talkers):
             await stages.talker(f"talker-{index}")

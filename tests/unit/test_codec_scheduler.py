@@ -87,6 +87,39 @@ def test_captured_shapes_are_hit_or_padded_to_or_missed() -> None:
     assert call([row("a", pending=8, emitted=8)], settings) == Call(("a",), (8,), (1, 8), "eager")
 
 
+# Where padding costs less than a call ---------------------------------------------------------------------------
+
+
+def test_streams_with_fewer_frames_come_along_while_their_padding_costs_less_than_a_call() -> None:
+    rows = [row("late", 4, emitted=4, age=0.4), row("tail", 1, emitted=4, ended=True), row("new", 9, emitted=8)]
+    rows.append(row("other", 3, emitted=4, age=0.05, ended=True))
+    assert call(rows, overhead=0) == Call(("late",), (4,), (1, 4), "eager")
+    assert call(rows, overhead=2) == Call(("late",), (4,), (1, 4), "eager")
+    assert call(rows, overhead=3) == Call(("late", "tail"), (4, 1), (2, 4), "eager")
+    assert call(rows, overhead=4) == Call(("late", "tail", "other"), (4, 1, 3), (3, 4), "eager")
+
+
+def test_streams_with_more_frames_never_make_an_urgent_call_longer() -> None:
+    rows = [row("new", 2), row("playing", 12, emitted=16, age=0.1)]
+    assert call(rows, overhead=100) == Call(("new",), (2,), (1, 2), "eager")
+
+
+def test_rows_that_would_be_padding_are_given_to_others_for_nothing() -> None:
+    settings = CodecSettings(max_num_seqs=8, capture_pairs=((1, 4), (4, 4), (8, 4)))
+    rows = [row(f"{index}", 4, emitted=4, age=0.4) for index in range(3)]
+    tails = [row(f"tail {index}", 1, emitted=4, age=0.1, ended=True) for index in range(2)]
+    assert call(rows + tails, settings, overhead=1) == Call(("0", "1", "2", "tail 0"), (4, 4, 4, 1), (4, 4), "hit")
+    many = call(rows + tails, settings, overhead=15)
+    assert many == Call(("0", "1", "2", "tail 0", "tail 1"), (4, 4, 4, 1, 1), (8, 4), "padded")
+    assert (many.wanted, many.padding) == ((5, 4), 18)
+
+
+def test_nobody_comes_along_into_a_shape_that_is_not_captured() -> None:
+    settings = CodecSettings(max_num_seqs=8, capture_pairs=((1, 4),))
+    rows = [row("a", 4, emitted=4, age=0.4), row("tail", 3, emitted=4, ended=True)]
+    assert call(rows, settings, overhead=100) == Call(("a",), (4,), (1, 4), "hit")
+
+
 @given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 16)), max_size=8), st.integers(1, 16), st.integers(1, 16))
 def test_the_cheapest_captured_shape_holds_the_call_with_least_work(
     pairs: list[tuple[int, int]], rows: int, frames: int
@@ -102,10 +135,13 @@ def test_the_cheapest_captured_shape_holds_the_call_with_least_work(
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60), st.booleans()), max_size=12),
     st.lists(st.integers(1, 16), min_size=1, max_size=5),
+    st.integers(0, 40),
 )
-def test_a_call_never_asks_for_more_than_is_pending(drawn: list[tuple[int, int, bool]], ramp: list[int]) -> None:
+def test_a_call_never_asks_for_more_than_is_pending(
+    drawn: list[tuple[int, int, bool]], ramp: list[int], overhead: int
+) -> None:
     rows = [row(str(i), pending, emitted, ended=ended) for i, (pending, emitted, ended) in enumerate(drawn)]
-    chosen = call(rows, CodecSettings(max_num_seqs=4, chunk_ramp=tuple(ramp)))
+    chosen = call(rows, CodecSettings(max_num_seqs=4, chunk_ramp=tuple(ramp)), overhead)
     able = [item for item in rows if item.pending and (item.ended or item.pending >= max(ramp))]
     if chosen is None:
         assert not able

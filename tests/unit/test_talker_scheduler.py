@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.audio import FRAME_SECONDS
-from syrinx_stages.talker.scheduler import Row, abandoned, late, schedule
+from syrinx_stages.talker.scheduler import MARGIN_SECONDS, Row, abandoned, late, margin, schedule
 
 NOW = 100.0
 
@@ -69,16 +69,36 @@ def test_a_held_back_stream_is_abandoned_when_its_listener_stays_silent() -> Non
 
 
 def test_a_live_stream_that_is_about_to_run_dry_is_late() -> None:
-    assert not late([row("ahead", produced=16, age=1.0), row("new")], NOW, 8.0)
-    assert late([row("ahead", produced=16, age=1.0), row("dry", produced=15, age=1.0)], NOW, 8.0)
+    assert not late([row("ahead", produced=16, age=1.0), row("new")], NOW, 8.0, 0.25)
+    assert late([row("ahead", produced=16, age=1.0), row("dry", produced=15, age=1.0)], NOW, 8.0, 0.25)
     whole = row("whole", produced=1, age=9.0)
     whole.live = False
-    assert not late([whole], NOW, 8.0), "nobody waits for a file's next second"
+    assert not late([whole], NOW, 8.0, 0.25), "nobody waits for a file's next second"
 
 
 def test_a_stream_whose_listener_takes_nothing_is_not_late() -> None:
     """It waits for him, not for the talker: others are welcome."""
-    assert not late([row("stuck", produced=125, delivered=25, first_delivered=NOW - 12.0, age=12.0)], NOW, 8.0)
+    assert not late([row("stuck", produced=125, delivered=25, first_delivered=NOW - 12.0, age=12.0)], NOW, 8.0, 0.25)
+
+
+def test_with_quick_steps_a_stream_may_be_closer_to_running_dry() -> None:
+    """Else every stream would be late with its first frames, and nothing new be claimed meanwhile."""
+    new = row("new", produced=1, age=0.002)
+    assert late([new], NOW, 8.0, margin(0.020))
+    assert not late([new], NOW, 8.0, margin(0.004))
+    assert margin(0.020) == margin(1.0) == MARGIN_SECONDS
+
+
+def test_frames_being_made_count_as_made() -> None:
+    """Else a stream would get one frame too many, and the others wait, each time a step is launched ahead."""
+    flying = row("flying", produced=13, in_flight=2)
+    assert ids([flying, row("same", produced=14)]) == ("same", "flying")
+    ahead = row("ahead", produced=11, in_flight=2)
+    assert schedule([ahead], NOW, 8, lead_limit=1.0).ids == ()
+
+
+def test_among_new_streams_those_whose_first_frame_is_not_being_made_go_first() -> None:
+    assert ids([row("first", age=0.2, in_flight=1), row("second", age=0.1)], max_num_seqs=1) == ("second",)
 
 
 rows_strategy = st.lists(

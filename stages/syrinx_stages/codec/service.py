@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from msgspec import Struct
 
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
@@ -278,12 +279,21 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         self._frames.inc(sum(call.frames))
 
 
+def load_engine(model: str, device: torch.device, max_resident: int) -> CodecEngine[Any]:
+    """The engine for a device. Raises `CheckpointError` if the checkpoint does not fit."""
+    if device.type != "cuda":
+        return EagerCodecEngine(Checkpoint(model, device).load_codec_decoder(), max_resident)
+    # Its kernels need Triton, which an image without CUDA does not have.
+    from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+
+    return CudaCodecEngine(Checkpoint(model).load_codec_decoder(), max_resident, device)
+
+
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
     """The codec of a process; it has no public application."""
 
     def load() -> CodecEngine[Any]:
-        checkpoint = Checkpoint(config.model, open_device(config.device, metrics))
-        return EagerCodecEngine(checkpoint.load_codec_decoder(), config.max_resident)
+        return load_engine(config.model, open_device(config.device, metrics), config.max_resident)
 
     live = Live(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None

@@ -16,6 +16,9 @@ from syrinx_stages.contract.audio import FRAME_SECONDS
 MARGIN_SECONDS = 0.25
 """A stream whose codes are less than this ahead of playback is late: codec and network need their time too."""
 
+MARGIN_STEPS = 15
+"""Or less than so many steps, where these are quick: what runs dry is filled up again before that shows."""
+
 FILE_BUFFER_SECONDS = 1.0
 """How much later than a listener's a whole file's frames are due."""
 
@@ -89,13 +92,18 @@ def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: flo
     return Step(ids=ids, wake=None if ids or wake == math.inf else wake)
 
 
-def late(rows: Iterable[Row], now: float, lead_limit: float) -> bool:
+def margin(step_seconds: float) -> float:
+    """How far ahead of playback a stream's codes have to be with steps that take so long."""
+    return min(MARGIN_SECONDS, MARGIN_STEPS * step_seconds)
+
+
+def late(rows: Iterable[Row], now: float, lead_limit: float, margin: float) -> bool:
     """Whether a live stream is about to run dry: there is as much work as this talker can do.
 
     One that the lead limit holds back waits for its listener, who paused or takes nothing.
     """
     begun = [row for row in rows if row.live and row.first_frame is not None and row.lead(now) < lead_limit]
-    return any(row.runs_dry() < now + MARGIN_SECONDS for row in begun)
+    return any(row.runs_dry() < now + margin for row in begun)
 
 
 def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
 from msgspec import Struct
 
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
@@ -25,7 +27,7 @@ from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import Prepared, TalkerEngine
-from syrinx_stages.talker.scheduler import Row, abandoned, late, schedule
+from syrinx_stages.talker.scheduler import Row, abandoned, late, margin, schedule
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         """Requests whose next entry says who made it."""
         self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
         self._steps: InFlight[Sequence[Row], Mapping[str, bytes | End]]
+        self._step_seconds = math.inf
+        """Of the last steps, the mean."""
         # Looked up once: what a step leaves of its time is little.
         self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
         self._frames = metrics[m.FRAMES].labels(self.stage)
@@ -142,8 +146,9 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         """Nothing new while streams that play run dry: a few that play well are worth more than many that stutter."""
         started = sum(row.first_frame is not None for row in self.rows.values())
         unstarted = len(self.ownership.claims) - started
+        lead_limit = self.live.current.lead_limit_seconds
         return unstarted < MOST_UNSTARTED and not late(
-            self.rows.values(), time.monotonic(), self.live.current.lead_limit_seconds
+            self.rows.values(), time.monotonic(), lead_limit, margin(self._step_seconds)
         )
 
     async def turn(self) -> float | None:
@@ -199,6 +204,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             row.first_frame = now if row.first_frame is None else row.first_frame
             appends.append(self._append(row, result))
         self.publisher.put(appends)
+        self._step_seconds = _smoothed(self._step_seconds, landed.seconds)
         self._frames.inc(len(appends))
         self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(len(landed.note))).observe(landed.seconds)
 
@@ -255,6 +261,11 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         return Append(row.id, self.writes, Position(row.produced), Codes(codes, talker))
 
 
+def _smoothed(mean: float, seconds: float) -> float:
+    """A mean that follows about the last ten."""
+    return seconds if mean == math.inf else mean + (seconds - mean) / 10
+
+
 def _row(waiting: Waiting, now: float) -> Row:
     """A request as the schedule sees it, from its claim on."""
     request = waiting.claim.request
@@ -273,11 +284,21 @@ def _row(waiting: Waiting, now: float) -> Row:
     )
 
 
+def load_engine(model: str, device: torch.device, max_resident: int) -> TalkerEngine[Any]:
+    """The engine for a device. Raises `CheckpointError` if the checkpoint does not fit."""
+    if device.type != "cuda":
+        return EagerTalkerEngine(Checkpoint(model, device))
+    # Its kernels need Triton, which an image without CUDA does not have.
+    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+
+    return CudaTalkerEngine(Checkpoint(model, device, torch.bfloat16), max_resident)
+
+
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """The talker of a process; it has no public application."""
 
     def load() -> TalkerEngine[Any]:
-        return EagerTalkerEngine(Checkpoint(config.model, open_device(config.device, metrics)))
+        return load_engine(config.model, open_device(config.device, metrics), config.max_resident)
 
     live = Live(config.talker, config.settings_generation, config.max_resident)
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None

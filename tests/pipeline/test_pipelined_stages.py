@@ -1,0 +1,301 @@
+"""Talker and codec with engines that are a step ahead of what is read: what is in flight when something happens."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from support.deferred import DeferredCodecEngine, DeferredTalkerEngine, Queue
+from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
+from syrinx_stages.connector.base import Append
+from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.messages import Codes, End, EndReason
+from syrinx_stages.runtime.process import live
+from syrinx_stages.runtime.settings import Update
+from syrinx_stages.runtime.worker import Worker
+
+SHORT_LEASE = 0.2
+LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
+TEXTS = ("Her brother opened a broken window.", "A young doctor painted the garden gate.", "My neighbour watched.")
+
+
+async def until(condition: object, what: str) -> None:
+    """Waits until `condition()` is true, looking after every turn of the event loop."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
+        await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def ahead(lease_seconds: float = 0.5, **counts: int) -> AsyncIterator[Pipeline]:
+    """A pipeline whose engines have depth 2."""
+    options = {"talker_engine": DeferredTalkerEngine, "codec_engine": DeferredCodecEngine}
+    async with pipeline(lease_seconds=lease_seconds, **options, **counts) as stages:
+        yield stages
+
+
+@contextlib.contextmanager
+def held(engine: Queue) -> Iterator[None]:
+    """What is launched meanwhile stays in flight."""
+    engine.hold()
+    try:
+        yield
+    finally:
+        engine.let_go()
+
+
+def of(stages: Pipeline, stage: str) -> Worker:
+    return next(worker for worker in stages.workers if worker.stage == stage)
+
+
+async def both_in_flight(worker: Worker) -> None:
+    await until(lambda: len(worker.engine.unread) == 2, "two steps are in flight")
+
+
+async def test_a_stream_sounds_the_same_and_the_engine_is_never_left_waiting() -> None:
+    requests = [request(f"r{index}", text) for index, text in enumerate((LONG_TEXT, *TEXTS))]
+    async with pipeline() as stages:
+        calm = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
+    async with ahead() as stages:
+        heard = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
+        talker, codec = (worker.engine for worker in stages.workers)
+        await until(lambda: not talker._rows and not codec._slots, "no state is left")
+        assert talker.most == 2
+    assert [item.pcm for item in heard] == [item.pcm for item in calm]
+    assert all(item.end.reason is EndReason.STOP for item in heard)
+
+
+async def test_a_lone_streams_step_is_read_when_there_is_nothing_else_to_launch() -> None:
+    """Its codes stop coming in the middle: what was launched is heard nevertheless."""
+    async with ahead(talkers=0) as stages:
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        frames = Codes(np.zeros((2, 16), "<i2").tobytes(), "talker-0")
+        assert await connector.append([Append("a", StreamKind.CODES, Position(2), frames)]) == [None]
+        assert (await listen(connector, "a", until_frames=2)).chunks == [2]
+        assert not of(stages, "codec").engine.unread
+
+
+async def test_requests_that_wait_together_are_prefilled_together() -> None:
+    async with ahead() as stages:
+        talker = of(stages, "talker")
+        first = asyncio.create_task(speak(stages.connector(), request("a", LONG_TEXT)))
+        await until(lambda: "a" in talker.rows and talker.rows["a"].produced > 20, "it is well ahead")
+        with held(talker.engine):
+            others = [asyncio.create_task(speak(stages.connector(), request(f"r{index}"))) for index in range(3)]
+            await until(lambda: len(talker._waiting) == 3, "three wait")
+        heard = await asyncio.gather(first, *others)
+        assert max(talker.engine.admitted) == 3
+    assert all(item.end.reason is EndReason.STOP for item in heard)
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_a_client_that_leaves_while_its_steps_are_in_flight_leaves_nothing_behind(stage: str) -> None:
+    async with ahead() as stages:
+        undisturbed = await speak(stages.connector(), request("b"))
+        worker, connector = of(stages, stage), stages.connector()
+        ticket = await submit(connector, request("a", LONG_TEXT))
+        await listen(connector, "a", until_frames=2)
+        with held(worker.engine):
+            await until(lambda: worker.engine.unread, "something is in flight")
+            await connector.release(ticket)
+            await until(lambda: "a" not in worker.rows, "it was cancelled")
+        assert (await speak(connector, request("b"))).pcm == undisturbed.pcm
+        await until(lambda: not any(item.rows or item.ownership.claims for item in stages.workers), "rows are free")
+        await until(lambda: not (stages.workers[0].engine._rows or stages.workers[1].engine._slots), "so is the state")
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_a_request_that_comes_back_to_its_replica_is_not_given_what_was_in_flight(stage: str) -> None:
+    async with pipeline() as stages:
+        undisturbed = await speak(stages.connector(), request("a", LONG_TEXT))
+    async with ahead(lease_seconds=SHORT_LEASE) as stages:
+        worker, connector = of(stages, stage), stages.connector()
+        await submit(connector, request("a", LONG_TEXT))
+        hearing = asyncio.create_task(listen(connector, "a"))
+        await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it is at work")
+        with held(worker.engine):
+            await until(lambda: worker.engine.unread, "something is in flight")
+            before = worker.rows["a"]
+            worker.drop("a")
+            again = worker._waiting if stage == "talker" else worker.rows
+            await until(lambda: "a" in again, "the only replica has taken it over from itself")
+        heard = await hearing
+        assert worker.rows.get("a") is not before
+    assert heard.end.reason is EndReason.STOP
+    assert heard.pcm == undisturbed.pcm
+    assert heard.chunks == sorted(set(heard.chunks))
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+async def test_drain_waits_for_what_is_in_flight(stage: str) -> None:
+    async with ahead() as stages:
+        worker, connector = of(stages, stage), stages.connector()
+        await submit(connector, request("a"))
+        hearing = asyncio.create_task(listen(connector, "a"))
+        await until(lambda: "a" in worker.rows, "it is at work")
+        with held(worker.engine):
+            await until(lambda: worker.engine.unread, "something is in flight")
+            draining = asyncio.create_task(worker.drain(DEADLINE))
+            await until(lambda: worker.ready() == "draining", "it drains")
+            assert not draining.done()
+        await draining
+        assert not worker.ownership.claims
+        assert (await hearing).end.reason is EndReason.STOP
+
+
+async def test_a_stage_closes_with_steps_in_flight() -> None:
+    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
+    stages = Pipeline(talker_engine=DeferredTalkerEngine, codec_engine=DeferredCodecEngine)
+    talker = await stages.talker()
+    await submit(stages.connector(), request("a"))
+    talker.engine.hold()
+    await both_in_flight(talker)
+    closing = asyncio.create_task(stages.close())
+    await until(lambda: talker.ready() == "closed", "it closes")
+    talker.engine.let_go()
+    await asyncio.wait_for(closing, DEADLINE)
+    assert set(threading.enumerate()) == threads
+    assert asyncio.all_tasks() == tasks
+    successor = stages.connector().consumer(Group.TALKERS, "successor")
+    assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
+
+
+# What an accelerator's engine raises ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+@pytest.mark.parametrize("method", ["launch", "read", "release"])
+async def test_the_process_of_a_broken_accelerator_ends_and_another_replica_carries_on(
+    monkeypatch: pytest.MonkeyPatch, stage: str, method: str
+) -> None:
+    async with pipeline() as stages:
+        undisturbed = await speak(stages.connector(), request("a"))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    async with ahead(SHORT_LEASE, talkers=int(stage != "talker"), codecs=int(stage != "codec")) as stages:
+        worker = await (stages.talker("broken") if stage == "talker" else stages.codec("broken"))
+        stages.workers.remove(worker)
+        monkeypatch.setattr(worker, "start", lambda: asyncio.sleep(0))
+        process = asyncio.create_task(live(worker, asyncio.Event(), DEADLINE))
+        connector = stages.connector()
+        await submit(connector, request("a"))
+        hearing = asyncio.create_task(listen(connector, "a"))
+        await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it is at work")
+        monkeypatch.setattr(worker.engine, method, broken)
+        if method == "release":
+            worker.order(lambda: worker.engine.release("b"))
+        assert await asyncio.wait_for(process, DEADLINE) == 1
+        await worker.close()
+        await (stages.talker("next") if stage == "talker" else stages.codec("next"))
+        heard = await hearing
+    assert heard.end == End(EndReason.STOP)
+    assert heard.pcm == undisturbed.pcm
+
+
+# Captured shapes -----------------------------------------------------------------------------------------------
+
+
+def captured(codec: Worker) -> float | None:
+    return codec.metrics.registry.get_sample_value("syrinx_capture_pairs")
+
+
+def set_pairs(codec: Worker, *pairs: tuple[int, int]) -> None:
+    codec.live.apply(Update({"capture_pairs": pairs}))
+    codec.settings_changed()
+
+
+async def test_shapes_are_captured_before_a_codec_is_ready_and_between_calls_when_they_change() -> None:
+    stages = Pipeline(talker_engine=DeferredTalkerEngine, codec_engine=DeferredCodecEngine)
+    try:
+        await stages.talker()
+        codec = await stages.codec(capture_pairs=((1, 2), (2, 4)))
+        assert codec.engine.captured == {(1, 2), (2, 4)}
+        assert captured(codec) == 2
+        speaking = asyncio.create_task(speak(stages.connector(), request("a", LONG_TEXT)))
+        await until(lambda: codec.engine.shapes, "a call was made")
+        set_pairs(codec, (1, 2), (1, 4), (4, 16))
+        await until(lambda: codec.engine.captured == {(1, 2), (1, 4), (4, 16)}, "they are captured")
+        await until(lambda: captured(codec) == 3, "that is shown")
+        assert (await speaking).end.reason is EndReason.STOP
+        set_pairs(codec)
+        await until(lambda: not codec.engine.captured, "they are freed, in an idle codec too")
+        assert captured(codec) == 0
+    finally:
+        await stages.close()
+
+
+async def test_a_shape_there_is_no_memory_for_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = DeferredCodecEngine.capture
+
+    def capture(engine: DeferredCodecEngine, shape: tuple[int, int]) -> None:
+        if shape == (16, 64):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        real(engine, shape)
+
+    monkeypatch.setattr(DeferredCodecEngine, "capture", capture)
+    stages = Pipeline(codec_engine=DeferredCodecEngine)
+    try:
+        await stages.talker()
+        codec = await stages.codec(capture_pairs=((16, 64), (1, 2)))
+        assert codec.ready() is None or "reading" in codec.ready()
+        assert captured(codec) == 1
+        assert (await speak(stages.connector(), request("a"))).end.reason is EndReason.STOP
+    finally:
+        await stages.close()
+
+
+async def test_streams_with_fewer_frames_share_a_call_and_sound_as_if_alone() -> None:
+    """Four frames of one stream, and the last frame of another that has ended, wait while the codec is held."""
+    frames = np.random.default_rng(0).integers(0, 16, (5, 16), "<i2")
+
+    async def decode(stages: Pipeline, parts: dict[str, np.ndarray]) -> dict[str, bytes]:
+        codec, connector = of(stages, "codec"), stages.connector()
+        for name in parts:
+            await submit(connector, request(name))
+        await until(lambda: len(codec.rows) == len(parts), "rows are open")
+        with held(codec.engine):
+            await submit(connector, request("first"))
+            appends = [Append("first", StreamKind.CODES, Position(4), Codes(frames[:4].tobytes()))]
+            assert await connector.append(appends) == [None]
+            await until(lambda: codec.engine.unread, "the codec is held")
+            for name, codes in parts.items():
+                ends = Position(len(codes), 9)
+                appends = [
+                    Append(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
+                    Append(name, StreamKind.CODES, ends, End(EndReason.STOP)),
+                ]
+                assert await connector.append(appends) == [None, None]
+            await until(lambda: all(codec.rows[name].ended for name in parts), "all waits")
+        return {name: (await listen(connector, name)).pcm for name in parts}
+
+    async with ahead(talkers=0) as stages:
+        of(stages, "codec").live.apply(Update({"chunk_ramp": (4,)}))
+        parts = {"long": frames[:4], "short": frames[4:]}
+        together = await decode(stages, parts)
+        assert ((2, 4), (4, 1)) in of(stages, "codec").engine.shapes
+    for name, codes in parts.items():
+        async with pipeline(talkers=0) as stages:
+            connector = stages.connector()
+            await submit(connector, request(name))
+            entries = [
+                Append(name, StreamKind.CODES, Position(len(codes)), Codes(codes.tobytes())),
+                Append(name, StreamKind.CODES, Position(len(codes), 9), End(EndReason.STOP)),
+            ]
+            assert await connector.append(entries) == [None, None]
+            assert (await listen(connector, name)).pcm == together[name]
+
+
+def test_a_stage_on_a_cpu_needs_no_triton() -> None:
+    script = "import sys, syrinx_stages.talker.service, syrinx_stages.codec.service; assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
