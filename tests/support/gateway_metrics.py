@@ -67,6 +67,11 @@ class Worker:
             self.metrics[contract.CODEC_CALLS].labels(rows, frames, result).inc()
             self.metrics[contract.CODEC_CALL_SECONDS].labels(rows, frames, result).inc(value)
 
+    def captured(self, rows: int, frames: int, seconds: float, size: int) -> None:
+        """A shape, and what it cost."""
+        self.metrics[contract.CAPTURE_SECONDS].labels(rows, frames).set(seconds)
+        self.metrics[contract.CAPTURE_BYTES].labels(rows, frames).set(size)
+
     def ends(self, reason: str, requests: int = 1) -> None:
         self.metrics[contract.ENDS].labels(self.stage, reason).inc(requests)
 

@@ -6,6 +6,7 @@ import random
 import time
 from itertools import combinations
 
+import msgspec
 import pytest
 
 from syrinx_operator.spec import CaptureShape
@@ -259,9 +260,23 @@ def test_what_is_wanted_most_is_captured() -> None:
     assert "new: 2x2" in planned.why and "4x8" in planned.why and len(planned.why) <= 256
 
 
-def test_no_gain_is_known_before_a_captured_call_was_measured() -> None:
+def test_before_a_captured_call_was_measured_the_shapes_that_take_the_most_time_are_tried() -> None:
+    """A codec says what a shape costs to capture as soon as it is warm."""
+    wanted = {(1, 2): 1000, (2, 2): 5000, (4, 2): 4000, (8, 8): 1}
+    first = plan(wanted, [], captures=[Capture(1, 1, 0.5, 1 << 20)])
+    assert first is not None
+    assert first.pairs == (CaptureShape(rows=2, frames=2), CaptureShape(rows=4, frames=2))
+    assert first.saved == 0
+    assert "no captured call was measured yet" in first.why and "2x2 (" in first.why and len(first.why) <= 256
+    tight = msgspec.structs.replace(PLENTY, bytes=5 << 20)
+    assert plan(wanted, [], tight, captures=[Capture(1, 1, 0.5, 1 << 20)]).pairs == (CaptureShape(rows=2, frames=2),)
+
+
+def test_nothing_is_tried_where_no_cost_is_known_or_nothing_was_measured() -> None:
+    """A CPU's codec names no cost: there is nothing to capture."""
     assert plan({(1, 2): 1000, (2, 2): 5000}, []) is None
     assert plan_pairs([], [], (), PLENTY, 8) is None
+    assert plan_pairs([], [Capture(1, 1, 0.5, 1 << 20)], (), PLENTY, 8) is None
 
 
 def test_a_shape_whose_cost_is_not_known_at_all_is_not_captured() -> None:

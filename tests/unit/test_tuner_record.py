@@ -15,7 +15,7 @@ from support.gateway_metrics import Gateway
 from support.gateway_metrics import Worker as Pod
 from syrinx_operator.spec import PipelineSpec, SloSpec, TtfaObjective
 from syrinx_operator.tuner import record as records
-from syrinx_operator.tuner.evidence import Call, Route, Step, Turned, Worker
+from syrinx_operator.tuner.evidence import Call, Capture, Route, Step, Turned, Worker
 from syrinx_operator.tuner.knobs import Identity, Stage
 from syrinx_operator.tuner.policy import Objective, policy_of
 from syrinx_operator.tuner.record import Record, Snapshot, snapshot
@@ -178,6 +178,20 @@ def test_what_a_codec_did_is_told_by_the_wanted_shapes_of_its_calls():
     past.read(30)
     (found,) = past.evidence(0, 30, workers=(worker(codec),)).workers
     assert found.calls == (Call(2, 8, "eager", 1, 0.05), Call(2, 8, "hit", 2, pytest.approx(0.03)))
+
+
+def test_what_a_codecs_shapes_cost_to_capture_is_what_it_said_last():
+    gateway, codec = Gateway(), Pod("demo-codec-0", "codec")
+    past = Past(gateway, codec)
+    codec.captured(2, 8, 1.5, 4096)
+    past.read(0)
+    (found,) = past.evidence(0, 30, workers=(worker(codec),)).workers
+    assert found.captures == (Capture(2, 8, 1.5, 4096),)
+    codec.captured(2, 8, 0.5, 4096)
+    codec.captured(1, 1, 0.25, 1024)
+    past.read(30)
+    (found,) = past.evidence(0, 30, workers=(worker(codec),)).workers
+    assert found.captures == (Capture(1, 1, 0.25, 1024), Capture(2, 8, 0.5, 4096))
 
 
 def test_what_is_not_known_of_a_replica_is_not_zero_and_what_did_not_happen_is():

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, count
 from operator import itemgetter
 from typing import NamedTuple
@@ -46,6 +46,12 @@ class Limits(Struct, frozen=True):
     """Shapes that are not captured now."""
     costs: tuple[tuple[Mapping[Shape, float], float], ...]
     """What each candidate costs, and how much all may cost together; one for each kind of cost."""
+
+    def hold(self, shapes: Collection[Shape]) -> bool:
+        """Whether a set keeps to them; new shapes are counted where they are added."""
+        return len(shapes) <= self.count and all(
+            sum(cost[shape] for shape in shapes) <= most for cost, most in self.costs
+        )
 
 
 class Found(NamedTuple):
@@ -200,11 +206,7 @@ class Search:
         return Found(shapes, seconds, min(bound, seconds))
 
     def _fits(self, shapes: Iterable[Shape]) -> bool:
-        """Whether a set keeps to the limits; new shapes are counted where they are added."""
-        shapes = tuple(shapes)
-        return len(shapes) <= self._limits.count and all(
-            sum(cost[shape] for shape in shapes) <= most for cost, most in self._limits.costs
-        )
+        return self._limits.hold(tuple(shapes))
 
     def _try(self, shapes: Iterable[Shape]) -> float:
         """A permitted set's seconds; remembers the best."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -57,15 +57,17 @@ def plan_pairs(
 
     `calls` were made with the `current` shapes, by codecs of equal speed; those of more rows than `most_rows` (what a
     codec now takes into a call at most) teach what calls take, but are not expected again. No gain is known before a
-    captured call was measured; no new shape is within budget before the cost of one was. A current set over the
-    budget is not a reason for a change by itself.
+    captured call was measured: then the shapes that take the most time are a first try. No new shape is within budget
+    before the cost of one was measured. A current set over the budget is not a reason for a change by itself.
     """
     calls = tuple(calls)
     held = [(each.rows, each.frames) for each in current]
     wanted = _wanted(calls, most_rows)
     load = _load(calls, held, wanted)
-    if load is None or budget.count == 0:
+    if budget.count == 0:
         return None
+    if load is None:
+        return _first(calls, captures, held, wanted, budget, most_new)
     candidates = sorted({(r, f) for r in {r for r, _ in wanted} for f in {f for _, f in wanted}} | set(held))
     before = load.seconds(held)
     usable = [shape for shape in candidates if shape[0] <= most_rows]
@@ -77,6 +79,42 @@ def plan_pairs(
     if before <= 0 or before - after < LEAST_SAVED * before:
         return None
     return _plan(load, held, shapes, before, (after - found.bound) / before)
+
+
+def _first(
+    calls: Iterable[Call],
+    captures: Iterable[Capture],
+    held: list[Shape],
+    wanted: Mapping[Shape, int],
+    budget: Budget,
+    most_new: int,
+) -> PairPlan | None:
+    """Shapes to learn from, beside those held: what is wanted most, in seconds. None if captured calls were measured,
+    no eager ones were, or no shape's cost is known.
+    """
+    eager, captured = means(calls, held)
+    seconds = {shape: wanted[shape] * eager[shape].seconds for shape in wanted if shape in eager}
+    before = sum(seconds.values())
+    limits = _limits(captures, [*wanted, *held], budget, most_new)
+    if captured or not before:
+        return None
+    shapes = list(held)
+    for shape in sorted(seconds, key=lambda shape: (-seconds[shape], shape)):
+        enough = seconds[shape] >= LEAST_SAVED * before and len(shapes) - len(held) < limits.new
+        if enough and shape not in held and limits.hold((*shapes, shape)):
+            shapes.append(shape)
+    added = [f"{_name(shape)} ({seconds[shape] / before:.1%})" for shape in shapes[len(held) :]]
+    if not added:
+        return None
+    return PairPlan(
+        pairs=tuple(CaptureShape(rows=r, frames=f) for r, f in sorted(shapes)),
+        reasons=tuple(f"{seconds.get(shape, 0.0) / before:.1%} of decoder time" for shape in sorted(shapes)),
+        before=before,
+        after=before,
+        saved=0.0,
+        gap=1.0,
+        why="no captured call was measured yet; first, by their share of decoder time: " + ", ".join(added),
+    )
 
 
 def _wanted(calls: Iterable[Call], most_rows: int) -> dict[Shape, int]:

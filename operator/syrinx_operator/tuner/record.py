@@ -145,7 +145,10 @@ class Record:
 
     def _with_counts(self, worker: Worker, since: datetime, until: datetime) -> Worker:
         known = self._replicas.get((worker.stage.value, worker.name))
-        looks = known.within(since, until) if known is not None else []
+        if known is None:
+            return worker
+        worker = msgspec.structs.replace(worker, captures=known.last.captures)
+        looks = known.within(since, until)
         return with_counts(worker, _sum(look.counted for look in looks)) if looks else worker
 
     def _of(self, stage: str) -> list[_Replica]:

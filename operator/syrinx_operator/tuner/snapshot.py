@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from syrinx_operator.tuner.evidence import Capture
 from syrinx_stages.contract import metrics as m
 
 MAX_COUNT = 2**53
@@ -24,7 +25,8 @@ STEP_SUM = f"{m.STEP_SECONDS.name}_sum"
 ROUTE = ("talker", "codec", "task_type")
 """The labels of `evidence.Route`, in its order."""
 
-_SHAPE = ("rows", "frames", "result")
+_SHAPE = ("rows", "frames")
+_CALL = (*_SHAPE, "result")
 _GATEWAY: Mapping[str, tuple[str, ...]] = {
     BUCKET: ROUTE,
     STARTED: (),
@@ -44,7 +46,13 @@ _TALKER: Mapping[str, tuple[str, ...]] = {
 WANTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gateway": _GATEWAY,
     "talker": _TALKER,
-    "codec": {**_TALKER, m.CODEC_CALLS.name: _SHAPE, m.CODEC_CALL_SECONDS.name: _SHAPE},
+    "codec": {
+        **_TALKER,
+        m.CODEC_CALLS.name: _CALL,
+        m.CODEC_CALL_SECONDS.name: _CALL,
+        m.CAPTURE_SECONDS.name: _SHAPE,
+        m.CAPTURE_BYTES.name: _SHAPE,
+    },
 }
 """By stage: what is read, by the name it is exported under, and the labels that are kept; others are summed over."""
 
@@ -52,6 +60,9 @@ LABELS = frozenset({"le"}.union(*(labels for stage in WANTED.values() for labels
 """All labels that are kept of any series."""
 
 _GAUGES = frozenset({m.LIVE_STREAMS.name, m.QUEUE_AGE.name, m.MAX_NUM_SEQS.name, m.INFO.name})
+_COSTS = (m.CAPTURE_SECONDS.name, m.CAPTURE_BYTES.name)
+"""Gauges too, one of each for each shape."""
+
 _MARK = {"gateway": m.LIVE_STREAMS.name, "talker": m.MAX_NUM_SEQS.name, "codec": m.MAX_NUM_SEQS.name}
 """What every replica exports from its start."""
 
@@ -89,6 +100,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Seconds that the oldest request which a gateway sees waiting has waited."""
     device: str = ""
     """Where a talker or codec computes, as torch calls it; empty if it does not say."""
+    captures: tuple[Capture, ...] = ()
+    """What a codec's shapes cost to capture."""
     apart: frozenset[str] = frozenset({"talker", "codec"})
     """The stages whose replicas a gateway's counters tell apart; summed over the others'."""
 
@@ -120,6 +133,7 @@ def snapshot_of(
         raise ValueError(f"these are not a {stage}'s metrics")
     counts: dict[Series, float] = {}
     gauges: dict[str, float] = {}
+    costs: dict[tuple[str, ...], dict[str, float]] = {}
     device = ""
     for one, value in samples:
         if not 0 <= value <= MAX_COUNT:
@@ -127,6 +141,8 @@ def snapshot_of(
         if one.name in _GAUGES:
             gauges[one.name] = gauges.get(one.name, 0.0) + value
             device = one.labels[0] if one.name == m.INFO.name else device
+        elif one.name in _COSTS:
+            costs.setdefault(one.labels, {})[one.name] = value
         elif value:
             counts[one] = counts.get(one, 0.0) + value
     return Snapshot(
@@ -137,8 +153,14 @@ def snapshot_of(
         live=round(gauges.get(m.LIVE_STREAMS.name, 0.0)),
         queue_age=gauges.get(m.QUEUE_AGE.name, 0.0),
         device=device,
+        captures=tuple(_capture(labels, cost) for labels, cost in sorted(costs.items()) if len(cost) == len(_COSTS)),
         apart=apart,
     )
+
+
+def _capture(labels: tuple[str, ...], cost: Mapping[str, float]) -> Capture:
+    rows, frames = (int(label) for label in labels)
+    return Capture(rows, frames, cost[m.CAPTURE_SECONDS.name], round(cost[m.CAPTURE_BYTES.name]))
 
 
 def _each_bucket(counts: Mapping[Series, float]) -> dict[Series, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
 
-from syrinx_stages.codec.engine import split_frames
+from syrinx_stages.codec.engine import Cost, split_frames
 from syrinx_stages.contract.audio import FRAME_SAMPLES
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
@@ -22,6 +23,7 @@ class EagerCodecEngine:
     depth = 1
     isolates_rows = True
     overhead_frames = 0
+    costs: Mapping[CapturePair, Cost] = MappingProxyType({})
 
     def __init__(self, decoder: CodecDecoder, max_resident: int) -> None:
         self._decoder = decoder.eval()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.runtime.engine import Engine
@@ -16,12 +17,24 @@ Call = TypeVar("Call")
 """What an engine keeps of a launched call."""
 
 
+class Cost(Struct, frozen=True):
+    """What it took to capture a shape."""
+
+    seconds: float
+    bytes: int
+    """That calls of this shape work in. All shapes share the largest's."""
+
+
 class CodecEngine(Engine, Protocol[Call]):
     """Decoder state of all resident streams, and the calls that advance it."""
 
     overhead_frames: int
     """Frames that take as long to compute as a call takes beside its frames: so many may be computed for nothing to
     save a call. 0: streams with different numbers of frames never share one."""
+
+    @property
+    def costs(self) -> Mapping[CapturePair, Cost]:
+        """Of every shape that was captured so far; of none where that costs, and gains, nothing."""
 
     @property
     def captured(self) -> Collection[CapturePair]:

@@ -93,6 +93,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         """Warms the engine up and captures the shapes that calls are padded to."""
         await super().make_ready()
         self._calls = InFlight(self.engine.depth)
+        self._show_costs()
         while self._shapes.due(self.live.current.capture_pairs, idle=True):
             await self._change_shapes()
 
@@ -135,9 +136,15 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     async def _change_shapes(self) -> None:
         await self.run_engine(self._shapes.change, self.engine, self.live.current.capture_pairs)
         self._show_shapes()
+        self._show_costs()
 
     def _show_shapes(self) -> None:
         self.metrics[m.CAPTURE_PAIRS].set(len(self._shapes.ready(self.live.current.capture_pairs)))
+
+    def _show_costs(self) -> None:
+        for (rows, frames), cost in self.engine.costs.items():
+            self.metrics[m.CAPTURE_SECONDS].labels(str(rows), str(frames)).set(cost.seconds)
+            self.metrics[m.CAPTURE_BYTES].labels(str(rows), str(frames)).set(cost.bytes)
 
     def on_entry(self, event: StreamEntry) -> None:
         """Queues frames; a reference and what was already given out are decoded for their state alone."""

@@ -151,6 +151,18 @@ CHUNK_RAMP = Metric(
     ("position",),
 )
 CAPTURE_PAIRS = Metric("syrinx_capture_pairs", "gauge", "Shapes of decoder calls that are ready.")
+CAPTURE_SECONDS = Metric(
+    "syrinx_codec_capture_seconds",
+    "gauge",
+    "Wall time that it took to capture a shape of decoder calls, when it was captured last.",
+    ("rows", "frames"),
+)
+CAPTURE_BYTES = Metric(
+    "syrinx_codec_capture_bytes",
+    "gauge",
+    "Device memory that calls of a captured shape work in. All shapes share the largest's, so their sum is a bound.",
+    ("rows", "frames"),
+)
 PADDED_FRAMES = Metric("syrinx_codec_padded_frames_total", "counter", "Frames computed only to fill a captured shape.")
 
 # Connector ----------------------------------------------------------------------------------------------------
@@ -175,7 +187,15 @@ _GATEWAY = (
 )
 _EVERY_STAGE = (SETTINGS_GENERATION, SETTINGS_LIMITED, REDIS_SECONDS, REDIS_ERRORS)
 _WORKER = (INFO, CLAIM_WAIT, ROWS_RESIDENT, ROWS_RUNNING, MAX_NUM_SEQS, STEP_SECONDS, FRAMES, TAKEOVERS, LOST, ENDS)
-_CODEC = (CODEC_CALLS, CODEC_CALL_SECONDS, PADDED_FRAMES, CHUNK_RAMP, CAPTURE_PAIRS)
+_CODEC = (
+    CODEC_CALLS,
+    CODEC_CALL_SECONDS,
+    PADDED_FRAMES,
+    CHUNK_RAMP,
+    CAPTURE_PAIRS,
+    CAPTURE_SECONDS,
+    CAPTURE_BYTES,
+)
 
 BY_STAGE: dict[str, tuple[Metric, ...]] = {
     "gateway": _GATEWAY + _EVERY_STAGE,
