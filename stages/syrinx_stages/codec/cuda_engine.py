@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from syrinx_stages.codec.engine import split_frames
+from syrinx_stages.codec.engine import Cost, split_frames
 from syrinx_stages.codec.packed import PackedDecoder
 from syrinx_stages.codec.program import ROW, Arena, Launch, Memory, Needs, Program, needs, upload_elements
 from syrinx_stages.codec.recorder import Work, recorder
@@ -26,15 +26,6 @@ WARM_FRAMES = (1, 2, 4, 8, 12, 16, 25, 64)
 
 KEPT = 64
 """Programs of shapes that are not captured, kept to be run again."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What it took to capture a shape."""
-
-    seconds: float
-    bytes: int
-    """That a call of this shape works in. All shapes share the largest's."""
 
 
 @dataclass
@@ -91,7 +82,6 @@ class CudaCodecEngine:
         self._eager: OrderedDict[CapturePair, Program] = OrderedDict()
         self._graphs: dict[CapturePair, tuple[Work, Program]] = {}
         self.costs: dict[CapturePair, Cost] = {}
-        """Of the captured shapes."""
         self._idle: deque[_Buffers] = deque()
 
     @property
@@ -100,7 +90,7 @@ class CudaCodecEngine:
         return frozenset(self._graphs)
 
     def warm_up(self) -> None:
-        """Compiles the kernels of calls of any size and runs one."""
+        """Compiles the kernels of calls of any size, learns what a capture costs, and makes a call."""
         rows = [1 << power for power in range(self._max_resident.bit_length())]
         shapes = [(count, frames) for count in rows for frames in WARM_FRAMES]
         launches: dict[object, Launch] = {}
@@ -110,6 +100,8 @@ class CudaCodecEngine:
                 program = Program(self._packed, self._arena, memory, *shape)
                 launches.update((launch.compiles(), launch) for launch in program.launches)
         self._recorder.compile(list(launches.values()))
+        self.capture((1, 1))
+        self.forget_shapes([(1, 1)])
         self.open("")
         self.read(self.launch([""], [[bytes(2 * self._groups)]], (1, 1)))
         self.release("")
@@ -130,7 +122,6 @@ class CudaCodecEngine:
         """Frees graphs; not while a call is unread."""
         for shape in shapes:
             self._graphs.pop(shape, None)
-            self.costs.pop(shape, None)
 
     def split(self, codes: bytes) -> list[bytes]:
         """Cuts an entry into frames. Raises ValueError for a torn frame or a code the codebooks do not have."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from syrinx_stages.codec.packed import PackedBlock, PackedDecoder, PackedLayer, PackedUpsample, Product, Snake
 from syrinx_stages.codec.tiles import Tile, product_tile, unit_tile
 from syrinx_stages.kernels import codec_conv, codec_frames
-from syrinx_stages.kernels.dependent import DEPENDENT, INTERPRETED
+from syrinx_stages.kernels.dependent import DEPENDENT, INTERPRETED, bulk
 
 ROW: int = codec_frames.ROW.value
 """Numbers that a call's upload begins with, for each row."""
@@ -361,8 +361,17 @@ class Program:
             RAW_TAIL=self._tail(raw) if raw else 0,
             ACTIVE_TAIL=self._tail(active) if active else 0,
             PRECISION=self._precision, BM=tile.rows, BN=tile.columns, BK=tile.inner, SPLITS=tile.splits,
+            **self._prefetch(product, tile),
             warps=tile.warps, stages=tile.stages,
         )  # fmt: skip
+
+    def _prefetch(self, product: Product, tile: Tile) -> dict[str, Any]:
+        """The constants of `codec_conv.conv` that say how a block's weights are fetched ahead."""
+        part = product.taps * product.inner // tile.splits
+        parts = max(1, 32 * tile.warps // tile.columns)
+        whole = tile.inner == part
+        instruction = bulk(part * product.weight.element_size(), parts) if tile.prefetch and not whole else ""
+        return {"PREFETCH": instruction, "PREFETCH_PARTS": parts}
 
     def _layer(self, index: int, layer: PackedLayer) -> None:
         config = self._packed.config
@@ -421,7 +430,7 @@ class Program:
                 self._view(active), unit.after.frequency, unit.after.magnitude, count, count // self.rows,
                 C=channels, A=large, B=channels - large, TAPS=unit.conv.taps, DILATION=unit.conv.dilation,
                 IN_TAIL=self._tail(units[at]), ACTIVE_TAIL=self._tail(active),
-                PRECISION=self._precision, BM=tile.rows, BK=tile.inner, warps=tile.warps, stages=tile.stages,
+                PRECISION=self._precision, BM=tile.rows, BK=tile.inner, BK_2=0, warps=tile.warps, stages=tile.stages,
             )  # fmt: skip
 
     def _wave(self) -> None:

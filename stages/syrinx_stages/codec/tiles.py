@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of `rows` x `columns`, `inner` elements at a time; `splits` blocks share a sum."""
+    """A block of `rows` x `columns`, `inner` elements at a time; `splits` blocks share a sum.
+
+    prefetch: weights are brought to the L2 cache before what is multiplied with them is there.
+    """
 
     rows: int
     columns: int
@@ -15,6 +18,7 @@ class Tile:
     splits: int = 1
     warps: int = 4
     stages: int = 4
+    prefetch: bool = False
 
 
 FILL = 132
