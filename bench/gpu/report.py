@@ -82,7 +82,7 @@ def markdown(gathered: Gathered, told: Mapping[str, Any], plotted: Sequence[str]
             parts += [f"## {name} engine", _engine(result)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
-    parts += [table.CAPTION] if gathered.runs else []
+    parts += [table.CAPTION, table.STAGES_CAPTION] if gathered.runs else []
     parts += [notes.strip()] if notes else []
     parts += ["## Published by others", _quoted()]
     parts += ["## Pictures", "\n".join(f"![{file}]({file})" for file in plotted)] if plotted else []
@@ -161,7 +161,10 @@ def _service(run: ServiceRun) -> str:
     live = figures(run).live_streams
     if live is not None:
         lines.append(f"Listeners without a gap: {live}.")
-    return f"{' '.join(lines)}\n\n{table.of_points(run.points)}"
+    parts = [" ".join(lines), table.of_points(run.points)]
+    if any(point.watched.stages for point in run.points):
+        parts.append(table.of_stages(run.points))
+    return "\n\n".join(parts)
 
 
 def _quoted() -> str:

@@ -246,7 +246,8 @@ def main() -> int:
     for run in runs:
         print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
         print(table.of_points(run.points), end="\n\n")
-    print(table.CAPTION)
+        print(table.of_stages(run.points), end="\n\n")
+    print(table.CAPTION, table.STAGES_CAPTION, sep="\n")
     return 0
 
 

@@ -78,6 +78,30 @@ def of_points(points: Sequence[ServicePoint]) -> str:
     return markdown([name for name, _ in COLUMNS], [[cell(point) for _, cell in COLUMNS] for point in points])
 
 
+def of_stages(points: Sequence[ServicePoint]) -> str:
+    """What the stages count themselves, by point: where the time goes."""
+    head = ["load", "heard first byte ms", "left the gateway ms", "stage", "claim", "prefill", "step", "frames a step"]
+    rows = []
+    for point in points:
+        for name, work in point.watched.stages.items():
+            heard = None if point.heard.first_byte is None else 1000 * point.heard.first_byte.mean
+            first = [_load(point), _number(heard), _number(point.watched.gateway_first_byte_ms)]
+            times = (work.claim_wait_ms, work.prefill_ms, work.step_ms, work.frames_per_step)
+            rows.append([*first, name, *map(_number, (*times, work.steps_per_second, work.redis_write_ms))])
+    return markdown([*head, "steps a second", "Redis write"], rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+STAGES_CAPTION = (
+    "Means in milliseconds, by the stages' own metrics. Left the gateway: from a request's arrival there to its first "
+    "audio; what is heard later than that is HTTP and the load generator. Claim: from the arrival until the stage "
+    "takes the request."
+)
+
+
 def line(point: ServicePoint) -> str:
     """A point in a line, for whoever waits for the next one."""
     return "; ".join(f"{name} {cell(point)}" for name, cell in COLUMNS)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 
 import httpx
@@ -36,11 +36,12 @@ class StageWork(Struct, frozen=True):
 
     frames_per_second: float
     steps_per_second: float
-    rows_per_step: float | None
-    """At a codec, frames per call."""
-    step_ms: float | None
-    """Wall time of a step, mean."""
+    frames_per_step: float | None
+    """At a talker, rows of a step; at a codec, frames of a call."""
+    claim_wait_ms: float | None
+    """From a request's arrival at its gateway to its claim. All times are means."""
     prefill_ms: float | None
+    step_ms: float | None
     redis_write_ms: float | None
 
 
@@ -51,6 +52,8 @@ class Watched(Struct, frozen=True):
     cpu_share: dict[str, float]
     """Of one core, by process."""
     stages: dict[str, StageWork]
+    gateway_first_byte_ms: float | None
+    """From a request's arrival at its gateway to its first audio's leaving it, mean."""
 
 
 class Watch:
@@ -77,13 +80,20 @@ class Watch:
                 sampler.cancel()
                 gpus = await sampler
             after = await self._count(http)
-            stages = {name: _work(counted[name], after[name], wall) for name in after if name in counted}
-            seen.append(Watched(gpus, {name: round(share, 3) for name, share in busy.items()}, stages))
+            grown = {name: _grown(counted[name], after[name]) for name in after}
+            seen.append(
+                Watched(
+                    gpus=gpus,
+                    cpu_share={name: round(share, 3) for name, share in busy.items()},
+                    stages={name: _work(sums, wall) for name, sums in grown.items() if m.FRAMES.name in sums},
+                    gateway_first_byte_ms=_mean_ms(_together(grown.values()), m.FIRST_BYTE.name),
+                )
+            )
 
     async def _count(self, http: httpx.AsyncClient) -> dict[str, dict[str, float]]:
-        """Sums of the metrics that matter here, by stage process."""
+        """Sums over the labels of every metric, by stage process."""
         answers = await asyncio.gather(*(_scrape(http, url) for url in self._admin_urls.values()))
-        return {name: answer for name, answer in zip(self._admin_urls, answers, strict=True) if answer}
+        return dict(zip(self._admin_urls, answers, strict=True))
 
 
 async def _scrape(http: httpx.AsyncClient, url: str) -> dict[str, float]:
@@ -91,25 +101,36 @@ async def _scrape(http: httpx.AsyncClient, url: str) -> dict[str, float]:
     for family in text_string_to_metric_families((await http.get(f"{url}/metrics")).text):
         for sample in family.samples:
             sums[sample.name] += sample.value
-    return sums if f"{m.STEP_SECONDS.name}_count" in sums else {}
+    return sums
 
 
-def _work(before: Mapping[str, float], after: Mapping[str, float], wall: float) -> StageWork:
-    def grown(name: str) -> float:
-        return after.get(name, 0.0) - before.get(name, 0.0)
+def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
-    def mean_ms(name: str) -> float | None:
-        count = grown(f"{name}_count")
-        return round(1000 * grown(f"{name}_sum") / count, 3) if count else None
 
-    steps, frames = grown(f"{m.STEP_SECONDS.name}_count"), grown(m.FRAMES.name)
+def _together(grown: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    sums: defaultdict[str, float] = defaultdict(float)
+    for part in grown:
+        for name, value in part.items():
+            sums[name] += value
+    return sums
+
+
+def _mean_ms(grown: Mapping[str, float], histogram: str) -> float | None:
+    count = grown.get(f"{histogram}_count", 0.0)
+    return round(1000 * grown[f"{histogram}_sum"] / count, 3) if count else None
+
+
+def _work(grown: Mapping[str, float], wall: float) -> StageWork:
+    steps, frames = grown.get(f"{m.STEP_SECONDS.name}_count", 0.0), grown[m.FRAMES.name]
     return StageWork(
         frames_per_second=round(frames / wall, 1),
         steps_per_second=round(steps / wall, 1),
-        rows_per_step=round(frames / steps, 2) if steps else None,
-        step_ms=mean_ms(m.STEP_SECONDS.name),
-        prefill_ms=mean_ms(m.PREFILL_SECONDS.name),
-        redis_write_ms=mean_ms(m.REDIS_SECONDS.name),
+        frames_per_step=round(frames / steps, 2) if steps else None,
+        claim_wait_ms=_mean_ms(grown, m.CLAIM_WAIT.name),
+        prefill_ms=_mean_ms(grown, m.PREFILL_SECONDS.name),
+        step_ms=_mean_ms(grown, m.STEP_SECONDS.name),
+        redis_write_ms=_mean_ms(grown, m.REDIS_SECONDS.name),
     )
 
 

@@ -53,7 +53,7 @@ def point(load: str, amount: float, outcomes: list[Outcome]) -> ServicePoint:
         seconds=10,
         chunk_ramp=(2, 4),
         heard=summarise(Loop.OPEN, amount, outcomes, 10.0),
-        watched=Watched([], {}, {}),
+        watched=Watched([], {}, {}, None),
         generator=Burden(4, 0.1, 1.0),
     )
 
