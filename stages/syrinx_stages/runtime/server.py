@@ -33,8 +33,8 @@ class HttpServer:
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         try:
             self._socket = _listen(host, port)
-            # Every connection inherits it. asyncio does not see that these sockets are TCP and would leave them without:
-            # a stream's first audio would wait for the client to acknowledge the headers, 40 ms on Linux.
+            # Every connection inherits it; asyncio, which does not see that these are TCP, would set it on none. Else a
+            # stream's first audio waits for the client to acknowledge the headers, 40 ms on Linux.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise StartError(f"cannot listen on {host or '*'}:{port}: {error.strerror or error}") from None
