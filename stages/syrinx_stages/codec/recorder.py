@@ -43,7 +43,8 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Ahead of a talker in the same process: a call is short, and somebody waits for its audio.
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
     def here(self) -> AbstractContextManager[object]:
         """Within, the stream is torch's current one."""

@@ -197,7 +197,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         elif call and self._calls and sum(call.frames) < self.engine.overhead_frames:
             # Too small to be launched ahead: what comes until the last call lands can share it.
             call = None
-        self._running.set(len(call.ids) if call else 0)
+        if call or not self._calls:
+            self._running.set(len(call.ids) if call else 0)
         if call is None and not self._calls:
             return plan.wake
         landed = await self.run_engine(self._work, self._taken(call) if call else None)

@@ -15,7 +15,7 @@ from syrinx_stages.contract.settings import CapturePair
 log = logging.getLogger(__name__)
 
 REST = 9
-"""While streams wait, this many times what a capture took passes before the next one: the decoder stands still for it."""
+"""While streams wait, this many times what a capture took passes before the next one: no call is made during it."""
 
 
 class Shapes:
@@ -48,9 +48,13 @@ class Shapes:
             try:
                 engine.capture((rows, frames))
             except torch.OutOfMemoryError:
-                log.exception("no memory to capture decoder calls of %d rows and %d frames: they are not padded to", rows, frames)
+                log.exception(
+                    "no memory to capture decoder calls of %d rows and %d frames: they are not padded to", rows, frames
+                )
                 self._refused |= {(rows, frames)}
             else:
-                log.info("captured decoder calls of %d rows and %d frames in %.2f s", rows, frames, time.monotonic() - began)
+                log.info(
+                    "captured decoder calls of %d rows and %d frames in %.2f s", rows, frames, time.monotonic() - began
+                )
         self._captured = frozenset(engine.captured)
         self._rests_until = time.monotonic() + REST * (time.monotonic() - began)

@@ -104,14 +104,15 @@ SETTINGS_LIMITED = Metric(
 STEP_SECONDS = Metric(
     "syrinx_step_seconds",
     "histogram",
-    "Wall time of one engine step, by its rows (rounded up to a bucket).",
+    "Time that the engine was busy with one step, by its rows (rounded up to a bucket).",
     ("stage", "rows"),
     STEP_BUCKETS,
 )
 PREFILL_SECONDS = Metric(
     "syrinx_prefill_seconds",
     "histogram",
-    "Wall time of one prefill: with the steps, all that keeps the engine busy.",
+    "Wall time of one prefill: with the steps, all that keeps the engine busy. A GPU's is only queued then; its time "
+    "is the next step's.",
     ("stage",),
     STEP_BUCKETS,
 )

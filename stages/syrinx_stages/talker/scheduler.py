@@ -108,4 +108,4 @@ def late(rows: Iterable[Row], now: float, lead_limit: float, margin: float) -> b
 
 def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:
     """Live rows held back by the lead limit whose listener has not been heard of for `patience` seconds."""
-    return [row.id for row in rows if row.live and row.lead(now) >= lead_limit and now - row.heard > patience]
+    return [row.id for row in rows if now - row.heard > patience and row.live and row.lead(now) >= lead_limit]
