@@ -122,6 +122,10 @@ class CudaCodecEngine:
         """Frees graphs; not while a call is unread."""
         for shape in shapes:
             self._graphs.pop(shape, None)
+        kept = [program.memory for _, program in self._graphs.values()]
+        if all(memory is not self._memory for memory in kept):
+            self._eager.clear()
+            self._memory = max(kept, key=lambda memory: memory.buffers.numel(), default=None)
 
     def split(self, codes: bytes) -> list[bytes]:
         """Cuts an entry into frames. Raises ValueError for a torn frame or a code the codebooks do not have."""
