@@ -168,7 +168,7 @@ async def test_a_cancelled_read_loses_and_repeats_nothing(world):
     got = []
     for frames in range(1, 60):
         reading = asyncio.create_task(reader.read())
-        writing = asyncio.create_task(writer.append([codes(frames)]))
+        writing = asyncio.ensure_future(writer.append([codes(frames)]))
         for _ in range(frames % 8):
             await asyncio.sleep(0.0001)
         reading.cancel()

@@ -126,7 +126,7 @@ async def test_a_lost_reply_is_not_another_replicas_entry(private_redis, private
 
     reading = asyncio.create_task(read(reader, 100))
     for frames in range(1, 101):
-        writing = asyncio.create_task(writer.append([codes(frames)]))
+        writing = asyncio.ensure_future(writer.append([codes(frames)]))
         await kill_connections(client, frames % 8)
         assert await writing == [None]
     assert [event.position.frames for event in await reading] == list(range(1, 101))
@@ -264,16 +264,16 @@ async def test_closing_leaves_no_connection_task_thread_or_descriptor(private_re
 
 def lose_the_first_reply(connector):
     """The connector's next command is carried out, but its connection breaks before the reply. Returns all replies."""
-    once, replies = connector._commands._once, []
+    received, replies = connector._commands._received, []
 
-    async def losing(command):
-        reply = await once(command)
+    async def losing(sent):
+        reply = await received(sent)
         replies.append(reply)
         if len(replies) == 1:
             raise ConnectionResetError("the reply was lost")
         return reply
 
-    connector._commands._once = losing
+    connector._commands._received = losing
     return replies
 
 

@@ -10,7 +10,7 @@ again for `RETRY_SECONDS` and then raises `ConnectorError`; a `Reader` goes on t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -203,10 +203,11 @@ class StageConnector(Protocol):
         at once. A connector without such readers does nothing.
         """
 
-    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+    def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
         """Writes entries in one round trip; one outcome each, in order: None is written.
 
-        Also after a lost connection: an entry that had arrived before is not taken for another replica's.
+        They are on their way when this returns, if that is possible without waiting: what the caller does next does not
+        hold them up. Also after a lost connection an entry that had arrived before is not taken for another replica's.
         """
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:

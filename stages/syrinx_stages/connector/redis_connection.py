@@ -12,13 +12,15 @@ from typing import Any, cast
 import hiredis
 
 from syrinx_stages.connector.redis_address import Address
-from syrinx_stages.connector.redis_errors import ReplyError, reply_error
+from syrinx_stages.connector.redis_errors import reply_error
 
 Command = Sequence[bytes | str | int]
 
 CONNECT_SECONDS = 3.0
 RECEIVE_BYTES = 256 * 1024
 """Taken from the socket at a time, into memory that is there already."""
+KEPT_BYTES = 1024 * 1024
+"""Of the memory that a large reply took, for the next one: hiredis would give all but 16 KiB back each time."""
 LARGE_BYTES = 4 * 1024
 """An argument from this size on is not copied more often than it must be."""
 BLOCK_BYTES = 64 * 1024
@@ -30,6 +32,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self._parser = hiredis.Reader(replyError=reply_error)
+        self._parser.setmaxbuf(KEPT_BYTES)
         self._received = memoryview(bytearray(RECEIVE_BYTES))
         self._transport: asyncio.Transport
         self._replied: Callable[[Any], None] | None = None
@@ -64,10 +67,14 @@ class Connection(asyncio.BufferedProtocol):
         for block in _blocks(command):
             self._transport.write(block)
 
-    async def call(self, command: Command, seconds: float) -> Any:
-        """The reply within `seconds`. Raises `ReplyError`, or an `OSError` and is closed."""
+    def send(self, command: Command, seconds: float) -> asyncio.Future[Any]:
+        """Sends a command; its reply, or what `ask` would say in its place."""
         answer = asyncio.get_running_loop().create_future()
         self.ask(command, seconds, lambda reply: None if answer.done() else answer.set_result(reply))
+        return answer
+
+    async def receive(self, answer: asyncio.Future[Any]) -> Any:
+        """The reply to what was sent. Raises `ReplyError`, or an `OSError` and is closed."""
         try:
             reply = await answer
         except BaseException:
@@ -76,6 +83,10 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    async def call(self, command: Command, seconds: float) -> Any:
+        """Sends a command and returns its reply. Raises `ReplyError`, or an `OSError` and is closed."""
+        return await self.receive(self.send(command, seconds))
 
     def close(self) -> None:
         """Closes it at once."""

@@ -111,13 +111,14 @@ class Follower:
         self._began()
 
     def _ask(self) -> None:
-        assert self._connection is not None
+        if self._connection is None:
+            return
         began = asyncio.get_running_loop().time()
         read = (b"XREAD", b"BLOCK", BLOCK_MS, b"STREAMS", self._key, self.after)
         self._connection.ask(read, COMMAND_SECONDS, lambda reply: self._replied(reply, began))
 
     def _replied(self, reply: Any, began: float) -> None:
-        """Takes a reply and asks anew: here, and not in a task that would have to be woken first."""
+        """Takes a reply: here, and not in a task that would have to be woken first."""
         if isinstance(reply, Exception):
             if not self._lost.done():
                 self._lost.set_result(reply)
@@ -128,4 +129,5 @@ class Follower:
         for _, entries in reply or ():
             self.after = entries[-1][0]
             self._arrived(entries)
-        self._ask()
+        # Behind those who were just woken.
+        asyncio.get_running_loop().call_soon(self._ask)

@@ -6,7 +6,8 @@ own. An entry has one field, `d`, with the encoded message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
@@ -78,10 +79,11 @@ class RedisConnector:
     def hand(self, appends: Sequence[Append]) -> None:
         """No reader of this process: all have theirs from Redis."""
 
-    async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
+    def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
         """Writes entries in one round trip."""
-        if not appends:
-            return []
+        return asyncio.create_task(self._appended(appends, self._run_append(appends) if appends else None))
+
+    def _run_append(self, appends: Sequence[Append]) -> Awaitable[Sequence[int]]:
         kinds = list(dict.fromkeys(append.kind for append in appends))
         streams = [self._keys.stream(append.request_id, append.kind) for append in appends]
         entries = [encode(append.entry) for append in appends]
@@ -94,7 +96,12 @@ class RedisConnector:
             if append.finishes is not None:
                 arguments += (number, WRITER[append.kind], append.finishes)
         keys = [self._keys.requests, *map(self._keys.news, kinds), *streams]
-        replies = await self._commands.run(scripts.APPEND, keys, arguments)
+        return self._commands.run(scripts.APPEND, keys, arguments)
+
+    async def _appended(
+        self, appends: Sequence[Append], running: Awaitable[Sequence[int]] | None
+    ) -> Sequence[Gone | Superseded | None]:
+        replies = await running if running is not None else ()
         for append, reply in zip(appends, replies, strict=True):
             if reply or append.finishes is not None:
                 for consumer in self._consumers:

@@ -13,6 +13,9 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 """Pause after the connector failed, before it is told again."""
 
+REST_SECONDS = 0.02
+"""Pause after telling: what many clients are handed meanwhile is told in one call, and wakes the talkers once."""
+
 Inbox = asyncio.Queue[StreamEntry]
 
 
@@ -67,6 +70,7 @@ class Teller:
             news, self._news = self._news, {}
             try:
                 await self._connector.played(news)
+                await asyncio.sleep(REST_SECONDS)
             except ConnectorError as error:
                 log.warning("cannot say how far %d clients have been served: %s", len(news), error)
                 self._news = news | self._news

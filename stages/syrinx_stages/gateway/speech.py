@@ -127,7 +127,8 @@ class Speech:
             self._metrics[m.FIRST_BYTE].labels(*self._labels).observe(self._playback.first_byte)
         if before[1] is None and self._playback.ttfa is not None:
             self._metrics[m.TTFA].labels(*self._labels).observe(self._playback.ttfa)
-        self._count_wait(waited)
+        if before[0] is None or waited:
+            self._count_wait(waited)
 
     def _still_waits(self) -> None:
         """Nothing has come: a listener whose playback is dry waits, and counts even if nothing ever comes."""
@@ -135,7 +136,7 @@ class Speech:
             self._count_wait(waited)
 
     def _count_wait(self, seconds: float) -> None:
-        """At once, while the settings that make it wait are in force; nothing too, so that the series begins at 0."""
+        """At once, while the settings that make it wait are in force; the first time nothing too, for a series from 0."""
         self._metrics[m.UNDERRUNS].labels(*self._labels).inc(seconds > 0 and not self._waited)
         self._metrics[m.UNDERRUN_SECONDS].labels(*self._labels).inc(seconds)
         self._waited = self._waited or seconds > 0

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from prometheus_client import Histogram
 
@@ -16,6 +17,14 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 1024
 """Entries that may wait to be written; then the engine waits (Redis is away or slower than we are)."""
 RETRY_SECONDS = 0.2
+
+
+class _Sent(NamedTuple):
+    """Entries on their way."""
+
+    batch: list[Append]
+    at: float
+    outcomes: asyncio.Future[Sequence[Gone | Superseded | None]]
 
 
 class Publisher:
@@ -38,13 +47,21 @@ class Publisher:
         self._waiting: list[Append] = []
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
+        self._sent: _Sent | None = None
+        self._running = False
 
     def put(self, appends: Sequence[Append]) -> None:
-        """Queues entries behind all earlier ones."""
-        if appends:
-            self._connector.hand(appends)
-            self._waiting.extend(appends)
-            self._changed.set()
+        """Queues entries behind all earlier ones; they are sent at once unless others are on their way.
+
+        Ends alone wait for what else is put before the event loop goes on: the step that they were made in.
+        """
+        if not appends:
+            return
+        self._connector.hand(appends)
+        self._waiting.extend(appends)
+        if self._running and self._sent is None and appends[-1].finishes is None:
+            self._send()
+        self._changed.set()
 
     async def room(self) -> None:
         """Waits while too much is queued."""
@@ -54,29 +71,41 @@ class Publisher:
 
     async def run(self) -> None:
         """Writes until cancelled; what is queued then is dropped (another replica will make it again)."""
-        while True:
-            self._changed.clear()
-            if not self._waiting:
+        self._running = True
+        try:
+            while True:
                 await self._changed.wait()
-                continue
-            batch, self._waiting = self._waiting, []
-            self._taken.set()
-            await self._write(batch)
+                if self._sent is None and self._waiting:
+                    self._send()
+                if self._sent is not None:
+                    await self._settle(self._sent)
+                    self._sent = None
+                if not self._waiting:
+                    self._changed.clear()
+        finally:
+            self._running = False
+            if self._sent is not None:
+                self._sent.outcomes.cancel()
 
-    async def _write(self, batch: list[Append]) -> None:
+    def _send(self) -> None:
+        batch, self._waiting = self._waiting, []
+        self._taken.set()
+        self._sent = _Sent(batch, time.perf_counter(), asyncio.ensure_future(self._connector.append(batch)))
+
+    async def _settle(self, sent: _Sent) -> None:
         """Until Redis answers. What arrived although its reply was lost is refused now; then the lease runs out."""
+        batch, started, outcomes = sent
         while True:
-            started = time.perf_counter()
             try:
-                outcomes = await self._connector.append(batch)
+                results = await outcomes
+                break
             except ConnectorError as error:
                 log.warning("cannot write %d entries, will try again: %s", len(batch), error)
                 await asyncio.sleep(RETRY_SECONDS)
-                continue
-            self._seconds.observe(time.perf_counter() - started)
-            for append, outcome in zip(batch, outcomes, strict=True):
-                if outcome is None:
-                    self._written(append)
-                else:
-                    self._refused(append, outcome)
-            return
+            started, outcomes = time.perf_counter(), asyncio.ensure_future(self._connector.append(batch))
+        self._seconds.observe(time.perf_counter() - started)
+        for append, outcome in zip(batch, results, strict=True):
+            if outcome is None:
+                self._written(append)
+            else:
+                self._refused(append, outcome)
