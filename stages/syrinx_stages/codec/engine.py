@@ -76,8 +76,9 @@ def split_frames(codes: bytes, groups: int, codebook_size: int) -> list[bytes]:
     size = groups * CODE_BYTES
     if not codes or len(codes) % size:
         raise ValueError(f"{len(codes)} bytes are not whole frames of {size}")
-    values = np.frombuffer(codes, "<i2")
-    if values.min() < 0 or values.max() >= codebook_size:
+    # Read as unsigned, a negative code is a large one.
+    if np.frombuffer(codes, "<u2").max() >= codebook_size:
+        values = np.frombuffer(codes, "<i2")
         worst = values[(values < 0) | (values >= codebook_size)][0]
         raise ValueError(f"code {worst} is not within 0 to {codebook_size - 1}")
     return [codes[at : at + size] for at in range(0, len(codes), size)]

@@ -147,7 +147,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         started = sum(row.first_frame is not None for row in self.rows.values())
         unstarted = len(self.ownership.claims) - started
         lead_limit = self.live.current.lead_limit_seconds
-        return unstarted < MOST_UNSTARTED and not late(
+        return unstarted < max(MOST_UNSTARTED, self.engine.prefill_rows) and not late(
             self.rows.values(), time.monotonic(), lead_limit, margin(self._step_seconds)
         )
 
