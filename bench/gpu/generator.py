@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from msgspec import Struct
 
+from gpu.client import Client
 from gpu.requests import Requests
-from syrinx_operator.bench.loadgen import PAUSE_AFTER_ERROR, Limit, closed_loop, speaker
+from syrinx_operator.bench.loadgen import PAUSE_AFTER_ERROR, Limit, closed_loop
 from syrinx_operator.bench.stats import Outcome
-from syrinx_operator.client import connect
 
 
 class Open(Struct, frozen=True, tag=True):
@@ -130,20 +130,20 @@ async def perform(task: Task) -> Answer:
     """Does a task."""
     late: list[float] = []
     sent = 0
-    async with connect(task.url) as client:
-        speak = speaker(client, task.requests)
+    client = Client(task.url, task.requests)
 
-        async def send(due: float) -> Outcome:
-            nonlocal sent
-            number, sent = task.first + sent * task.stride, sent + 1
-            late.append(max(0.0, time.monotonic() - due))
-            return await speak(number, due)
+    async def send(due: float) -> Outcome:
+        nonlocal sent
+        number, sent = task.first + sent * task.stride, sent + 1
+        late.append(max(0.0, time.monotonic() - due))
+        return await client.speak(number, due)
 
-        await asyncio.sleep(task.start - time.monotonic())
-        begin, busy = time.monotonic(), time.process_time()
-        outcomes = await _apply(task.load, send)
-        wall = time.monotonic() - begin
-        return Answer(outcomes, wall, late, (time.process_time() - busy) / wall)
+    await asyncio.sleep(task.start - time.monotonic())
+    begin, busy = time.monotonic(), time.process_time()
+    outcomes = await _apply(task.load, send)
+    wall = time.monotonic() - begin
+    client.close()
+    return Answer(outcomes, wall, late, (time.process_time() - busy) / wall)
 
 
 async def _apply(load: Open | Closed | Live, send: Send) -> list[Outcome]:

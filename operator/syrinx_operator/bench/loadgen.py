@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 import httpx
 from msgspec import Struct
@@ -35,13 +34,6 @@ class Limit(Struct, frozen=True):
         )
 
 
-class Bodies(Protocol):
-    """Says what is asked for."""
-
-    def body(self, number: int) -> dict[str, object]:
-        """The JSON of request `number` (from 0)."""
-
-
 class Script(Struct, frozen=True):
     """What is said: request n is the same in every run with the same seed."""
 
@@ -65,8 +57,8 @@ class Script(Struct, frozen=True):
         return body
 
 
-def speaker(client: httpx.AsyncClient, script: Bodies) -> Speak:
-    """Sends these requests and listens to the answers."""
+def speaker(client: httpx.AsyncClient, script: Script) -> Speak:
+    """Sends the script's requests and listens to the answers."""
 
     async def speak(number: int, due: float) -> Outcome:
         listener = Listener()
