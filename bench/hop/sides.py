@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -39,6 +40,7 @@ async def _write(url: str, case: Case, steps: int, parent: Connection) -> None:
     written, all_written = _counter(steps * case.streams)
     publisher = Publisher(connector, written, _refused, Histogram("seconds", "", registry=None))
     running = asyncio.create_task(publisher.run())
+    _settle_down()
     parent.send("ready")
     await asyncio.to_thread(parent.recv)
     cpu, entry = time.process_time(), _entry(case)
@@ -76,6 +78,7 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
     following = asyncio.create_task(follow())
     # It waits inside Redis before anything is written.
     await asyncio.sleep(0.3)
+    _settle_down()
     parent.send("ready")
     await asyncio.to_thread(parent.recv)
     cpu = time.process_time()
@@ -90,6 +93,12 @@ def _teller(connector: RedisConnector, case: Case) -> tuple[Callable[[str, int],
     teller = Teller(connector)
     tell = teller.tell if case.kind is StreamKind.AUDIO else lambda request_id, frames: None
     return tell, asyncio.create_task(teller.run())
+
+
+def _settle_down() -> None:
+    """As every stage process does once it has started: what is loaded is not looked through again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _names(case: Case) -> list[str]:
