@@ -97,6 +97,23 @@ async def test_requests_that_wait_together_are_prefilled_together() -> None:
     assert all(item.end.reason is EndReason.STOP for item in heard)
 
 
+async def test_requests_that_there_is_no_memory_for_wait_until_others_are_over() -> None:
+    async with ahead() as stages:
+        talker = of(stages, "talker")
+        talker.engine.room = 2
+        heard = await asyncio.gather(*(speak(stages.connector(), request(f"r{index}")) for index in range(6)))
+        assert max(talker.engine.admitted) <= 2
+    assert all(item.end.reason is EndReason.STOP for item in heard)
+
+
+async def test_a_request_that_there_is_never_memory_for_fails_with_a_reason() -> None:
+    async with ahead() as stages:
+        of(stages, "talker").engine.room = 0
+        heard = await speak(stages.connector(), request("a"))
+    assert (heard.end.reason, heard.end.param) == (EndReason.ERROR, "input")
+    assert "memory" in heard.end.message
+
+
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 async def test_a_client_that_leaves_while_its_steps_are_in_flight_leaves_nothing_behind(stage: str) -> None:
     async with ahead() as stages:

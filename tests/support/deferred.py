@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
+from syrinx_stages.talker.engine import NoRoom
 
 DEADLINE = 10.0
 
@@ -59,11 +60,15 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
         Queue.__init__(self)
         EagerTalkerEngine.__init__(self, checkpoint)
         self._over: set[str] = set()
+        self.room = 1000
+        """Requests that there is memory for."""
         self.admitted: list[int] = []
         """How many requests each prefill took."""
 
     def admit(self, prepared: Sequence[object]) -> None:
         assert 1 <= len(prepared) <= self.prefill_rows
+        if len(self._rows) + len(prepared) > self.room:
+            raise NoRoom
         self.admitted.append(len(prepared))
         self._over.difference_update(each.request.id for each in prepared)
         super().admit(prepared)

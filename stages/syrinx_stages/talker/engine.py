@@ -33,6 +33,10 @@ class Prepared(Struct):
         return len(self.codes)
 
 
+class NoRoom(Exception):
+    """There is no memory for a request, or not before another one is over."""
+
+
 class TalkerEngine(Engine, Protocol[Step]):
     """State of all resident requests, and the steps that advance them."""
 
@@ -47,7 +51,10 @@ class TalkerEngine(Engine, Protocol[Step]):
         """
 
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        """Prefills requests, and replays the frames they already have; a state one had before is thrown away."""
+        """Prefills requests, and replays the frames they already have; a state one had before is thrown away.
+
+        Raises `NoRoom` if there is no memory for all of them: none is resident then, and each may be tried alone.
+        """
 
     def launch(self, ids: Sequence[str]) -> Step:
         """Begins one frame of each of these requests; none twice.

@@ -26,7 +26,7 @@ from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
 from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.engine import Prepared, TalkerEngine
+from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
 from syrinx_stages.talker.scheduler import Row, abandoned, late, margin, schedule
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ class _Done(Struct, frozen=True):
     landed: Landed[Sequence[Row], Mapping[str, bytes | End]] | None
     failed: Sequence[Waiting]
     """Requests that it failed at."""
+    refused: Sequence[Waiting]
+    """Requests that it has no room for now."""
     prefill_seconds: float
 
 
@@ -82,6 +84,10 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         """Requests whose next entry says who made it."""
         self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
         self._steps: InFlight[Sequence[Row], Mapping[str, bytes | End]]
+        self._resident: set[str] = set()
+        """Requests that the engine holds state of."""
+        self._full = False
+        """The engine had no room for a request, and no row has left since."""
         self._step_seconds = math.inf
         """Of the last steps, the mean."""
         # Looked up once: what a step leaves of its time is little.
@@ -129,6 +135,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         """Forgets a request."""
         self._waiting.pop(request_id, None)
         self._unsigned.discard(request_id)
+        self._resident.discard(request_id)
+        self._full = False
         super().drop(request_id)
 
     def on_entry(self, event: StreamEntry) -> None:
@@ -144,6 +152,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
 
     def welcome(self) -> bool:
         """Nothing new while streams that play run dry: a few that play well are worth more than many that stutter."""
+        if self._full:
+            return False
         started = sum(row.first_frame is not None for row in self.rows.values())
         unstarted = len(self.ownership.claims) - started
         lead_limit = self.live.current.lead_limit_seconds
@@ -166,18 +176,25 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         for row in rows:
             row.in_flight += 1
         done = await self.run_engine(self._work, admitted, rows)
+        if admitted:
+            refused = {waiting.claim.request.id for waiting in done.refused}
+            # Without those that were dropped meanwhile.
+            self._resident |= {waiting.claim.request.id for waiting in admitted} & self.rows.keys() - refused
+            self._prefill_seconds.observe(done.prefill_seconds)
         if done.landed:
             self._publish(done.landed)
-        if admitted:
-            self._prefill_seconds.observe(done.prefill_seconds)
         for waiting in done.failed:
             self.rows.pop(waiting.claim.request.id, None)
             await self.fail(waiting.claim, _FAILED)
+        for waiting in done.refused:
+            await self._refused_room(waiting)
         self.ownership.reconsider()
         return 0.0
 
     def _next_admitted(self, now: float) -> list[Waiting]:
         """As many as cost little more than one a turn, so that a burst does not silence those that play."""
+        if self._full:
+            return []
         waiting = sorted(self._waiting.values(), key=lambda item: item.claim.request.accepted_at)
         chosen = waiting[: self.engine.prefill_rows]
         for item in chosen:
@@ -187,6 +204,19 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             self.rows[request.id] = _row(item, now)
             self.reader.watch(request.id, self.reads, item.played)
         return chosen
+
+    async def _refused_room(self, waiting: Waiting) -> None:
+        """Waits on, until a row has left."""
+        request_id = waiting.claim.request.id
+        if self.rows.pop(request_id, None) is None:
+            return
+        if not (self._resident or self._orders):
+            await self.fail(waiting.claim, "the request is too long for the memory of the talker", "input")
+            return
+        self.reader.unwatch(request_id, self.reads)
+        self._waiting[request_id] = waiting
+        # What left meanwhile is not released yet: then it is worth another try at once.
+        self._full = not self._orders
 
     def _publish(self, landed: Landed[Sequence[Row], Mapping[str, bytes | End]]) -> None:
         """Gives out what a step has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
@@ -213,28 +243,34 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     def _work(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _Done:
         """All that a turn asks of the engine."""
         began = time.monotonic()
-        failed = self._prefill(admitted)
+        failed: list[Waiting] = []
+        refused: list[Waiting] = []
+        self._prefill(admitted, failed, refused)
         prefill_seconds = time.monotonic() - began
-        lost = {waiting.claim.request.id for waiting in failed}
+        lost = {waiting.claim.request.id for waiting in failed + refused}
         due = [row for row in rows if row.id not in lost]
         if due:
             self._steps.launch(due, lambda: self._launch([row.id for row in due]))
-        return _Done(self._steps.land(bool(due)), failed, prefill_seconds)
+        return _Done(self._steps.land(bool(due)), failed, refused, prefill_seconds)
 
-    def _prefill(self, admitted: Sequence[Waiting]) -> Sequence[Waiting]:
-        """Prefills requests; returns those that the engine failed at."""
+    def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], refused: list[Waiting]) -> None:
+        """Prefills requests: together, or else each alone."""
         if not admitted:
-            return ()
+            return
         try:
             self.engine.admit([waiting.prepared for waiting in admitted])
-        except Exception:
-            if not self.engine.isolates_rows:
+        except Exception as error:
+            full = isinstance(error, NoRoom)
+            if not (full or self.engine.isolates_rows):
                 raise
             if len(admitted) > 1:
-                return [waiting for one in admitted for waiting in self._prefill([one])]
-            log.exception("request %s fails at prefill", admitted[0].claim.request.id)
-            return admitted
-        return ()
+                for waiting in admitted:
+                    self._prefill([waiting], failed, refused)
+            elif full:
+                refused += admitted
+            else:
+                log.exception("request %s fails at prefill", admitted[0].claim.request.id)
+                failed += admitted
 
     def _launch(self, ids: Sequence[str]) -> Callable[[], Mapping[str, bytes | End]]:
         """Begins a step; if it fails, each row alone, so that one bad request harms no other."""
