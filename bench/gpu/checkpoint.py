@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import tokenizers
 import torch
 from safetensors.torch import save_file
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from syrinx_operator.bench.run import corpus
 from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig
+from syrinx_stages.model.config import read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.layers import slots
 from syrinx_stages.model.talker import Talker
 
@@ -56,18 +55,22 @@ SHARPNESS = 3.0
 """Standard deviation of logits: some dozens of codes are likely, as with a real checkpoint."""
 
 
-def write(directory: Path, size: str, seed: int = 0, device: str | None = None) -> Path:
-    """A CustomVoice checkpoint of a size (`0b6`, `1b7`); the same for the same seed and device."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+def write_configs(directory: Path, size: str) -> None:
+    """All but the weights of a CustomVoice checkpoint of a size (`0b6`, `1b7`)."""
     speech_tokenizer = directory / "speech_tokenizer"
     speech_tokenizer.mkdir(parents=True, exist_ok=True)
-    assistant = write_tokenizer(directory)
-    settings, codec = talker_settings(size, assistant), codec_settings()
+    settings = talker_settings(size, write_tokenizer(directory))
     (directory / "config.json").write_text(json.dumps(settings, indent=1))
-    (speech_tokenizer / "config.json").write_text(json.dumps(codec, indent=1))
+    (speech_tokenizer / "config.json").write_text(json.dumps(codec_settings(), indent=1))
+
+
+def write(directory: Path, size: str, seed: int = 0, device: str | None = None) -> None:
+    """A whole one; the same for the same seed and device."""
+    write_configs(directory, size)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator(device).manual_seed(seed)
-    config = msgspec.convert(settings, ModelConfig).talker_config
-    decoder = msgspec.convert(codec, SpeechTokenizerConfig).decoder_config
+    config = read_model_config(directory).talker_config
+    decoder = read_speech_tokenizer_config(directory).decoder_config
     talker = {
         name: draw(talker_deviation(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16).cpu()
         for name, shape in shapes(Talker, config, "talker")
@@ -79,8 +82,7 @@ def write(directory: Path, size: str, seed: int = 0, device: str | None = None) 
         name: draw(codec_deviation(name, shape), shape, generator).cpu()
         for name, shape in shapes(CodecDecoder, decoder, "decoder")
     }
-    save_file(audio, speech_tokenizer / "model.safetensors")
-    return directory
+    save_file(audio, directory / "speech_tokenizer" / "model.safetensors")
 
 
 def talker_settings(size: str, assistant: int) -> dict[str, Any]:
@@ -227,8 +229,12 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--size", choices=SIZES, default="1b7")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--configs", action="store_true", help="all but the weights")
     given = parser.parse_args()
     begin = time.monotonic()
+    if given.configs:
+        write_configs(given.directory, given.size)
+        return
     write(given.directory, given.size, given.seed)
     size = sum(file.stat().st_size for file in given.directory.rglob("*.safetensors"))
     print(f"{given.directory}: {size / 1e9:.1f} GB in {time.monotonic() - begin:.1f} s")

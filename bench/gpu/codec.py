@@ -105,7 +105,7 @@ def floor_ms(program: Program, rows: int, frames: int, width: int) -> float:
         if "SPLITS" in constants:
             outer = constants["N"] * (2 if constants["GATED"] else 1)
             size, count = outer * constants["TAPS"] * constants["IN"], arguments[10]
-        elif "BK_2" in constants:
+        elif "A" in constants:
             size, count = constants["C"] ** 2 * (constants["TAPS"] + 1), arguments[12]
         else:
             continue

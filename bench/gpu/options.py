@@ -26,6 +26,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     model.add_argument("--random-model", help="a directory that gpu.checkpoint wrote before")
     model.add_argument("--bundled", action="store_true", help="the bundled voice")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--paced", action="store_true", help="engines that only take their time: the service alone")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--two-gpus", action="store_true", help="the talker on GPU 0, the codec on GPU 1")
     where.add_argument("--mps", action="store_true", help="both under CUDA's multi-process service")
@@ -51,12 +52,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if set(given.only) - set(plan.LOOPS):
         parser.error(f"--only: of {', '.join(plan.LOOPS)}")
+    if given.paced:
+        given.device = "cpu"
     return given
 
 
 def plan_of(given: argparse.Namespace) -> Plan:
     """What is to be measured."""
-    base = plan.CPU if given.device == "cpu" else plan.QUICK if given.quick else plan.FULL
+    base = plan.CPU if given.device == "cpu" and not given.paced else plan.QUICK if given.quick else plan.FULL
     chosen = plan.only(base, given.only, given.rates, given.concurrency)
     if given.ramp:
         chosen = structs.replace(chosen, early_ramp=given.ramp)
@@ -74,6 +77,7 @@ def setup_of(given: argparse.Namespace, model: str | None) -> Setup:
         device=given.device,
         two_gpus=given.two_gpus,
         mps=given.mps,
+        paced=given.paced,
         gateways=given.gateways,
         talker_rows=given.talker_rows,
         codec_rows=given.codec_rows,

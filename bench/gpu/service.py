@@ -175,7 +175,8 @@ def _model(given: argparse.Namespace, stack: contextlib.ExitStack) -> str | None
         return str(given.model or given.random_model)
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-model-"))) / given.size
     # A process of its own, which leaves nothing on the GPU.
-    subprocess.run([sys.executable, "-m", "gpu.checkpoint", str(directory), "--size", given.size], check=True)
+    parts = ("--configs",) if given.paced else ()
+    subprocess.run([sys.executable, "-m", "gpu.checkpoint", str(directory), "--size", given.size, *parts], check=True)
     return str(directory)
 
 
@@ -214,6 +215,8 @@ def _model_name(given: argparse.Namespace, model: str | None) -> str:
 
 
 def _topology(given: argparse.Namespace) -> str:
+    if given.paced:
+        return "engines that only take their time"
     if given.device == "cpu":
         return "talker and codec on the processor"
     if given.two_gpus:
@@ -225,7 +228,8 @@ def _name(given: argparse.Namespace, gpus: Gpus) -> str:
     """Of the result: `h200_1b7_mps`."""
     where = gpus.short_name() if given.device == "cuda" else "cpu"
     shape = "bundled" if given.bundled else Path(given.model).name if given.model else given.size
-    variant = "_two_gpus" if given.two_gpus else "_mps" if given.mps else ""
+    flags = {"two_gpus": given.two_gpus, "mps": given.mps, "paced": given.paced}
+    variant = "".join(f"_{flag}" for flag, chosen in flags.items() if chosen)
     return f"{where}_{shape}{variant}"
 
 

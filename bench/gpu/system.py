@@ -55,6 +55,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     """The talker on GPU 0, the codec on GPU 1."""
     mps: bool = False
     """Both under CUDA's multi-process service, on one GPU."""
+    paced: bool = False
+    """Engines that only take their time: see `paced`."""
     gateways: int = 2
     talker_rows: int = 64
     codec_rows: int = 32
@@ -87,7 +89,7 @@ class Setup(Struct, frozen=True, kw_only=True):
                 device=self.device,
                 max_num_seqs=self.codec_rows,
                 max_resident=self.resident,
-                capture_pairs=shapes if self.device == "cuda" else (),
+                capture_pairs=shapes if self.device == "cuda" or self.paced else (),
                 drain_seconds=DRAIN_SECONDS,
             ),
             connector=ConnectorSpec(url=redis_url, password_env=PASSWORD),
@@ -196,13 +198,17 @@ class System:
 
 
 def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:
-    """With two GPUs, each stage sees its own."""
-    if not setup.two_gpus:
-        return {}
-    return {
-        stage: ("env", f"CUDA_VISIBLE_DEVICES={gpu}", sys.executable, "-m", f"syrinx_stages.{stage}")
-        for gpu, stage in enumerate((Stage.TALKER, Stage.CODEC))
-    }
+    """Where a stage is not started as usual: with two GPUs, each sees its own."""
+    stages = (Stage.TALKER, Stage.CODEC)
+    if setup.paced:
+        return {stage: (sys.executable, "-m", f"gpu.paced_{stage}") for stage in stages}
+    if setup.two_gpus:
+        module = [sys.executable, "-m"]
+        return {
+            stage: ("env", f"CUDA_VISIBLE_DEVICES={gpu}", *module, f"syrinx_stages.{stage}")
+            for gpu, stage in enumerate(stages)
+        }
+    return {}
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ COLUMNS: Sequence[tuple[str, Cell]] = (
     ("playable ms", _times(lambda point: point.heard.first_playable)),
     ("TTFA ms", _times(lambda point: point.heard.ttfa)),
     ("underruns", _underruns),
-    ("audio s/s", lambda point: f"{point.heard.audio_seconds_per_second:.1f}"),
+    ("audio s/s", lambda point: "-" if point.load == "live" else f"{point.heard.audio_seconds_per_second:.1f}"),
     ("errors", _errors),
     ("GPU", _gpu),
     ("busiest process", _busiest),

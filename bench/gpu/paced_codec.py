@@ -1,0 +1,85 @@
+"""A codec whose engine only takes its time: `python -m gpu.paced_codec CONFIG.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gpu import paced
+from syrinx_stages.codec.engine import Cost, split_frames
+from syrinx_stages.codec.service import CodecService
+from syrinx_stages.connector.base import StageConnector
+from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.settings import CapturePair, StageConfig
+from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.runtime.early import leave_on_signals
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import Live
+
+_ENTRIES = 2048
+
+
+class Call(Struct, frozen=True):
+    """A launched call."""
+
+    done: float
+    frames: list[int]
+
+
+class PacedCodecEngine:
+    """A `CodecEngine` that captures at once."""
+
+    depth = 2
+    isolates_rows = False
+    overhead_frames = 16
+
+    def __init__(self) -> None:
+        self._device = paced.Device()
+        self.captured: set[CapturePair] = set()
+        self.costs: Mapping[CapturePair, Cost] = {}
+
+    def warm_up(self) -> None:
+        """Nothing to do."""
+
+    def capture(self, shape: CapturePair) -> None:
+        """Notes it."""
+        self.captured.add(shape)
+
+    def forget_shapes(self, shapes: Iterable[CapturePair]) -> None:
+        """Forgets them."""
+        self.captured.difference_update(shapes)
+
+    def split(self, codes: bytes) -> list[bytes]:
+        """As the real one."""
+        return split_frames(codes, CODE_GROUPS, _ENTRIES)
+
+    def open(self, request_id: str) -> None:
+        """There is no state."""
+
+    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
+        """Queues a call."""
+        rows, frames = shape
+        done = self._device.queue(paced.CALL_SECONDS + paced.CALL_FRAME_SECONDS * rows * frames)
+        return Call(done, [len(fresh) for fresh in codes])
+
+    def read(self, call: Call) -> Sequence[bytes]:
+        """Waits for a call."""
+        paced.wait(call.done)
+        return [paced.NOISE[: frames * FRAME_BYTES] for frames in call.frames]
+
+    def release(self, request_id: str) -> None:
+        """There is no state."""
+
+
+def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
+    """The real service around it."""
+    live = Live(config.codec, config.settings_generation, config.max_resident)
+    return CodecService(connector, PacedCodecEngine, config.replica, config.max_resident, live, metrics), None
+
+
+if __name__ == "__main__":
+    leave_on_signals()
+    from syrinx_stages.runtime.process import run
+
+    run("codec", "gpu.paced_codec")

@@ -1,0 +1,94 @@
+"""A talker whose engine only takes its time: `python -m gpu.paced_talker CONFIG.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from msgspec import Struct
+
+from gpu import paced
+from syrinx_stages.connector.base import StageConnector
+from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
+from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.model.prompt import Prompt
+from syrinx_stages.runtime.early import leave_on_signals
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import Live
+from syrinx_stages.talker.engine import Prepared
+from syrinx_stages.talker.service import TalkerService
+
+_NOTHING = torch.zeros(0)
+
+
+class _Row(Struct):
+    frames: int
+    most: int
+
+
+class Step(Struct, frozen=True):
+    """A launched step."""
+
+    done: float
+    results: dict[str, bytes | End]
+
+
+class PacedTalkerEngine:
+    """A `TalkerEngine`: every request has as many frames as it may have."""
+
+    depth = 2
+    isolates_rows = False
+    prefill_rows = 8
+
+    def __init__(self) -> None:
+        self._device = paced.Device()
+        self._rows: dict[str, _Row] = {}
+
+    def warm_up(self) -> None:
+        """Nothing to do."""
+
+    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+        """No prompt."""
+        none = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
+        return Prepared(
+            request=request, prompt=Prompt(_NOTHING, _NOTHING, _NOTHING), codes=none, max_frames=request.max_frames
+        )
+
+    def admit(self, prepared: Sequence[Prepared]) -> None:
+        """Takes the time of a prefill."""
+        self._device.queue(paced.PREFILL_SECONDS)
+        self._rows |= {one.request.id: _Row(0, one.max_frames) for one in prepared}
+
+    def launch(self, ids: Sequence[str]) -> Step:
+        """Queues a step."""
+        results = {request_id: self._next(self._rows[request_id]) for request_id in ids}
+        return Step(self._device.queue(paced.FRAME_SECONDS + paced.FRAME_ROW_SECONDS * len(ids)), results)
+
+    def _next(self, row: _Row) -> bytes | End:
+        if row.frames >= row.most:
+            return End(EndReason.LENGTH)
+        row.frames += 1
+        return bytes(2 * CODE_GROUPS)
+
+    def read(self, step: Step) -> Mapping[str, bytes | End]:
+        """Waits for a step."""
+        paced.wait(step.done)
+        return step.results
+
+    def release(self, request_id: str) -> None:
+        """Forgets a request."""
+        self._rows.pop(request_id, None)
+
+
+def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
+    """The real service around it."""
+    live = Live(config.talker, config.settings_generation, config.max_resident)
+    return TalkerService(connector, PacedTalkerEngine, config.replica, config.max_resident, live, metrics), None
+
+
+if __name__ == "__main__":
+    leave_on_signals()
+    from syrinx_stages.runtime.process import run
+
+    run("talker", "gpu.paced_talker")
