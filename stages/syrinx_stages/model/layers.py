@@ -108,6 +108,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
     return (x * scale).to(x.dtype) * weight
 
 
+def rotations(head_size: int, theta: float, positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [positions, head_size / 2] of a rotary embedding's angles, in float32."""
+    rates = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), rates)
+    return angles.cos(), angles.sin()
+
+
 class Rotary(nn.Module):
     """Tables of rotary position embeddings (Su et al. 2021, halves rotated as in GPT-NeoX).
 
@@ -119,9 +126,7 @@ class Rotary(nn.Module):
 
     def __init__(self, head_size: int, theta: float, positions: int) -> None:
         super().__init__()
-        rates = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-        angles = torch.outer(torch.arange(positions, dtype=torch.float32), rates)
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = rotations(head_size, theta, positions)
         # The sign of the rotated half is in the table, so that rotating is a plain roll.
         dtype = torch.get_default_dtype()
         self.register_buffer("cos", torch.cat((cos, cos), -1)[:, None].to(dtype), persistent=False)
@@ -198,6 +203,11 @@ class DecoderStack(nn.Module):
         self._weights = [_flat(layer) for layer in self.layers]
         self._head_size = config.head_size
         self._rotated = config.num_attention_heads + config.num_key_value_heads
+
+    def drop_layer(self, index: int) -> None:
+        """Lets go of a layer's weights, for those who hold them in another form. The stack cannot `run` then."""
+        self.layers[index] = nn.Identity()
+        self._weights = []
 
     def run(self, x: Tensor, positions: Tensor | slice, attend: Attend) -> Tensor:
         """Inputs [rows, hidden_size] at `positions` [rows] to normalised outputs of the same shape."""

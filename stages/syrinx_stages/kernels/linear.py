@@ -1,0 +1,249 @@
+"""Matrix products of few rows: what a step's time is made of. The weights are read once, at the memory's speed.
+
+What surrounds a product happens in it: the RMS norm before (its weight is folded into the matrix, the squares were
+summed by whoever wrote the rows), the gate of a SwiGLU, bias, residual, and the sums of squares for the next norm.
+Two kernels: `_vector` for a handful of rows multiplies and adds, with its weights on the way before the kernel before
+has ended; `_matrix` for more of them uses the tensor cores, and may share the inner axis among several programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .dependent import DEPENDENT, begin, wait
+
+
+@dataclass(frozen=True)
+class Vector:
+    """How `_vector` is cut: columns of a program, warps."""
+
+    columns: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How `_matrix` is cut: rows, columns and inner elements of a step, steps in flight, warps, programs per sum."""
+
+    rows: int
+    columns: int
+    inner: int
+    stages: int
+    warps: int = 4
+    shares: int = 1
+    swap: bool = False
+
+
+Tile = Vector | Matrix
+
+
+@triton.jit
+def _vector(
+    x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
+    X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, K_P: tl.constexpr, N: tl.constexpr,
+    OUT_STRIDE: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr,
+    GATED: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    begin(PDL)
+    column = tl.program_id(0)
+    n = column * BN + tl.arange(0, BN)
+    k = tl.arange(0, K_P)
+    inside = k < K
+    at = weight + n[:, None] * K + k[None, :]
+    w = tl.load(at, mask=inside[None, :], other=0.0)
+    if GATED:
+        w2 = tl.load(at + N * K, mask=inside[None, :], other=0.0)
+    part = tl.arange(0, PARTS_P)
+    wait(PDL)
+    for m in range(rows):
+        row = m
+        if index is not None:
+            row = tl.load(index + m * INDEX_STRIDE)
+        values = tl.load(x + row * X_STRIDE + k, mask=inside, other=0.0).to(tl.float32)[None, :]
+        total = tl.sum(w.to(tl.float32) * values, 1)
+        if GATED:
+            gated = tl.sum(w2.to(tl.float32) * values, 1)
+        if PARTS > 0:
+            sums = tl.load(squares + m * PARTS + part, mask=part < PARTS, other=0.0)
+            scale = tl.rsqrt(tl.sum(sums, 0) / K + eps)
+            total *= scale
+            if GATED:
+                gated *= scale
+        if bias is not None:
+            total += tl.load(bias + n).to(tl.float32)
+        if GATED:
+            total = total * tl.sigmoid(total) * gated
+        to = m * OUT_STRIDE + n
+        if residual is not None:
+            total += tl.load(residual + to).to(tl.float32)
+        result = total.to(out.dtype.element_ty)
+        tl.store(out + to, result)
+        if out_squares is not None:
+            rounded = result.to(tl.float32)
+            tl.store(out_squares + m * OUT_PARTS + column, tl.sum(rounded * rounded, 0))
+
+
+@triton.jit
+def _matrix(
+    x, index, weight, bias, squares, residual, out, out_squares, shared, arrived, rows, eps,
+    X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr, SINGLE: tl.constexpr, SWAP: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    begin(PDL)
+    column, block, share = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n = column * BN + tl.arange(0, BN)
+    m = block * BM + tl.arange(0, BM)
+    first = share * (K // SHARES)
+    k = first + tl.arange(0, BK)
+    if SWAP:
+        w_at = weight + n[:, None] * K + k[None, :]
+    else:
+        w_at = weight + n[None, :] * K + k[:, None]
+    if SINGLE:
+        # All weights of this program are on their way before what they are multiplied with is there.
+        w = tl.load(w_at)
+        if GATED:
+            w2 = tl.load(w_at + N * K)
+    wait(PDL)
+    held = m < rows
+    row = m
+    if index is not None:
+        row = tl.load(index + m * INDEX_STRIDE, mask=held, other=0)
+    if SWAP:
+        # The weights' columns take the place of the rows: a tensor core has at least 64 of those, and eight of these.
+        x_at = x + row[None, :] * X_STRIDE + k[:, None]
+        total = tl.zeros((BN, BM), tl.float32)
+        if GATED:
+            gated = tl.zeros((BN, BM), tl.float32)
+        if SINGLE:
+            values = tl.load(x_at, mask=held[None, :], other=0.0)
+            total = tl.dot(w, values, total)
+            if GATED:
+                gated = tl.dot(w2, values, gated)
+        else:
+            for start in tl.range(0, K // SHARES, BK, num_stages=STAGES):
+                values = tl.load(x_at + start, mask=held[None, :], other=0.0)
+                total = tl.dot(tl.load(w_at + start), values, total)
+                if GATED:
+                    gated = tl.dot(tl.load(w_at + N * K + start), values, gated)
+        total = tl.trans(total)
+        if GATED:
+            gated = tl.trans(gated)
+    else:
+        x_at = x + row[:, None] * X_STRIDE + k[None, :]
+        total = tl.zeros((BM, BN), tl.float32)
+        if GATED:
+            gated = tl.zeros((BM, BN), tl.float32)
+        for start in tl.range(0, K // SHARES, BK, num_stages=STAGES):
+            values = tl.load(x_at + start, mask=held[:, None], other=0.0)
+            total = tl.dot(values, tl.load(w_at + start), total)
+            if GATED:
+                gated = tl.dot(values, tl.load(w_at + N * K + start), gated)
+    last = True
+    if SHARES > 1:
+        place = shared + (block * BM + tl.arange(0, BM))[:, None] * N + n[None, :]
+        size = tl.num_programs(1) * BM * N
+        tl.store(place + share * size, total, cache_modifier=".cg")
+        if GATED:
+            tl.store(place + (SHARES + share) * size, gated, cache_modifier=".cg")
+        tl.debug_barrier()
+        counter = arrived + block * (N // BN) + column
+        last = tl.atomic_add(counter, 1, sem="acq_rel") == SHARES - 1
+        if last:
+            # All shares are summed in their order, whoever came last.
+            total = tl.load(place, cache_modifier=".cg")
+            for other in range(1, SHARES):
+                total += tl.load(place + other * size, cache_modifier=".cg")
+            if GATED:
+                gated = tl.load(place + SHARES * size, cache_modifier=".cg")
+                for other in range(SHARES + 1, 2 * SHARES):
+                    gated += tl.load(place + other * size, cache_modifier=".cg")
+            tl.store(counter, 0)
+    if last:
+        if PARTS > 0:
+            part = tl.arange(0, PARTS_P)
+            here = held[:, None] & (part < PARTS)[None, :]
+            sums = tl.load(squares + m[:, None] * PARTS + part[None, :], mask=here, other=0.0)
+            scale = tl.rsqrt(tl.sum(sums, 1) / K + eps)
+            total *= scale[:, None]
+            if GATED:
+                gated *= scale[:, None]
+        if bias is not None:
+            total += tl.load(bias + n)[None, :].to(tl.float32)
+        if GATED:
+            total = total * tl.sigmoid(total) * gated
+        at = m[:, None] * OUT_STRIDE + n[None, :]
+        if residual is not None:
+            total += tl.load(residual + at, mask=held[:, None], other=0.0).to(tl.float32)
+        result = total.to(out.dtype.element_ty)
+        tl.store(out + at, result, mask=held[:, None])
+        if out_squares is not None:
+            rounded = result.to(tl.float32)
+            tl.store(out_squares + m * OUT_PARTS + column, tl.sum(rounded * rounded, 1), mask=held)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Where the programs that share a sum leave their parts, and count who has arrived: zeros between launches."""
+
+    parts: Tensor
+    """float32, at least shares x rows (whole blocks) x columns."""
+    arrived: Tensor
+    """int32, at least one for each block."""
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    tile: Tile,
+    *,
+    rows: int,
+    index: Tensor | None = None,
+    squares: Tensor | None = None,
+    eps: float = 0.0,
+    gated: bool = False,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_squares: Tensor | None = None,
+    sharing: Sharing | None = None,
+) -> None:
+    """`out = x @ weight.T`, for the first `rows` rows.
+
+    x: [rows, K] or, of a larger one, the rows that column 0 of `index` [rows, any] (int32) names. weight: [N, K]
+    contiguous; gated, [2 N, K], and the result is silu(first half) * second half. squares: [rows, parts] float32,
+    whose sum over parts is that of x's squares: x is normalised by it. residual: added, may be `out`. out_squares:
+    [rows, N / tile.columns] float32, takes the sums of the result's squares. sharing: for a tile with several shares.
+    Raises ValueError if the tile does not divide the matrix.
+    """
+    inner = weight.shape[1]
+    outer = weight.shape[0] // (2 if gated else 1)
+    parts = 0 if squares is None else squares.shape[1]
+    common = {
+        "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if index is None else index.stride(0), "K": inner, "N": outer,
+        "OUT_STRIDE": out.stride(0), "PARTS": parts, "PARTS_P": triton.next_power_of_2(max(parts, 1)),
+        "OUT_PARTS": 0 if out_squares is None else out_squares.shape[1], "GATED": gated, "BN": tile.columns,
+        "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
+    }  # fmt: skip
+    if isinstance(tile, Vector):
+        if outer % tile.columns:
+            raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
+        _vector[(outer // tile.columns,)](
+            x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
+            K_P=triton.next_power_of_2(inner), **common,
+        )  # fmt: skip
+        return
+    if outer % tile.columns or inner % (tile.inner * tile.shares):
+        raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
+    _matrix[(outer // tile.columns, triton.cdiv(rows, tile.rows), tile.shares)](
+        x, index, weight, bias, squares, residual, out, out_squares,
+        sharing.parts if sharing else None, sharing.arrived if sharing else None, rows, eps,
+        BM=tile.rows, BK=tile.inner, STAGES=tile.stages, SHARES=tile.shares,
+        SINGLE=tile.swap and tile.inner * tile.shares == inner, SWAP=tile.swap, **common,
+    )  # fmt: skip

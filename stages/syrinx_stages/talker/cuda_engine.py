@@ -1,0 +1,316 @@
+"""The talker engine of a GPU: CUDA graphs over paged memory; nothing waits for the device but `read`.
+
+A step is two graphs, queued at once: one draws the frame's codes, which leave at once, one feeds them. What a request
+has on the device is at its `Place`; a step is told by one small copy which places its rows have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequest
+from syrinx_stages.kernels.graphs import Recorder
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
+from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.talker.engine import Prepared
+from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
+from syrinx_stages.talker.packed import PackedTalker, pack
+from syrinx_stages.talker.places import PAGE, Place, Pool, bucket, pages_for
+from syrinx_stages.talker.prompter import Prompter
+
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+"""Steps are recorded for so many rows, and from there on for every 64 more."""
+
+LENGTHS = (16, 32, 64, 128, 256, 512)
+"""Prompts are padded to these; a longer one is fed in parts."""
+
+PREFILL_ROWS = (1, 2, 4, 8)
+PREFILL_POSITIONS = 512
+"""Of one prefill, padding included."""
+
+SECONDS_RESIDENT = 48
+"""Of cache for each resident request, on average: an utterance has some five seconds, a few have a minute."""
+
+MOST_SHARE = 0.6
+"""Of the free memory that the cache may take: the codec may be on the same device."""
+
+TEXT_ROWS = 256
+"""For each resident request, on average."""
+
+RING = 4
+"""Steps whose results may be on the host at once: two are in flight."""
+
+MOST_PAGES = 64
+"""Of one request: 4,096 positions, five minutes."""
+
+
+class _Row(Struct, kw_only=True):
+    """One resident request."""
+
+    place: Place
+    max_frames: int
+    ended: bool = False
+
+
+class Step(Struct):
+    """A launched step: its rows in order, and where its frames will be."""
+
+    ids: Sequence[str]
+    rows: Sequence[_Row]
+    results: dict[str, bytes | End]
+    """What needs no waiting."""
+    ring: int
+    done: torch.cuda.Event | None
+
+
+class _Prompt(Struct):
+    """A request's inputs that are still to be fed."""
+
+    row: _Row
+    embeds: Tensor
+
+
+class CudaTalkerEngine:
+    """A `TalkerEngine` on a CUDA device. `prepare` may run on any thread."""
+
+    depth = 2
+    isolates_rows = False
+    prefill_rows = PREFILL_ROWS[-1]
+
+    def __init__(self, checkpoint: Checkpoint, max_resident: int) -> None:
+        """`checkpoint` in the type to compute in. Raises `CheckpointError` if it does not fit."""
+        self._device = checkpoint.device
+        self._stream = torch.cuda.Stream(self._device)
+        self._preparing = torch.cuda.Stream(self._device)
+        with self._on(self._stream):
+            talker = checkpoint.load_talker()
+            self._talker = talker
+            self._config: TalkerConfig = talker.config
+            # A reference voice is worth its float32: it is encoded once.
+            self._prompter = Prompter(Checkpoint(str(checkpoint.directory), self._device), talker)
+            self._weights: PackedTalker = pack(talker)
+            self._arena = self._new_arena(max_resident)
+        self._slots = Pool(max_resident)
+        self._pages = Pool(self._arena.cache.shape[1] - 1)
+        self._text_pages = Pool(self._arena.texts.shape[0] // PAGE - 1)
+        self._recorder = Recorder(self._stream)
+        self._sizes = [size for size in (*ROWS, *range(192, max_resident + 64, 64)) if size < max_resident]
+        self._sizes.append(max_resident)
+        self._rows: dict[str, _Row] = {}
+        self._ring = 0
+        most = max(self._sizes[-1], PREFILL_ROWS[-1]) * (META + MOST_PAGES)
+        self._staged = torch.zeros(2 * RING, most, dtype=torch.int32, pin_memory=True)
+        """What steps and prefills are told, on the way to the device."""
+        self._stage = 0
+        self._staged_free = [torch.cuda.Event() for _ in range(2 * RING)]
+        self._frames: dict[int, tuple[Frame, Callable[[], None], Callable[[], None]]] = {}
+        self._prefills: dict[tuple[int, int], tuple[Prefill, Callable[[], None]]] = {}
+        self._stream.synchronize()
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compiles the kernels and records every graph."""
+        with self._on(self._stream):
+            for rows in self._sizes:
+                frame = Frame(self._weights, self._config, self._arena, rows, MOST_PAGES)
+                self._frames[rows] = (
+                    frame,
+                    self._recorder.record(frame.draw_codes),
+                    self._recorder.record(frame.advance),
+                )
+            for length in LENGTHS:
+                for rows in PREFILL_ROWS:
+                    if rows * length <= PREFILL_POSITIONS:
+                        prefill = Prefill(self._weights, self._arena, rows, length, MOST_PAGES)
+                        self._prefills[rows, length] = prefill, self._recorder.record(prefill.run)
+        self._stream.synchronize()
+
+    @torch.inference_mode()
+    def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
+        """Builds a request's prompt. Raises `RequestError` naming the field that this checkpoint cannot serve."""
+        with self._on(self._preparing):
+            prompt, reference_codes = self._prompter.build(request, reference)
+            frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
+            prepared = Prepared(
+                request=request,
+                prompt=prompt,
+                codes=torch.from_numpy(frames).to(self._device),
+                max_frames=min(request.max_frames, self._room(len(prompt.embeds))),
+                reference_codes=reference_codes,
+            )
+        self._preparing.synchronize()
+        return prepared
+
+    @torch.inference_mode()
+    def admit(self, prepared: Sequence[Prepared]) -> None:
+        """Queues the prefill of requests, frames that they already have included."""
+        with self._on(self._stream):
+            waiting = [self._enter(each) for each in prepared]
+            while waiting:
+                waiting = self._prefill(waiting)
+
+    def release(self, request_id: str) -> None:
+        """Frees a request's places; what is queued still works there, before whatever comes next."""
+        row = self._rows.pop(request_id, None)
+        if row is not None:
+            self._slots.give_back([row.place.slot])
+            self._pages.give_back(row.place.pages)
+            self._text_pages.give_back(row.place.text_pages)
+
+    @torch.inference_mode()
+    def launch(self, ids: Sequence[str]) -> Step:
+        """Queues one frame of each request."""
+        results: dict[str, bytes | End] = {}
+        chosen: list[str] = []
+        for request_id in ids:
+            row = self._rows[request_id]
+            if row.place.frames >= row.max_frames:
+                results[request_id] = End(EndReason.LENGTH)
+            elif not row.ended and self._has_room(row.place):
+                chosen.append(request_id)
+        if not chosen:
+            return Step(ids, [], results, 0, None)
+        rows = [self._rows[request_id] for request_id in chosen]
+        ring = self._ring = (self._ring + 1) % RING
+        frame, draw, advance = self._frames[bucket(self._sizes, len(rows))]
+        done = torch.cuda.Event()
+        with self._on(self._stream):
+            self._tell(frame.meta, [self._where(row.place, ring) for row in rows])
+            draw()
+            done.record(self._stream)
+            advance()
+        for row in rows:
+            row.place.frames += 1
+            row.place.position += 1
+        return Step(chosen, rows, results, ring, done)
+
+    def read(self, step: Step) -> dict[str, bytes | End]:
+        """Waits until a step's codes are there."""
+        results = dict(step.results)
+        if step.done is None:
+            return results
+        step.done.synchronize()
+        frames = self._arena.handed[step.ring].numpy()
+        for index, (request_id, row) in enumerate(zip(step.ids, step.rows, strict=True)):
+            if row.ended or self._rows.get(request_id) is not row:
+                continue
+            row.ended = int(frames[index, 0]) == self._config.codec_eos_token_id
+            results[request_id] = End(EndReason.STOP) if row.ended else frames[index].tobytes()
+        return results
+
+    # Places ----------------------------------------------------------------------------------------------------
+
+    def _new_arena(self, max_resident: int) -> Arena:
+        config, like = self._config, self._weights.norm
+        page = config.num_hidden_layers * 2 * config.num_key_value_heads * PAGE * config.head_size * like.element_size()
+        free, _ = torch.cuda.mem_get_info(self._device)
+        wanted = max(max_resident * pages_for(int(SECONDS_RESIDENT * 12.5)), MOST_PAGES)
+        return new_arena(
+            config,
+            like,
+            slots=max_resident + 1,
+            pages=1 + min(wanted, int(free * MOST_SHARE) // page),
+            page=PAGE,
+            texts=PAGE * (1 + pages_for(max_resident * TEXT_ROWS)),
+            ring=RING,
+            most_rows=max_resident,
+            most_prefill=PREFILL_POSITIONS,
+        )
+
+    def _room(self, prompt: int) -> int:
+        return min(self._config.max_position_embeddings, MOST_PAGES * PAGE) - prompt
+
+    def _has_room(self, place: Place) -> bool:
+        """Takes a page if the next position begins one. Without a free one the row waits until another is over."""
+        missing = place.missing_pages(1)
+        if missing > len(self._pages):
+            return False
+        place.pages += self._pages.take(missing)
+        return True
+
+    def _where(self, place: Place, ring: int) -> list[int]:
+        return [place.slot, place.position, place.frames, place.text_row(), ring, *place.pages]
+
+    def _tell(self, meta: Tensor, rows: Sequence[Sequence[int]]) -> None:
+        """Queues the copy of a step's numbers; rows that are not given are scratch."""
+        self._stage = (self._stage + 1) % len(self._staged)
+        free = self._staged_free[self._stage]
+        free.synchronize()
+        staged = self._staged[self._stage][: meta.numel()].view(meta.shape)
+        numbers = staged.numpy()
+        numbers.fill(0)
+        for index, row in enumerate(rows):
+            numbers[index, : len(row)] = row
+        meta.copy_(staged, non_blocking=True)
+        free.record(self._stream)
+
+    # Prefill ---------------------------------------------------------------------------------------------------
+
+    def _enter(self, prepared: Prepared) -> _Prompt:
+        """Gives a request its places. Raises `RequestError` if there is no memory for it."""
+        request, prompt = prepared.request, prepared.prompt
+        self.release(request.id)
+        texts = len(prompt.text_rows)
+        embeds = prompt.embeds
+        if prepared.frames:
+            rows = torch.stack([prompt.text_row(frame) for frame in range(prepared.frames)])
+            embeds = torch.cat((embeds, self._talker.embed_frame(prepared.codes) + rows))
+        wanted = pages_for(len(embeds) + 1), pages_for(texts)
+        if wanted[0] > len(self._pages) or wanted[1] > len(self._text_pages):
+            raise RequestError("the talker has no memory left for this request")
+        place = Place(
+            slot=self._slots.take(1)[0],
+            pages=self._pages.take(wanted[0]),
+            text_pages=self._text_pages.take(wanted[1]),
+            texts=texts,
+            frames=prepared.frames,
+        )
+        arena, slot = self._arena, place.slot
+        arena.texts[0] = prompt.pad_row
+        for index, page in enumerate(place.text_pages):
+            part = prompt.text_rows[index * PAGE : (index + 1) * PAGE]
+            arena.texts[page * PAGE : page * PAGE + len(part)] = part
+        knobs, seed = _knobs(request.sampling), (request.seed + (1 << 63)) % (1 << 64) - (1 << 63)
+        arena.knobs[slot] = torch.tensor(knobs).pin_memory().to(self._device, non_blocking=True)
+        arena.seeds[slot] = seed
+        arena.seen[slot] = 0
+        if prepared.frames:
+            arena.seen[slot, prepared.codes[:, 0]] = 1
+        row = self._rows[request.id] = _Row(place=place, max_frames=prepared.max_frames)
+        return _Prompt(row, embeds)
+
+    def _prefill(self, waiting: Sequence[_Prompt]) -> list[_Prompt]:
+        """Queues one prefill of as many as go together; returns what is left to feed."""
+        length = bucket(LENGTHS, min(max(len(item.embeds) for item in waiting), LENGTHS[-1]))
+        most = max(rows for rows in PREFILL_ROWS if rows * length <= PREFILL_POSITIONS)
+        chosen = waiting[:most]
+        rows = bucket(PREFILL_ROWS, len(chosen))
+        prefill, run = self._prefills[rows, length]
+        told, left = [], []
+        for index, item in enumerate(chosen):
+            place, part = item.row.place, item.embeds[:length]
+            prefill.embeds[index * length : index * length + len(part)] = part
+            told.append([place.slot, place.position, len(part), 0, 0, *place.pages])
+            place.position += len(part)
+            if len(item.embeds) > length:
+                left.append(_Prompt(item.row, item.embeds[length:]))
+        self._tell(prefill.meta, told)
+        run()
+        return [*left, *waiting[most:]]
+
+    def _on(self, stream: torch.cuda.Stream) -> AbstractContextManager[None]:
+        return torch.cuda.stream(stream)
+
+
+def _knobs(sampling: Sampling) -> list[list[float]]:
+    """A request's row of `Arena.knobs`."""
+    code0 = [sampling.temperature, sampling.top_k, sampling.top_p, sampling.repetition_penalty, sampling.min_frames]
+    residual = [sampling.residual_temperature, sampling.residual_top_k, sampling.residual_top_p, 1, 0]
+    return [code0, residual]
