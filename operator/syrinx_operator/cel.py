@@ -17,6 +17,7 @@ from syrinx_operator.cluster.names import ADMIN_PORT
 from syrinx_operator.rules import (
     NAME_LENGTH,
     PASSWORD_IN_URL,
+    PROCESS_FIELDS,
     REDIS_URL,
     RESERVED_ENV,
     RESERVED_LABEL_PREFIXES,
@@ -35,7 +36,7 @@ from syrinx_operator.spec import (
     TalkerSpec,
     TuningBounds,
 )
-from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, Storage, Toleration
+from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, Resources, Storage, Toleration
 
 
 class Rule(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -107,6 +108,33 @@ def _bounds(stage: str, field: str) -> Rule:
     )
 
 
+def _shaped_by_the_talker(field: str, default: Any) -> Rule:
+    """A codec's field has its default where the process is the talker's."""
+    value = f"self.codec.{field}"
+    if default is None:
+        usual = f"!has({value})"
+    elif isinstance(default, Resources):
+        usual = f"{_quantities(f'{value}.requests', default.requests)} && {_empty(f'{value}.limits')}"
+    else:
+        usual = _empty(value) if default in ((), {}) else f"{value} == {json.dumps(default)}"
+    return Rule(
+        rule=f"self.topology == 'Separate' || ({usual})",
+        message=f"with topology Colocated the codec is in the talker's process: give talker.{field} alone",
+        field_path=f".codec.{field}",
+        reason="FieldValueForbidden",
+    )
+
+
+def _empty(value: str) -> str:
+    return f"(!has({value}) || {value}.size() == 0)"
+
+
+def _quantities(value: str, wanted: Mapping[str, int | str]) -> str:
+    names = f"{value}.size() == {len(wanted)} && {value}.all(name, name in {_list(list(wanted))})"
+    amounts = (f"{value}[{_text(name)}] == {json.dumps(amount)}" for name, amount in wanted.items())
+    return " && ".join((f"has({value})", names, *amounts))
+
+
 ROOT: Final = (
     Rule(
         rule=f"self.metadata.name.size() <= {NAME_LENGTH} && "
@@ -126,6 +154,18 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
             "self.codec.capturePairs.size() <= self.tuning.bounds.capturePairs.max",
             message="is less than codec.capturePairs has, where tuning starts",
             field_path=".tuning.bounds.capturePairs.max",
+        ),
+        *(_shaped_by_the_talker(field, getattr(CodecSpec(), name)) for name, field in PROCESS_FIELDS),
+        Rule(
+            rule="self.topology == 'Separate' || self.codec.maxResident >= self.talker.maxResident",
+            message="with topology Colocated the codec serves all that the talker serves: at least talker.maxResident",
+            field_path=".codec.maxResident",
+        ),
+        Rule(
+            rule="self.topology == oldSelf.topology",
+            message="cannot change: make a new pipeline",
+            field_path=".topology",
+            reason="FieldValueForbidden",
         ),
     ),
     ModelSpec: (

@@ -18,7 +18,7 @@ from syrinx_operator.events import Event, Observer
 from syrinx_operator.managed_redis import ManagedRedis
 from syrinx_operator.plan import NotLocal, Stage, StageProcess, plan_local
 from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.supervisor import Child
+from syrinx_operator.supervisor import Child, Member
 from syrinx_stages.connector.server import RedisServerError
 
 START_SECONDS = 300.0
@@ -66,6 +66,11 @@ class LocalPipeline:
         self._commands = commands or {}
         self._plan = [_on_port(process, port) for process in _plan(pipeline)]
         self._cleanup = contextlib.AsyncExitStack()
+
+    @property
+    def members(self) -> list[Member]:
+        """The stages of all processes."""
+        return [member for child in self.processes for member in child.members]
 
     @property
     def gateway_url(self) -> str:
@@ -166,4 +171,4 @@ def _plan(pipeline: TTSPipeline) -> list[StageProcess]:
 def _on_port(process: StageProcess, port: int | None) -> StageProcess:
     if port is None or process.stage != Stage.GATEWAY:
         return process
-    return StageProcess(process.stage, msgspec.structs.replace(process.config, port=port))
+    return msgspec.structs.replace(process, config=msgspec.structs.replace(process.config, port=port))

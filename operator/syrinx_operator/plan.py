@@ -9,7 +9,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct, inspect
 
-from syrinx_operator.spec import CodecSpec, GatewaySpec, ModelSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.rules import PROCESS_FIELDS
+from syrinx_operator.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_operator.spec_pods import kubernetes_only
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
 
@@ -27,11 +28,19 @@ class StageProcess(Struct, frozen=True):
 
     stage: Stage
     config: StageConfig
+    codec: StageConfig | None = None
+    """Of the codec that shares a talker's process."""
 
     @property
-    def replica(self) -> str:
-        """Its name, unique in the pipeline and stable across restarts."""
-        return self.config.replica
+    def stages(self) -> tuple[tuple[Stage, StageConfig], ...]:
+        """The stages in it."""
+        own = (self.stage, self.config)
+        return (own,) if self.codec is None else (own, (Stage.CODEC, self.codec))
+
+    @property
+    def module(self) -> str:
+        """Its package in `syrinx_stages`."""
+        return self.stage.value if self.codec is None else "colocated"
 
 
 class NotLocal(Exception):
@@ -47,7 +56,7 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     _require_local_model(spec.model)
     base = StageConfig(
         pipeline=pipeline.name,
-        generation=model_generation(spec.model, version),
+        generation=model_generation(spec, version),
         replica="",
         model="bundled" if spec.model.path is None else spec.model.path,
         model_name=pipeline.model_name,
@@ -56,26 +65,36 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         gateway=gateway_settings(spec.gateway),
     )
 
-    def replicas(stage: Stage, count: int, **fields: object) -> list[StageProcess]:
-        configs = (msgspec.structs.replace(base, replica=f"{stage}-{n}", **fields) for n in range(count))
-        return [StageProcess(stage, config) for config in configs]
+    def replicas(stage: Stage, count: int, **fields: object) -> list[StageConfig]:
+        return [msgspec.structs.replace(base, replica=f"{stage}-{n}", **fields) for n in range(count)]
 
     def compute(stage: TalkerSpec | CodecSpec) -> dict[str, object]:
         device = stage.device or "cpu"
         return {"device": device, "max_resident": stage.max_resident, "drain_seconds": stage.drain_seconds}
 
-    gateway = spec.gateway
-    return [
-        *replicas(Stage.TALKER, spec.talker.replicas, **compute(spec.talker)),
-        *replicas(Stage.CODEC, spec.codec.replicas, **compute(spec.codec)),
-        *replicas(
-            Stage.GATEWAY,
-            1,
-            port=gateway.port,
-            reference_hosts=gateway.reference_hosts,
-            drain_seconds=gateway.drain_seconds,
-        ),
-    ]
+    gateway, shaping = spec.gateway, codec_process(spec)
+    talkers = replicas(Stage.TALKER, spec.talker.replicas, **compute(spec.talker))
+    codecs = replicas(Stage.CODEC, shaping.replicas, **compute(shaping))
+    [served] = replicas(
+        Stage.GATEWAY,
+        1,
+        port=gateway.port,
+        reference_hosts=gateway.reference_hosts,
+        drain_seconds=gateway.drain_seconds,
+    )
+    if spec.topology == "Colocated":
+        workers = [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)]
+    else:
+        workers = [StageProcess(Stage.TALKER, config) for config in talkers]
+        workers += [StageProcess(Stage.CODEC, config) for config in codecs]
+    return [*workers, StageProcess(Stage.GATEWAY, served)]
+
+
+def codec_process(spec: PipelineSpec) -> CodecSpec:
+    """The codec as its process is shaped: by the talker's fields where they share one."""
+    if spec.topology == "Separate":
+        return spec.codec
+    return msgspec.structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
 
 
 def unused_locally(pipeline: TTSPipeline) -> list[str]:
@@ -109,13 +128,15 @@ def _require_local_model(model: ModelSpec) -> None:
         )
 
 
-def model_generation(model: ModelSpec, version: str) -> str:
-    """Names the model's weights: it changes when they may have changed, so that old and new stages never meet.
+def model_generation(spec: PipelineSpec, version: str) -> str:
+    """Names the model's weights, and the topology: stages meet only where both are the same for certain.
 
     The bundled voice comes with Syrinx, so its weights follow from `version`.
     """
-    weights = f"bundled {version}" if model.path is None else f"path {model.path}"
-    return hashlib.sha256(weights.encode()).hexdigest()[:10]
+    named = f"bundled {version}" if spec.model.path is None else f"path {spec.model.path}"
+    if spec.topology != "Separate":
+        named += f", {spec.topology}"
+    return hashlib.sha256(named.encode()).hexdigest()[:10]
 
 
 def talker_settings(spec: TalkerSpec) -> TalkerSettings:

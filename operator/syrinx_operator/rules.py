@@ -6,10 +6,20 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from syrinx_operator.cluster.names import ADMIN_PORT
-from syrinx_operator.spec import CodecSpec, ConnectorSpec, ModelSpec, RowBounds, TalkerSpec, TTSPipeline, TuningBounds
+from syrinx_operator.spec import (
+    CodecSpec,
+    ConnectorSpec,
+    ModelSpec,
+    PipelineSpec,
+    RowBounds,
+    StageSpec,
+    TalkerSpec,
+    TTSPipeline,
+    TuningBounds,
+)
 from syrinx_operator.spec_pods import EnvVar, ExtraVolume, Peer, PodFields, SecretName, Toleration
 
 NAME_LENGTH: Final = 40
@@ -29,6 +39,11 @@ REDIS_URL: Final = (
 )
 """SCHEME://[USER@]HOST[:PORT][/DB]; the host is a name, an IPv4 address, or an IPv6 address in brackets."""
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
+
+PROCESS_FIELDS: Final = tuple(
+    (field.name, field.encode_name) for field in structs.fields(StageSpec) if field.name != "engine"
+)
+"""What shapes a stage's process, in Python and in a resource: of a colocated codec, the talker's count."""
 
 Path = tuple[str | int, ...]
 
@@ -60,6 +75,8 @@ def _violations(pipeline: TTSPipeline) -> Iterator[Violation]:
     yield from _rows_rules("talker", spec.talker)
     yield from _rows_rules("codec", spec.codec)
     yield from _capture_rules(spec.codec)
+    if spec.topology == "Colocated":
+        yield from _colocation_rules(spec)
     yield from _connector_rules(spec.connector)
     yield from _objective_rules(pipeline)
     yield from _bounds_rules("talkerMaxNumSeqs", spec.tuning.bounds.talker_max_num_seqs, spec.talker)
@@ -193,6 +210,23 @@ def _capture_rules(codec: CodecSpec) -> Iterator[Violation]:
                 f"rows {shape.rows}, frames {shape.frames} comes after rows {before.rows}, frames {before.frames}: "
                 "sort by rows, then frames",
             )
+
+
+def _colocation_rules(spec: PipelineSpec) -> Iterator[Violation]:
+    """The process is the talker's: what shapes it is said once."""
+    usual = CodecSpec()
+    for name, field in PROCESS_FIELDS:
+        if getattr(spec.codec, name) != getattr(usual, name):
+            yield Violation(
+                ("spec", "codec", field),
+                f"with topology Colocated the codec is in the talker's process: give talker.{field} alone",
+            )
+    if spec.codec.max_resident < spec.talker.max_resident:
+        yield Violation(
+            ("spec", "codec", "maxResident"),
+            f"{spec.codec.max_resident} is less than talker.maxResident, {spec.talker.max_resident}: with topology "
+            "Colocated the codec serves all that the talker serves",
+        )
 
 
 def _connector_rules(connector: ConnectorSpec) -> Iterator[Violation]:

@@ -53,6 +53,7 @@ DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
 StartupSeconds = Annotated[int, Meta(ge=10, le=86_400)]
 Image = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^ \\t\\n]+$")]
 Device = Literal["cpu", "cuda"]
+Topology = Literal["Separate", "Colocated"]
 
 
 class Metadata(Object, frozen=True, kw_only=True):
@@ -485,6 +486,14 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
         ),
     ] = ModelSpec(bundled=True)
     gateway: Annotated[GatewaySpec, Meta(description="The public HTTP API.")] = GatewaySpec()
+    topology: Annotated[
+        Topology,
+        Meta(
+            description="Separate: talkers and codecs are processes of their own, as many as each needs. Colocated: "
+            "each talker's process has a codec too, which serves what that talker serves; the process is shaped by "
+            "`talker`, and `codec` has the codec's own numbers alone."
+        ),
+    ] = "Separate"
     talker: Annotated[
         TalkerSpec,
         Meta(description="The stage that turns text into code frames."),

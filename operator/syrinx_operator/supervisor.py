@@ -21,7 +21,8 @@ from msgspec import Struct
 from syrinx_operator import leash
 from syrinx_operator.events import Exited, Log, Observer, Ready, Starting, Stopped, Stopping, exit_words
 from syrinx_operator.files import write_whole
-from syrinx_operator.plan import StageProcess
+from syrinx_operator.plan import Stage, StageProcess
+from syrinx_stages.contract.settings import StageConfig
 
 BACKOFF_MOST = 30.0
 BACKOFF_RESET = 60.0
@@ -50,6 +51,44 @@ def restart_delay(crashes: int) -> float:
     return 0.0 if crashes <= 1 else min(2.0 ** (crashes - 2), BACKOFF_MOST)
 
 
+class Member:
+    """One stage of a process, as others see it: over its admin port."""
+
+    def __init__(self, stage: Stage, config: StageConfig, directory: Path) -> None:
+        self.stage = stage
+        self.name = config.replica
+        self.is_ready = False
+        """Whether it serves now."""
+        self.restarts = 0
+        self.url: str | None = None
+        self.admin_url: str | None = None
+        """Where it serves, and its health, metrics and settings; both stay the same over restarts."""
+        self.config_file = directory / f"{self.name}.json"
+        self._settings_file = directory / f"{self.name}.settings.json"
+        self._config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
+
+    def keep_settings(self, body: Mapping[str, Any]) -> None:
+        """What it starts with from now on, as the body of `PUT /settings`. Raises `OSError`."""
+        write_whole(self._settings_file, msgspec.json.encode(body))
+
+    def forget_settings(self) -> None:
+        """What an earlier run kept: the plan has all that is to be known now."""
+        self._settings_file.unlink(missing_ok=True)
+
+    def write_config(self) -> None:
+        """What the process reads when it starts."""
+        self.config_file.write_bytes(msgspec.json.encode(self._config))
+
+    def bound(self, announced: Announcement) -> None:
+        """It serves, and where; there it shall serve after a restart too."""
+        self.url, self.admin_url = announced.url, announced.admin_url
+        ports = {"admin_port": urlsplit(self.admin_url).port}
+        if self.url != self.admin_url:
+            ports["port"] = urlsplit(self.url).port
+        self._config = msgspec.structs.replace(self._config, **ports)
+        self.is_ready = True
+
+
 class Child:
     """A stage process that is kept running until it is stopped.
 
@@ -66,23 +105,17 @@ class Child:
         start_timeout: float,
         command: Sequence[str] | None = None,
     ) -> None:
-        """`command` is run with the config file's path behind it; by default the stage's own module."""
+        """`command` is run with the config files' paths behind it; by default the stage's own module."""
         self.stage = process.stage
-        self.name = process.replica
-        self.restarts = 0
+        self.members = tuple(Member(stage, config, directory) for stage, config in process.stages)
+        self.name = "+".join(member.name for member in self.members)
         self.pid: int | None = None
-        self.url: str | None = None
-        self.admin_url: str | None = None
-        """Where it serves, and its health, metrics and settings; both stay the same over restarts."""
         self.drain_seconds = process.config.drain_seconds
-        self._settings_file = directory / f"{self.name}.settings.json"
-        self._config = msgspec.structs.replace(process.config, settings_file=str(self._settings_file))
-        self._config_file = directory / f"{self.name}.json"
         self._log_file = directory / f"{self.name}.log"
         self._environment = dict(environment)
         self._observe = observe
         self._start_timeout = start_timeout
-        self._command = list(command or (sys.executable, "-m", f"syrinx_stages.{self.stage}"))
+        self._command = list(command or (sys.executable, "-m", f"syrinx_stages.{process.module}"))
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._code = 0
         self._begin = 0.0
@@ -91,17 +124,24 @@ class Child:
         self._task: asyncio.Task[StageFailed | None] | None = None
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it serves now."""
-        return self._ready.is_set()
+    def url(self) -> str | None:
+        """Where its first stage serves."""
+        return self.members[0].url
 
-    def keep_settings(self, body: Mapping[str, Any]) -> None:
-        """What it starts with from now on, as the body of `PUT /settings`. Raises `OSError`."""
-        write_whole(self._settings_file, msgspec.json.encode(body))
+    @property
+    def admin_url(self) -> str | None:
+        """Where the first stage's health, metrics and settings are."""
+        return self.members[0].admin_url
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return self.members[0].restarts
 
     def start(self) -> None:
         """Starts keeping the process running."""
-        self._settings_file.unlink(missing_ok=True)  # Of an earlier run: the plan has all that is to be known now.
+        for member in self.members:
+            member.forget_settings()
         self._task = asyncio.create_task(self._keep_running(), name=f"keep {self.name} running")
 
     async def ready(self) -> None:
@@ -158,7 +198,8 @@ class Child:
                 self._observe(Exited(self.name, self._code, delay))
                 if await self._stopped_within(delay):
                     return None
-                self.restarts += 1
+                for member in self.members:
+                    member.restarts += 1
 
     async def _stopped_within(self, seconds: float) -> bool:
         try:
@@ -170,9 +211,11 @@ class Child:
     async def _run_once(self, log: TextIO) -> int:
         """One life of the process: its exit code (negative: the signal that killed it)."""
         self._observe(Starting(self.name))
-        self._config_file.write_bytes(msgspec.json.encode(self._config))
+        for member in self.members:
+            member.write_config()
+        configs = (str(member.config_file) for member in self.members)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, leash.__file__, str(os.getpid()), *self._command, str(self._config_file)),
+            *(sys.executable, leash.__file__, str(os.getpid()), *self._command, *configs),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -181,7 +224,7 @@ class Child:
         )
         assert process.stdout is not None and process.stderr is not None
         self.pid = process.pid
-        bound: asyncio.Future[Announcement] = asyncio.get_running_loop().create_future()
+        bound: asyncio.Queue[Announcement] = asyncio.Queue()
         readers = [
             asyncio.create_task(self._read_output(process.stdout, log, bound)),
             asyncio.create_task(self._read_errors(process.stderr, log)),
@@ -196,17 +239,19 @@ class Child:
         finally:
             self._signal(signal.SIGKILL)
             self._ready.clear()
+            for member in self.members:
+                member.is_ready = False
             self.pid = None
             for task in (probe, *readers):
                 task.cancel()
 
-    async def _read_output(
-        self, stream: asyncio.StreamReader, log: TextIO, bound: asyncio.Future[Announcement]
-    ) -> None:
+    async def _read_output(self, stream: asyncio.StreamReader, log: TextIO, bound: asyncio.Queue[Announcement]) -> None:
+        announced = 0
         async for line in _lines(stream):
-            if not bound.done() and line.startswith("{"):
+            if announced < len(self.members) and line.startswith("{"):
                 with contextlib.suppress(msgspec.DecodeError):
-                    bound.set_result(msgspec.json.decode(line, type=Announcement))
+                    bound.put_nowait(msgspec.json.decode(line, type=Announcement))
+                    announced += 1
                     continue
             self._log(line, log)
 
@@ -219,23 +264,22 @@ class Child:
         log.write(line + "\n")
         self._observe(Log(self.name, line))
 
-    async def _probe(self, bound: asyncio.Future[Announcement]) -> None:
+    async def _probe(self, bound: asyncio.Queue[Announcement]) -> None:
         """Waits until the process says it is ready; kills it when that takes too long."""
         try:
             async with asyncio.timeout(self._start_timeout):
-                announced = await bound
-                await _answers(f"{announced.admin_url}/readyz")
+                announced = {each.replica: each for each in [await bound.get() for _ in self.members]}
+                for each in announced.values():
+                    await _answers(f"{each.admin_url}/readyz")
         except TimeoutError:
             self._tail.append(f"not ready within {self._start_timeout:g} s")
             self._signal(signal.SIGKILL)
             return
-        self.url, self.admin_url = announced.url, announced.admin_url
-        ports = {"admin_port": urlsplit(self.admin_url).port}
-        if self.url != self.admin_url:
-            ports["port"] = urlsplit(self.url).port
-        self._config = msgspec.structs.replace(self._config, **ports)
+        for member in self.members:
+            member.bound(announced[member.name])
         self._ready.set()
-        self._observe(Ready(self.name, self.url, time.monotonic() - self._begin))
+        urls = " and ".join(each.url for each in announced.values())
+        self._observe(Ready(self.name, urls, time.monotonic() - self._begin))
 
 
 async def _answers(url: str) -> None:

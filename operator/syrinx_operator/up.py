@@ -50,7 +50,7 @@ async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: Slot, con
         console.print(f"[bold green]speaking at {local.gateway_url}[/bold green]   (Ctrl-C stops)")
         console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
         # Until a signal cancels it.
-        await (tuner.run(local.processes) if tuner else asyncio.get_running_loop().create_future())
+        await (tuner.run(local.members) if tuner else asyncio.get_running_loop().create_future())
 
 
 def _stop_on_signal(serving: asyncio.Task[None], local: LocalPipeline, console: Console) -> asyncio.Event:

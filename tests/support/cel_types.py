@@ -120,7 +120,11 @@ class _Checker:
         if operation.data == "relation_in":
             self._expect(right, {"type": "array", "items": self.type_of(left)})
         elif operation.data in _COMPARED:
-            self._expect(right, self.type_of(left))
+            found = self.type_of(left)
+            if operation.data == "relation_eq" and found.get("x-kubernetes-int-or-string"):
+                self.type_of(right)
+            else:
+                self._expect(right, found)
         else:
             raise CelTypeError(f"not known to be accepted: {operation.data}")
         return BOOL
@@ -172,6 +176,14 @@ class _Checker:
         certain = field in of.get("required", ()) or "default" in found
         if not (asked or certain or _source(tree) in self._present):
             raise CelTypeError(f"{_source(tree)} may be absent: ask with has()")
+        return found
+
+    def _member_index(self, tree: lark.Tree) -> Schema:
+        of = self.type_of(tree.children[0])
+        self._expect(tree.children[1], TEXT)
+        if "additionalProperties" not in of:
+            raise CelTypeError(f"{_source(tree.children[0])} is no map")
+        found: Schema = of["additionalProperties"]
         return found
 
     def _member_dot_arg(self, tree: lark.Tree) -> Schema:

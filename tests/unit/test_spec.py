@@ -56,7 +56,7 @@ def test_every_field_has_a_description():
 
 def test_an_almost_empty_resource_is_the_bundled_voice_with_one_of_each_stage():
     assert violations(default_pipeline()) == []
-    assert [(process.stage, process.replica) for process in plan_local(default_pipeline(), "1")] == [
+    assert [(process.stage, process.config.replica) for process in plan_local(default_pipeline(), "1")] == [
         (Stage.TALKER, "talker-0"),
         (Stage.CODEC, "codec-0"),
         (Stage.GATEWAY, "gateway-0"),
@@ -90,7 +90,7 @@ def test_every_value_reaches_the_stage_it_is_for():
         ),
         "1",
     )
-    configs = {process.replica: process.config for process in processes}
+    configs = {process.config.replica: process.config for process in processes}
     assert list(configs) == ["talker-0", "talker-1", "codec-0", "codec-1", "codec-2", "gateway-0"]
     assert {(config.pipeline, config.model, config.model_name) for config in configs.values()} == {
         ("big", "/models/qwen/", "qwen")
@@ -169,13 +169,37 @@ def test_all_stages_share_one_generation_that_is_fit_for_a_key():
     assert Keys(pipeline="demo", generation=generations.pop()).prefix
 
 
-def test_the_generation_follows_from_the_model_alone():
-    bundled = model_generation(ModelSpec(bundled=True), "1")
-    assert bundled == model_generation(ModelSpec(bundled=True, name="other"), "1")
-    assert bundled != model_generation(ModelSpec(bundled=True), "2"), "a new Syrinx may bring a new voice"
-    a, b = (model_generation(ModelSpec(path=path), "1") for path in ("/a", "/b"))
+def test_the_generation_follows_from_model_and_topology():
+    def generation(version="1", topology="Separate", **model):
+        return model_generation(PipelineSpec(model=ModelSpec(**model), topology=topology), version)
+
+    bundled = generation(bundled=True)
+    assert bundled == generation(bundled=True, name="other")
+    assert bundled != generation("2", bundled=True), "a new Syrinx may bring a new voice"
+    a, b = generation(path="/a"), generation(path="/b")
     assert len({bundled, a, b}) == 3
-    assert a == model_generation(ModelSpec(path="/a"), "2")
+    assert a == generation("2", path="/a")
+    assert a != generation(path="/a", topology="Colocated"), "a codec alone and one that follows never meet"
+
+
+def test_a_colocated_pipeline_has_a_codec_in_every_talker_s_process():
+    spec = PipelineSpec(
+        topology="Colocated",
+        talker=TalkerSpec(replicas=2, device="cuda", drain_seconds=7, max_resident=16),
+        codec=CodecSpec(max_num_seqs=4, max_resident=24),
+    )
+    processes = plan_local(msgspec.structs.replace(default_pipeline(), spec=spec), "1")
+    assert [process.module for process in processes] == ["colocated", "colocated", "gateway"]
+    assert [[config.replica for _, config in process.stages] for process in processes] == [
+        ["talker-0", "codec-0"],
+        ["talker-1", "codec-1"],
+        ["gateway-0"],
+    ]
+    talker, codec = (config for _, config in processes[1].stages)
+    assert (talker.device, talker.drain_seconds, talker.max_resident) == ("cuda", 7, 16)
+    assert (codec.device, codec.drain_seconds, codec.max_resident) == ("cuda", 7, 24)
+    assert codec.codec.max_num_seqs == 4
+    assert len({config.generation for process in processes for _, config in process.stages}) == 1
 
 
 @pytest.mark.parametrize(

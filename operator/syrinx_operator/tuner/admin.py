@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.plan import Stage
-from syrinx_operator.supervisor import Child
+from syrinx_operator.supervisor import Member
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
 from syrinx_operator.tuner.record import Snapshot, snapshot
 
@@ -46,16 +46,16 @@ def client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=TIMEOUT, trust_env=False)
 
 
-async def ask(http: httpx.AsyncClient, children: Iterable[Child]) -> dict[str, Answer]:
+async def ask(http: httpx.AsyncClient, members: Iterable[Member]) -> dict[str, Answer]:
     """What each stage says, by its name."""
-    asked = list(children)
-    answers = await asyncio.gather(*(_ask(http, child) for child in asked))
-    return {child.name: answer for child, answer in zip(asked, answers, strict=True)}
+    asked = list(members)
+    answers = await asyncio.gather(*(_ask(http, member) for member in asked))
+    return {member.name: answer for member, answer in zip(asked, answers, strict=True)}
 
 
 async def put(
     http: httpx.AsyncClient,
-    child: Child,
+    member: Member,
     reported: Reported,
     base: Mapping[str, Any],
     limited: Mapping[str, Any] | None,
@@ -69,38 +69,38 @@ async def put(
         if _differ(reported.base, base) or (limited is None and reported.seconds is not None):
             generation += 1
             body = {"generation": generation, "settings": base}
-            child.keep_settings(body)
-            await _put(http, child, body)
+            member.keep_settings(body)
+            await _put(http, member, body)
         if limited is not None:
             seconds = TRIAL_SETTINGS_SECONDS
-            await _put(http, child, {"generation": generation, "settings": limited, "seconds": seconds})
+            await _put(http, member, {"generation": generation, "settings": limited, "seconds": seconds})
     except (httpx.HTTPError, OSError) as error:
-        return f"{child.name} did not take its settings: {str(error) or type(error).__name__}"
+        return f"{member.name} did not take its settings: {str(error) or type(error).__name__}"
     return ""
 
 
-async def _ask(http: httpx.AsyncClient, child: Child) -> Answer:
+async def _ask(http: httpx.AsyncClient, member: Member) -> Answer:
     counted = reported = None
     problem = ""
     try:
-        text = (await _get(http, child, "metrics")).text
-        counted = snapshot(child.name, child.stage.value, datetime.now(UTC), text)
+        text = (await _get(http, member, "metrics")).text
+        counted = snapshot(member.name, member.stage.value, datetime.now(UTC), text)
     except (httpx.HTTPError, ValueError) as error:
-        problem = f"{child.name} tells no metrics: {str(error) or type(error).__name__}"
+        problem = f"{member.name} tells no metrics: {str(error) or type(error).__name__}"
     try:
-        if child.stage is not Stage.GATEWAY:
-            reported = msgspec.json.decode((await _get(http, child, "settings")).content, type=Reported)
+        if member.stage is not Stage.GATEWAY:
+            reported = msgspec.json.decode((await _get(http, member, "settings")).content, type=Reported)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
-        problem = f"{child.name} tells no settings: {str(error) or type(error).__name__}"
+        problem = f"{member.name} tells no settings: {str(error) or type(error).__name__}"
     return Answer(snapshot=counted, reported=reported, problem=problem)
 
 
-async def _get(http: httpx.AsyncClient, child: Child, path: str) -> httpx.Response:
-    return (await http.get(f"{child.admin_url}/{path}")).raise_for_status()
+async def _get(http: httpx.AsyncClient, member: Member, path: str) -> httpx.Response:
+    return (await http.get(f"{member.admin_url}/{path}")).raise_for_status()
 
 
-async def _put(http: httpx.AsyncClient, child: Child, body: Mapping[str, Any]) -> None:
-    answer = await http.put(f"{child.admin_url}/settings", json=dict(body))
+async def _put(http: httpx.AsyncClient, member: Member, body: Mapping[str, Any]) -> None:
+    answer = await http.put(f"{member.admin_url}/settings", json=dict(body))
     if answer.is_error:
         raise httpx.HTTPError(f"{answer.status_code}: {answer.text[:200].strip()}")
 

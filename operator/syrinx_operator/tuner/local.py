@@ -18,7 +18,7 @@ from syrinx_operator.plan import Stage as Process
 from syrinx_operator.plan import model_generation
 from syrinx_operator.rules import violations
 from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.supervisor import Child
+from syrinx_operator.supervisor import Member
 from syrinx_operator.tuner import admin, kept
 from syrinx_operator.tuner.admin import Answer
 from syrinx_operator.tuner.decide import Assignment, assignment
@@ -53,50 +53,50 @@ class LocalTuner:
         chosen = msgspec.structs.replace(self._pipeline, spec=tuned(self._pipeline.spec, base))
         return self._pipeline if violations(chosen) else chosen
 
-    async def run(self, children: Sequence[Child]) -> None:
+    async def run(self, members: Sequence[Member]) -> None:
         """Looks again and again until it is cancelled."""
         async with admin.client() as http:
             while True:
-                seconds = await self._look_safely(http, children)
+                seconds = await self._look_safely(http, members)
                 await asyncio.sleep(seconds)
 
-    async def _look_safely(self, http: httpx.AsyncClient, children: Sequence[Child]) -> float:
+    async def _look_safely(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
         """Seconds until the next look."""
         try:
-            return await self._look(http, children)
+            return await self._look(http, members)
         except Exception as error:  # Serving goes on, whatever it is.
             self._tell_trouble(f"this look is left out: {type(error).__name__}: {error}")
             with contextlib.suppress(OSError):
                 self._save(msgspec.structs.replace(self._state, message=self._trouble[:256]), datetime.now(UTC))
             return self._policy.interval
 
-    async def _look(self, http: httpx.AsyncClient, children: Sequence[Child]) -> float:
-        answers = await admin.ask(http, (child for child in children if child.is_ready))
-        seen, now = seen_of(children, answers, self._identity), datetime.now(UTC)
+    async def _look(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
+        answers = await admin.ask(http, (member for member in members if member.is_ready))
+        seen, now = seen_of(members, answers, self._identity), datetime.now(UTC)
         decision = self._tuner.tick(self._pipeline.name, self._policy, self._state, seen, now)
         self._save(decision.state, now)  # Before anything follows from it.
         for event in decision.events:
             self._observe(Told(event.message, warning=event.kind == "Warning"))
         trouble = ""
         if self._policy.mode == "Auto" and not self._policy.paused:
-            trouble = await self._apply(http, children, answers, assignment(self._policy, self._state))
+            trouble = await self._apply(http, members, answers, assignment(self._policy, self._state))
         self._tell_trouble(trouble)
         return decision.look_in
 
     async def _apply(
-        self, http: httpx.AsyncClient, children: Sequence[Child], answers: Mapping[str, Answer], wanted: Assignment
+        self, http: httpx.AsyncClient, members: Sequence[Member], answers: Mapping[str, Answer], wanted: Assignment
     ) -> str:
         """Sets what differs; says what went wrong, if anything did."""
         work = []
-        for child in _workers(children):
-            stage = Stage(child.stage.value)
-            base, limited = live_values(wanted.base, stage), wanted.of(stage, child.name)
-            reported = answers[child.name].reported if child.name in answers else None
+        for member in _workers(members):
+            stage = Stage(member.stage.value)
+            base, limited = live_values(wanted.base, stage), wanted.of(stage, member.name)
+            reported = answers[member.name].reported if member.name in answers else None
             if reported is None:
-                child.keep_settings({"settings": base})  # It may be about to start.
+                member.keep_settings({"settings": base})  # It may be about to start.
             else:
                 trial = None if limited is None else live_values(limited, stage)
-                work.append(admin.put(http, child, reported, base, trial))
+                work.append(admin.put(http, member, reported, base, trial))
         return "; ".join(filter(None, await asyncio.gather(*work)))
 
     def _remembered(self) -> State:
@@ -132,37 +132,37 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
     spec, machine = pipeline.spec, describe()
     devices = f"talker {spec.talker.device or 'cpu'}, codec {spec.codec.device or 'cpu'}"
     return Identity(
-        model=model_generation(spec.model, __version__),
+        model=model_generation(spec, __version__),
         image=f"syrinx {__version__}",
         device=f"{devices}; {machine.cpu}, {machine.cores} cores"[:256],
     )
 
 
-def seen_of(children: Iterable[Child], answers: Mapping[str, Answer], identity: Identity) -> Seen:
+def seen_of(members: Iterable[Member], answers: Mapping[str, Answer], identity: Identity) -> Seen:
     """What the stages said, as the tuner takes it. One that is not ready, or does not answer, is no time for trials."""
-    every = list(children)
-    silent = [f"{child.name} is not ready" for child in every if not child.is_ready]
+    every = list(members)
+    silent = [f"{member.name} is not ready" for member in every if not member.is_ready]
     silent += [answer.problem for answer in answers.values() if answer.problem]
-    gateways = [answers.get(child.name) for child in every if child.stage is Process.GATEWAY]
+    gateways = [answers.get(member.name) for member in every if member.stage is Process.GATEWAY]
     return Seen(
         snapshots=tuple(answer.snapshot for answer in answers.values() if answer.snapshot is not None),
-        workers=tuple(_worker(child, answers.get(child.name)) for child in _workers(every)),
+        workers=tuple(_worker(member, answers.get(member.name)) for member in _workers(every)),
         identity=identity,
         moving="; ".join(silent),
         problem="" if any(each and each.snapshot for each in gateways) else "the gateway does not answer",
     )
 
 
-def _workers(children: Iterable[Child]) -> list[Child]:
-    return [child for child in children if child.stage is not Process.GATEWAY]
+def _workers(members: Iterable[Member]) -> list[Member]:
+    return [member for member in members if member.stage is not Process.GATEWAY]
 
 
-def _worker(child: Child, answer: Answer | None) -> Worker:
+def _worker(member: Member, answer: Answer | None) -> Worker:
     reported = answer.reported if answer else None
     return Worker(
-        name=child.name,
-        stage=Stage(child.stage.value),
-        ready=child.is_ready,
-        restarts=child.restarts,
+        name=member.name,
+        stage=Stage(member.stage.value),
+        ready=member.is_ready,
+        restarts=member.restarts,
         settings=reported.settings if reported else None,
     )

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from syrinx_stages.colocated.service import build
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.process import announce, leave_after, live, open_admin, stage_metrics, stop_on_signals
+from syrinx_stages.runtime.process import ProcessMetrics, announce, leave_after, live, open_admin, stop_on_signals
 from syrinx_stages.runtime.server import HttpServer
 from syrinx_stages.runtime.start import connect_redis, start_config
 
@@ -30,15 +30,13 @@ def run() -> NoReturn:
 async def _serve(talker: StageConfig, codec: StageConfig) -> int:
     configs = {"talker": talker, "codec": codec}
     connectors = {stage: connect_redis(config, os.environ) for stage, config in configs.items()}
-    metrics = {stage: stage_metrics(stage) for stage in configs}
+    metrics = ProcessMetrics(connectors)
     servers: dict[str, HttpServer] = {}
     try:
-        service = build(
-            (talker, connectors["talker"], metrics["talker"]), (codec, connectors["codec"], metrics["codec"])
-        )
+        service = build(talker, connectors["talker"], codec, connectors["codec"], metrics)
         stop = stop_on_signals()
         for stage, half in (("talker", service.talker), ("codec", service.codec)):
-            servers[stage] = open_admin(stage, half, configs[stage], connectors[stage], metrics[stage])
+            servers[stage] = open_admin(half, configs[stage], metrics)
         for stage, admin in servers.items():
             announce(stage, configs[stage], admin)
         try:

@@ -73,14 +73,18 @@ class ColocatedService:
 
 
 def build(
-    talker: tuple[StageConfig, StageConnector, Metrics], codec: tuple[StageConfig, StageConnector, Metrics]
+    talker: StageConfig,
+    talker_connector: StageConnector,
+    codec: StageConfig,
+    codec_connector: StageConnector,
+    metrics: Metrics,
 ) -> ColocatedService:
     """Both stages of a process, each by its own configuration. Raises `StartError` if these do not go together."""
     for field in ("pipeline", "generation", "model", "device", "drain_seconds"):
-        one, other = getattr(talker[0], field), getattr(codec[0], field)
+        one, other = getattr(talker, field), getattr(codec, field)
         if one != other:
             raise StartError(f"{field}: {one!r} of the talker and {other!r} of the codec cannot share a process")
-    side = TalkerSide(talker[1])
-    first, _ = talker_service.build(talker[0], side, talker[2])
-    second, _ = codec_service.build(codec[0], CodecSide(codec[1], side), codec[2])
+    side = TalkerSide(talker_connector)
+    first, _ = talker_service.build(talker, side, metrics)
+    second, _ = codec_service.build(codec, CodecSide(codec_connector, side), metrics)
     return ColocatedService(side.leader, first, second)

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn
 
 from fastapi import FastAPI
@@ -70,18 +70,28 @@ def _status(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return 1
 
 
-def stage_metrics(stage: str) -> Metrics:
-    """A registry of its own with the families that a stage exports."""
-    metrics = Metrics(CollectorRegistry())
-    for metric in m.BY_STAGE[stage]:
-        metrics[metric]
-    return metrics
+class ProcessMetrics(Metrics):
+    """What a process exports: the families of its stages, and the errors that their connectors count themselves."""
+
+    def __init__(self, connectors: Mapping[str, Connector]) -> None:
+        """`connectors` are those of the stages, by their names."""
+        super().__init__(CollectorRegistry())
+        for stage in connectors:
+            for metric in m.BY_STAGE[stage]:
+                self[metric]
+        self._errors = [
+            _RedisErrors(connector, self[m.REDIS_ERRORS].labels(stage)) for stage, connector in connectors.items()
+        ]
+
+    def refresh(self) -> None:
+        """Brings up to date what is not counted here."""
+        for errors in self._errors:
+            errors.count()
 
 
-def open_admin(stage: str, shown: Shown, config: StageConfig, connector: Connector, metrics: Metrics) -> HttpServer:
+def open_admin(shown: Shown, config: StageConfig, metrics: ProcessMetrics) -> HttpServer:
     """The admin server of a stage. Raises `StartError`."""
-    errors = _RedisErrors(connector, metrics[m.REDIS_ERRORS].labels(stage))
-    return HttpServer(create_admin(shown, metrics.registry, errors.count), config.host, config.admin_port)
+    return HttpServer(create_admin(shown, metrics.registry, metrics.refresh), config.host, config.admin_port)
 
 
 def announce(stage: str, config: StageConfig, admin: HttpServer, public: HttpServer | None = None) -> None:
@@ -116,10 +126,10 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
     connector = connect_redis(config, os.environ)
     servers: list[HttpServer] = []
     try:
-        metrics = stage_metrics(stage)
+        metrics = ProcessMetrics({stage: connector})
         service, public = build(config, connector, metrics)
         stop = stop_on_signals()
-        servers.append(open_admin(stage, service, config, connector, metrics))
+        servers.append(open_admin(service, config, metrics))
         if public is not None:
             servers.append(HttpServer(public, config.host, config.port))
         announce(stage, config, *servers)

@@ -1,0 +1,164 @@
+"""A colocated pipeline as real processes over a real Redis, as `syrinx up` runs it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+
+from syrinx_operator.local import LocalPipeline
+from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.supervisor import Member
+from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.metrics import BY_STAGE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DEADLINE = 60.0
+LONG = (
+    "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends. "
+    "Our captain described a silver watch at the station."
+)
+
+
+class Running:
+    """The pipeline and a client of it."""
+
+    def __init__(self, pipeline: LocalPipeline, client: httpx.AsyncClient) -> None:
+        self.pipeline, self.client = pipeline, client
+
+    def members(self, stage: str) -> list[Member]:
+        return [member for member in self.pipeline.members if member.stage == stage]
+
+    async def speak(self, text: str, seed: int = 1) -> AsyncIterator[bytes]:
+        body = {"input": text, "voice": "us", "response_format": "pcm", "stream": True, "seed": seed}
+        async with self.client.stream("POST", "/v1/audio/speech", json=body) as response:
+            assert response.status_code == 200, await response.aread()
+            async for chunk in response.aiter_raw():
+                yield chunk
+
+    async def said(self, text: str, seed: int = 1) -> bytes:
+        return b"".join([chunk async for chunk in self.speak(text, seed)])
+
+    async def metrics(self, member: Member) -> dict[str, float]:
+        text = (await self.client.get(f"{member.admin_url}/metrics")).text
+        lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in lines}
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not all([await self._is_ready(member) for member in self.pipeline.members]):
+                await asyncio.sleep(0.05)
+
+    async def _is_ready(self, member: Member) -> bool:
+        try:
+            return (await self.client.get(f"{member.admin_url}/readyz")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pipeline() -> AsyncIterator[Running]:
+    resource = {
+        "apiVersion": "syrinx.dev/v1alpha1",
+        "kind": "TTSPipeline",
+        "metadata": {"name": "together"},
+        "spec": {"topology": "Colocated", "talker": {"replicas": 2}},
+    }
+    async with (
+        LocalPipeline(msgspec.convert(resource, TTSPipeline), port=0) as local,
+        httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE, trust_env=False) as client,
+    ):
+        yield Running(local, client)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def running(pipeline: Running) -> Running:
+    """The pipeline, whole."""
+    await pipeline.ready()
+    return pipeline
+
+
+async def test_each_stage_has_its_own_port_metrics_and_settings(running: Running) -> None:
+    assert [child.name for child in running.pipeline.processes] == ["talker-0+codec-0", "talker-1+codec-1", "gateway-0"]
+    assert len({member.admin_url for member in running.pipeline.members}) == 5
+    for member in running.members("talker") + running.members("codec"):
+        names = {name.partition("{")[0] for name in await running.metrics(member)}
+        for metric in BY_STAGE[member.stage]:
+            assert any(name.startswith(metric.name) for name in names) or metric.labels, metric.name
+    first, second = running.members("codec")
+    change = {"settings": {"chunk_ramp": [1]}, "seconds": 60}
+    answer = (await running.client.put(f"{first.admin_url}/settings", json=change)).json()
+    assert answer["settings"]["chunk_ramp"] == [1]
+    for other in (second, *running.members("talker")):
+        assert "seconds" not in (await running.client.get(f"{other.admin_url}/settings")).json()
+
+
+async def test_a_process_is_killed_and_the_listener_hears_no_difference(running: Running) -> None:
+    undisturbed = await running.said(LONG)
+    await running.ready()
+    pcm, killed = b"", 0
+    async for chunk in running.speak(LONG):
+        pcm += chunk
+        if killed < min(2, len(pcm) // FRAME_BYTES // 16):
+            killed += 1
+            await kill_the_owner(running)
+    assert killed == 2
+    assert pcm == undisturbed
+
+
+async def kill_the_owner(running: Running) -> None:
+    for child in running.pipeline.processes[:2]:
+        codec = child.members[1]
+        if codec.is_ready and (await running.metrics(codec)).get('syrinx_rows_resident{stage="codec"}'):
+            os.kill(child.pid, signal.SIGKILL)
+            return
+    raise AssertionError("nobody owns it")
+
+
+async def test_requests_are_shared_and_each_is_served_by_one_process(running: Running) -> None:
+    await asyncio.gather(*(running.said(LONG, seed) for seed in range(6)))
+    gateway = next(member for member in running.pipeline.members if member.stage == "gateway")
+    routes = [name for name in await running.metrics(gateway) if name.startswith("syrinx_ttfa_seconds_count")]
+    assert routes
+    assert all(('talker="talker-0"' in name) == ('codec="codec-0"' in name) for name in routes)
+
+
+async def test_a_process_that_is_asked_to_leave_finishes_first(running: Running) -> None:
+    undisturbed = await running.said(LONG)
+    chunks = running.speak(LONG)
+    pcm = await anext(chunks)
+    for child in running.pipeline.processes[:2]:
+        os.kill(child.pid, signal.SIGTERM)
+    async for chunk in chunks:
+        pcm += chunk
+    assert pcm == undisturbed
+
+
+def refused(*paths: str) -> str:
+    """What a process that cannot start says."""
+    command = [sys.executable, "-m", "syrinx_stages.colocated", *paths]
+    environment = {**os.environ, "REDIS_URL": "redis://127.0.0.1:1/0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 1
+    return done.stderr.strip()
+
+
+async def test_configurations_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    paths = []
+    for stage, device in (("talker", "cpu"), ("codec", "cuda")):
+        path = tmp_path / f"{stage}.json"
+        config = {"pipeline": "p", "generation": "g", "model": "bundled", "replica": stage, "device": device}
+        path.write_text(json.dumps(config))
+        paths.append(str(path))
+    words = "syrinx colocated: device: 'cpu' of the talker and 'cuda' of the codec cannot share a process"
+    assert refused(*paths) == words
+    assert "usage: python -m syrinx_stages.colocated TALKER.json CODEC.json" in refused(paths[0])
