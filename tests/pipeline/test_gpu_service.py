@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import gpu
 from gpu.results import ServiceRun, load
 
@@ -13,9 +15,8 @@ PATIENCE = 120.0
 
 
 async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "gpu.service", "--device", "cpu", "--bundled", "--out", str(out)]
     return await asyncio.create_subprocess_exec(
-        *(*command, "--generators", "1", *arguments),
+        *(sys.executable, "-m", "gpu.service", "--out", str(out), "--generators", "1", *arguments),
         env=os.environ | {"PYTHONPATH": str(Path(gpu.__file__).parents[1])},
         stdout=asyncio.subprocess.DEVNULL,
     )
@@ -27,7 +28,7 @@ def written(out: Path) -> ServiceRun | None:
 
 
 async def test_what_was_measured_is_there_after_kill_9_and_nothing_runs_on(tmp_path):
-    process = await start(tmp_path, "--only", "closed", "--concurrency", "1,2,3,4")
+    process = await start(tmp_path, "--device", "cpu", "--bundled", "--only", "closed", "--concurrency", "1,2,3,4")
     deadline = time.monotonic() + PATIENCE
     while (run := written(tmp_path)) is None or not run.points:
         assert process.returncode is None and time.monotonic() < deadline
@@ -53,3 +54,14 @@ def _descendants(pid: int) -> set[int]:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         found |= {int(child)} | _descendants(int(child))
     return found
+
+
+async def test_the_service_alone_around_engines_that_only_take_their_time(tmp_path):
+    process = await start(tmp_path, "--paced", "--quick", "--only", "closed", "--concurrency", "4", "--name", "paced")
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    run = load(tmp_path / "paced_service.json")
+    assert run.complete and not run.deaths
+    [point] = run.points
+    assert point.heard.errors == {} and point.heard.silent == 0
+    assert point.heard.audio_seconds / point.heard.requests == pytest.approx(4.2, rel=0.3)
+    assert point.watched.stages["codec-0"].frames_per_second > 12.5
