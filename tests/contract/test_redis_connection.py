@@ -11,6 +11,7 @@ import pytest
 from redis import Redis as Client
 
 from syrinx_stages.connector import redis_connection
+from syrinx_stages.connector.base import ConnectorError
 from syrinx_stages.connector.redis_address import Address
 from syrinx_stages.connector.redis_connection import Connection
 from syrinx_stages.connector.redis_errors import Refused, ReplyError
@@ -65,12 +66,16 @@ def local_socket():
 
 
 async def test_an_address_may_be_a_socket_of_this_machine(local_socket, until):
-    async def listens():
-        return local_socket.exists()
-
-    await until(listens)
     connector = connect(f"unix://{local_socket}?db=2", Keys("p", "g"))
-    await connector.ping()
+
+    async def answers():
+        try:
+            await connector.ping()
+        except ConnectorError:
+            return False
+        return True
+
+    await until(answers)
     await connector.close()
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from redis import Redis as Client
 
-from syrinx_stages.connector import redis_news
+from syrinx_stages.connector import redis_news, redis_reader
 from syrinx_stages.connector.base import Append, ConnectorError, StreamEntry, Superseded
 from syrinx_stages.contract.keys import OPENED, START, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Played, encode
@@ -113,6 +113,14 @@ async def test_news_that_cannot_be_read_are_a_reason_to_look(redis_world, follow
     assert isinstance(event, StreamEntry) and event.entry.message.endswith("must be alike")
     await writer.append([codes(3)])
     assert await frames_of(reader, 1) == [("one", 3)]
+
+
+async def test_a_reader_that_fails_says_so(followed, monkeypatch):
+    writer, reader = followed
+    monkeypatch.setattr(redis_reader, "unpack", lambda fields: 1 / 0)
+    await writer.append([codes(2)])
+    with pytest.raises(ZeroDivisionError):
+        await reader.read()
 
 
 async def test_news_are_let_go_after_seconds(redis_world):

@@ -76,7 +76,7 @@ class Follower:
         self._began = began
         self._arrived = arrived
         self._connection: Connection | None = None
-        self._lost: asyncio.Future[Exception]
+        self._lost: asyncio.Future[None]
         self._asked = 0.0
         """When the last read that was answered began."""
         self.after = b""
@@ -93,7 +93,7 @@ class Follower:
                 waits = pauses()
                 self._lost = asyncio.get_running_loop().create_future()
                 self._ask()
-                raise await self._lost
+                await self._lost
             except (ReplyError, *LOST) as error:
                 self._commands.errors += 1
                 log.warning("%s", self._commands.address.failure(error))
@@ -119,15 +119,21 @@ class Follower:
 
     def _replied(self, reply: Any, began: float) -> None:
         """Takes a reply: here, and not in a task that would have to be woken first."""
-        if isinstance(reply, Exception):
+        try:
+            self._take(reply, began)
+        except Exception as error:
             if not self._lost.done():
-                self._lost.set_result(reply)
-            return
-        if asyncio.get_running_loop().time() - self._asked > NEWS_SECONDS - 1:
+                self._lost.set_exception(error)
+
+    def _take(self, reply: Any, began: float) -> None:
+        if isinstance(reply, Exception):
+            raise reply
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._asked > NEWS_SECONDS - 1:
             self._began()
         self._asked = began
         for _, entries in reply or ():
             self.after = entries[-1][0]
             self._arrived(entries)
         # Behind those who were just woken.
-        asyncio.get_running_loop().call_soon(self._ask)
+        loop.call_soon(self._ask)

@@ -152,6 +152,7 @@ class RedisReader:
         self._tasks: list[asyncio.Task[None]] = []
         self._events: list[Event] = []
         self._news = asyncio.Event()
+        self._failure: BaseException | None = None
         self._started = False
         self._closed = False
 
@@ -177,6 +178,8 @@ class RedisReader:
             if self._events:
                 events, self._events = self._events, []
                 return events
+            if self._failure is not None:
+                raise self._failure
             self._news.clear()
             await self._news.wait()
         return ()
@@ -196,7 +199,16 @@ class RedisReader:
             self._run(self._control.run())
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:
-        self._tasks += [asyncio.create_task(loop) for loop in loops]
+        for loop in loops:
+            task = asyncio.create_task(loop)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What nobody thought of is for who reads."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
+            self._news.set()
 
     def _drop(self, request_id: str, kind: StreamKind) -> None:
         """What was read and not yet returned is not for who watches now."""
