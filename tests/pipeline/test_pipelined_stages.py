@@ -106,6 +106,17 @@ async def test_requests_that_there_is_no_memory_for_wait_until_others_are_over()
     assert all(item.end.reason is EndReason.STOP for item in heard)
 
 
+async def test_where_memory_ends_in_the_middle_one_stream_makes_room_and_goes_on_later() -> None:
+    requests = [request("a", LONG_TEXT), request("b", LONG_TEXT)]
+    async with pipeline() as stages:
+        calm = [await speak(stages.connector(), item) for item in requests]
+    async with ahead(lease_seconds=SHORT_LEASE) as stages:
+        of(stages, "talker").engine.memory = max(item.chunks[-1] for item in calm) + 5
+        heard = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
+    assert [item.end.reason for item in heard] == [EndReason.STOP] * 2
+    assert [item.pcm for item in heard] == [item.pcm for item in calm]
+
+
 async def test_a_request_that_there_is_never_memory_for_fails_with_a_reason() -> None:
     async with ahead() as stages:
         of(stages, "talker").engine.room = 0

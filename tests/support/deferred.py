@@ -62,12 +62,15 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
         self._over: set[str] = set()
         self.room = 1000
         """Requests that there is memory for."""
+        self.memory = 1_000_000
+        """Frames of all requests that there is memory for."""
         self.admitted: list[int] = []
         """How many requests each prefill took."""
 
     def admit(self, prepared: Sequence[object]) -> None:
         assert 1 <= len(prepared) <= self.prefill_rows
-        if len(self._rows) + len(prepared) > self.room:
+        frames = sum(row.frames for row in self._rows.values()) + sum(each.frames for each in prepared)
+        if len(self._rows) + len(prepared) > self.room or frames > self.memory:
             raise NoRoom
         self.admitted.append(len(prepared))
         self._over.difference_update(each.request.id for each in prepared)
@@ -76,7 +79,8 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
     def launch(self, ids: Sequence[str]) -> object:
         assert ids, "an empty step"
         assert len(ids) == len(set(ids))
-        results = super().launch([request_id for request_id in ids if request_id not in self._over])
+        left = max(0, self.memory - sum(row.frames for row in self._rows.values()))
+        results = super().launch([request_id for request_id in ids if request_id not in self._over][:left])
         self._over |= {request_id for request_id, result in results.items() if not isinstance(result, bytes)}
         return self.put(results)
 

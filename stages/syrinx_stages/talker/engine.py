@@ -65,5 +65,6 @@ class TalkerEngine(Engine, Protocol[Step]):
     def read(self, step: Step) -> Mapping[str, bytes | End]:
         """Waits for a step. One frame of each request (int16 little-endian), or its end.
 
-        A request that had ended in an earlier step, or was released since, may be missing.
+        A request that had ended in an earlier step, or was released since, may be missing; and one for whose frame
+        there was no memory left, which has not changed.
         """

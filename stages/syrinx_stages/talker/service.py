@@ -88,6 +88,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         """Requests that the engine holds state of."""
         self._full = False
         """The engine had no room for a request, and no row has left since."""
+        self._starved = 0
+        """Steps in a row that made nothing."""
         self._step_seconds = math.inf
         """Of the last steps, the mean."""
         # Looked up once: what a step leaves of its time is little.
@@ -221,6 +223,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     def _publish(self, landed: Landed[Sequence[Row], Mapping[str, bytes | End]]) -> None:
         """Gives out what a step has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
         now = time.monotonic()
+        self._make_room([row for row in landed.note if self.rows.get(row.id) is row], landed.result)
         appends = []
         for row in landed.note:
             row.in_flight -= 1
@@ -237,6 +240,18 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         self._step_seconds = _smoothed(self._step_seconds, landed.seconds)
         self._frames.inc(len(appends))
         self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(len(landed.note))).observe(landed.seconds)
+
+    def _make_room(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
+        """Where there was no memory for a frame of any row, the one that can wait longest is left to a later owner."""
+        if any(row.id in results for row in rows):
+            self._starved = 0
+        elif rows:
+            self._starved += 1
+            if self._starved > 0:
+                log.warning("no memory for a frame of %d requests: one of them has to wait", len(rows))
+                self.drop(max(rows, key=Row.runs_dry).id)
+                # Steps that are launched already know nothing of it.
+                self._starved = -self.engine.depth
 
     # On the engine's thread ------------------------------------------------------------------------------------
 
