@@ -58,7 +58,7 @@ async def test_an_address_names_user_and_database(server):
 def local_socket():
     """Where a server of this machine alone listens."""
     folder = Path(tempfile.mkdtemp(prefix="syrinx-"))
-    command = [find_redis_server(), "--port", "0", "--unixsocket", f"{folder}/s"]
+    command = [find_redis_server(), "--port", "0", "--unixsocket", f"{folder}/s", "--dir", str(folder), "--save", ""]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         yield folder / "s"
         process.terminate()
