@@ -33,6 +33,8 @@ class Shapes:
 
     def due(self, wanted: Sequence[CapturePair], idle: bool) -> bool:
         """Whether to `change` now; `idle`: no stream waits for it."""
+        # A shape that is given up and wanted again is tried again.
+        self._refused = self._refused.intersection(wanted)
         if len(self._captured) == len(wanted) and self._captured.issuperset(wanted):
             return False
         missing = any(shape not in self._captured and shape not in self._refused for shape in wanted)
@@ -41,7 +43,6 @@ class Shapes:
     def change(self, engine: CodecEngine[Any], wanted: Sequence[CapturePair]) -> None:
         """Frees what is no longer wanted and captures one shape that is; on the engine's thread, no call unread."""
         began = time.monotonic()
-        self._refused = self._refused.intersection(wanted)
         engine.forget_shapes(self._captured.difference(wanted))
         missing = [shape for shape in wanted if shape not in self._captured and shape not in self._refused]
         for rows, frames in missing[:1]:
