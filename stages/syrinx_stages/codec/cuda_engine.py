@@ -62,7 +62,8 @@ class CudaCodecEngine:
 
     depth = 2
     isolates_rows = False
-    overhead_frames = 16
+    overhead_frames = 36
+    """On an H200 a call takes 0.45 ms, and 0.0125 ms more for each frame."""
 
     def __init__(
         self, decoder: CodecDecoder, max_resident: int, device: torch.device, kind: torch.dtype = torch.float16

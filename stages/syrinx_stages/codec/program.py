@@ -6,6 +6,7 @@ rows' slots in the arena and the last one takes the new ones back, so between th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +16,9 @@ import triton
 from torch import Tensor
 
 from syrinx_stages.codec.packed import PackedBlock, PackedDecoder, PackedLayer, PackedUpsample, Product, Snake
-from syrinx_stages.codec.tiles import Tile, product_tile, unit_tile
+from syrinx_stages.codec.tiles import FILL, Tile, product_tile, unit_tile
 from syrinx_stages.kernels import codec_conv, codec_frames
-from syrinx_stages.kernels.dependent import DEPENDENT, INTERPRETED, bulk
+from syrinx_stages.kernels.dependent import DEPENDENT, INTERPRETED
 
 ROW: int = codec_frames.ROW.value
 """Numbers that a call's upload begins with, for each row."""
@@ -171,6 +172,11 @@ class Launch:
     warps: int = 4
     stages: int = 3
 
+    @property
+    def dependent(self) -> bool:
+        """Whether it starts while the launch before it ends: blocks that would wait for room only take it away."""
+        return DEPENDENT and math.prod(self.grid) <= 2 * FILL
+
     def __call__(self) -> None:
         """Runs, or enqueues, it."""
         self.kernel[self.grid](*self.arguments, **self._options())
@@ -182,11 +188,13 @@ class Launch:
     def compiles(self) -> object:
         """What launches have in common that one compiled kernel does for."""
         absent = tuple(argument is None for argument in self.arguments)
-        return self.kernel, tuple(self.constants.items()), self.warps, self.stages, absent
+        return self.kernel, tuple(self.constants.items()), self.warps, self.stages, self.dependent, absent
 
     def _options(self) -> dict[str, Any]:
-        options = {} if INTERPRETED else {"num_warps": self.warps, "num_stages": self.stages, "launch_pdl": DEPENDENT}
-        return {**self.constants, "PDL": DEPENDENT, **options}
+        constants = {**self.constants, "PDL": self.dependent}
+        if INTERPRETED:
+            return constants
+        return {**constants, "num_warps": self.warps, "num_stages": self.stages, "launch_pdl": self.dependent}
 
 
 def needs(packed: PackedDecoder, rows: int, frames: int) -> Needs:
@@ -232,8 +240,14 @@ def _products(packed: PackedDecoder) -> Iterator[tuple[Product, int]]:
 
 
 def _tile(product: Product, count: int) -> Tile:
-    splittable = not product.norm and not product.gated
-    return product_tile(count, product.inner, product.outer, product.taps, splittable)
+    return product_tile(
+        count,
+        product.inner,
+        product.outer,
+        product.taps,
+        gated=product.gated,
+        splittable=not product.norm and not product.gated,
+    )
 
 
 class Program:
@@ -319,7 +333,7 @@ class Program:
         self._add(
             name, kernel, (len(self._segments), self.rows),
             self._arena.tails, self.memory.buffers, self._segments, self._row_table,
-            WIDTH=self._buffers.width, BLOCK=COPY,
+            WIDTH=self._buffers.width, BLOCK=COPY, warps=2,
         )  # fmt: skip
 
     def _look_up(self) -> None:
@@ -329,6 +343,7 @@ class Program:
             "look_up", codec_frames.look_up, (self.rows * self.frames, -(-channels // block)),
             self._codes, self._packed.tables, self._view("codes"), self.frames,
             BOOKS=config.num_quantizers, SIZE=config.codebook_size, D=channels, OUT_TAIL=self._tail("codes"), BD=block,
+            warps=8,
         )  # fmt: skip
 
     def _product(
@@ -361,17 +376,8 @@ class Program:
             RAW_TAIL=self._tail(raw) if raw else 0,
             ACTIVE_TAIL=self._tail(active) if active else 0,
             PRECISION=self._precision, BM=tile.rows, BN=tile.columns, BK=tile.inner, SPLITS=tile.splits,
-            **self._prefetch(product, tile),
             warps=tile.warps, stages=tile.stages,
         )  # fmt: skip
-
-    def _prefetch(self, product: Product, tile: Tile) -> dict[str, Any]:
-        """The constants of `codec_conv.conv` that say how a block's weights are fetched ahead."""
-        part = product.taps * product.inner // tile.splits
-        parts = max(1, 32 * tile.warps // tile.columns)
-        whole = tile.inner == part
-        instruction = bulk(part * product.weight.element_size(), parts) if tile.prefetch and not whole else ""
-        return {"PREFETCH": instruction, "PREFETCH_PARTS": parts}
 
     def _layer(self, index: int, layer: PackedLayer) -> None:
         config = self._packed.config
@@ -401,6 +407,7 @@ class Program:
             self._view(f"depthwise{level}"), stage.depthwise, stage.depthwise_bias, self._view(f"normed{level}"),
             count // self.rows, stage.eps,
             C=channels, CHANNELS=real, TAPS=stage.depthwise.shape[0], BC=triton.next_power_of_2(channels),
+            warps=8,
         )  # fmt: skip
         self._product(f"wide{level}", stage.wide, f"normed{level}", raw=f"wide{level}")
         self._product(f"narrow{level}", stage.narrow, f"wide{level}", raw=following, residual=f"depthwise{level}")
@@ -430,7 +437,7 @@ class Program:
                 self._view(active), unit.after.frequency, unit.after.magnitude, count, count // self.rows,
                 C=channels, A=large, B=channels - large, TAPS=unit.conv.taps, DILATION=unit.conv.dilation,
                 IN_TAIL=self._tail(units[at]), ACTIVE_TAIL=self._tail(active),
-                PRECISION=self._precision, BM=tile.rows, BK=tile.inner, BK_2=0, warps=tile.warps, stages=tile.stages,
+                PRECISION=self._precision, BM=tile.rows, BK=tile.inner, warps=tile.warps, stages=tile.stages,
             )  # fmt: skip
 
     def _wave(self) -> None:

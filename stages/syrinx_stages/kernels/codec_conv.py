@@ -1,5 +1,4 @@
-"""Causal convolutions as matrix products over taps and channels: with one tap a linear layer, with two a transposed
-convolution too.
+"""Causal convolutions as matrix products over taps and channels; linear layers and transposed ones are such too.
 
 Activations are channels-last. What a convolution reads is a buffer [rows, tail + positions, channels] that begins with
 the last `tail` positions of the call before. A transposed convolution of stride S and kernel 2 S is one of two taps
@@ -52,16 +51,6 @@ def _finish(
         put(active + at[:, None] + n[None, :], total, mask)
 
 
-@triton.jit
-def _prefetch(
-    weight, n, start, N: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, ASM: tl.constexpr
-):
-    """Brings elements `start` to start + SIZE of the columns n to the L2 cache."""
-    part = tl.arange(0, PARTS) * (SIZE // PARTS)
-    address = (weight + tl.minimum(n, N - 1)[:, None] * K + start + part[None, :]).to(tl.uint64, bitcast=True)
-    tl.inline_asm_elementwise(ASM, "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1)
-
-
 @triton.jit(do_not_specialize=["count", "positions"])
 def conv(
     x, weight, bias, residual, raw, active, frequency, magnitude, partial, arrived, count, positions, eps,
@@ -69,16 +58,14 @@ def conv(
     NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
     IN_TAIL: tl.constexpr, RESIDUAL_TAIL: tl.constexpr, RAW_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
-    PREFETCH: tl.constexpr, PREFETCH_PARTS: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """`count` = rows x positions products of a window of `x` with `weight` [N (GATED: 2 N), TAPS x IN].
 
     x: [rows, IN_TAIL + positions, IN]. NORM: 0, or the channels of an RMS norm of x. residual: [rows, RESIDUAL_TAIL +
     positions, N]. raw, active: [rows, tail + positions x N / OUT, OUT]. Split, the products' parts meet in `partial`
     [tiles, SPLITS, BM, BN] float32, and the last to arrive (`arrived` [tiles] int32, zero before and after) adds them.
-    PREFETCH: "", or the instruction that brings one of PREFETCH_PARTS parts of a column's weights to the L2 cache.
     """
-    begin(PDL)
     blocks: tl.constexpr = (N + BN - 1) // BN
     tile = tl.program_id(0)
     split = tl.program_id(1)
@@ -95,8 +82,6 @@ def conv(
     total = tl.zeros((BM, BN), tl.float32)
     gated = tl.zeros((BM, BN), tl.float32)
     squares = tl.zeros((BM,), tl.float32)
-    if PREFETCH != "":
-        _prefetch(weight, n, split * share * BK, N, TAPS * IN, share * BK, PREFETCH_PARTS, PREFETCH)
     if share == 1:
         # All of the weights that this block needs are under way before the kernel ahead ends.
         at = split * BK
@@ -122,6 +107,7 @@ def conv(
             if NORM > 0:
                 wide = values.to(tl.float32)
                 squares += tl.sum(wide * wide, 1)
+    begin(PDL)
     if SPLITS == 1:
         _finish(
             total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
@@ -165,15 +151,13 @@ def residual_unit(
     count, positions,
     C: tl.constexpr, A: tl.constexpr, B: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
     IN_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BK_2: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A whole residual unit: `residual` + a pointwise convolution of SnakeBeta of a convolution of `x`.
 
     x: [rows, IN_TAIL + positions, C], activated already; residual, raw: [count, C], may be one; active: the result as
-    the next SnakeBeta sees it. C = A + B channels are computed in two parts, powers of two (B may be 0). BK + BK_2
-    elements (powers of two, BK_2 may be 0) are taken at a time.
+    the next SnakeBeta sees it. C = A + B channels are computed in two parts, powers of two (B may be 0).
     """
-    begin(PDL)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     a = tl.arange(0, A)
     k = tl.arange(0, BK)
@@ -186,25 +170,14 @@ def residual_unit(
         b = A + tl.arange(0, B)
         w_b = weight + b[None, :] * (TAPS * C) + k[:, None]
         part_b = tl.zeros((BM, B), tl.float32)
-    if BK_2 > 0:
-        k_2 = BK + tl.arange(0, BK_2)
-        x_2_at = x + (first + (IN_TAIL - (TAPS - 1) * DILATION))[:, None] * C + k_2[None, :]
-        w_2_a = weight + a[None, :] * (TAPS * C) + k_2[:, None]
-        if B > 0:
-            w_2_b = weight + b[None, :] * (TAPS * C) + k_2[:, None]
     wait(PDL)
-    for step in range(TAPS * C // (BK + BK_2)):
-        at = step * (BK + BK_2)
-        x_step = tl.multiple_of((at // C) * (DILATION * C) + at % C, 16)
-        values = tl.load(x_at + x_step)
+    for step in range(TAPS * C // BK):
+        at = step * BK
+        values = tl.load(x_at + tl.multiple_of((at // C) * (DILATION * C) + at % C, BK))
         part_a = tl.dot(values, tl.load(w_a + at), part_a, input_precision=PRECISION)
         if B > 0:
             part_b = tl.dot(values, tl.load(w_b + at), part_b, input_precision=PRECISION)
-        if BK_2 > 0:
-            values_2 = tl.load(x_2_at + x_step)
-            part_a = tl.dot(values_2, tl.load(w_2_a + at), part_a, input_precision=PRECISION)
-            if B > 0:
-                part_b = tl.dot(values_2, tl.load(w_2_b + at), part_b, input_precision=PRECISION)
+    begin(PDL)
     kind: tl.constexpr = x.dtype.element_ty
     part_a += tl.load(bias + a)[None, :]
     hidden_a = snake(part_a, tl.load(frequency + a)[None, :], tl.load(magnitude + a)[None, :]).to(kind)

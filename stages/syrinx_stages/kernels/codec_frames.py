@@ -26,16 +26,17 @@ def gather(arena, buffers, segments, rows, WIDTH: tl.constexpr, BLOCK: tl.conste
     begin(PDL)
     row = tl.program_id(1)
     segment = segments + tl.program_id(0) * SEGMENT
-    start = tl.load(segment)
-    size = tl.load(segment + 1)
-    first = tl.load(segment + 2)
-    stride = tl.load(segment + 3)
+    # Whole 16-byte accesses, if the compiler knows that they are.
+    start = tl.multiple_of(tl.load(segment), 16)
+    size = tl.multiple_of(tl.load(segment + 1), 16)
+    first = tl.multiple_of(tl.load(segment + 2), 16)
+    stride = tl.multiple_of(tl.load(segment + 3), 16)
     at = tl.arange(0, BLOCK)
     wait(PDL)
     slot = tl.load(rows + row * ROW + SLOT).to(tl.int64)
     past = tl.load(rows + row * ROW + PAST)
-    source = arena + slot * WIDTH + tl.multiple_of(start, 16)
-    target = buffers + tl.multiple_of(first, 16) + row * tl.multiple_of(stride, 16)
+    source = arena + slot * WIDTH + start
+    target = buffers + first + row * stride
     tail = tl.load(source + at, mask=(at < size) & (past > 0), other=0.0)
     tl.store(target + at, tail, mask=at < size)
 
@@ -46,19 +47,19 @@ def scatter(arena, buffers, segments, rows, WIDTH: tl.constexpr, BLOCK: tl.const
     begin(PDL)
     row = tl.program_id(1)
     segment = segments + tl.program_id(0) * SEGMENT
-    start = tl.load(segment)
-    size = tl.load(segment + 1)
-    first = tl.load(segment + 2)
-    stride = tl.load(segment + 3)
-    per_frame = tl.load(segment + 4)
+    # Whole 16-byte accesses, if the compiler knows that they are.
+    start = tl.multiple_of(tl.load(segment), 16)
+    size = tl.multiple_of(tl.load(segment + 1), 16)
+    first = tl.multiple_of(tl.load(segment + 2), 16)
+    stride = tl.multiple_of(tl.load(segment + 3), 16)
+    per_frame = tl.multiple_of(tl.load(segment + 4), 16)
     at = tl.arange(0, BLOCK)
     wait(PDL)
     slot = tl.load(rows + row * ROW + SLOT).to(tl.int64)
     fresh = tl.load(rows + row * ROW + FRESH)
-    source = buffers + tl.multiple_of(first, 16) + row * tl.multiple_of(stride, 16)
-    source += fresh * tl.multiple_of(per_frame, 16)
+    source = buffers + first + row * stride + fresh * per_frame
     tail = tl.load(source + at, mask=(at < size) & (fresh > 0), other=0.0)
-    tl.store(arena + slot * WIDTH + tl.multiple_of(start, 16) + at, tail, mask=(at < size) & (fresh > 0))
+    tl.store(arena + slot * WIDTH + start + at, tail, mask=(at < size) & (fresh > 0))
 
 
 @triton.jit(do_not_specialize=["frames"])
