@@ -113,6 +113,14 @@ async def test_the_groups_own_a_request_independently(world):
     assert list(await codec.refresh([other.entry_id])) == []
 
 
+async def test_two_looks_at_once_count_one_delivery(world):
+    _, claim = await world.submit_claimed(world.connector(), world.replica(TALKERS, "a"))
+    await world.age(TALKERS, "a", claim, 61)
+    again = world.replica(TALKERS, "a")
+    looks = await asyncio.gather(again.claim(1), again.take_over(5), again.take_over(5))
+    assert [(found.entry_id, found.deliveries) for look in looks for found in look] == [(claim.entry_id, 2)]
+
+
 async def test_deliveries_are_counted_up_to_the_limit_and_beyond(world):
     gateway = world.connector()
     _, claim = await world.submit_claimed(gateway, world.replica(TALKERS, "0"))

@@ -70,7 +70,7 @@ def pod_template(plan, pipeline, component):
 
 def templates(plan, pipeline):
     """All of them, by component."""
-    return {component: pod_template(plan, pipeline, component) for component in plan.templates}
+    return {component: pod_template(plan, pipeline, component) for component in plan.release.templates}
 
 
 def replica(component, number, template, **fields):

@@ -22,6 +22,7 @@ ELSEWHERE = r"spec\.(slo|tuning)\b|spec\.connector\.passwordEnv$"
 RESTARTED = [
     (r"spec\.image$", STAGES),
     (r"spec\.imagePull", STAGES | {REDIS}),
+    (r"spec\.topology$", STAGES),
     (r"spec\.model\.name$", {GATEWAY}),
     (r"spec\.model\.cache\.storage\.", NOBODY),
     (r"spec\.model\.", STAGES),
@@ -42,6 +43,7 @@ RESTARTED = [
 
 
 CHOICES = [
+    *("Separate", "Colocated"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]
@@ -116,11 +118,13 @@ def test_an_edit_reaches_the_plan_and_restarts_whom_it_must(name, path, changed)
     # Not in the record, which follows from everything, but where Kubernetes acts on it.
     assert after.manifests[1:] != before.manifests[1:]
     old, new = templates(before, pipeline), templates(after, changed)
-    assert {component for component in old if old[component] != new[component]} == expected(path)
+    assert {component for component in old if old[component] != new.get(component)} == expected(path, old.keys())
 
 
-def expected(path):
-    return next(components for pattern, components in RESTARTED if re.match(pattern, dotted(path)))
+def expected(path, workloads):
+    """A colocated codec is in the talkers' pods."""
+    parts = next(components for pattern, components in RESTARTED if re.match(pattern, dotted(path)))
+    return {part if part in workloads else TALKER for part in parts}
 
 
 def test_the_above_edits_every_field_of_the_resource():
@@ -152,9 +156,11 @@ def test_no_edit_makes_stages_of_two_generations():
     for _, _, changed in edits():
         plan = planned(changed)
         configs = [
-            msgspec.json.decode(template["metadata"]["annotations"]["syrinx.dev/config"])
+            msgspec.json.decode(text)
             for component, template in templates(plan, changed).items()
             if component is not REDIS
+            for name, text in template["metadata"]["annotations"].items()
+            if name in ("syrinx.dev/config", "syrinx.dev/codec-config")
         ]
         assert [config["generation"] for config in configs] == [plan.generation] * 3
         assert [config["pipeline"] for config in configs] == [changed.name] * 3

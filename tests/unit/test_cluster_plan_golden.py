@@ -125,7 +125,7 @@ def test_what_is_needed_first_is_applied_first(name):
     assert kinds[0] == ("ConfigMap", "release")
     assert [kind for kind, _ in kinds[1:4]] == ["ConfigMap"] * 3
     workloads = [component for kind, component in kinds if kind in WORKLOADS]
-    assert workloads == [c for c in ("redis", "talker", "codec", "gateway") if c in plan_of(name).templates]
+    assert workloads == [c for c in ("redis", "talker", "codec", "gateway") if c in plan_of(name).release.templates]
     assert [kind for kind, _ in kinds[-len(workloads) :]] == ["StatefulSet"] * (len(workloads) - 1) + ["Deployment"]
 
 

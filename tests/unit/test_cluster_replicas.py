@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from syrinx_operator.cluster.replicas import replicas
@@ -34,6 +35,15 @@ def problem(*states: dict[str, Any], init: tuple[dict[str, Any], ...] = (), **st
 
 def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     return {"state": {"waiting": {"reason": reason, "message": message}}, **more}
+
+
+def test_a_pod_with_two_stages_is_a_replica_of_each():
+    both = pod(ready="True")
+    both["metadata"]["annotations"]["syrinx.dev/codec-config"] = '{"generation": "g1"}'
+    talker, codec = replicas([both])
+    assert (talker.component, talker.guest) == (Component.TALKER, False)
+    assert (codec.component, codec.guest) == (Component.CODEC, True)
+    assert msgspec.structs.replace(codec, component=Component.TALKER, guest=False) == talker
 
 
 def test_a_pod_that_serves():

@@ -174,3 +174,12 @@ async def test_every_write_is_fenced(stages, replica, admin):
     with pytest.raises(LeaseLost):
         await push(stages, replica, Reported(1, TRIED, {"rows": 1}, 59.0), Wanted(base(1, 1)), lost)
     assert admin.put == []
+
+
+async def test_a_stage_beside_another_has_a_port_of_its_own(admin, stages, replica, monkeypatch):
+    monkeypatch.setattr(stage_api, "GUEST_ADMIN_PORT", stage_api.ADMIN_PORT)
+    monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
+    guest = msgspec.structs.replace(replica, guest=True)
+    found, nothing = await stages.read_settings("default", [guest, replica])
+    assert found.reported is not None
+    assert nothing.reported is None

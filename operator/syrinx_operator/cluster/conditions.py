@@ -224,6 +224,8 @@ def _degraded(seen: Seen) -> Conclusion:
     if seen.pipeline.spec.monitoring.pod_monitor is not None and "PodMonitor" not in seen.observed.served_kinds:
         advice = "install the Prometheus operator, or leave the field out"
         wrong.append(("KindNotServed", f"spec.monitoring.podMonitor: this cluster has no PodMonitor; {advice}"))
+    # What is wrong with a pod is said once, however many stages are in it.
+    wrong = list(dict.fromkeys(wrong))
     if not wrong:
         return Conclusion("False", "AsExpected", "nothing is wrong that waiting will not mend")
     return Conclusion("True", wrong[0][0], "; ".join(words for _, words in wrong))

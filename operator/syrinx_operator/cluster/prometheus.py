@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import STAGES, Component, Owner
+from syrinx_operator.cluster.topology import GUEST, HOST
 from syrinx_operator.tuner.knobs import Stage
 from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, WANTED, Sample, Snapshot, marked, series, snapshot_of
 
@@ -183,8 +184,9 @@ def snapshots(owner: Owner, found: Iterable[_Series], apart: frozenset[Stage]) -
     snapshots: list[Snapshot] = []
     for pod, by_target in targets.items():
         stage = next((stage for stage, pattern in pods.items() if pattern.fullmatch(pod)), None)
-        if stage is not None:
-            snapshots += _of_pod(pod, stage, _one_target(by_target), apart)
+        # A talker's pod may have a codec in it: whoever is there has marks of its own.
+        for each in () if stage is None else (HOST, GUEST) if stage is HOST else (stage,):
+            snapshots += _of_pod(pod, each, _one_target(by_target), apart)
     return tuple(sorted(snapshots, key=lambda each: (each.at, each.replica)))
 
 

@@ -6,8 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from syrinx_operator.cluster.names import COMPONENT_LABEL, CONFIG_ANNOTATION, TEMPLATE_LABEL
+import msgspec
+
+from syrinx_operator.cluster.names import COMPONENT_LABEL, CONFIG_ANNOTATION, GUEST_CONFIG_ANNOTATION, TEMPLATE_LABEL
 from syrinx_operator.cluster.state import Component, Manifest, Replica
+from syrinx_operator.cluster.topology import GUEST
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _FINISHED = frozenset({"Failed", "Succeeded"})
@@ -19,11 +22,19 @@ def replicas(pods: Iterable[Manifest]) -> tuple[Replica, ...]:
     """The replicas among a pipeline's pods. Pods that have ended (evicted ones stay for hours) are none."""
     components = set(Component)
     return tuple(
-        _replica(pod)
+        replica
         for pod in pods
         if (pod.get("status") or {}).get("phase") not in _FINISHED
         and pod["metadata"].get("labels", {}).get(COMPONENT_LABEL) in components
+        for replica in _stages_of(pod)
     )
+
+
+def _stages_of(pod: Manifest) -> Iterator[Replica]:
+    own = _replica(pod)
+    yield own
+    if GUEST_CONFIG_ANNOTATION in pod["metadata"].get("annotations", {}):
+        yield msgspec.structs.replace(own, component=GUEST, guest=True)
 
 
 def _replica(pod: Manifest) -> Replica:

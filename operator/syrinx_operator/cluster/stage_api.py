@@ -16,7 +16,7 @@ from msgspec import Struct
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.config import Access
 from syrinx_operator.cluster.kinds import POD
-from syrinx_operator.cluster.names import ADMIN_PORT
+from syrinx_operator.cluster.names import ADMIN_PORT, GUEST_ADMIN_PORT
 from syrinx_operator.cluster.state import STAGES, Replica, Reported
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
@@ -159,7 +159,7 @@ class StageApi:
     async def _directly(self, replica: Replica, method: str, path: str, body: Any) -> tuple[int, bytes]:
         host = f"[{replica.address}]" if ":" in replica.address else replica.address
         content = None if body is None else json.dumps(body)
-        async with self._http.stream(method, f"http://{host}:{ADMIN_PORT}/{path}", content=content) as answer:
+        async with self._http.stream(method, f"http://{host}:{_port(replica)}/{path}", content=content) as answer:
             data = bytearray()
             async for chunk in answer.aiter_bytes():
                 data += chunk
@@ -170,10 +170,14 @@ class StageApi:
     async def _through_proxy(
         self, namespace: str, replica: Replica, method: str, path: str, body: Any
     ) -> tuple[int, bytes]:
-        proxy = f"{POD.path(namespace)}/{replica.name}:{ADMIN_PORT}/proxy/{path}"
+        proxy = f"{POD.path(namespace)}/{replica.name}:{_port(replica)}/proxy/{path}"
         headers = {"Content-Type": "application/json"}
         status, answer, _ = await self._api.request(method, proxy, body=body, headers=headers, seconds=TIMEOUT)
         return status, answer
+
+
+def _port(replica: Replica) -> int:
+    return GUEST_ADMIN_PORT if replica.guest else ADMIN_PORT
 
 
 def _reported(data: bytes) -> Reported:

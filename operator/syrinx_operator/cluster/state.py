@@ -55,10 +55,12 @@ class Reported(Struct, frozen=True):
 
 
 class Replica(Struct, frozen=True, kw_only=True):
-    """One pod of a workload."""
+    """One stage of one pod."""
 
     name: str
     component: Component
+    guest: bool = False
+    """It is in the pod of another stage's workload, beside that stage."""
     template: str
     """Hash of the pod template it was made from (label `syrinx.dev/template`)."""
     model_generation: str = ""
@@ -92,7 +94,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     """The settings generation that the pipeline's status names, by stage."""
 
     def of(self, component: Component) -> tuple[Replica, ...]:
-        """The pods of one workload, by name."""
+        """The replicas of one component, by name."""
         return tuple(sorted((r for r in self.replicas if r.component is component), key=lambda r: r.name))
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from syrinx_operator.cluster.state import Component, Replica
+from syrinx_operator.plan import codec_process
 from syrinx_operator.spec import PipelineSpec
 
 CRASH_LOOP = "CrashLoopBackOff"
@@ -74,7 +75,7 @@ def time_to_start(spec: PipelineSpec, component: Component) -> timedelta:
     seconds = {
         Component.GATEWAY: _GATEWAY_SECONDS,
         Component.TALKER: spec.talker.startup_seconds,
-        Component.CODEC: spec.codec.startup_seconds,
+        Component.CODEC: codec_process(spec).startup_seconds,
         Component.REDIS: _REDIS_SECONDS,
     }[component]
     return timedelta(seconds=seconds + _SLACK_SECONDS)

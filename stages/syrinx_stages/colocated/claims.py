@@ -94,14 +94,14 @@ class Leader:
         await self._talkers.close()
 
     def _offer(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        for claim in claims:
-            # What is claimed anew begins anew.
-            self.release(claim.request.id)
+        # A claim and a takeover at the same time may both bring a request.
+        new = [claim for claim in claims if claim.request.id not in self._held]
+        for claim in new:
             self._held[claim.request.id] = _Held(claim)
             self._handover.open(claim.request.id)
             self.offered[claim.request.id] = claim
         self.news.set()
-        return claims
+        return new
 
 
 class Follower:

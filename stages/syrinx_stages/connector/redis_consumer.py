@@ -38,6 +38,8 @@ class RedisConsumer:
         # An earlier life of this name may have left claims.
         self._blocking.interrupted = True
         self._claiming = asyncio.Lock()
+        self._taking = asyncio.Lock()
+        """Two looks at once would both find a request, and count it twice."""
         self._joined = False
         self._stopped = False
         self._closed = False
@@ -58,7 +60,8 @@ class RedisConsumer:
             async with self._claiming:
                 await self._recover(count)
                 return await self._take(count)
-        return await self._accept(await self._take_over(count, own=False))
+        async with self._taking:
+            return await self._accept(await self._take_over(count, own=False))
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
         """Keeps claims; returns those that are no longer this consumer's."""
@@ -147,7 +150,8 @@ class RedisConsumer:
 
     async def _recover(self, count: int) -> None:
         await self._join()
-        self._delivered += await self._take_over(count, own=True)
+        async with self._taking:
+            self._delivered += await self._take_over(count, own=True)
         self._blocking.interrupted = False
 
     async def _take_over(self, count: int, own: bool) -> list[_Delivered]:

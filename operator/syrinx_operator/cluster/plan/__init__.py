@@ -29,6 +29,7 @@ from syrinx_operator.cluster.plan.settings import Settings, settings, settings_c
 from syrinx_operator.cluster.plan.stages import stage_partition, stage_workload
 from syrinx_operator.cluster.plan.tuning import Copy, tuning_config_map
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
+from syrinx_operator.cluster.topology import GUEST, HOST, members, workload_of, workloads
 from syrinx_operator.spec import TTSPipeline
 
 __all__ = ["Plan", "Release", "Settings", "password_secret", "plan"]
@@ -54,7 +55,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def templates(self) -> Mapping[Component, str]:
         """What each component's pods shall carry as `syrinx.dev/template`."""
-        return {component: template.hash for component, template in self.release.templates.items()}
+        hashes = {component: template.hash for component, template in self.release.templates.items()}
+        return hashes if GUEST in hashes else {**hashes, GUEST: hashes[HOST]}
 
 
 def plan(
@@ -69,7 +71,7 @@ def plan(
     live = {stage: settings(spec, stage, owner, observed) for stage in STAGES}
     counts = {
         stage: scale.replicas(names.workload_key(owner.name, stage), stage_spec(spec, stage).replicas, observed)
-        for stage in STAGES
+        for stage in workloads(spec)
     }
     manifests = [
         release_config_map(owner, release),
@@ -80,7 +82,7 @@ def plan(
         *redis.redis_claims(owner, spec.connector),
         *services(owner, spec),
         *network_policies(owner, spec, config),
-        *(disruption_budget(owner, stage) for stage in STAGES if counts[stage].count > 1),
+        *(disruption_budget(owner, stage) for stage in workloads(spec) if counts[stage].count > 1),
         *pod_monitors(owner, spec, observed),
         *_workloads(pipeline, owner, observed, release, live, counts),
     ]
@@ -88,7 +90,10 @@ def plan(
         manifests=tuple(stamped(manifest) for manifest in manifests),
         release=release,
         settings=live,
-        replicas={component: counts[component].count if component in counts else 1 for component in release.templates},
+        replicas={
+            **{stage: counts[workload_of(spec, stage)].count for stage in STAGES},
+            **({Component.REDIS: 1} if Component.REDIS in release.templates else {}),
+        },
     )
 
 
@@ -96,7 +101,7 @@ def _release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: Op
     """The release with the templates of today: recorded ones, where nothing changed."""
     before = resolved(pipeline, owner, observed, config)
     now = running(pipeline.spec, before, observed)
-    templates = {stage: _stage_template(pipeline, stage, before, now) for stage in STAGES}
+    templates = {stage: _stage_template(pipeline, stage, before, now) for stage in workloads(pipeline.spec)}
     if pipeline.spec.connector.managed:
         inputs = redis.redis_inputs(pipeline, now)
         templates[Component.REDIS] = frozen(
@@ -120,17 +125,17 @@ def _workloads(
 ) -> list[Manifest]:
     """In the order in which they need one another."""
     templates = release.templates
-    workloads = []
+    made = []
     if Component.REDIS in templates:
-        workloads.append(redis.redis_workload(owner, templates[Component.REDIS]))
-    for stage in (Component.TALKER, Component.CODEC):
+        made.append(redis.redis_workload(owner, templates[Component.REDIS]))
+    for stage in workloads(pipeline.spec)[1:]:
         first_new = stage_partition(
             stage,
             templates[stage],
             counts[stage],
             observed,
             generation=release.generation,
-            settings_generation=live[stage].generation,
+            settings_generations={each: live[each].generation for each in members(pipeline.spec, stage)},
         )
-        workloads.append(stage_workload(owner, stage, templates[stage], counts[stage], first_new))
-    return [*workloads, gateway_workload(owner, pipeline.spec, templates[Component.GATEWAY], counts[Component.GATEWAY])]
+        made.append(stage_workload(owner, stage, templates[stage], counts[stage], first_new))
+    return [*made, gateway_workload(owner, pipeline.spec, templates[Component.GATEWAY], counts[Component.GATEWAY])]

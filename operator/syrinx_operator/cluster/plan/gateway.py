@@ -7,6 +7,7 @@ from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.plan.release import FrozenTemplate
 from syrinx_operator.cluster.plan.replicas import Replicas
 from syrinx_operator.cluster.state import Component, Manifest, Owner
+from syrinx_operator.plan import codec_process
 from syrinx_operator.spec import PipelineSpec
 
 _PROGRESS_SECONDS = 600
@@ -16,7 +17,7 @@ def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate,
     """The Deployment of the gateways."""
     name = names.workload(owner.name, Component.GATEWAY)
     # A new gateway is ready when its talkers and codecs are: until then nothing is wrong with the Deployment.
-    wait = max(spec.talker.startup_seconds, spec.codec.startup_seconds) + _PROGRESS_SECONDS
+    wait = max(spec.talker.startup_seconds, codec_process(spec).startup_seconds) + _PROGRESS_SECONDS
     body = {
         **replicas.fields,
         "revisionHistoryLimit": 3,

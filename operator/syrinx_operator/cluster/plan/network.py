@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, OperatorConfig, Owner
+from syrinx_operator.cluster.topology import members, workloads
 from syrinx_operator.spec import PipelineSpec
 from syrinx_operator.spec_pods import Peer
 
@@ -16,12 +17,12 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -> list[Manifest]:
     """The public API for everybody, admin ports for the operator and Prometheus, Redis for the stages alone."""
     operator = Peer(namespace=config.operator_namespace, pod_labels={"app.kubernetes.io/name": "syrinx-operator"})
-    admin = _rule(names.ADMIN_PORT, [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)])
-    policies = [
-        _policy(owner, Component.GATEWAY, [_rule(spec.gateway.port), admin]),
-        _policy(owner, Component.TALKER, [admin]),
-        _policy(owner, Component.CODEC, [admin]),
-    ]
+    readers = [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)]
+    admin = _rule(names.ADMIN_PORT, readers)
+    policies = [_policy(owner, Component.GATEWAY, [_rule(spec.gateway.port), admin])]
+    for stage in workloads(spec)[1:]:
+        guests = [_rule(names.GUEST_ADMIN_PORT, readers) for _ in members(spec, stage)[1:]]
+        policies.append(_policy(owner, stage, [admin, *guests]))
     if spec.connector.managed:
         policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, [_stages(owner)])]))
     return policies

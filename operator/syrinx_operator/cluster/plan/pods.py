@@ -13,6 +13,7 @@ from syrinx_operator.cluster.plan.objects import given, present
 from syrinx_operator.cluster.plan.release import Running
 from syrinx_operator.cluster.plan.security import container_security, pod_security
 from syrinx_operator.cluster.state import Component, Manifest
+from syrinx_operator.cluster.topology import members, workloads
 from syrinx_operator.spec import GatewaySpec, PipelineSpec, StageSpec, TTSPipeline
 from syrinx_operator.spec_pods import PodFields, Resources
 
@@ -25,6 +26,7 @@ ENDPOINT_SECONDS = 5
 GATEWAY_STARTUP_SECONDS = 300
 """To be alive, not ready: a gateway waits for its talkers and codecs however long they take."""
 _STARTUP_PERIOD = 5
+_CONFIGS = (names.CONFIG_ANNOTATION, names.GUEST_CONFIG_ANNOTATION)
 _SCRAPE = {
     "prometheus.io/scrape": "true",
     "prometheus.io/port": str(names.ADMIN_PORT),
@@ -39,6 +41,7 @@ def stage_inputs(pipeline: TTSPipeline, stage: Component, running: Running) -> d
     live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in settings.LIVE[stage]}
     return {
         "stage": {field: value for field, value in given(part).items() if field not in live},
+        **{guest.value: spec.codec.max_resident for guest in members(spec, stage)[1:]},
         "running": [running.image, running.generation, running.password_uid],
         "model": model.inputs(spec.model, stage),
         "connector": {} if spec.connector.managed else given(spec.connector),
@@ -64,7 +67,7 @@ def stage_template(pipeline: TTSPipeline, stage: Component, running: Running) ->
         **_placement(pipeline.name, stage, part),
     }
     if spec.model.hugging_face is not None:
-        pod["initContainers"] = [_fetch(pipeline, stage, running)]
+        pod["initContainers"] = [_fetch(pipeline, each, running) for each in members(spec, stage)]
     return {"metadata": _metadata(pipeline, stage, running), "spec": pod}
 
 
@@ -94,11 +97,14 @@ def compute(resources: Resources) -> Manifest:
 
 def _metadata(pipeline: TTSPipeline, stage: Component, running: Running) -> Manifest:
     part = settings.stage_spec(pipeline.spec, stage)
-    config = settings.start_config(pipeline, stage, running.generation)
+    configs = {
+        annotation: settings.start_text(settings.start_config(pipeline, each, running.generation))
+        for annotation, each in zip(_CONFIGS, members(pipeline.spec, stage), strict=False)
+    }
     annotations = {
         **(_SCRAPE if pipeline.spec.monitoring.scrape_annotations else {}),
         **part.pod_annotations,
-        names.CONFIG_ANNOTATION: settings.start_text(config),
+        **configs,
         **present(**{names.PASSWORD_ANNOTATION: running.password_uid}),
     }
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
@@ -110,13 +116,13 @@ def _container(pipeline: TTSPipeline, stage: Component, running: Running) -> Man
     container = {
         "name": stage.value,
         **image(spec, running.image),
-        "command": ["python", "-m", f"syrinx_stages.{stage}", names.START_FILE],
+        "command": _command(spec, stage),
         "env": environment.stage_environment(pipeline.name, spec.connector, part.env),
-        "ports": _ports(part),
+        "ports": _ports(spec, stage),
         **present(resources=compute(part.resources)),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
-        "volumeMounts": volumes.mounts(spec, part.extra_volumes),
+        "volumeMounts": volumes.mounts(stage, spec, part.extra_volumes),
         **_probes(part),
     }
     if isinstance(part, GatewaySpec):
@@ -132,7 +138,7 @@ def _fetch(pipeline: TTSPipeline, stage: Component, running: Running) -> Manifes
     # The user's own, for a proxy or its certificates; without GPUs, for a quota that wants every container limited.
     env = [*model.fetch_environment(hub), *environment.BASE, *environment.user_environment(part.env)]
     return {
-        "name": "fetch",
+        "name": "fetch" if stage in workloads(pipeline.spec) else f"fetch-{stage}",
         **image(pipeline.spec, running.image),
         "command": model.fetch_command(hub, stage),
         "env": env,
@@ -150,11 +156,21 @@ def _without_devices(resources: Resources) -> Resources:
     )
 
 
-def _ports(part: PodFields) -> list[Manifest]:
-    admin = {"name": names.ADMIN_PORT_NAME, "containerPort": names.ADMIN_PORT, "protocol": "TCP"}
-    if isinstance(part, GatewaySpec):
-        return [{"name": names.HTTP_PORT_NAME, "containerPort": part.port, "protocol": "TCP"}, admin]
-    return [admin]
+def _command(spec: PipelineSpec, stage: Component) -> list[str]:
+    """Stages that share a pod share a process."""
+    if members(spec, stage) == (stage,):
+        return ["python", "-m", f"syrinx_stages.{stage}", names.START_FILE]
+    return ["python", "-m", "syrinx_stages.colocated", names.START_FILE, names.GUEST_START_FILE]
+
+
+def _ports(spec: PipelineSpec, stage: Component) -> list[Manifest]:
+    ports = [_port(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
+    ports.append(_port(names.ADMIN_PORT_NAME, names.ADMIN_PORT))
+    return ports + [_port(names.GUEST_ADMIN_PORT_NAME, names.GUEST_ADMIN_PORT) for _ in members(spec, stage)[1:]]
+
+
+def _port(name: str, port: int) -> Manifest:
+    return {"name": name, "containerPort": port, "protocol": "TCP"}
 
 
 def _probes(part: PodFields) -> Manifest:

@@ -137,7 +137,9 @@ def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str
         weights["huggingFace"] = {field: value for field, value in hub.items() if field != "tokenSecret"}
     if volumes := _volumes_of(spec, spec.model.path):
         weights["volumes"] = volumes
-    return {"owner": owner.uid, "image": image, "model": weights}
+    # Named only where it is not what it always was: an upgrade of the operator makes no new generation.
+    topology = {} if spec.topology == "Separate" else {"topology": spec.topology}
+    return {"owner": owner.uid, "image": image, "model": weights, **topology}
 
 
 def _volumes_of(spec: PipelineSpec, path: str | None) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest, present
 from syrinx_operator.cluster.state import Component, Manifest, Owner
+from syrinx_operator.cluster.topology import members, workloads
 from syrinx_operator.spec import PipelineSpec
 
 
@@ -21,8 +22,7 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     redis = [_service(owner, Component.REDIS, [_port(names.REDIS_PORT_NAME, names.REDIS_PORT)], type="ClusterIP")]
     return [
         _service(owner, Component.GATEWAY, [http], annotations=public.annotations, type=public.type),
-        _headless(owner, Component.TALKER),
-        _headless(owner, Component.CODEC),
+        *(_headless(owner, spec, stage) for stage in workloads(spec) if stage is not Component.GATEWAY),
         *(redis if spec.connector.managed else ()),
     ]
 
@@ -38,10 +38,11 @@ def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     ]
 
 
-def _headless(owner: Owner, stage: Component) -> Manifest:
-    port = _port(names.ADMIN_PORT_NAME, names.ADMIN_PORT)
+def _headless(owner: Owner, spec: PipelineSpec, stage: Component) -> Manifest:
+    ports = [_port(names.ADMIN_PORT_NAME, names.ADMIN_PORT)]
+    ports += [_port(names.GUEST_ADMIN_PORT_NAME, names.GUEST_ADMIN_PORT) for _ in members(spec, stage)[1:]]
     # A pod that is not ready is the one somebody wants to look at.
-    return _service(owner, stage, [port], type="ClusterIP", clusterIP="None", publishNotReadyAddresses=True)
+    return _service(owner, stage, ports, type="ClusterIP", clusterIP="None", publishNotReadyAddresses=True)
 
 
 def _service(

@@ -13,7 +13,8 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import model
 from syrinx_operator.cluster.plan.objects import given, manifest, recorded_text
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
-from syrinx_operator.plan import codec_settings, gateway_settings, talker_settings
+from syrinx_operator.cluster.topology import workloads
+from syrinx_operator.plan import codec_process, codec_settings, gateway_settings, talker_settings
 from syrinx_operator.spec import CodecSpec, GatewaySpec, PipelineSpec, StageSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, StageSettings, TalkerSettings
 
@@ -37,22 +38,23 @@ class Settings(Struct, frozen=True):
 
 
 def stage_spec(spec: PipelineSpec, stage: Component) -> AnyStage:
-    """The part of the spec that describes a stage."""
-    part: AnyStage = getattr(spec, stage.value)
+    """The part of the spec that describes a stage, and its process."""
+    part: AnyStage = codec_process(spec) if stage is Component.CODEC else getattr(spec, stage.value)
     return part
 
 
 def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> StageConfig:
     """What a stage's pods start with. Live settings and the replica's name are not in it: both come with the pod."""
     part = stage_spec(pipeline.spec, stage)
+    guest = stage not in workloads(pipeline.spec)
     base = StageConfig(
         pipeline=pipeline.name,
         generation=generation,
         model=model.directory(pipeline.spec.model),
         host="",
-        admin_port=names.ADMIN_PORT,
+        admin_port=names.GUEST_ADMIN_PORT if guest else names.ADMIN_PORT,
         drain_seconds=part.drain_seconds,
-        settings_file=names.SETTINGS_FILE,
+        settings_file=names.GUEST_SETTINGS_FILE if guest else names.SETTINGS_FILE,
     )
     if isinstance(part, GatewaySpec):
         own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}

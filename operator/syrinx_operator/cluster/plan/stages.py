@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.plan.release import FrozenTemplate
@@ -38,13 +42,22 @@ def stage_partition(
     observed: Observed,
     *,
     generation: str,
-    settings_generation: int,
+    settings_generations: Mapping[Component, int],
 ) -> int:
     """Where the roll-out of a stage stands: pods from this ordinal on get the new template.
 
+    `settings_generations` are those of the stages in its pods: what one of these has not confirmed, its pod has not.
     While there is a gateway of another generation, even one that only finishes, its listeners need an old replica.
     """
-    pods = observed.of(stage)
+    unconfirmed = {
+        replica.name
+        for member, wanted in settings_generations.items()
+        for replica in observed.of(member)
+        if replica.reported is None or replica.reported.generation < wanted
+    }
+    pods = [
+        msgspec.structs.replace(pod, reported=None) if pod.name in unconfirmed else pod for pod in observed.of(stage)
+    ]
     gateways = observed.of(Component.GATEWAY)
     old = any(replica.model_generation != generation for replica in pods)
     served = any(gateway.ready and gateway.model_generation == generation for gateway in gateways)
@@ -53,6 +66,6 @@ def stage_partition(
         replicas.count,
         template.hash,
         pods,
-        settings_generation=settings_generation,
+        settings_generation=settings_generations[stage],
         keep_last_old=old and (needed or not served),
     )

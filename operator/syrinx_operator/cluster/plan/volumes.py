@@ -8,18 +8,24 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import model
 from syrinx_operator.cluster.plan.objects import present
 from syrinx_operator.cluster.state import Component, Manifest
+from syrinx_operator.cluster.topology import members
 from syrinx_operator.spec import PipelineSpec
 from syrinx_operator.spec_pods import ExtraVolume
 
 _START, _SETTINGS, _TMP, _REDIS_CA = "syrinx-start", "syrinx-settings", "syrinx-tmp", "syrinx-redis-ca"
+_GUEST_SETTINGS = "syrinx-codec-settings"
 
 
 def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Manifest]:
     """Every volume of a stage's pod."""
-    start = {"path": "config.json", "fieldRef": {"fieldPath": f"metadata.annotations['{names.CONFIG_ANNOTATION}']"}}
+    start = [_start(names.START_FILE, names.CONFIG_ANNOTATION)]
+    settings = [{"name": _SETTINGS, "configMap": {"name": names.settings_key(pipeline, stage).name}}]
+    for guest in members(spec, stage)[1:]:
+        start.append(_start(names.GUEST_START_FILE, names.GUEST_CONFIG_ANNOTATION))
+        settings.append({"name": _GUEST_SETTINGS, "configMap": {"name": names.settings_key(pipeline, guest).name}})
     own: list[Manifest] = [
-        {"name": _START, "downwardAPI": {"items": [start]}},
-        {"name": _SETTINGS, "configMap": {"name": names.settings_key(pipeline, stage).name}},
+        {"name": _START, "downwardAPI": {"items": start}},
+        *settings,
         {"name": _TMP, "emptyDir": {}},
     ]
     if (models := model.volume(pipeline, spec.model)) is not None:
@@ -30,11 +36,19 @@ def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence
     return own + [{"name": volume.name, **_source(volume)} for volume in extra]
 
 
-def mounts(spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Manifest]:
+def _start(path: str, annotation: str) -> Manifest:
+    return {"path": path.rpartition("/")[2], "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+
+
+def mounts(stage: Component, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Manifest]:
     """Where a stage's container has them: all read-only but /tmp and what the user says."""
     own = [
         {"name": _START, "mountPath": names.START_DIRECTORY, "readOnly": True},
         {"name": _SETTINGS, "mountPath": names.SETTINGS_DIRECTORY, "readOnly": True},
+        *(
+            {"name": _GUEST_SETTINGS, "mountPath": names.GUEST_SETTINGS_DIRECTORY, "readOnly": True}
+            for _ in members(spec, stage)[1:]
+        ),
         _TMP_MOUNT,
     ]
     if model.volume("", spec.model) is not None:

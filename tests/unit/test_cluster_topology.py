@@ -1,0 +1,96 @@
+"""A pipeline whose talkers and codecs share processes: what is made, rolled and said of it."""
+
+import msgspec
+import pytest
+
+from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
+from syrinx_operator.cluster.plan.replicas import Replicas
+from syrinx_operator.cluster.plan.stages import stage_partition
+from syrinx_operator.cluster.prometheus import _Series, snapshots
+from syrinx_operator.cluster.state import Component, Replica, Reported
+
+PIPELINE = parsed(document("colocated"))
+TALKER, CODEC = Component.TALKER, Component.CODEC
+
+
+def plan():
+    return planned(PIPELINE)
+
+
+def test_codecs_have_settings_and_nothing_else_of_their_own():
+    names = {(key.kind, key.name) for key in objects(plan()) if "codec" in key.name}
+    assert names == {("ConfigMap", "near-codec")}
+    assert plan().replicas[CODEC] == plan().replicas[TALKER] == 2
+    assert plan().templates[CODEC] == plan().templates[TALKER]
+
+
+def test_both_stages_start_as_their_parts_of_the_resource_say():
+    annotations = templates(plan(), PIPELINE)[TALKER]["metadata"]["annotations"]
+    talker, codec = (
+        msgspec.json.decode(annotations[name]) for name in ("syrinx.dev/config", "syrinx.dev/codec-config")
+    )
+    assert (talker["admin_port"], codec["admin_port"]) == (9090, 9091)
+    assert (talker["device"], codec["device"]) == ("cuda", "cuda")
+    assert codec["max_resident"] == 64
+    assert talker["generation"] == codec["generation"] == plan().generation
+
+
+def test_the_topology_makes_another_generation():
+    apart = msgspec.structs.replace(PIPELINE.spec, topology="Separate")
+    assert planned(msgspec.structs.replace(PIPELINE, spec=apart)).generation != plan().generation
+
+
+def replica(number, component, template, generation):
+    return Replica(
+        name=f"near-talker-{number}",
+        component=component,
+        guest=component is CODEC,
+        template=template,
+        model_generation="g",
+        ready=True,
+        reported=None if generation is None else Reported(generation, {}),
+    )
+
+
+@pytest.mark.parametrize(("codec", "next_one"), [(3, 0), (2, 1), (None, 1)])
+def test_a_roll_out_waits_for_the_settings_of_both_stages(codec, next_one):
+    template = plan().release.templates[TALKER]
+    pods = [
+        replica(1, TALKER, template.hash, 7),
+        replica(1, CODEC, template.hash, codec),
+        replica(0, TALKER, "old", 7),
+        replica(0, CODEC, "old", 3),
+    ]
+    observed = msgspec.structs.replace(EMPTY, replicas=tuple(pods))
+    found = stage_partition(
+        TALKER,
+        template,
+        Replicas(2),
+        observed,
+        generation="g",
+        settings_generations={TALKER: 7, CODEC: 3},
+    )
+    assert found == next_one
+
+
+def test_prometheus_tells_a_pod_s_stages_apart():
+    series = msgspec.convert(
+        [
+            {
+                "metric": {"__name__": name, "pod": "near-talker-0", "stage": stage, **labels},
+                "values": [[1_000_000_000, "5"]],
+            }
+            for name, stage, labels in (
+                ("syrinx_frames_total", "talker", {}),
+                ("syrinx_frames_total", "codec", {}),
+                ("syrinx_max_num_seqs", "talker", {}),
+                ("syrinx_max_num_seqs", "codec", {}),
+                ("syrinx_prefill_seconds_count", "talker", {}),
+                ("syrinx_codec_padded_frames_total", "codec", {}),
+                ("syrinx_capture_pairs", "codec", {}),
+            )
+        ],
+        list[_Series],
+    )
+    found = snapshots(owner_of(PIPELINE), series, frozenset())
+    assert [(each.replica, each.stage) for each in found] == [("near-talker-0", "talker"), ("near-talker-0", "codec")]
