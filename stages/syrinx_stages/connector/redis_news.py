@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 
 BLOCK_MS = 1000
 """How long a read waits inside Redis: well below the deadline of a command, and what news are kept for."""
-MOST_BYTES = 64 * 1024
-"""Of entries in one news entry: a step's codes, a few chunks of audio. More would reach many that follow others."""
+MOST_BYTES = 32 * 1024
+"""Of entries in one news entry: a step's codes, or the first chunks of audio. What plays on is larger: it would reach
+many that do not follow it, and lie in Redis twice."""
 
 Entries = Sequence[tuple[bytes, Sequence[bytes]]]
 """Id and fields of each, as Redis sends them."""
