@@ -26,10 +26,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     model.add_argument("--random-model", help="a directory that gpu.checkpoint wrote before")
     model.add_argument("--bundled", action="store_true", help="the bundled voice")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--paced", action="store_true", help="engines that only take their time: the service alone")
     where = parser.add_mutually_exclusive_group()
+    where.add_argument("--colocated", action="store_true", help="talker and codec in one process")
     where.add_argument("--two-gpus", action="store_true", help="the talker on GPU 0, the codec on GPU 1")
     where.add_argument("--mps", action="store_true", help="both under CUDA's multi-process service")
+    where.add_argument("--paced", action="store_true", help="engines that only take their time: the service alone")
     parser.add_argument("--voices", type=_names, default=(), help="to go round (default: all that the service has)")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter points: two minutes")
     parser.add_argument("--only", type=_names, default=plan.LOOPS, help="of open,closed,live")
@@ -75,6 +76,7 @@ def setup_of(given: argparse.Namespace, model: str | None) -> Setup:
     return Setup(
         model=model,
         device=given.device,
+        colocated=given.colocated,
         two_gpus=given.two_gpus,
         mps=given.mps,
         paced=given.paced,

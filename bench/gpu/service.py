@@ -218,7 +218,9 @@ def _topology(given: argparse.Namespace) -> str:
     if given.paced:
         return "engines that only take their time"
     if given.device == "cpu":
-        return "talker and codec on the processor"
+        return "talker and codec on the processor" + (", in one process" if given.colocated else "")
+    if given.colocated:
+        return "talker and codec in one process on one GPU"
     if given.two_gpus:
         return "talker and codec on a GPU each"
     return "talker and codec as processes on one GPU" + (" under MPS" if given.mps else "")
@@ -228,8 +230,7 @@ def _name(given: argparse.Namespace, gpus: Gpus) -> str:
     """Of the result: `h200_1b7_mps`."""
     where = gpus.short_name() if given.device == "cuda" else "cpu"
     shape = "bundled" if given.bundled else Path(given.model).name if given.model else given.size
-    flags = {"two_gpus": given.two_gpus, "mps": given.mps, "paced": given.paced}
-    variant = "".join(f"_{flag}" for flag, chosen in flags.items() if chosen)
+    variant = "".join(f"_{flag}" for flag in ("colocated", "two_gpus", "mps", "paced") if getattr(given, flag))
     return f"{where}_{shape}{variant}"
 
 

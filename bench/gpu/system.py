@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 import httpx
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from syrinx_operator import __version__
 from syrinx_operator.events import Event, Exited, Log, exit_words
@@ -36,7 +36,7 @@ from syrinx_operator.spec import (
     TTSPipeline,
     TuningSpec,
 )
-from syrinx_operator.supervisor import Child
+from syrinx_operator.supervisor import Child, Member
 from syrinx_stages.connector.server import RedisServer
 
 START_SECONDS = 240.0
@@ -51,6 +51,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     model: str | None
     """A checkpoint's directory; None is the bundled voice."""
     device: Literal["cpu", "cuda"]
+    colocated: bool = False
+    """Talker and codec in one process."""
     two_gpus: bool = False
     """The talker on GPU 0, the codec on GPU 1."""
     mps: bool = False
@@ -85,17 +87,21 @@ class Setup(Struct, frozen=True, kw_only=True):
                 lead_limit_seconds=self.lead_limit_seconds,
                 drain_seconds=DRAIN_SECONDS,
             ),
-            codec=CodecSpec(
-                device=self.device,
-                max_num_seqs=self.codec_rows,
-                max_resident=self.resident,
-                capture_pairs=shapes if self.device == "cuda" or self.paced else (),
-                drain_seconds=DRAIN_SECONDS,
-            ),
+            codec=self._codec(shapes),
+            topology="Colocated" if self.colocated else "Separate",
             connector=ConnectorSpec(url=redis_url, password_env=PASSWORD),
             tuning=TuningSpec(mode="Off"),
         )
         return TTSPipeline(api_version=API_VERSION, kind=KIND, metadata=Metadata(name="bench"), spec=spec)
+
+    def _codec(self, shapes: tuple[CaptureShape, ...]) -> CodecSpec:
+        spec = CodecSpec(
+            max_num_seqs=self.codec_rows,
+            max_resident=self.resident,
+            capture_pairs=shapes if self.device == "cuda" or self.paced else (),
+        )
+        # In the talker's process it is shaped by the talker's fields.
+        return spec if self.colocated else structs.replace(spec, device=self.device, drain_seconds=DRAIN_SECONDS)
 
 
 class System:
@@ -125,15 +131,19 @@ class System:
     @property
     def admin_urls(self) -> dict[str, str]:
         """Where each stage's metrics and settings are, by name."""
-        return {child.name: child.admin_url for child in self._children if child.admin_url}
+        return {member.name: member.admin_url for member in self._members if member.admin_url}
+
+    @property
+    def _members(self) -> list[Member]:
+        return [member for child in self._children for member in child.members]
 
     async def set_ramp(self, ramp: Sequence[int]) -> None:
         """Puts a chunk ramp in force. Raises `httpx.HTTPError`."""
         async with httpx.AsyncClient(timeout=30.0, trust_env=False) as http:
-            for child in self._children:
-                if child.stage == Stage.CODEC:
+            for member in self._members:
+                if member.stage == Stage.CODEC:
                     body = {"settings": {"chunk_ramp": list(ramp)}}
-                    (await http.put(f"{child.admin_url}/settings", json=body)).raise_for_status()
+                    (await http.put(f"{member.admin_url}/settings", json=body)).raise_for_status()
 
     async def __aenter__(self) -> Self:
         try:

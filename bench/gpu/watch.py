@@ -92,15 +92,18 @@ class Watch:
 
     async def _count(self, http: httpx.AsyncClient) -> dict[str, dict[str, float]]:
         """Sums over the labels of every metric, by stage process."""
-        answers = await asyncio.gather(*(_scrape(http, url) for url in self._admin_urls.values()))
+        stages = ((url, name.rpartition("-")[0]) for name, url in self._admin_urls.items())
+        answers = await asyncio.gather(*(_scrape(http, url, stage) for url, stage in stages))
         return dict(zip(self._admin_urls, answers, strict=True))
 
 
-async def _scrape(http: httpx.AsyncClient, url: str) -> dict[str, float]:
+async def _scrape(http: httpx.AsyncClient, url: str, stage: str) -> dict[str, float]:
+    """A process of two stages shows both at either port."""
     sums: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families((await http.get(f"{url}/metrics")).text):
         for sample in family.samples:
-            sums[sample.name] += sample.value
+            if sample.labels.get("stage", stage) == stage:
+                sums[sample.name] += sample.value
     return sums
 
 

@@ -139,8 +139,9 @@ def test_rates_and_clients_of_ones_own():
     assert [chosen.ramp(load) for load in chosen.loads] == [(4, 8)] * 3
 
 
-def test_the_service_is_set_up_as_a_valid_resource_that_names_the_captured_calls():
-    pipeline = setup_of(parse(["--codec-rows", "8"]), "/models/1b7").pipeline("redis://127.0.0.1:1/0")
+@pytest.mark.parametrize("where", [[], ["--colocated"], ["--paced"]])
+def test_the_service_is_set_up_as_a_valid_resource_that_names_the_captured_calls(where):
+    pipeline = setup_of(parse(["--codec-rows", "8", *where]), "/models/1b7").pipeline("redis://127.0.0.1:1/0")
     again = msgspec.convert(msgspec.to_builtins(pipeline), TTSPipeline)
     assert again == pipeline and not violations(pipeline)
     shapes = pipeline.spec.codec.capture_pairs
