@@ -21,8 +21,8 @@ from syrinx_stages.model.codec_decoder import CodecDecoder
 MOST_FRAMES = 64
 """Of one row in a call, as the settings allow."""
 
-WARM_FRAMES = (1, 2, 4, 8, 12, 16, 25, 64)
-"""With them and the powers of two of rows, kernels for all sizes are compiled before the first request."""
+WARM_FRAMES = (1, 2, 4, 6, 8, 12, 25)
+"""With them and the rows of `_warm_rows`, nearly all kernels of any shape are compiled before the first request."""
 
 KEPT = 64
 """Programs of shapes that are not captured, kept to be run again."""
@@ -92,8 +92,7 @@ class CudaCodecEngine:
 
     def warm_up(self) -> None:
         """Compiles the kernels of calls of any size, learns what a capture costs, and makes a call."""
-        rows = [1 << power for power in range(self._max_resident.bit_length())]
-        shapes = [(count, frames) for count in rows for frames in WARM_FRAMES]
+        shapes = [(count, frames) for count in _warm_rows(self._max_resident) for frames in WARM_FRAMES]
         launches: dict[object, Launch] = {}
         with self._recorder.here():
             memory = Needs(1, 1, 1, 1, 1).allocate(self._kind, self._device)
@@ -213,3 +212,8 @@ class CudaCodecEngine:
         if buffers is None or len(buffers.upload) < upload or len(buffers.pcm) < pcm:
             buffers = _Buffers(self._recorder.host(upload, torch.int32), self._recorder.host(pcm, torch.int16))
         return buffers
+
+
+def _warm_rows(most: int) -> list[int]:
+    """The powers of two, and three times these, up to `most`."""
+    return sorted(rows << power for rows in (1, 3) for power in range(most.bit_length()) if rows << power <= most)

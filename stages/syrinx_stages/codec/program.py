@@ -368,13 +368,11 @@ class Program:
             None if active is None else self._view(active),
             None if snake is None else snake.frequency, None if snake is None else snake.magnitude,
             self.memory.partial, self.memory.arrived, count, count // self.rows,
-            self._packed.config.rms_norm_eps,
-            IN=product.inner, N=product.outer, OUT=product.channels, TAPS=product.taps, DILATION=product.dilation,
+            self._packed.config.rms_norm_eps, product.dilation, self._tail(x),
+            self._tail(residual) if residual else 0, self._tail(raw) if raw else 0,
+            self._tail(active) if active else 0,
+            IN=product.inner, N=product.outer, OUT=product.channels, TAPS=product.taps,
             NORM=product.norm, GATED=product.gated, GELU=product.gelu,
-            IN_TAIL=self._tail(x),
-            RESIDUAL_TAIL=self._tail(residual) if residual else 0,
-            RAW_TAIL=self._tail(raw) if raw else 0,
-            ACTIVE_TAIL=self._tail(active) if active else 0,
             PRECISION=self._precision, BM=tile.rows, BN=tile.columns, BK=tile.inner, SPLITS=tile.splits,
             warps=tile.warps, stages=tile.stages,
         )  # fmt: skip
@@ -435,8 +433,8 @@ class Program:
                 self._view(units[at]), unit.conv.weight, unit.conv.bias, unit.inner.frequency, unit.inner.magnitude,
                 unit.point.weight, unit.point.bias, self._view(total), None if raw is None else self._view(raw),
                 self._view(active), unit.after.frequency, unit.after.magnitude, count, count // self.rows,
-                C=channels, A=large, B=channels - large, TAPS=unit.conv.taps, DILATION=unit.conv.dilation,
-                IN_TAIL=self._tail(units[at]), ACTIVE_TAIL=self._tail(active),
+                unit.conv.dilation, self._tail(units[at]), self._tail(active),
+                C=channels, A=large, B=channels - large, TAPS=unit.conv.taps,
                 PRECISION=self._precision, BM=tile.rows, BK=tile.inner, warps=tile.warps, stages=tile.stages,
             )  # fmt: skip
 

@@ -17,8 +17,8 @@ from .dependent import begin, wait
 @triton.jit
 def _finish(
     total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
+    residual_tail, raw_tail, active_tail,
     N: tl.constexpr, OUT: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
-    RESIDUAL_TAIL: tl.constexpr, RAW_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
 ):  # fmt: skip
     """What follows a product: norm, bias, gate, GELU, residual; stored as it is and as the next SnakeBeta sees it."""
     if NORM > 0:
@@ -36,10 +36,10 @@ def _finish(
     up: tl.constexpr = N // OUT
     mask = (m < count)[:, None] & (n < N)[None, :]
     if residual is not None:
-        at = (row * (RESIDUAL_TAIL + positions) + RESIDUAL_TAIL + position) * N
+        at = (row * (residual_tail + positions) + residual_tail + position) * N
         total += tl.load(residual + at[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
     if raw is not None:
-        at = (row * (RAW_TAIL + positions * up) + RAW_TAIL + position * up) * OUT
+        at = (row * (raw_tail + positions * up) + raw_tail + position * up) * OUT
         put(raw + at[:, None] + n[None, :], total, mask)
     if active is not None:
         total = snake(
@@ -47,22 +47,26 @@ def _finish(
             tl.load(frequency + n, mask=n < N, other=0.0)[None, :],
             tl.load(magnitude + n, mask=n < N, other=0.0)[None, :],
         )
-        at = (row * (ACTIVE_TAIL + positions * up) + ACTIVE_TAIL + position * up) * OUT
+        at = (row * (active_tail + positions * up) + active_tail + position * up) * OUT
         put(active + at[:, None] + n[None, :], total, mask)
 
 
-@triton.jit(do_not_specialize=["count", "positions"])
+_SIZES = ["count", "positions", "dilation", "in_tail", "residual_tail", "raw_tail", "active_tail"]
+"""Arguments that a kernel is compiled once for, whatever their values."""
+
+
+@triton.jit(do_not_specialize=_SIZES)
 def conv(
     x, weight, bias, residual, raw, active, frequency, magnitude, partial, arrived, count, positions, eps,
-    IN: tl.constexpr, N: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    dilation, in_tail, residual_tail, raw_tail, active_tail,
+    IN: tl.constexpr, N: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
     NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
-    IN_TAIL: tl.constexpr, RESIDUAL_TAIL: tl.constexpr, RAW_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """`count` = rows x positions products of a window of `x` with `weight` [N (GATED: 2 N), TAPS x IN].
 
-    x: [rows, IN_TAIL + positions, IN]. NORM: 0, or the channels of an RMS norm of x. residual: [rows, RESIDUAL_TAIL +
+    x: [rows, in_tail + positions, IN]. NORM: 0, or the channels of an RMS norm of x. residual: [rows, residual_tail +
     positions, N]. raw, active: [rows, tail + positions x N / OUT, OUT]. Split, the products' parts meet in `partial`
     [tiles, SPLITS, BM, BN] float32, and the last to arrive (`arrived` [tiles] int32, zero before and after) adds them.
     """
@@ -73,8 +77,8 @@ def conv(
     n = (tile % blocks) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     held = tl.minimum(m, count - 1)
-    first = (held // positions).to(tl.int64) * (IN_TAIL + positions) + held % positions
-    x_at = x + (first + (IN_TAIL - (TAPS - 1) * DILATION))[:, None] * IN + k[None, :]
+    first = (held // positions).to(tl.int64) * (in_tail + positions) + held % positions
+    x_at = x + (first + (in_tail - (TAPS - 1) * dilation))[:, None] * IN + k[None, :]
     w_at = weight + tl.minimum(n, N - 1)[None, :] * (TAPS * IN) + k[:, None]
     steps: tl.constexpr = TAPS * IN // BK
     tl.static_assert(steps % SPLITS == 0)
@@ -89,7 +93,7 @@ def conv(
         if GATED:
             second_weights = tl.load(w_at + (N * TAPS * IN + at))
         wait(PDL)
-        values = tl.load(x_at + tl.multiple_of((at // IN) * (DILATION * IN) + at % IN, BK))
+        values = tl.load(x_at + tl.multiple_of((at // IN) * (dilation * IN) + at % IN, BK))
         total = tl.dot(values, first_weights, total, input_precision=PRECISION)
         if GATED:
             gated = tl.dot(values, second_weights, gated, input_precision=PRECISION)
@@ -100,7 +104,7 @@ def conv(
         wait(PDL)
         for step in range(share):
             at = (split * share + step) * BK
-            values = tl.load(x_at + tl.multiple_of((at // IN) * (DILATION * IN) + at % IN, BK))
+            values = tl.load(x_at + tl.multiple_of((at // IN) * (dilation * IN) + at % IN, BK))
             total = tl.dot(values, tl.load(w_at + at), total, input_precision=PRECISION)
             if GATED:
                 gated = tl.dot(values, tl.load(w_at + (N * TAPS * IN + at)), gated, input_precision=PRECISION)
@@ -111,7 +115,7 @@ def conv(
     if SPLITS == 1:
         _finish(
             total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
-            N, OUT, NORM, GATED, GELU, RESIDUAL_TAIL, RAW_TAIL, ACTIVE_TAIL,
+            residual_tail, raw_tail, active_tail, N, OUT, NORM, GATED, GELU,
         )  # fmt: skip
     else:
         place = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
@@ -125,14 +129,14 @@ def conv(
                 total += tl.load(parts + part * (BM * BN) + place, cache_modifier=".cg")
             _finish(
                 total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
-                N, OUT, NORM, GATED, GELU, RESIDUAL_TAIL, RAW_TAIL, ACTIVE_TAIL,
+                residual_tail, raw_tail, active_tail, N, OUT, NORM, GATED, GELU,
             )  # fmt: skip
 
 
 @triton.jit
 def _put_unit(
-    total, bias, residual, raw, active, frequency, magnitude, m, n, count, positions,
-    C: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
+    total, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, active_tail,
+    C: tl.constexpr,
 ):  # fmt: skip
     mask = (m < count)[:, None]
     at = m.to(tl.int64)[:, None] * C + n[None, :]
@@ -141,29 +145,28 @@ def _put_unit(
         put(raw + at, total, mask)
     total = snake(total, tl.load(frequency + n)[None, :], tl.load(magnitude + n)[None, :])
     row = (m // positions).to(tl.int64)
-    at = (row * (ACTIVE_TAIL + positions) + ACTIVE_TAIL + m % positions) * C
+    at = (row * (active_tail + positions) + active_tail + m % positions) * C
     put(active + at[:, None] + n[None, :], total, mask)
 
 
-@triton.jit(do_not_specialize=["count", "positions"])
+@triton.jit(do_not_specialize=_SIZES[:4] + _SIZES[-1:])
 def residual_unit(
     x, weight, bias, frequency, magnitude, weight_2, bias_2, residual, raw, active, frequency_2, magnitude_2,
-    count, positions,
-    C: tl.constexpr, A: tl.constexpr, B: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
-    IN_TAIL: tl.constexpr, ACTIVE_TAIL: tl.constexpr,
+    count, positions, dilation, in_tail, active_tail,
+    C: tl.constexpr, A: tl.constexpr, B: tl.constexpr, TAPS: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A whole residual unit: `residual` + a pointwise convolution of SnakeBeta of a convolution of `x`.
 
-    x: [rows, IN_TAIL + positions, C], activated already; residual, raw: [count, C], may be one; active: the result as
+    x: [rows, in_tail + positions, C], activated already; residual, raw: [count, C], may be one; active: the result as
     the next SnakeBeta sees it. C = A + B channels are computed in two parts, powers of two (B may be 0).
     """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     a = tl.arange(0, A)
     k = tl.arange(0, BK)
     held = tl.minimum(m, count - 1)
-    first = (held // positions).to(tl.int64) * (IN_TAIL + positions) + held % positions
-    x_at = x + (first + (IN_TAIL - (TAPS - 1) * DILATION))[:, None] * C + k[None, :]
+    first = (held // positions).to(tl.int64) * (in_tail + positions) + held % positions
+    x_at = x + (first + (in_tail - (TAPS - 1) * dilation))[:, None] * C + k[None, :]
     w_a = weight + a[None, :] * (TAPS * C) + k[:, None]
     part_a = tl.zeros((BM, A), tl.float32)
     if B > 0:
@@ -173,7 +176,7 @@ def residual_unit(
     wait(PDL)
     for step in range(TAPS * C // BK):
         at = step * BK
-        values = tl.load(x_at + tl.multiple_of((at // C) * (DILATION * C) + at % C, BK))
+        values = tl.load(x_at + tl.multiple_of((at // C) * (dilation * C) + at % C, BK))
         part_a = tl.dot(values, tl.load(w_a + at), part_a, input_precision=PRECISION)
         if B > 0:
             part_b = tl.dot(values, tl.load(w_b + at), part_b, input_precision=PRECISION)
@@ -189,6 +192,6 @@ def residual_unit(
         out_b = tl.dot(hidden_a, tl.load(weight_2 + b[None, :] * C + a[:, None]), input_precision=PRECISION)
         out_b = tl.dot(hidden_b, tl.load(weight_2 + b[None, :] * C + b[:, None]), out_b, input_precision=PRECISION)
         _put_unit(
-            out_b, bias_2, residual, raw, active, frequency_2, magnitude_2, m, b, count, positions, C, ACTIVE_TAIL
+            out_b, bias_2, residual, raw, active, frequency_2, magnitude_2, m, b, count, positions, active_tail, C
         )
-    _put_unit(out_a, bias_2, residual, raw, active, frequency_2, magnitude_2, m, a, count, positions, C, ACTIVE_TAIL)
+    _put_unit(out_a, bias_2, residual, raw, active, frequency_2, magnitude_2, m, a, count, positions, active_tail, C)
