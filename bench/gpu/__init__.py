@@ -9,14 +9,16 @@ Every benchmark is one command (`PYTHONPATH=bench python -m gpu.NAME`), prints a
      "floor_ms": {BATCH: ms},                bytes that a frame must read and write over the memory's bandwidth
      "first_frame_ms": {BATCH: ms},          admit to first codes, a prompt of 22 tokens
      "launch_gap_ms": ms,                    between two frames' graphs
-     "kernels": [{"name": "...", "count": n, "ms": ms}, ...]}   of one frame, the most expensive first
+     "kernels": [{"name": "...", "count": n, "ms": ms}, ...],   of a frame of 32 rows, the most expensive first
+     "kernels_batch_1": the same of one row}
 
 `gpu.codec` (file `..._codec.json`):
     {"benchmark": "codec", "model": "...", "gpu": "...",
      "codec_4frames_ms": {BATCH: ms},        four fresh frames of every row, codes in host memory to PCM in host memory
      "floor_ms": {BATCH: ms},                of the same call: arithmetic or memory, whichever is slower
      "codec_ms": {FRAMES: {BATCH: ms}},      other shapes
-     "kernels": [{"name": "...", "count": n, "ms": ms}, ...]}   of one call, the most expensive first
+     "kernels": [{"name": "...", "count": n, "ms": ms}, ...],   of a call of 32 rows, the most expensive first
+     "kernels_batch_1": the same of one row}
 
 `gpu.service` (file `..._service.json`): see `gpu.results`.
 

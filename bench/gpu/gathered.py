@@ -37,6 +37,8 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     codec_ms: dict[str, dict[str, float]] = {}
     launch_gap_ms: float | None = None
     kernels: list[Kernel] = []
+    """At batch 32."""
+    kernels_batch_1: list[Kernel] = []
 
 
 class Service(Struct, frozen=True, kw_only=True):

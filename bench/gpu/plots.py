@@ -28,7 +28,7 @@ def draw(gathered: Gathered, directory: Path, prefix: str) -> list[Path]:
         figures["codec"] = _engine(gathered.codec, gathered.codec.codec_4frames_ms, "codec: four frames of every row")
     for name, result in (("talker_kernels", gathered.talker), ("codec_kernels", gathered.codec)):
         if result is not None and result.kernels:
-            figures[name] = _kernels(result.kernels, f"{result.benchmark}: where the time goes")
+            figures[name] = _kernels(result.kernels, f"{result.benchmark}: where the time goes, batch 32")
     if gathered.runs:
         figures["ttfa"] = _ttfa(gathered.runs)
         figures["throughput"] = _throughput(gathered.runs)

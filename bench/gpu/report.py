@@ -135,9 +135,10 @@ def _engine(result: EngineResult) -> str:
     parts = [table.markdown(["batch", *(name for name, _ in columns)], rows)]
     if result.launch_gap_ms is not None:
         parts.append(f"Between two graphs: {result.launch_gap_ms:.3f} ms.")
-    if result.kernels:
-        kernels = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in result.kernels[: plots.KERNELS]]
-        parts.append(table.markdown(["kernel", "times", "ms in all"], kernels))
+    for batch, kernels in (("1", result.kernels_batch_1), ("32", result.kernels)):
+        if kernels:
+            rows = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in kernels[: plots.KERNELS]]
+            parts.append(table.markdown([f"kernel, batch {batch}", "times", "ms in all"], rows))
     return "\n\n".join(parts)
 
 
