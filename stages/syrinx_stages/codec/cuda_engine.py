@@ -115,6 +115,8 @@ class CudaCodecEngine:
             program.memory.upload[: upload_elements(self._packed, *shape)].zero_()
         self._graphs[shape] = (self._recorder.record(program), program)
         self._eager.pop(shape, None)
+        # Pinning memory waits for the device: not in a launch.
+        self._idle.extend([self._host(shape) for _ in range(self.depth)])
         need = needs(self._packed, *shape)
         self.costs[shape] = Cost(time.monotonic() - started, need.bytes(self._kind))
 
@@ -205,12 +207,15 @@ class CudaCodecEngine:
         return self._memory
 
     def _host(self, shape: CapturePair) -> _Buffers:
-        """Host memory for a call; what a call before has used, if it is large enough."""
+        """Host memory for a call: what one before has used, if it is large enough."""
         rows, frames = shape
         upload, pcm = upload_elements(self._packed, rows, frames), rows * frames * self._samples
         buffers = self._idle.popleft() if self._idle else None
-        if buffers is None or len(buffers.upload) < upload or len(buffers.pcm) < pcm:
-            buffers = _Buffers(self._recorder.host(upload, torch.int32), self._recorder.host(pcm, torch.int16))
+        if buffers is None:
+            return _Buffers(self._recorder.host(upload, torch.int32), self._recorder.host(pcm, torch.int16))
+        if len(buffers.upload) < upload or len(buffers.pcm) < pcm:
+            upload, pcm = max(upload, len(buffers.upload)), max(pcm, len(buffers.pcm))
+            return _Buffers(self._recorder.host(upload, torch.int32), self._recorder.host(pcm, torch.int16))
         return buffers
 
 

@@ -175,7 +175,7 @@ class Launch:
     @property
     def dependent(self) -> bool:
         """Whether it starts while the launch before it ends: blocks that would wait for room only take it away."""
-        return DEPENDENT and math.prod(self.grid) <= 2 * FILL
+        return DEPENDENT and not INTERPRETED and math.prod(self.grid) <= 2 * FILL
 
     def __call__(self) -> None:
         """Runs, or enqueues, it."""
