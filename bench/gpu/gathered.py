@@ -11,8 +11,8 @@ from msgspec import Struct
 from gpu import live
 from gpu.results import ServicePoint, ServiceRun
 
-PRIMARY = "1b7_service"
-"""The service run whose figures are held against the targets; the others stand beside it."""
+PRIMARY = "1b7"
+"""The service run whose figures are held against the targets, if no other is named; the others stand beside it."""
 MODEL = "1.7B"
 
 
@@ -69,14 +69,15 @@ class Gathered(Struct, frozen=True, kw_only=True):
     codec: EngineResult | None
     runs: dict[str, ServiceRun]
     """By name of the result, without the GPU's and `_service`."""
+    named: str = PRIMARY
 
     @property
     def primary(self) -> ServiceRun | None:
         """The run that is held against the targets."""
-        return self.runs.get(PRIMARY.removesuffix("_service"))
+        return self.runs.get(self.named)
 
 
-def gather(directory: Path, prefix: str) -> Gathered:
+def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
     """Reads what there is. Raises `OSError` or `msgspec.DecodeError` for a file that is none of ours."""
     engines = {}
     for kind in ("talker", "codec"):
@@ -88,7 +89,7 @@ def gather(directory: Path, prefix: str) -> Gathered:
         )
         for file in sorted(directory.glob(f"{prefix}_*_service.json"))
     }
-    return Gathered(talker=engines["talker"], codec=engines["codec"], runs=runs)
+    return Gathered(talker=engines["talker"], codec=engines["codec"], runs=runs, named=named)
 
 
 def figures(run: ServiceRun) -> Service:

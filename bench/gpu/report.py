@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gpu import plots, table
-from gpu.gathered import EngineResult, Gathered, figures, gather
+from gpu.gathered import PRIMARY, EngineResult, Gathered, figures, gather
 from gpu.options import RESULTS
 from gpu.results import ServiceRun
 from gpu.targets import QUOTED, TARGETS, Target
@@ -77,6 +77,8 @@ def _target(target: Target, told: Mapping[str, Any]) -> dict[str, Any]:
 def markdown(gathered: Gathered, told: Mapping[str, Any], plotted: Sequence[str], notes: str) -> str:
     """The report."""
     parts = ["# Syrinx on one H200", _measured_on(gathered), "## Against the targets", _targets(told)]
+    if gathered.primary is not None:
+        parts.append(f"The service's figures are those of the run {gathered.named}: {gathered.primary.topology}.")
     for result, name in ((gathered.talker, "Talker"), (gathered.codec, "Codec")):
         if result is not None:
             parts += [f"## {name} engine", _engine(result)]
@@ -178,9 +180,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.report", description="Gather the results of a GPU.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--prefix", default="h200", help="of the files' names")
+    parser.add_argument("--primary", default=PRIMARY, help="service run that is held against the targets (1b7)")
     given = parser.parse_args()
     try:
-        gathered = gather(given.results, given.prefix)
+        gathered = gather(given.results, given.prefix, given.primary)
         told = summary(gathered)
         notes = given.results / f"{given.prefix}_notes.md"
         plotted = [file.name for file in plots.draw(gathered, given.results, given.prefix)]
