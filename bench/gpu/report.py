@@ -106,7 +106,8 @@ def _measured_on(gathered: Gathered) -> str:
             f"EOS is never drawn; utterances are as long as the requests say: log-normal, {run.utterance_seconds:g} s "
             "on average, the mean length of Seed-TTS EN (sglang-omni #1635: 38.0 audio s/s at 9.1 requests/s). What is "
             "heard is noise, loud from the first sample on; a real voice begins with about a frame (80 ms) of "
-            "near-silence, which is part of its TTFA."
+            "near-silence, which is part of its TTFA. Nari's server leaves that frame out; the published figures "
+            "compare with first playable audio here."
         )
     lines.append(
         "A TTFA begins when a request was due, connecting included, and ends when the first audible sample is heard by "
