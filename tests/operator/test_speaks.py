@@ -69,11 +69,11 @@ def pods(cluster: KubeCluster) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.list("pod", "syrinx.dev/pipeline=demo")}
 
 
-async def settings(cluster: KubeCluster, pod: str) -> dict[str, object]:
+async def settings(cluster: KubeCluster, pod: str, port: int = 9090) -> dict[str, object]:
     """What a replica has in force."""
     address = cluster.get("pod", pod)["status"]["podIP"]
     async with httpx.AsyncClient(timeout=SECONDS) as client:
-        found: dict[str, object] = (await client.get(f"http://{address}:9090/settings")).json()["settings"]
+        found: dict[str, object] = (await client.get(f"http://{address}:{port}/settings")).json()["settings"]
         return found
 
 
@@ -131,6 +131,39 @@ async def test_a_pipeline_lives(desk, cluster):
         cluster.delete("ttspipeline", "demo")
         await desk.wait(lambda: not left(cluster), "nothing is left", SECONDS)
         assert not alive(processes)
+        assert cluster.rights.denied == []
+
+
+async def test_a_colocated_pipeline_lives(desk, cluster):
+    async with desk.operator(SYRINX_STAGE_ACCESS="direct"):
+        resource = yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text())
+        resource["spec"] |= {"topology": "Colocated"}
+        cluster.apply(resource)
+        await desk.settled()
+        assert {name.rpartition("-")[0] for name in pods(cluster)} >= {"demo-talker", "demo-redis"}
+        assert not any("codec" in name for name in pods(cluster))
+        spoken = await speak(cluster)
+        assert is_speech(spoken)
+        status = cluster.get("ttspipeline", "demo")["status"]
+        assert (status["talker"]["summary"], status["codec"]["summary"]) == ("1/1", "1/1")
+
+        # A live edit of both stages: in force, and no pod is touched.
+        before = pods(cluster)
+        edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]})
+        await desk.settled()
+        assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 3
+        assert (await settings(cluster, "demo-talker-0", 9091))["chunk_ramp"] == [1, 2, 4]
+        assert pods(cluster) == before
+
+        # More of both; what dies is both, and the listener hears nothing of it.
+        edit(cluster, talker={"replicas": 2})
+        await desk.settled()
+        assert set(pods(cluster)) == {*before, "demo-talker-1"}
+        assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
+        await desk.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
+        await desk.settled()
+        assert (await settings(cluster, "demo-talker-1", 9091))["chunk_ramp"] == [1, 2, 4]
+        assert cluster.get("ttspipeline", "demo")["status"]["codec"]["summary"] == "2/2"
         assert cluster.rights.denied == []
 
 
