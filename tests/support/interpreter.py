@@ -10,7 +10,7 @@ from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-from triton.runtime import interpreter  # noqa: E402
+from triton.runtime import interpreter
 
 _patch = interpreter._patch_lang_tensor
 

@@ -136,7 +136,7 @@ class Speech:
             self._count_wait(waited)
 
     def _count_wait(self, seconds: float) -> None:
-        """At once, while the settings that make it wait are in force; the first time nothing too, for a series from 0."""
+        """At once, while the settings that make it wait are in force; nothing too, so that a series begins at 0."""
         self._metrics[m.UNDERRUNS].labels(*self._labels).inc(seconds > 0 and not self._waited)
         self._metrics[m.UNDERRUN_SECONDS].labels(*self._labels).inc(seconds)
         self._waited = self._waited or seconds > 0

@@ -1,1 +1,1 @@
-"""Triton kernels of the CUDA engines. Each file has kernels of one subject and the Python functions that launch them."""
+"""Triton kernels of the CUDA engines: each file has those of one subject, and the functions that launch them."""

@@ -22,7 +22,6 @@ def _step(
     KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     row, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = SIZE // 2
     WIDTH: tl.constexpr = KV * (GROUP + 2) * SIZE
@@ -47,6 +46,8 @@ def _step(
     s = tl.load(sines + position * HALF + i)
     page = tl.load(table + own * TABLE_STRIDE + position // PAGE)
     wait(PDL)
+    # Only now: the next product would read its weights while this reads keys and values.
+    begin(PDL)
 
     if SMALL and not PAIR:
         slots = cache + ((page.to(tl.int64) * 2 * KV + head) * PAGE + slot) * SIZE
@@ -193,8 +194,8 @@ def _store(
 def _prompt(
     queries, positions, table, cache, out,
     LENGTH: tl.constexpr, POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr,
-    KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, SIZE_P: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, SIZE_P: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     BLOCKS: tl.constexpr = (LENGTH + BLOCK - 1) // BLOCK
@@ -257,8 +258,6 @@ class Heads:
         return float(self.size**-0.5)
 
 
-import os
-WARPS = int(os.environ.get('WARPS', '1'))
 def step(
     heads: Heads, qkv: Tensor, cache: Tensor, table: Tensor, positions: Tensor | None, out: Tensor, rows: int,
     *, small: bool = False,
@@ -273,8 +272,9 @@ def step(
     _step[(rows, heads.kv)](
         qkv, heads.norms, heads.cosines, heads.sines, positions, table, cache, out, heads.eps, heads.scale,
         POSITION_STRIDE=0 if positions is None else positions.stride(0), TABLE_STRIDE=table.stride(0),
-        PAIR=positions is None, SMALL=small, KV=heads.kv, GROUP=heads.group, GROUP_P=group if positions is None else max(16, group),
-        SIZE=heads.size, PAGE=cache.shape[3], PDL=DEPENDENT, launch_pdl=DEPENDENT, num_warps=WARPS if small else 4,
+        PAIR=positions is None, SMALL=small, KV=heads.kv, GROUP=heads.group,
+        GROUP_P=group if positions is None else max(16, group), SIZE=heads.size, PAGE=cache.shape[3],
+        PDL=DEPENDENT, launch_pdl=DEPENDENT, num_warps=1 if small and rows > 16 else 4,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ def _supported() -> bool:
 
 
 DEPENDENT = _supported()
-"""Whether this device has programmatic dependent launch, and the bulk prefetch that goes with it."""
+"""Whether this device has programmatic dependent launch."""
 
 
 @triton.jit
@@ -33,21 +33,6 @@ def wait(ENABLED: tl.constexpr):
     """Waits until all that the earlier kernels wrote can be read."""
     if ENABLED:
         tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def prefetch(start, BYTES: tl.constexpr, THREADS: tl.constexpr, ASM: tl.constexpr):
-    """Brings BYTES from the pointer `start` to the L2 cache, an equal part of them by each thread; ASM: see `bulk`."""
-    address = start.to(tl.uint64, bitcast=True) + tl.arange(0, THREADS).to(tl.uint64) * (BYTES // THREADS)
-    tl.inline_asm_elementwise(ASM, "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1)
-
-
-def bulk(total: int, threads: int) -> str:
-    """The instruction by which each thread prefetches its part; empty if parts are not whole 16 bytes, or unsupported."""
-    part = total // threads
-    if not DEPENDENT or not part or part % 16 or total % threads:
-        return ""
-    return f"cp.async.bulk.prefetch.L2.global [$1], {part}; mov.u32 $0, 0;"
 
 
 INTERPRETED = isinstance(begin, InterpretedFunction)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -28,7 +27,11 @@ class Vector:
 
 @dataclass(frozen=True)
 class Matrix:
-    """How `_matrix` is cut: rows, columns and inner elements of a step, steps in flight, warps, programs per sum."""
+    """How `_matrix` is cut: rows, columns and inner elements of a step, steps in flight, warps, programs per sum.
+
+    swap: the weights are the left factor. With it, one step for all of a program's inner elements is fetched before
+    the kernel before has ended.
+    """
 
     rows: int
     columns: int
@@ -93,18 +96,15 @@ def _matrix(
     x, index, weight, bias, squares, residual, out, out_squares, shared, arrived, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
     PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr, SINGLE: tl.constexpr, SWAP: tl.constexpr, PDL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr,
+    SINGLE: tl.constexpr, SWAP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     column, block, share = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = column * BN + tl.arange(0, BN)
     m = block * BM + tl.arange(0, BM)
     first = share * (K // SHARES)
     k = first + tl.arange(0, BK)
-    if SWAP:
-        w_at = weight + n[:, None] * K + k[None, :]
-    else:
-        w_at = weight + n[None, :] * K + k[:, None]
+    w_at = weight + n[:, None] * K + k[None, :] if SWAP else weight + n[None, :] * K + k[:, None]
     if SINGLE:
         # All weights of this program are on their way before what they are multiplied with is there.
         w = tl.load(w_at)
@@ -145,6 +145,8 @@ def _matrix(
             total = tl.dot(values, tl.load(w_at + start), total)
             if GATED:
                 gated = tl.dot(values, tl.load(w_at + N * K + start), gated)
+    # Not before: the next kernel's programs would take the place and the bandwidth of those that still wait for theirs.
+    begin(PDL)
     last = True
     if SHARES > 1:
         place = shared + (block * BM + tl.arange(0, BM))[:, None] * N + n[None, :]
@@ -241,7 +243,12 @@ def linear(
         return
     if outer % tile.columns or inner % (tile.inner * tile.shares):
         raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
-    _matrix[(outer // tile.columns, triton.cdiv(rows, tile.rows), tile.shares)](
+    height = triton.cdiv(rows, tile.rows)
+    if tile.shares > 1:
+        wanted = tile.shares * height * tile.rows * outer * (2 if gated else 1), height * outer // tile.columns
+        if sharing is None or sharing.parts.numel() < wanted[0] or sharing.arrived.numel() < wanted[1]:
+            raise ValueError(f"{tile} of {outer} columns needs room for {wanted[0]} parts and {wanted[1]} counts")
+    _matrix[(outer // tile.columns, height, tile.shares)](
         x, index, weight, bias, squares, residual, out, out_squares,
         sharing.parts if sharing else None, sharing.arrived if sharing else None, rows, eps,
         BM=tile.rows, BK=tile.inner, STAGES=tile.stages, SHARES=tile.shares,

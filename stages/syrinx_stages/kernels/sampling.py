@@ -147,7 +147,8 @@ def _code0(
     scores, meta, knobs, seeds, seen, table, codes, out, squares, bias,
     META: tl.constexpr, SCORES: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_P: tl.constexpr,
     FIRST_MARK: tl.constexpr, EOS: tl.constexpr, KNOBS: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr, PDL: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     row = tl.program_id(0)
@@ -182,8 +183,10 @@ def _code0(
 @triton.jit
 def _residual(
     scores, meta, knobs, seeds, table, codes, out, squares,
-    META: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_P: tl.constexpr, KNOBS: tl.constexpr, GROUP: tl.constexpr, LAST: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr, PDL: tl.constexpr,
+    META: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_P: tl.constexpr, KNOBS: tl.constexpr, GROUP: tl.constexpr,
+    LAST: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     row = tl.program_id(0)
@@ -314,9 +317,9 @@ def code0(
 def residual(
     rows: Rows, scores: Tensor, group: int, table: Tensor | None, codes: Tensor, x: Tensor, squares: Tensor
 ) -> None:
-    """Draws the codes of a group from scores [rows, codebook] (float32); `table` [codebook, width] gives the next input.
+    """Draws the codes of a group from scores [rows, codebook] (float32).
 
-    Without a table, there is no next input.
+    table: [codebook, width], gives the next input; without it there is none.
     """
     codebook = scores.shape[1]
     _residual[(codes.shape[0],)](

@@ -61,7 +61,8 @@ class Talker(nn.Module):
         super().__init__()
         self.config = config
         self.model = TalkerModel(config)
-        self.text_projection = TextProjection(config)
+        self.text_projection: nn.Module = TextProjection(config)
+        """Replaced where the embeddings are projected already."""
         self.codec_head = Linear(config.hidden_size, config.vocab_size)
         self.code_predictor = CodePredictor(config.code_predictor_config, config.hidden_size)
 

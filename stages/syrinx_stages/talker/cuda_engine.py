@@ -18,8 +18,7 @@ from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequ
 from syrinx_stages.kernels.graphs import Recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
-from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.talker.engine import Prepared
+from syrinx_stages.talker.engine import NoRoom, Prepared
 from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
 from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.places import PAGE, Place, Pool, bucket, pages_for
@@ -56,7 +55,10 @@ class _Row(Struct, kw_only=True):
 
     place: Place
     max_frames: int
-    ended: bool = False
+    stopped: bool = False
+    """It has drawn its end."""
+    full: bool = False
+    """It has been told that it has all frames it may have."""
 
 
 class Step(Struct):
@@ -80,15 +82,15 @@ class _Prompt(Struct):
 class CudaTalkerEngine:
     """A `TalkerEngine` on a CUDA device. `prepare` may run on any thread."""
 
-    depth = 2
+    depth = 1
     isolates_rows = False
     prefill_rows = PREFILL_ROWS[-1]
 
     def __init__(self, checkpoint: Checkpoint, max_resident: int) -> None:
         """`checkpoint` in the type to compute in. Raises `CheckpointError` if it does not fit."""
         self._device = checkpoint.device
-        self._stream = torch.cuda.Stream(self._device)
-        self._preparing = torch.cuda.Stream(self._device)
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._preparing: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         with self._on(self._stream):
             talker = checkpoint.load_talker()
             self._talker = talker
@@ -109,7 +111,7 @@ class CudaTalkerEngine:
         self._staged = torch.zeros(2 * RING, most, dtype=torch.int32, pin_memory=True)
         """What steps and prefills are told, on the way to the device."""
         self._stage = 0
-        self._staged_free = [torch.cuda.Event() for _ in range(2 * RING)]
+        self._staged_free = [_event() for _ in range(2 * RING)]
         self._frames: dict[int, tuple[Frame, Callable[[], None], Callable[[], None]]] = {}
         self._prefills: dict[tuple[int, int], tuple[Prefill, Callable[[], None]]] = {}
         self._stream.synchronize()
@@ -152,7 +154,12 @@ class CudaTalkerEngine:
     def admit(self, prepared: Sequence[Prepared]) -> None:
         """Queues the prefill of requests, frames that they already have included."""
         with self._on(self._stream):
-            waiting = [self._enter(each) for each in prepared]
+            try:
+                waiting = [self._enter(each) for each in prepared]
+            except NoRoom:
+                for each in prepared:
+                    self.release(each.request.id)
+                raise
             while waiting:
                 waiting = self._prefill(waiting)
 
@@ -171,16 +178,19 @@ class CudaTalkerEngine:
         chosen: list[str] = []
         for request_id in ids:
             row = self._rows[request_id]
+            if row.stopped or row.full:
+                continue
             if row.place.frames >= row.max_frames:
                 results[request_id] = End(EndReason.LENGTH)
-            elif not row.ended and self._has_room(row.place):
+                row.full = True
+            elif self._has_room(row.place):
                 chosen.append(request_id)
         if not chosen:
             return Step(ids, [], results, 0, None)
         rows = [self._rows[request_id] for request_id in chosen]
         ring = self._ring = (self._ring + 1) % RING
         frame, draw, advance = self._frames[bucket(self._sizes, len(rows))]
-        done = torch.cuda.Event()
+        done = _event()
         with self._on(self._stream):
             self._tell(frame.meta, [self._where(row.place, ring) for row in rows])
             draw()
@@ -199,10 +209,10 @@ class CudaTalkerEngine:
         step.done.synchronize()
         frames = self._arena.handed[step.ring].numpy()
         for index, (request_id, row) in enumerate(zip(step.ids, step.rows, strict=True)):
-            if row.ended or self._rows.get(request_id) is not row:
+            if row.stopped or self._rows.get(request_id) is not row:
                 continue
-            row.ended = int(frames[index, 0]) == self._config.codec_eos_token_id
-            results[request_id] = End(EndReason.STOP) if row.ended else frames[index].tobytes()
+            row.stopped = int(frames[index, 0]) == self._config.codec_eos_token_id
+            results[request_id] = End(EndReason.STOP) if row.stopped else frames[index].tobytes()
         return results
 
     # Places ----------------------------------------------------------------------------------------------------
@@ -254,7 +264,7 @@ class CudaTalkerEngine:
     # Prefill ---------------------------------------------------------------------------------------------------
 
     def _enter(self, prepared: Prepared) -> _Prompt:
-        """Gives a request its places. Raises `RequestError` if there is no memory for it."""
+        """Gives a request its places. Raises `NoRoom`."""
         request, prompt = prepared.request, prepared.prompt
         self.release(request.id)
         texts = len(prompt.text_rows)
@@ -264,7 +274,7 @@ class CudaTalkerEngine:
             embeds = torch.cat((embeds, self._talker.embed_frame(prepared.codes) + rows))
         wanted = pages_for(len(embeds) + 1), pages_for(texts)
         if wanted[0] > len(self._pages) or wanted[1] > len(self._text_pages):
-            raise RequestError("the talker has no memory left for this request")
+            raise NoRoom
         place = Place(
             slot=self._slots.take(1)[0],
             pages=self._pages.take(wanted[0]),
@@ -307,6 +317,10 @@ class CudaTalkerEngine:
 
     def _on(self, stream: torch.cuda.Stream) -> AbstractContextManager[None]:
         return torch.cuda.stream(stream)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 def _knobs(sampling: Sampling) -> list[list[float]]:

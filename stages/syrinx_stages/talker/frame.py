@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -109,28 +110,19 @@ class Stack:
 
     def run(self, attend: Attend) -> None:
         """All layers; `attend(layer, heads, qkv, out)` is given queries, keys and values, and writes what was heard."""
-        rows, x, tiles = self.rows, self.x, self._tiles
+        x, squares, tiles = self.x, self.squares, self._tiles
+        common: _Common = {"rows": self.rows, "sharing": self._sharing}
         for index, layer in enumerate(self._layers):
-            linear(x, layer.qkv, self._qkv, tiles["qkv"], rows=rows, squares=self.squares, eps=self.eps)
+            linear(x, layer.qkv, self._qkv, tiles["qkv"], squares=squares, eps=self.eps, **common)
             attend(index, layer.heads, self._qkv, self._heard)
-            linear(
-                self._heard, layer.output, x, tiles["output"], rows=rows, residual=x, out_squares=self.squares,
-                sharing=self._sharing,
-            )  # fmt: skip
-            linear(
-                x,
-                layer.gate_up,
-                self._gated,
-                tiles["gate_up"],
-                rows=rows,
-                squares=self.squares,
-                eps=self.eps,
-                gated=True,
-            )
-            linear(
-                self._gated, layer.down, x, tiles["down"], rows=rows, residual=x, out_squares=self.squares,
-                sharing=self._sharing,
-            )  # fmt: skip
+            linear(self._heard, layer.output, x, tiles["output"], residual=x, out_squares=squares, **common)
+            linear(x, layer.gate_up, self._gated, tiles["gate_up"], squares=squares, eps=self.eps, gated=True, **common)
+            linear(self._gated, layer.down, x, tiles["down"], residual=x, out_squares=squares, **common)
+
+
+class _Common(TypedDict):
+    rows: int
+    sharing: Sharing
 
 
 Attend = Callable[[int, Heads, Tensor, Tensor], None]
@@ -157,6 +149,7 @@ class Frame:
         self._own = torch.arange(rows, dtype=torch.int32, device=like.device)[:, None]
         steps = torch.arange(CODE_GROUPS, dtype=torch.int32, device=like.device)
         self._positions = steps[:, None, None].expand(-1, rows, 1).contiguous()
+        self._common: _Common = {"rows": rows, "sharing": arena.sharing}
         self._head_tile = tile_of(rows, weights.head)
         self._code_tile = tile_of(rows, weights.code_heads[0])
         self._logits = torch.empty(rows, weights.head.shape[0], dtype=torch.float32, device=like.device)
@@ -164,32 +157,28 @@ class Frame:
 
     def draw_codes(self) -> None:
         """The 16 codes of every row; they are handed over, and summed into the talker's next input."""
-        weights, rows, where = self._weights, self.rows, self._where()
-        linear(self._arena.state, weights.head, self._logits, self._head_tile, rows=rows, index=self.meta)
+        weights, arena, where = self._weights, self._arena, self._where()
         pair, single = self._pair, self._single
+        linear(arena.state, weights.head, self._logits, self._head_tile, index=self.meta, **self._common)
         code0(
             where, self._logits, weights.head_bias, weights.first_input, self._codes, pair.x, pair.squares,
             eos=self._config.codec_eos_token_id, marks=SUPPRESSED_IDS,
         )  # fmt: skip
         pair.run(self._attend_in_frame(None))
-        x, squares = pair.x[rows:], pair.squares[rows:]
-        for group in range(1, CODE_GROUPS):
-            if group > 1:
-                single.run(self._attend_in_frame(self._positions[group]))
-                x, squares = single.x, single.squares
-            linear(
-                x,
-                weights.code_heads[group - 1],
-                self._scores,
-                self._code_tile,
-                rows=rows,
-                squares=squares,
-                eps=weights.predictor_eps,
-            )
-            table = weights.rest_inputs[group - 1] if group < CODE_GROUPS - 1 else None
-            residual(where, self._scores, group, table, self._codes, single.x, single.squares)
-        talker, arena = self._talker, self._arena
+        self._draw_residual(1, pair.x[self.rows :], pair.squares[self.rows :])
+        for group in range(2, CODE_GROUPS):
+            single.run(self._attend_in_frame(self._positions[group]))
+            self._draw_residual(group, single.x, single.squares)
+        talker = self._talker
         sum_frame(where, self._codes, weights.first, weights.rest, arena.texts, talker.x, talker.squares, arena.handed)
+
+    def _draw_residual(self, group: int, x: Tensor, squares: Tensor) -> None:
+        """A group's codes from the predictor's output; they are its next input."""
+        weights, single = self._weights, self._single
+        head, eps = weights.code_heads[group - 1], weights.predictor_eps
+        linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, **self._common)
+        table = weights.rest_inputs[group - 1] if group < CODE_GROUPS - 1 else None
+        residual(self._where(), self._scores, group, table, self._codes, single.x, single.squares)
 
     def advance(self) -> None:
         """Feeds the frame to the talker: the next states."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from syrinx_stages.kernels.attention import Heads
 from syrinx_stages.model.code_predictor import CodePredictor
 from syrinx_stages.model.config import CODE_GROUPS, TransformerConfig
-from syrinx_stages.model.layers import DecoderLayer, DecoderStack, rotations
+from syrinx_stages.model.layers import DecoderLayer, DecoderStack, Linear, rotations
 from syrinx_stages.model.talker import Talker
 
 
@@ -51,12 +51,16 @@ class PackedTalker:
 
 
 def pack(talker: Talker) -> PackedTalker:
-    """Packs a loaded talker and takes its decoder layers apart: it can only embed from then on."""
+    """Packs a loaded talker and takes its decoder layers apart: it can only embed from then on.
+
+    Use it under `torch.inference_mode()`.
+    """
     predictor = talker.code_predictor
     first, rest = talker.model.codec_embedding.weight.detach(), predictor.model.embeddings.weight.detach()
     weight, bias = _projection(predictor, talker.config.hidden_size)
-    heads = torch.stack([_folded(head.weight, predictor.model.norm.weight) for head in predictor.lm_head])
-    packed = PackedTalker(
+    heads = [head.weight for head in predictor.lm_head if isinstance(head, Linear)]
+    _project_text(talker)
+    return PackedTalker(
         layers=_layers(talker.model, talker.config, talker.config.max_position_embeddings),
         norm=talker.model.norm.weight.detach(),
         eps=talker.config.rms_norm_eps,
@@ -68,9 +72,16 @@ def pack(talker: Talker) -> PackedTalker:
         predictor_eps=predictor.config.rms_norm_eps,
         first_input=_projected(first, weight, bias),
         rest_inputs=torch.stack([_projected(table, weight, bias) for table in rest]),
-        code_heads=heads,
+        code_heads=torch.stack([_folded(head, predictor.model.norm.weight) for head in heads]),
     )
-    return packed
+
+
+def _project_text(talker: Talker) -> None:
+    """Text embeddings in the talker's width, once for all: a prompt is then looked up."""
+    table = talker.model.text_embedding.weight
+    projected = torch.cat([talker.text_projection(part) for part in torch.split(table, 8192)])
+    talker.model.text_embedding.weight = nn.Parameter(projected, requires_grad=False)
+    talker.text_projection = nn.Identity()
 
 
 def _projection(predictor: CodePredictor, width: int) -> tuple[Tensor, Tensor]:
@@ -79,6 +90,7 @@ def _projection(predictor: CodePredictor, width: int) -> tuple[Tensor, Tensor]:
     like = predictor.model.norm.weight.detach()
     if isinstance(projection, nn.Identity):
         return torch.eye(width, dtype=like.dtype, device=like.device), torch.zeros_like(like)
+    assert isinstance(projection, Linear) and projection.bias is not None
     return projection.weight.detach(), projection.bias.detach()
 
 

@@ -1,4 +1,8 @@
-"""How the talker's products are cut, by their shape: measured on an H200 (`bench/results/tiles.md`)."""
+"""How the talker's products are cut, by their shape and the number of rows.
+
+The official checkpoints' shapes are in a table that was measured on an H200 (`python -m gpu.tiles` in `bench/`); any
+other shape follows a rule.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,58 @@ from torch import Tensor
 from syrinx_stages.kernels.linear import Matrix, Tile, Vector
 
 PROGRAMS = 128
-"""About one for each multiprocessor: fewer programs share their sums."""
+"""About one for each multiprocessor: with fewer, several share a sum."""
 MOST_SHARES = 8
+
+_HEIGHTS = (16, 32, 64)
+_MEASURED: dict[tuple[int, int, bool], tuple[Matrix, Matrix, Matrix]] = {
+    # (outer, inner, gated): for up to 16, 32 and 128 rows.
+    (4096, 2048, False): (
+        Matrix(16, 64, 512, 1, 8, shares=4, swap=True),
+        Matrix(32, 64, 128, 6, swap=True),
+        Matrix(64, 32, 256, 4),
+    ),
+    (2048, 2048, False): (
+        Matrix(16, 64, 512, 1, 8, shares=4, swap=True),
+        Matrix(32, 64, 128, 6, shares=2, swap=True),
+        Matrix(64, 32, 128, 6, shares=2),
+    ),
+    (6144, 2048, True): (
+        Matrix(16, 64, 128, 4, swap=True),
+        Matrix(32, 64, 128, 3, swap=True),
+        Matrix(64, 64, 128, 4),
+    ),
+    (2048, 6144, False): (
+        Matrix(16, 64, 128, 6, shares=4, swap=True),
+        Matrix(32, 64, 128, 6, shares=4, swap=True),
+        Matrix(64, 32, 128, 6, shares=2),
+    ),
+    (4096, 1024, False): (
+        Matrix(16, 64, 1024, 1, 8, swap=True),
+        Matrix(32, 64, 1024, 1, 8, swap=True),
+        Matrix(64, 32, 128, 6),
+    ),
+    (1024, 2048, False): (
+        Matrix(16, 64, 512, 1, 8, shares=4, swap=True),
+        Matrix(32, 64, 512, 1, 8, shares=4, swap=True),
+        Matrix(64, 16, 128, 6, shares=2),
+    ),
+    (3072, 1024, True): (
+        Matrix(16, 64, 256, 1, 8, shares=4, swap=True),
+        Matrix(64, 32, 128, 4),
+        Matrix(64, 32, 128, 4),
+    ),
+    (1024, 3072, False): (
+        Matrix(16, 64, 512, 1, 8, shares=6, swap=True),
+        Matrix(32, 64, 128, 6, shares=4, swap=True),
+        Matrix(64, 16, 128, 6, shares=2),
+    ),
+    (2048, 1024, False): (
+        Matrix(16, 64, 512, 1, 4, shares=2, swap=True),
+        Matrix(64, 16, 128, 6),
+        Matrix(64, 16, 128, 6),
+    ),
+}
 
 
 def tile_of(rows: int, weight: Tensor, *, gated: bool = False, residual: bool = False) -> Tile:
@@ -22,12 +76,13 @@ def tile_of(rows: int, weight: Tensor, *, gated: bool = False, residual: bool = 
         raise ValueError(f"a matrix of {outer} x {inner} is not made of blocks of 16 x 16")
     if rows == 1 or (rows == 2 and not gated):
         return Vector(4, 8 if inner > 2048 else 4)
+    measured = _MEASURED.get((outer, inner, gated))
+    if measured and rows <= 128 and weight.element_size() == 2:
+        return next((tile for height, tile in zip(_HEIGHTS, measured, strict=True) if rows <= height), measured[-1])
     depth = _divisor(inner, (64 if rows > 256 else 128) * 2 // weight.element_size())
-    if rows > 256:
-        return Matrix(64, _divisor(outer, 128), depth, stages=4)
-    if gated:
-        return Matrix(64, _divisor(outer, 64 if outer > 4096 else 32), depth, stages=4)
-    columns = _divisor(outer, 16 if not residual and outer // 32 < PROGRAMS // 2 else 32)
+    if rows > 256 or gated:
+        return Matrix(64, _divisor(outer, 128 if rows > 256 else 32), depth, stages=4)
+    columns = _divisor(outer, 32)
     shares = 1
     if residual:
         while shares < MOST_SHARES and shares * (outer // columns) < PROGRAMS and inner % (2 * shares * depth) == 0:
