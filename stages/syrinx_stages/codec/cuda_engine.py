@@ -14,8 +14,8 @@ from torch import Tensor
 from syrinx_stages.codec.engine import Cost, split_frames
 from syrinx_stages.codec.packed import PackedDecoder
 from syrinx_stages.codec.program import ROW, Arena, Launch, Memory, Needs, Program, needs, upload_elements
-from syrinx_stages.codec.recorder import Work, recorder
 from syrinx_stages.contract.settings import CapturePair
+from syrinx_stages.kernels.recorder import Work, recorder
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 MOST_FRAMES = 64
@@ -69,7 +69,8 @@ class CudaCodecEngine:
         self, decoder: CodecDecoder, max_resident: int, device: torch.device, kind: torch.dtype = torch.float16
     ) -> None:
         """Takes a copy of the decoder's weights in `kind` to `device`."""
-        self._recorder = recorder(device)
+        # Ahead of a talker in the same process: a call is short, and somebody waits for its audio.
+        self._recorder = recorder(device, priority=-1)
         self._device, self._kind = device, kind
         with self._recorder.here():
             self._packed = PackedDecoder(decoder, device, kind)
@@ -153,9 +154,11 @@ class CudaCodecEngine:
         self._fill(upload.numpy(), ids, codes, rows, frames)
         samples = rows * frames * self._samples
         memory = program.memory
-        wait = self._recorder.run(
-            work, memory.upload[: len(upload)], upload, memory.pcm[:samples], buffers.pcm[:samples]
-        )
+        with self._recorder.here():
+            memory.upload[: len(upload)].copy_(upload, non_blocking=True)
+            work()
+            buffers.pcm[:samples].copy_(memory.pcm[:samples], non_blocking=True)
+            wait = self._recorder.mark()
         pcm = buffers.pcm[:samples].view(rows, -1)
         return Call(wait, pcm, tuple(len(items) for items in codes), buffers)
 
@@ -212,11 +215,14 @@ class CudaCodecEngine:
         upload, pcm = upload_elements(self._packed, rows, frames), rows * frames * self._samples
         buffers = self._idle.popleft() if self._idle else None
         if buffers is None:
-            return _Buffers(self._recorder.host(upload, torch.int32), self._recorder.host(pcm, torch.int16))
+            return self._new_buffers(upload, pcm)
         if len(buffers.upload) < upload or len(buffers.pcm) < pcm:
-            upload, pcm = max(upload, len(buffers.upload)), max(pcm, len(buffers.pcm))
-            return _Buffers(self._recorder.host(upload, torch.int32), self._recorder.host(pcm, torch.int16))
+            return self._new_buffers(max(upload, len(buffers.upload)), max(pcm, len(buffers.pcm)))
         return buffers
+
+    def _new_buffers(self, upload: int, pcm: int) -> _Buffers:
+        host = self._recorder.host
+        return _Buffers(host(upload, kind=torch.int32), host(pcm, kind=torch.int16))
 
 
 def _warm_rows(most: int) -> list[int]:

@@ -6,8 +6,7 @@ has on the device is at its `Place`; a step is told by one small copy which plac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequest
-from syrinx_stages.kernels.graphs import Recorder
+from syrinx_stages.kernels.recorder import Work, recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
 from syrinx_stages.talker.engine import NoRoom, Prepared
@@ -69,7 +68,7 @@ class Step(Struct):
     results: dict[str, bytes | End]
     """What needs no waiting."""
     ring: int
-    done: torch.cuda.Event | None
+    wait: Work | None
 
 
 class _Prompt(Struct):
@@ -89,9 +88,8 @@ class CudaTalkerEngine:
     def __init__(self, checkpoint: Checkpoint, max_resident: int) -> None:
         """`checkpoint` in the type to compute in. Raises `CheckpointError` if it does not fit."""
         self._device = checkpoint.device
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._preparing: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with self._on(self._stream):
+        self._recorder, self._preparing = recorder(self._device), recorder(self._device)
+        with self._recorder.here():
             talker = checkpoint.load_talker()
             self._talker = talker
             self._config: TalkerConfig = talker.config
@@ -102,24 +100,23 @@ class CudaTalkerEngine:
         self._slots = Pool(max_resident)
         self._pages = Pool(self._arena.cache.shape[1] - 1)
         self._text_pages = Pool(self._arena.texts.shape[0] // PAGE - 1)
-        self._recorder = Recorder(self._stream)
         self._sizes = [size for size in (*ROWS, *range(192, max_resident + 64, 64)) if size < max_resident]
         self._sizes.append(max_resident)
         self._rows: dict[str, _Row] = {}
         self._ring = 0
         most = max(self._sizes[-1], PREFILL_ROWS[-1]) * (META + MOST_PAGES)
-        self._staged = torch.zeros(2 * RING, most, dtype=torch.int32, pin_memory=True)
+        self._staged = self._recorder.host(2 * RING, most, kind=torch.int32)
         """What steps and prefills are told, on the way to the device."""
         self._stage = 0
-        self._staged_free = [_event() for _ in range(2 * RING)]
-        self._frames: dict[int, tuple[Frame, Callable[[], None], Callable[[], None]]] = {}
-        self._prefills: dict[tuple[int, int], tuple[Prefill, Callable[[], None]]] = {}
-        self._stream.synchronize()
+        self._staged_free = [self._recorder.mark()] * (2 * RING)
+        self._frames: dict[int, tuple[Frame, Work, Work]] = {}
+        self._prefills: dict[tuple[int, int], tuple[Prefill, Work]] = {}
+        self._recorder.mark()()
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Compiles the kernels and records every graph."""
-        with self._on(self._stream):
+        with self._recorder.here():
             for rows in self._sizes:
                 frame = Frame(self._weights, self._config, self._arena, rows, MOST_PAGES)
                 self._frames[rows] = (
@@ -132,12 +129,12 @@ class CudaTalkerEngine:
                     if rows * length <= PREFILL_POSITIONS:
                         prefill = Prefill(self._weights, self._arena, rows, length, MOST_PAGES)
                         self._prefills[rows, length] = prefill, self._recorder.record(prefill.run)
-        self._stream.synchronize()
+        self._recorder.mark()()
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         """Builds a request's prompt. Raises `RequestError` naming the field that this checkpoint cannot serve."""
-        with self._on(self._preparing):
+        with self._preparing.here():
             prompt, reference_codes = self._prompter.build(request, reference)
             frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
             prepared = Prepared(
@@ -147,13 +144,13 @@ class CudaTalkerEngine:
                 max_frames=min(request.max_frames, self._room(len(prompt.embeds))),
                 reference_codes=reference_codes,
             )
-        self._preparing.synchronize()
+        self._preparing.mark()()
         return prepared
 
     @torch.inference_mode()
     def admit(self, prepared: Sequence[Prepared]) -> None:
         """Queues the prefill of requests, frames that they already have included."""
-        with self._on(self._stream):
+        with self._recorder.here():
             try:
                 waiting = [self._enter(each) for each in prepared]
             except NoRoom:
@@ -190,23 +187,22 @@ class CudaTalkerEngine:
         rows = [self._rows[request_id] for request_id in chosen]
         ring = self._ring = (self._ring + 1) % RING
         frame, draw, advance = self._frames[bucket(self._sizes, len(rows))]
-        done = _event()
-        with self._on(self._stream):
+        with self._recorder.here():
             self._tell(frame.meta, [self._where(row.place, ring) for row in rows])
             draw()
-            done.record(self._stream)
+            wait = self._recorder.mark()
             advance()
         for row in rows:
             row.place.frames += 1
             row.place.position += 1
-        return Step(chosen, rows, results, ring, done)
+        return Step(chosen, rows, results, ring, wait)
 
     def read(self, step: Step) -> dict[str, bytes | End]:
         """Waits until a step's codes are there."""
         results = dict(step.results)
-        if step.done is None:
+        if step.wait is None:
             return results
-        step.done.synchronize()
+        step.wait()
         frames = self._arena.handed[step.ring].numpy()
         for index, (request_id, row) in enumerate(zip(step.ids, step.rows, strict=True)):
             if row.stopped or self._rows.get(request_id) is not row:
@@ -220,13 +216,14 @@ class CudaTalkerEngine:
     def _new_arena(self, max_resident: int) -> Arena:
         config, like = self._config, self._weights.norm
         page = config.num_hidden_layers * 2 * config.num_key_value_heads * PAGE * config.head_size * like.element_size()
-        free, _ = torch.cuda.mem_get_info(self._device)
-        wanted = max(max_resident * pages_for(int(SECONDS_RESIDENT * 12.5)), MOST_PAGES)
+        pages = max(max_resident * pages_for(int(SECONDS_RESIDENT * 12.5)), MOST_PAGES)
+        if self._device.type == "cuda":
+            pages = min(pages, int(torch.cuda.mem_get_info(self._device)[0] * MOST_SHARE) // page)
         return new_arena(
             config,
             like,
             slots=max_resident + 1,
-            pages=1 + min(wanted, int(free * MOST_SHARE) // page),
+            pages=1 + pages,
             page=PAGE,
             texts=PAGE * (1 + pages_for(max_resident * TEXT_ROWS)),
             ring=RING,
@@ -251,15 +248,14 @@ class CudaTalkerEngine:
     def _tell(self, meta: Tensor, rows: Sequence[Sequence[int]]) -> None:
         """Queues the copy of a step's numbers; rows that are not given are scratch."""
         self._stage = (self._stage + 1) % len(self._staged)
-        free = self._staged_free[self._stage]
-        free.synchronize()
+        self._staged_free[self._stage]()
         staged = self._staged[self._stage][: meta.numel()].view(meta.shape)
         numbers = staged.numpy()
         numbers.fill(0)
         for index, row in enumerate(rows):
             numbers[index, : len(row)] = row
         meta.copy_(staged, non_blocking=True)
-        free.record(self._stream)
+        self._staged_free[self._stage] = self._recorder.mark()
 
     # Prefill ---------------------------------------------------------------------------------------------------
 
@@ -288,11 +284,12 @@ class CudaTalkerEngine:
             part = prompt.text_rows[index * PAGE : (index + 1) * PAGE]
             arena.texts[page * PAGE : page * PAGE + len(part)] = part
         knobs, seed = _knobs(request.sampling), (request.seed + (1 << 63)) % (1 << 64) - (1 << 63)
-        arena.knobs[slot] = torch.tensor(knobs).pin_memory().to(self._device, non_blocking=True)
+        arena.knobs[slot] = torch.tensor(knobs).to(self._device, non_blocking=True)
         arena.seeds[slot] = seed
         arena.seen[slot] = 0
         if prepared.frames:
             arena.seen[slot, prepared.codes[:, 0]] = 1
+        self._recorder.lend(embeds, prompt.text_rows, prompt.pad_row, prepared.codes)
         row = self._rows[request.id] = _Row(place=place, max_frames=prepared.max_frames)
         return _Prompt(row, embeds)
 
@@ -314,13 +311,6 @@ class CudaTalkerEngine:
         self._tell(prefill.meta, told)
         run()
         return [*left, *waiting[most:]]
-
-    def _on(self, stream: torch.cuda.Stream) -> AbstractContextManager[None]:
-        return torch.cuda.stream(stream)
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 def _knobs(sampling: Sampling) -> list[list[float]]:
