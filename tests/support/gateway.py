@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from syrinx_stages.connector.base import Append, Claim, Gone
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE
 from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import StageConfig
@@ -50,12 +50,19 @@ class Script:
     """What the stages do with a request."""
 
     frames: int = 10
+    silent: int = 0
+    """Of these, how many come first and hold nothing to hear."""
     chunk: int = 2
     end: End | None = field(default_factory=lambda: End(EndReason.STOP))
     """None: fall silent."""
     pause_after: int | None = None
     """Waits for `go` once this many frames are out."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def pcm(self) -> bytes:
+        """All that is spoken."""
+        return bytes(self.silent * FRAME_BYTES) + tone(self.frames)[self.silent * FRAME_BYTES :]
 
 
 class Stages:
@@ -108,7 +115,7 @@ class Stages:
                 self._spawn(self._speak(claim, self.script))
 
     async def _speak(self, claim: Claim, script: Script) -> None:
-        pcm, step = tone(script.frames), script.chunk * FRAME_SAMPLES * 2
+        pcm, step = script.pcm, script.chunk * FRAME_BYTES
         frames = 0
         for start in range(0, len(pcm), step):
             if script.pause_after is not None and frames >= script.pause_after:

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.leading import LeadingSilence
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.gateway.errors import ApiError, bad, failed, unavailable
 from syrinx_stages.gateway.fanout import Inbox
@@ -22,7 +23,7 @@ QUIET_SECONDS = 2.0
 
 
 class Chunk(Struct, frozen=True):
-    """Audio that arrived: PCM, and the request's frames so far with it."""
+    """Audio for the client: PCM, not empty, and the request's frames so far with it."""
 
     pcm: bytes
     frames: int
@@ -48,7 +49,7 @@ class Speech:
     ) -> None:
         self.request = request
         self.frames = 0
-        """Handed to the client so far."""
+        """Handed to the client so far, with those that were cut."""
         self.reason: EndReason | None = None
         """How the stages ended it; None while they have not."""
         self.outcome: EndReason = EndReason.CANCELLED
@@ -59,13 +60,14 @@ class Speech:
         self._tell = tell
         self._arrived = arrived
         self._hopeless = hopeless
+        self._leading = LeadingSilence()
         self._playback = Playback(accepted)
         self._waited = False
         """Playback has waited at least once."""
         self._served: tuple[str, str, str] | None = None
 
     async def audio(self) -> AsyncIterator[Chunk]:
-        """The audio as it is made; ends when all has arrived.
+        """The audio as it is made, without its leading silence; ends when all has arrived.
 
         Raises `ApiError`: 400 or 500 if a stage refused or failed, 503 if nothing arrived for the stall deadline or
         nothing can.
@@ -78,9 +80,15 @@ class Speech:
                     served = (self.request.task_type, event.entry.talker or "unknown", event.entry.codec or "unknown")
                     self._served = served
                 seen = event.position.frames
-                yield Chunk(event.entry.pcm, seen)
+                if pcm := self._leading.feed(event.entry.pcm):
+                    yield Chunk(pcm, seen)
+                else:
+                    # As good as played: a talker that may not get ahead of its listener would wait for ever.
+                    self._tell(self.request.id, seen)
             elif isinstance(event.entry, End):
                 self._end(event.entry, seen)
+                if pcm := self._leading.end():
+                    yield Chunk(pcm, seen)
                 return
 
     async def _next(self) -> StreamEntry:
@@ -155,7 +163,8 @@ class Speech:
             self._still_waits()
         if not self.frames:
             return
-        self._metrics[m.AUDIO_SECONDS].labels(*self._labels).inc(self.frames * FRAME_SECONDS)
+        heard = self.frames * FRAME_SECONDS - self._leading.withheld / SAMPLE_RATE
+        self._metrics[m.AUDIO_SECONDS].labels(*self._labels).inc(heard)
         if self.outcome in (EndReason.STOP, EndReason.LENGTH):
             seconds = time.monotonic() - self._playback.accepted
             self._metrics[m.REQUEST_SECONDS].labels(*self._labels).observe(seconds)

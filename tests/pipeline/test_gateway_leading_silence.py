@@ -1,0 +1,138 @@
+"""Leading silence at the public API: cut the same in every delivery, and accounted for."""
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import soundfile
+
+from support.gateway import Gateway, Script, gateway, tone, until
+from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.keys import StreamKind
+from syrinx_stages.contract.leading import LONGEST_CUT, SHORTEST_LEAD_IN
+from syrinx_stages.contract.messages import End, EndReason
+
+SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
+LEAD_IN = SHORTEST_LEAD_IN / SAMPLE_RATE
+"""Seconds that are kept of the script's silence, all of whose samples are zero."""
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Gateway]:
+    async with gateway() as it:
+        yield it
+
+
+def sent(silent: int, frames: int = 10) -> bytes:
+    """What a client is sent of a script."""
+    return bytes(2 * SHORTEST_LEAD_IN) + tone(frames)[silent * FRAME_BYTES :]
+
+
+def deltas(answer: httpx.Response) -> tuple[list[bytes], dict]:
+    *said, done = [json.loads(block.removeprefix("data: ")) for block in answer.text.strip().split("\n\n")]
+    return [base64.b64decode(event["audio"]) for event in said], done
+
+
+async def counted(running: Gateway, outcome: str = "stop") -> None:
+    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome=outcome), "counted")
+
+
+def told(running: Gateway) -> int:
+    """Frames that the talkers know to be played."""
+    stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYED) if running.stages.seen else None
+    return stream.last.frames if stream else -1
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 10])
+@pytest.mark.parametrize("silent", [1, 2, 3])
+async def test_streams_and_files_lose_the_same_silence(running: Gateway, silent: int, chunk: int):
+    running.stages.script = Script(silent=silent, chunk=chunk)
+    whole = await running.say(response_format="pcm")
+    assert whole.content == sent(silent)
+    assert float(whole.headers["x-audio-seconds"]) == pytest.approx((10 - silent) * FRAME_SECONDS + LEAD_IN, abs=1e-3)
+    assert (await running.say(response_format="pcm", stream=True)).content == sent(silent)
+    audio, done = deltas(await running.say(response_format="pcm", stream_format="sse"))
+    assert b"".join(audio) == sent(silent)
+    assert all(audio)
+    assert done["usage"]["output_tokens"] == 10, "it was made"
+
+
+@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus"])
+async def test_every_format_begins_with_speech(running: Gateway, form: str):
+    running.stages.script = Script(silent=2)
+    samples, _ = soundfile.read(io.BytesIO((await running.say(response_format=form)).content), dtype="int16")
+    assert 2 * len(samples) == len(sent(2))
+    assert abs(samples[: 2 * SHORTEST_LEAD_IN]).max() > 5_000
+
+
+async def test_speed_changes_what_is_left(running: Gateway):
+    running.stages.script = Script(silent=2)
+    answer = await running.say(response_format="pcm", speed=2.0)
+    assert len(answer.content) == len(sent(2)) // 2
+
+
+async def test_a_stream_begins_with_its_first_audible_piece(running: Gateway):
+    running.stages.script = script = Script(silent=1, chunk=1, pause_after=2)
+    ask = {"input": "Hi.", "stream_format": "sse", "response_format": "wav"}
+    async with running.http.stream("POST", "/v1/audio/speech", json=ask) as answer:
+        first = json.loads((await anext(answer.aiter_lines())).removeprefix("data: "))
+        assert base64.b64decode(first["audio"])[44:] == sent(1, frames=2)
+        script.go.set()
+
+
+async def test_what_is_cut_counts_as_played_at_once(running: Gateway):
+    """Or a talker that waits for its listener would never make what he waits for."""
+    running.stages.script = script = Script(silent=2, chunk=1, pause_after=1)
+    call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    await until(lambda: told(running) == 1, "the silent frame was told")
+    assert running.metric("syrinx_live_streams") == 0, "nobody hears anything yet"
+    script.go.set()
+    assert (await call).content == sent(2)
+
+
+async def test_a_failure_while_it_is_silent_is_an_ordinary_error(running: Gateway):
+    running.stages.script = Script(frames=2, silent=2, end=End(EndReason.ERROR, "gave up"))
+    answer = await running.say(stream=True)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (500, "gave up")
+
+
+async def test_a_client_that_leaves_while_it_is_silent_has_heard_nothing(running: Gateway):
+    running.stages.script = Script(silent=2, pause_after=2)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: told(running) == 2, "the silent frames were told")
+    call.cancel()
+    await counted(running, "cancelled")
+    await until(lambda: len(running.streams) == 0, "it was released")
+    assert running.metric("syrinx_audio_seconds_total", **SERVED) == 0
+    assert running.metric("syrinx_live_streams") == 0
+
+
+@pytest.mark.parametrize("ask", [{}, {"stream": True}, {"stream_format": "sse"}], ids=str)
+@pytest.mark.parametrize("frames", [1, 2, 10])
+async def test_a_request_that_is_silent_to_its_end_still_gets_audio(running: Gateway, frames: int, ask: dict):
+    running.stages.script = Script(frames=frames, silent=frames)
+    answer = await running.say(response_format="pcm", **ask)
+    pcm = b"".join(deltas(answer)[0]) if "stream_format" in ask else answer.content
+    cut = 2 * LONGEST_CUT if frames > 3 else 0
+    assert pcm == bytes(frames * FRAME_BYTES - cut)
+
+
+async def test_measures_are_of_what_the_client_was_sent(running: Gateway):
+    running.stages.script = script = Script(silent=3, chunk=4, pause_after=4)
+    call = asyncio.create_task(running.say(stream=True))
+    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+    # One frame and the lead-in have been played by then, and not the three before: playback waits.
+    await asyncio.sleep(FRAME_SECONDS + LEAD_IN + 0.1)
+    script.go.set()
+    await call
+    await counted(running)
+    ttfa, first_byte = (running.metric(f"syrinx_{name}_seconds_sum", **SERVED) for name in ("ttfa", "first_byte"))
+    assert ttfa == pytest.approx(first_byte + LEAD_IN)
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1
+    assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
+    heard = len(sent(3)) / 2 / SAMPLE_RATE
+    assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(heard)

@@ -1,0 +1,119 @@
+import random
+
+import numpy as np
+import pytest
+
+from syrinx_stages.contract.audible import first_audible
+from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_SAMPLES
+from syrinx_stages.contract.leading import LEAD_IN, LONGEST_CUT, SETTLING, SHORTEST_LEAD_IN, LeadingSilence
+
+
+def hum(samples: int, seed: int = 0) -> np.ndarray:
+    """Noise that nobody hears."""
+    return np.random.default_rng(seed).integers(1 - AUDIBLE_PEAK, AUDIBLE_PEAK, samples).astype("<i2")
+
+
+def voice(samples: int, seed: int = 0) -> np.ndarray:
+    """Sound, audible from its first sample on."""
+    return np.random.default_rng(seed).integers(AUDIBLE_PEAK, 9_000, samples).astype("<i2")
+
+
+def click() -> np.ndarray:
+    """What a decoder may begin with."""
+    return voice(SETTLING // 2)
+
+
+def heard(samples: np.ndarray, chunk: int = 2 * FRAME_SAMPLES) -> np.ndarray:
+    """What a listener is sent of a stream that comes in equal chunks."""
+    leading = LeadingSilence()
+    given = [leading.feed(samples[start : start + chunk].tobytes()) for start in range(0, len(samples), chunk)]
+    return np.frombuffer(b"".join([*given, leading.end()]), "<i2")
+
+
+def test_speech_follows_a_short_lead_in():
+    sound = voice(9_000)
+    samples = np.concatenate([hum(1_950), sound])
+    left = heard(samples)
+    assert SHORTEST_LEAD_IN <= len(left) - len(sound) <= LEAD_IN
+    assert (left == samples[-len(left) :]).all(), "nothing else is changed"
+
+
+def test_the_cut_is_where_the_lead_in_is_lowest():
+    samples = np.concatenate([np.full(1_950, 50), voice(9_000)]).astype("<i2")
+    samples[1_950 - 170] = -3
+    assert heard(samples)[0] == -3
+    assert len(heard(samples)) == 9_000 + 170
+
+
+def test_of_digital_silence_as_little_as_possible_is_kept():
+    assert len(heard(np.concatenate([hum(1_950) * 0, voice(9_000)]))) == 9_000 + SHORTEST_LEAD_IN
+
+
+@pytest.mark.parametrize("before", [0, 1, SETTLING, SHORTEST_LEAD_IN])
+def test_speech_that_begins_at_once_is_left_alone(before: int):
+    samples = np.concatenate([hum(before), voice(9_000)])
+    assert (heard(samples) == samples).all()
+
+
+def test_the_loudest_negative_sample_is_loud():
+    samples = np.concatenate([hum(1_950), np.full(9_000, -32_768)]).astype("<i2")
+    assert SHORTEST_LEAD_IN <= len(heard(samples)) - 9_000 <= LEAD_IN
+    samples[: SETTLING // 2] = -32_768
+    assert SHORTEST_LEAD_IN <= len(heard(samples)) - 9_000 <= LEAD_IN
+
+
+def test_a_click_of_the_decoder_goes_with_the_silence_that_follows_it():
+    left = heard(np.concatenate([click(), hum(1_950), voice(9_000)]))
+    assert SHORTEST_LEAD_IN <= len(left) - 9_000 <= LEAD_IN
+    assert first_audible(left.tobytes()) == len(left) - 9_000
+
+
+def test_a_long_pause_is_meant():
+    samples = np.concatenate([hum(30_000), voice(9_000)])
+    cut = len(samples) - len(heard(samples))
+    assert LONGEST_CUT - (LEAD_IN - SHORTEST_LEAD_IN) <= cut <= LONGEST_CUT
+
+
+def test_a_long_pause_is_sent_while_it_lasts():
+    leading = LeadingSilence()
+    silence = hum(FRAME_SAMPLES).tobytes()
+    assert [bool(leading.feed(silence)) for _ in range(6)] == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize("before", [hum(0), click()], ids=["", "with a click"])
+def test_what_is_short_and_silent_from_start_to_end_is_sent_as_it_is(before: np.ndarray):
+    samples = np.concatenate([before, hum(FRAME_SAMPLES)])
+    assert (heard(samples) == samples).all()
+
+
+def test_what_is_withheld_is_known_at_any_time():
+    leading = LeadingSilence()
+    leading.feed(hum(FRAME_SAMPLES).tobytes())
+    assert leading.withheld == FRAME_SAMPLES, "all of it may be silence"
+    samples = np.concatenate([hum(100, seed=1), voice(FRAME_SAMPLES)])
+    given = leading.feed(samples.tobytes())
+    assert leading.withheld == FRAME_SAMPLES + len(samples) - len(given) // 2
+    leading.feed(hum(FRAME_SAMPLES).tobytes())
+    assert leading.withheld == FRAME_SAMPLES + len(samples) - len(given) // 2
+    silent = LeadingSilence()
+    silent.feed(hum(FRAME_SAMPLES).tobytes())
+    silent.end()
+    assert silent.withheld == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_chunks_do_not_show(seed: int):
+    draw = random.Random(seed)
+    silence = draw.choice([0, 60, 100, 200, 300, 1_900, 1_950, 3_000, LONGEST_CUT, LONGEST_CUT + 130, 9_000])
+    parts = [hum(silence, seed), voice(draw.choice([0, 1, 5_000]), seed), hum(draw.randrange(4_000), seed)]
+    samples = np.concatenate([click(), *parts] if draw.random() < 0.5 else [*parts, voice(1)])
+    whole = heard(samples, chunk=len(samples))
+    for _ in range(10):
+        leading, given, start = LeadingSilence(), b"", 0
+        while start < len(samples):
+            size = draw.choice([1, 7, 120, 241, FRAME_SAMPLES, 3 * FRAME_SAMPLES])
+            given += leading.feed(samples[start : start + size].tobytes())
+            start += size
+        given += leading.end()
+        assert given == whole.tobytes()
+        assert leading.withheld == len(samples) - len(whole) <= LONGEST_CUT
