@@ -45,17 +45,18 @@ def _step(
     c = tl.load(cosines + position * HALF + i)
     s = tl.load(sines + position * HALF + i)
     page = tl.load(table + own * TABLE_STRIDE + position // PAGE)
-    wait(PDL)
-    # Only now: the next product would read its weights while this reads keys and values.
-    begin(PDL)
-
-    if SMALL and not PAIR:
-        slots = cache + ((page.to(tl.int64) * 2 * KV + head) * PAGE + slot) * SIZE
+    if not PAIR:
+        # What came before is of another graph or behind a drawn code: it was there before the kernel before this one.
+        first = page if SMALL else tl.load(table + own * TABLE_STRIDE)
+        slots = cache + ((first.to(tl.int64) * 2 * KV + head) * PAGE + slot) * SIZE
         past = slot < position
         ks1 = tl.load(slots[None, :] + i[:, None], mask=past[None, :], other=0.0)
         ks2 = tl.load(slots[None, :] + HALF + i[:, None], mask=past[None, :], other=0.0)
         vs1 = tl.load(slots[:, None] + KV * PAGE * SIZE + i[None, :], mask=past[:, None], other=0.0)
         vs2 = tl.load(slots[:, None] + KV * PAGE * SIZE + HALF + i[None, :], mask=past[:, None], other=0.0)
+    wait(PDL)
+    # Only now: the next product would read its weights while this reads keys and values.
+    begin(PDL)
     base = qkv + row * WIDTH
     q_at = base + (head * GROUP + g[:, None]) * SIZE + i[None, :]
     q1 = tl.load(q_at, mask=real, other=0.0).to(tl.float32)
@@ -103,21 +104,21 @@ def _step(
             sum1 = sum1 * kept[:, None] + weight[:, None] * tl.load(o_at + KV * SIZE).to(tl.float32)[None, :]
             sum2 = sum2 * kept[:, None] + weight[:, None] * tl.load(o_at + KV * SIZE + HALF).to(tl.float32)[None, :]
             mass = kept + weight
-    elif SMALL:
-        # All that came before is in one page, and was asked for with the rest.
-        scores = tl.dot(r2.to(element), ks2, tl.dot(r1.to(element), ks1))
+    else:
+        d1 = r1.to(element)
+        d2 = r2.to(element)
+        scores = tl.dot(d2, ks2, tl.dot(d1, ks1))
         scores = tl.where((slot < position)[None, :], scores, float("-inf"))
         top = tl.maximum(best, tl.max(scores, 1))
         kept = tl.exp(best - top)
         weights = tl.exp(scores - top[:, None])
         mass = kept + tl.sum(weights, 1)
+        best = top
         weights = weights.to(element)
         sum1 = tl.dot(weights, vs1, sum1 * kept[:, None])
         sum2 = tl.dot(weights, vs2, sum2 * kept[:, None])
-    else:
-        d1 = r1.to(element)
-        d2 = r2.to(element)
-        for start in tl.range(0, position, PAGE):
+    if not (PAIR or SMALL):
+        for start in tl.range(PAGE, position, PAGE):
             page = tl.load(table + own * TABLE_STRIDE + start // PAGE)
             keys = cache + ((page.to(tl.int64) * 2 * KV + head) * PAGE + slot) * SIZE
             past = start + slot < position

@@ -3,7 +3,8 @@
 What surrounds a product happens in it: the RMS norm before (its weight is folded into the matrix, the squares were
 summed by whoever wrote the rows), the gate of a SwiGLU, bias, residual, and the sums of squares for the next norm.
 Two kernels: `_vector` for a handful of rows multiplies and adds, with its weights on the way before the kernel before
-has ended; `_matrix` for more of them uses the tensor cores, and may share the inner axis among several programs.
+has ended; `_matrix` for more of them uses the tensor cores, and may share the inner axis among several programs. Both
+have the next product's weights brought to the L2 cache meanwhile, so that the memory has work while a sum is finished.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .dependent import DEPENDENT, begin, wait
+from .dependent import DEPENDENT, begin, prefetch, wait
+
+AHEAD_BYTES = 24 << 20
+"""Of the next product's weights, brought to the cache ahead of it: more would push out what is still to be read."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,11 @@ Tile = Vector | Matrix
 
 @triton.jit
 def _vector(
-    x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
+    x, index, weight, bias, squares, residual, out, out_squares, ahead, ahead_rows, ahead_stride, ahead_bytes,
+    rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, K_P: tl.constexpr, N: tl.constexpr,
     OUT_STRIDE: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr,
-    GATED: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, BN: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     column = tl.program_id(0)
@@ -61,6 +66,8 @@ def _vector(
     w = tl.load(at, mask=inside[None, :], other=0.0)
     if GATED:
         w2 = tl.load(at + N * K, mask=inside[None, :], other=0.0)
+    if ahead is not None:
+        prefetch(ahead, ahead_rows, ahead_stride, ahead_bytes, THREADS, PDL)
     part = tl.arange(0, PARTS_P)
     wait(PDL)
     for m in range(rows):
@@ -93,12 +100,15 @@ def _vector(
 
 @triton.jit
 def _matrix(
-    x, index, weight, bias, squares, residual, out, out_squares, shared, arrived, rows, eps,
+    x, index, weight, bias, squares, residual, out, out_squares, ahead, ahead_rows, ahead_stride, ahead_bytes,
+    shared, arrived, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
     PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr,
-    SINGLE: tl.constexpr, SWAP: tl.constexpr, PDL: tl.constexpr,
+    SINGLE: tl.constexpr, SWAP: tl.constexpr, EARLY: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        begin(PDL)
     column, block, share = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = column * BN + tl.arange(0, BN)
     m = block * BM + tl.arange(0, BM)
@@ -110,6 +120,8 @@ def _matrix(
         w = tl.load(w_at)
         if GATED:
             w2 = tl.load(w_at + N * K)
+    if ahead is not None:
+        prefetch(ahead, ahead_rows, ahead_stride, ahead_bytes, THREADS, PDL)
     wait(PDL)
     held = m < rows
     row = m
@@ -146,7 +158,8 @@ def _matrix(
             if GATED:
                 gated = tl.dot(values, tl.load(w_at + N * K + start), gated)
     # Not before: the next kernel's programs would take the place and the bandwidth of those that still wait for theirs.
-    begin(PDL)
+    if not EARLY:
+        begin(PDL)
     last = True
     if SHARES > 1:
         place = shared + (block * BM + tl.arange(0, BM))[:, None] * N + n[None, :]
@@ -215,6 +228,8 @@ def linear(
     residual: Tensor | None = None,
     out_squares: Tensor | None = None,
     sharing: Sharing | None = None,
+    ahead: Tensor | None = None,
+    early: bool = False,
 ) -> None:
     """`out = x @ weight.T`, for the first `rows` rows.
 
@@ -222,6 +237,7 @@ def linear(
     contiguous; gated, [2 N, K], and the result is silu(first half) * second half. squares: [rows, parts] float32,
     whose sum over parts is that of x's squares: x is normalised by it. residual: added, may be `out`. out_squares:
     [rows, N / tile.columns] float32, takes the sums of the result's squares. sharing: for a tile with several shares.
+    ahead: the matrix that is multiplied with next. early: the next kernel has something to fetch, so it begins at once.
     Raises ValueError if the tile does not divide the matrix.
     """
     inner = weight.shape[1]
@@ -231,13 +247,14 @@ def linear(
         "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if index is None else index.stride(0), "K": inner, "N": outer,
         "OUT_STRIDE": out.stride(0), "PARTS": parts, "PARTS_P": triton.next_power_of_2(max(parts, 1)),
         "OUT_PARTS": 0 if out_squares is None else out_squares.shape[1], "GATED": gated, "BN": tile.columns,
-        "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
+        "THREADS": 32 * tile.warps, "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
     }  # fmt: skip
+    fetched = _fetched(ahead)
     if isinstance(tile, Vector):
         if outer % tile.columns:
             raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
         _vector[(outer // tile.columns,)](
-            x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
+            x, index, weight, bias, squares, residual, out, out_squares, ahead, *fetched, rows, eps,
             K_P=triton.next_power_of_2(inner), **common,
         )  # fmt: skip
         return
@@ -249,8 +266,17 @@ def linear(
         if sharing is None or sharing.parts.numel() < wanted[0] or sharing.arrived.numel() < wanted[1]:
             raise ValueError(f"{tile} of {outer} columns needs room for {wanted[0]} parts and {wanted[1]} counts")
     _matrix[(outer // tile.columns, height, tile.shares)](
-        x, index, weight, bias, squares, residual, out, out_squares,
+        x, index, weight, bias, squares, residual, out, out_squares, ahead, *fetched,
         sharing.parts if sharing else None, sharing.arrived if sharing else None, rows, eps,
         BM=tile.rows, BK=tile.inner, STAGES=tile.stages, SHARES=tile.shares,
-        SINGLE=tile.swap and tile.inner * tile.shares == inner, SWAP=tile.swap, **common,
+        SINGLE=tile.swap and tile.inner * tile.shares == inner, SWAP=tile.swap, EARLY=early, **common,
     )  # fmt: skip
+
+
+def _fetched(weight: Tensor | None) -> tuple[int, int, int]:
+    """Of the next product's weights: rows, bytes from one to the next, and bytes of each that are fetched."""
+    if weight is None:
+        return 0, 0, 0
+    rows, inner = weight.shape
+    stride = inner * weight.element_size()
+    return rows, stride, min(stride, AHEAD_BYTES // rows // 16 * 16)

@@ -150,13 +150,13 @@ def _code0(
     WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     row = tl.program_id(0)
     rows = tl.num_programs(0)
     slot = tl.load(meta + row * META)
     frame = tl.load(meta + row * META + 2)
     id = tl.arange(0, VOCABULARY_P)
     wait(PDL)
+    begin(PDL)
     score = tl.load(scores + row * SCORES + id, mask=id < VOCABULARY, other=float("-inf"))
     said = tl.load(seen + slot.to(tl.int64) * VOCABULARY + id, mask=id < VOCABULARY, other=0) != 0
     own = knobs + slot * (2 * KNOBS)
@@ -188,13 +188,13 @@ def _residual(
     WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     row = tl.program_id(0)
     slot = tl.load(meta + row * META)
     frame = tl.load(meta + row * META + 2)
     number = uniform(tl.load(seeds + slot), frame, GROUP)
     id = tl.arange(0, VOCABULARY_P)
     wait(PDL)
+    begin(PDL)
     score = tl.load(scores + row * VOCABULARY + id, mask=id < VOCABULARY, other=float("-inf"))
     code = draw(score, id, knobs + slot * (2 * KNOBS) + KNOBS, number)
     tl.store(codes + row * CODES + GROUP, code.to(codes.dtype.element_ty))
@@ -208,7 +208,6 @@ def _sum_frame(
     META: tl.constexpr, CODEBOOK: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     PARTS: tl.constexpr, PARTS_P: tl.constexpr, HANDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     row, block = tl.program_id(0), tl.program_id(1)
     i = block * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
@@ -216,6 +215,7 @@ def _sum_frame(
     total = tl.load(texts + text.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
     ring = tl.load(meta + row * META + 4)
     wait(PDL)
+    begin(PDL)
     group = tl.arange(0, GROUPS)
     frame = tl.load(codes + row * GROUPS + group)
     if block == 0:
@@ -240,7 +240,6 @@ def _normalise(
     PLACE: tl.constexpr, LENGTH: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P: tl.constexpr,
     PARTS: tl.constexpr, PARTS_P: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
     row = tl.program_id(0)
     slot = tl.load(places + row * PLACE)
     i = tl.arange(0, WIDTH_P)
@@ -249,6 +248,7 @@ def _normalise(
     if LENGTH > 1:
         source = row * LENGTH + tl.maximum(tl.load(places + row * PLACE + 2), 1) - 1
     wait(PDL)
+    begin(PDL)
     part = tl.arange(0, PARTS_P)
     total = tl.sum(tl.load(squares + source * PARTS + part, mask=part < PARTS, other=0.0), 0)
     values = tl.load(x + source * WIDTH + i, mask=i < WIDTH, other=0.0).to(tl.float32)
@@ -267,8 +267,8 @@ def _enter(
     PARTS_P: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    begin(PDL)
     wait(PDL)
+    begin(PDL)
     row = tl.program_id(0)
     _row_of(x, row, out, squares, row, WIDTH, WIDTH_P, PARTS, PARTS_P)
 

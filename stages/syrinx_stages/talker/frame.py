@@ -108,16 +108,26 @@ class Stack:
         self._heard = new(rows, first.output.shape[1])
         self._gated = new(rows, inner)
 
-    def run(self, attend: Attend) -> None:
-        """All layers; `attend(layer, heads, qkv, out)` is given queries, keys and values, and writes what was heard."""
-        x, squares, tiles = self.x, self.squares, self._tiles
-        common: _Common = {"rows": self.rows, "sharing": self._sharing}
+    def run(self, attend: Attend, then: Tensor) -> None:
+        """All layers; `attend(layer, heads, qkv, out)` is given queries, keys and values, and writes what was heard.
+
+        then: the matrix that comes after them.
+        """
         for index, layer in enumerate(self._layers):
-            linear(x, layer.qkv, self._qkv, tiles["qkv"], squares=squares, eps=self.eps, **common)
+            following = self._layers[index + 1].qkv if index + 1 < len(self._layers) else then
+            self._product("qkv", self.x, layer.qkv, self._qkv, layer.output)
             attend(index, layer.heads, self._qkv, self._heard)
-            linear(self._heard, layer.output, x, tiles["output"], residual=x, out_squares=squares, **common)
-            linear(x, layer.gate_up, self._gated, tiles["gate_up"], squares=squares, eps=self.eps, gated=True, **common)
-            linear(self._gated, layer.down, x, tiles["down"], residual=x, out_squares=squares, **common)
+            self._product("output", self._heard, layer.output, self.x, layer.gate_up)
+            self._product("gate_up", self.x, layer.gate_up, self._gated, layer.down)
+            self._product("down", self._gated, layer.down, self.x, following)
+
+    def _product(self, name: str, x: Tensor, weight: Tensor, out: Tensor, ahead: Tensor) -> None:
+        adds = out is self.x
+        linear(
+            x, weight, out, self._tiles[name], rows=self.rows, sharing=self._sharing, ahead=ahead,
+            squares=None if adds else self.squares, eps=self.eps, gated=name == "gate_up", early=name == "qkv",
+            residual=self.x if adds else None, out_squares=self.squares if adds else None,
+        )  # fmt: skip
 
 
 class _Common(TypedDict):
@@ -159,15 +169,16 @@ class Frame:
         """The 16 codes of every row; they are handed over, and summed into the talker's next input."""
         weights, arena, where = self._weights, self._arena, self._where()
         pair, single = self._pair, self._single
-        linear(arena.state, weights.head, self._logits, self._head_tile, index=self.meta, **self._common)
+        first = weights.predictor[0].qkv
+        linear(arena.state, weights.head, self._logits, self._head_tile, index=self.meta, ahead=first, **self._common)
         code0(
             where, self._logits, weights.head_bias, weights.first_input, self._codes, pair.x, pair.squares,
             eos=self._config.codec_eos_token_id, marks=SUPPRESSED_IDS,
         )  # fmt: skip
-        pair.run(self._attend_in_frame(None))
+        pair.run(self._attend_in_frame(None), weights.code_heads[0])
         self._draw_residual(1, pair.x[self.rows :], pair.squares[self.rows :])
         for group in range(2, CODE_GROUPS):
-            single.run(self._attend_in_frame(self._positions[group]))
+            single.run(self._attend_in_frame(self._positions[group]), weights.code_heads[group - 1])
             self._draw_residual(group, single.x, single.squares)
         talker = self._talker
         sum_frame(where, self._codes, weights.first, weights.rest, arena.texts, talker.x, talker.squares, arena.handed)
@@ -176,7 +187,8 @@ class Frame:
         """A group's codes from the predictor's output; they are its next input."""
         weights, single = self._weights, self._single
         head, eps = weights.code_heads[group - 1], weights.predictor_eps
-        linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, **self._common)
+        ahead = (weights.predictor if group < CODE_GROUPS - 1 else weights.layers)[0].qkv
+        linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, ahead=ahead, **self._common)
         table = weights.rest_inputs[group - 1] if group < CODE_GROUPS - 1 else None
         residual(self._where(), self._scores, group, table, self._codes, single.x, single.squares)
 
@@ -188,7 +200,7 @@ class Frame:
         def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
             attention.step(heads, qkv, arena.cache[layer], table, positions, out, self.rows)
 
-        talker.run(attend)
+        talker.run(attend, weights.head)
         normalise(talker.x, talker.squares, weights.norm, weights.eps, self.meta, arena.state)
 
     def _where(self) -> Rows:
@@ -225,5 +237,5 @@ class Prefill:
         def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
             attention.prompt(heads, qkv, arena.cache[layer], table, spans, self._queries, out, self.length)
 
-        stack.run(attend)
+        stack.run(attend, weights.head)
         normalise(stack.x, stack.squares, weights.norm, weights.eps, self.meta, arena.state, self.length)
