@@ -10,8 +10,10 @@ import time
 
 from syrinx_stages.contract.audio import FRAME_BYTES
 
-FRAME_SECONDS, FRAME_ROW_SECONDS = 0.0024, 0.000022
-"""Of a talker step, and of each of its rows."""
+DRAW_SECONDS, DRAW_ROW_SECONDS = 0.0014, 0.000016
+"""Of a talker step until its codes are there, and of each of its rows."""
+ADVANCE_SECONDS, ADVANCE_ROW_SECONDS = 0.00095, 0.000008
+"""Of the rest of the step."""
 PREFILL_SECONDS = 0.0012
 CALL_SECONDS, CALL_FRAME_SECONDS = 0.0005, 0.000025
 """Of a codec call, and of each frame of each of its rows."""

@@ -30,14 +30,14 @@ class _Row(Struct):
 class Step(Struct, frozen=True):
     """A launched step."""
 
-    done: float
+    drawn: float
     results: dict[str, bytes | End]
 
 
 class PacedTalkerEngine:
     """A `TalkerEngine`: every request has as many frames as it may have."""
 
-    depth = 2
+    depth = 1
     isolates_rows = False
     prefill_rows = 8
 
@@ -61,9 +61,11 @@ class PacedTalkerEngine:
         self._rows |= {one.request.id: _Row(0, one.max_frames) for one in prepared}
 
     def launch(self, ids: Sequence[str]) -> Step:
-        """Queues a step."""
+        """Queues a step: its codes are there before it ends."""
         results = {request_id: self._next(self._rows[request_id]) for request_id in ids}
-        return Step(self._device.queue(paced.FRAME_SECONDS + paced.FRAME_ROW_SECONDS * len(ids)), results)
+        drawn = self._device.queue(paced.DRAW_SECONDS + paced.DRAW_ROW_SECONDS * len(ids))
+        self._device.queue(paced.ADVANCE_SECONDS + paced.ADVANCE_ROW_SECONDS * len(ids))
+        return Step(drawn, results)
 
     def _next(self, row: _Row) -> bytes | End:
         if row.frames >= row.most:
@@ -73,7 +75,7 @@ class PacedTalkerEngine:
 
     def read(self, step: Step) -> Mapping[str, bytes | End]:
         """Waits for a step."""
-        paced.wait(step.done)
+        paced.wait(step.drawn)
         return step.results
 
     def release(self, request_id: str) -> None:

@@ -14,8 +14,8 @@ class Engine(Protocol):
     """What both stages' engines have in common."""
 
     depth: int
-    """Launched steps that may be unread at once: 1, or 2 where `launch` does not wait. Steps are read in the order of
-    their launch."""
+    """Launched steps that may be unread at once: 1, or 2 where `launch` does not wait and a step's results come at its
+    end. Steps are read in the order of their launch."""
     isolates_rows: bool
     """After an exception of `admit` or `launch` nothing has changed, and one row's failure is no other's. Where it is
     false, any exception is the end of the process: an accelerator's errors stay."""

@@ -1,7 +1,8 @@
 """The talker engine of a GPU: CUDA graphs over paged memory; nothing waits for the device but `read`.
 
-A step is two graphs, queued at once: one draws the frame's codes, which leave at once, one feeds them. What a request
-has on the device is at its `Place`; a step is told by one small copy which places its rows have.
+A step is two graphs, queued at once: one draws the frame's codes, which leave at once, one feeds them, and while it runs
+the host has the time to queue the next step. What a request has on the device is at its `Place`; a step is told by one
+small copy which places its rows have.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TEXT_ROWS = 256
 """For each resident request, on average."""
 
 RING = 4
-"""Steps whose results may be on the host at once: two are in flight."""
+"""Steps whose results may be on the host at once: more than may be unread."""
 
 MOST_PAGES = 64
 """Of one request: 4,096 positions, five minutes."""
@@ -82,6 +83,7 @@ class CudaTalkerEngine:
     """A `TalkerEngine` on a CUDA device. `prepare` may run on any thread."""
 
     depth = 1
+    """A frame's codes are there before its step ends: with more, a request that comes would wait for a second step."""
     isolates_rows = False
     prefill_rows = PREFILL_ROWS[-1]
 
