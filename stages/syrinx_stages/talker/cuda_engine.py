@@ -1,7 +1,7 @@
 """The talker engine of a GPU: CUDA graphs over paged memory; nothing waits for the device but `read`.
 
-A step is two graphs, queued at once: one draws the frame's codes, which leave at once, one feeds them, and while it runs
-the host has the time to queue the next step. What a request has on the device is at its `Place`; a step is told by one
+A step is two graphs, queued at once: one draws the frame's codes, which leave at once, one feeds them, and the host has
+the time to queue the next step meanwhile. What a request has on the device is at its `Place`; a step is told by one
 small copy which places its rows have.
 """
 
@@ -24,8 +24,8 @@ from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.places import PAGE, Place, Pool, bucket, pages_for
 from syrinx_stages.talker.prompter import Prompter
 
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-"""Steps are recorded for so many rows, and from there on for every 64 more."""
+ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+"""Steps are recorded for so many rows, and for `max_resident`."""
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 """Prompts are padded to these; a longer one is fed in parts."""
@@ -58,7 +58,7 @@ class _Row(Struct, kw_only=True):
     stopped: bool = False
     """It has drawn its end."""
     full: bool = False
-    """It has been told that it has all frames it may have."""
+    """It had all frames it may have when a step was launched with it."""
 
 
 class Step(Struct):
@@ -66,8 +66,8 @@ class Step(Struct):
 
     ids: Sequence[str]
     rows: Sequence[_Row]
-    results: dict[str, bytes | End]
-    """What needs no waiting."""
+    full: Sequence[str]
+    """Requests that had all their frames before."""
     ring: int
     wait: Work | None
 
@@ -102,8 +102,7 @@ class CudaTalkerEngine:
         self._slots = Pool(max_resident)
         self._pages = Pool(self._arena.cache.shape[1] - 1)
         self._text_pages = Pool(self._arena.texts.shape[0] // PAGE - 1)
-        self._sizes = [size for size in (*ROWS, *range(192, max_resident + 64, 64)) if size < max_resident]
-        self._sizes.append(max_resident)
+        self._sizes = [*(size for size in ROWS if size < max_resident), max_resident]
         self._rows: dict[str, _Row] = {}
         self._ring = 0
         most = max(self._sizes[-1], PREFILL_ROWS[-1]) * (META + MOST_PAGES)
@@ -173,21 +172,21 @@ class CudaTalkerEngine:
     @torch.inference_mode()
     def launch(self, ids: Sequence[str]) -> Step:
         """Queues one frame of each request."""
-        results: dict[str, bytes | End] = {}
         chosen: list[str] = []
+        full: list[str] = []
         for request_id in ids:
             row = self._rows[request_id]
             if row.stopped or row.full:
                 continue
             if row.place.frames >= row.max_frames:
-                results[request_id] = End(EndReason.LENGTH)
+                full.append(request_id)
                 row.full = True
             elif self._has_room(row.place):
                 chosen.append(request_id)
         if not chosen:
-            return Step(ids, [], results, 0, None)
+            return Step([], [], full, 0, None)
         rows = [self._rows[request_id] for request_id in chosen]
-        ring = self._ring = (self._ring + 1) % RING
+        ring = self._ring = self._ring % (RING - 1) + 1
         frame, draw, advance = self._frames[bucket(self._sizes, len(rows))]
         with self._recorder.here():
             self._tell(frame.meta, [self._where(row.place, ring) for row in rows])
@@ -197,11 +196,16 @@ class CudaTalkerEngine:
         for row in rows:
             row.place.frames += 1
             row.place.position += 1
-        return Step(chosen, rows, results, ring, wait)
+        return Step(chosen, rows, full, ring, wait)
 
     def read(self, step: Step) -> dict[str, bytes | End]:
         """Waits until a step's codes are there."""
-        results = dict(step.results)
+        results: dict[str, bytes | End] = {}
+        for request_id in step.full:
+            full = self._rows.get(request_id)
+            # Its last frame may have been its end, in a step that was read since.
+            if full is not None and full.full and not full.stopped:
+                results[request_id] = End(EndReason.LENGTH)
         if step.wait is None:
             return results
         step.wait()
