@@ -162,8 +162,9 @@ def _store(
     kw2 = tl.load(norms + SIZE + HALF + i).to(tl.float32)
     position = tl.load(positions + row * POSITION_STRIDE) + step
     held = step < tl.load(positions + row * POSITION_STRIDE + 1)
-    c = tl.load(cosines + position * HALF + i)
-    s = tl.load(sines + position * HALF + i)
+    # Padding may be past the model's last position.
+    c = tl.load(cosines + position * HALF + i, mask=held & (i < HALF), other=0.0)
+    s = tl.load(sines + position * HALF + i, mask=held & (i < HALF), other=0.0)
     page = tl.load(table + row * TABLE_STRIDE + position // PAGE, mask=held, other=0)
     wait(PDL)
     base = qkv + token * (KV * (GROUP + 2) * SIZE)

@@ -109,7 +109,9 @@ def draw(scores, id, knobs, number):
         total = tl.sum(mass, 0)
         if top_p < 1:
             keys = _ordered(scores)
-            mass = tl.where(keys >= _least(keys, mass, (1 - top_p) * total), mass, 0.0)
+            # The best is always kept.
+            least = tl.minimum(_least(keys, mass, (1 - top_p) * total), _ordered(best))
+            mass = tl.where(keys >= least, mass, 0.0)
             total = tl.sum(mass, 0)
         target = number * total
     # The first id whose sum exceeds the number.

@@ -17,7 +17,7 @@ from .config import CODE_GROUPS, SUPPRESSED_IDS, TalkerConfig
 _GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
-_COLD = 1e-30
+COLD = 1e-30
 """Below this temperature only the best score has any probability, and dividing by it would overflow float32."""
 
 
@@ -41,7 +41,7 @@ class Filter:
 
     def __init__(self, knobs: Sequence[tuple[float, int, float]], device: torch.device) -> None:
         given, top_ks, top_ps = zip(*knobs, strict=True)
-        temperatures = [t if t >= _COLD else 0.0 for t in given]
+        temperatures = [t if t >= COLD else 0.0 for t in given]
         self._all_greedy = not any(temperatures)
         self._greedy = None
         if not all(temperatures):

@@ -18,6 +18,7 @@ from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequ
 from syrinx_stages.kernels.recorder import Work, recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
+from syrinx_stages.model.sampling import COLD
 from syrinx_stages.talker.engine import NoRoom, Prepared
 from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
 from syrinx_stages.talker.packed import PackedTalker, pack
@@ -44,7 +45,7 @@ TEXT_ROWS = 256
 """For each resident request, on average."""
 
 RING = 4
-"""Steps whose results may be on the host at once: more than may be unread."""
+"""Places for steps' results on the host, more than may be unread. Place 0 is scratch: padded rows write there."""
 
 MOST_PAGES = 64
 """Of one request: 4,096 positions, five minutes."""
@@ -96,7 +97,7 @@ class CudaTalkerEngine:
             self._talker = talker
             self._config: TalkerConfig = talker.config
             # A reference voice is worth its float32: it is encoded once.
-            self._prompter = Prompter(Checkpoint(str(checkpoint.directory), self._device), talker)
+            self._prompter = Prompter(Checkpoint(str(checkpoint.directory), self._device), talker, MOST_PAGES * PAGE)
             self._weights: PackedTalker = pack(talker)
             self._arena = self._new_arena(max_resident)
         self._slots = Pool(max_resident)
@@ -275,7 +276,7 @@ class CudaTalkerEngine:
             rows = torch.stack([prompt.text_row(frame) for frame in range(prepared.frames)])
             embeds = torch.cat((embeds, self._talker.embed_frame(prepared.codes) + rows))
         wanted = pages_for(len(embeds) + 1), pages_for(texts)
-        if wanted[0] > len(self._pages) or wanted[1] > len(self._text_pages):
+        if wanted[0] > min(len(self._pages), MOST_PAGES) or wanted[1] > len(self._text_pages):
             raise NoRoom
         place = Place(
             slot=self._slots.take(1)[0],
@@ -321,6 +322,7 @@ class CudaTalkerEngine:
 
 def _knobs(sampling: Sampling) -> list[list[float]]:
     """A request's row of `Arena.knobs`."""
-    code0 = [sampling.temperature, sampling.top_k, sampling.top_p, sampling.repetition_penalty, sampling.min_frames]
-    residual = [sampling.residual_temperature, sampling.residual_top_k, sampling.residual_top_p, 1, 0]
+    temperatures = [t if t >= COLD else 0.0 for t in (sampling.temperature, sampling.residual_temperature)]
+    code0 = [temperatures[0], sampling.top_k, sampling.top_p, sampling.repetition_penalty, sampling.min_frames]
+    residual = [temperatures[1], sampling.residual_top_k, sampling.residual_top_p, 1, 0]
     return [code0, residual]

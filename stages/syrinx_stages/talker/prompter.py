@@ -23,8 +23,13 @@ _API_NAMES = {"text": "input"}
 class Prompter:
     """Builds prompts for one checkpoint. Reads weights alone, so any thread may call it."""
 
-    def __init__(self, checkpoint: Checkpoint, talker: Talker) -> None:
-        """Raises `CheckpointError` if a part of the checkpoint does not fit."""
+    def __init__(self, checkpoint: Checkpoint, talker: Talker, most: int | None = None) -> None:
+        """`most`: positions that a request may have, if the engine has places for fewer than the model.
+
+        Raises `CheckpointError` if a part of the checkpoint does not fit.
+        """
+        positions = talker.config.max_position_embeddings
+        self._limit = positions if most is None else min(most, positions)
         self._config = checkpoint.config
         self._talker = talker
         self._tokenizer = checkpoint.load_tokenizer()
@@ -48,9 +53,10 @@ class Prompter:
             prompt = build_prompt(request, self._talker, self._tokenizer, self._config, voice)
         except PromptError as error:
             raise RequestError(str(error), _API_NAMES.get(error.param, error.param)) from None
-        limit = self._talker.config.max_position_embeddings
-        if len(prompt.embeds) + LEAST_FRAMES > limit:
-            message = f"input: the prompt has {len(prompt.embeds)} positions of the model's {limit}; send shorter text"
+        if len(prompt.embeds) + LEAST_FRAMES > self._limit:
+            message = (
+                f"input: the prompt has {len(prompt.embeds)} positions of the model's {self._limit}; send shorter text"
+            )
             raise RequestError(message, "input")
         codes = None if voice is None or voice.codes is None else voice.codes.to(torch.int16).cpu().numpy().tobytes()
         return prompt, codes
