@@ -43,6 +43,15 @@ def test_a_stream_about_to_run_dry_gets_what_there_is() -> None:
     assert call([dry]) == Call(("a",), (5,), (1, 5), "eager")
 
 
+def test_what_the_listener_is_not_sent_does_not_keep_playback_from_running_dry() -> None:
+    rows = {"a": row("a", pending=5, emitted=8), "b": row("b", pending=5, emitted=8, withheld=0.075)}
+    assert rows["b"].runs_dry() == pytest.approx(rows["a"].runs_dry() - 0.075)
+    dry = row("a", pending=5, emitted=8, age=7 * 0.08 - RESERVE_SECONDS / 2)
+    assert call([dry]) is None
+    dry.withheld = 0.08
+    assert call([dry]) == Call(("a",), (5,), (1, 5), "eager")
+
+
 def test_but_not_while_others_have_whole_chunks() -> None:
     """Under overload every stream is about to run dry: many small calls would make all of them later still."""
     dry = row("dry", pending=5, emitted=8, age=2.0)

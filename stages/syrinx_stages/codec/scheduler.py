@@ -34,6 +34,8 @@ class Row(Struct, kw_only=True):
     """Frames of audio given out."""
     first_audio: float | None = None
     """When the first audio was given out: playback cannot have begun before."""
+    withheld: float = 0.0
+    """Seconds of what was given out that the listener is not sent: its leading silence."""
     ended: bool = False
     """No further frames will come."""
 
@@ -41,7 +43,7 @@ class Row(Struct, kw_only=True):
         """The time at which playback has used up what was given out, at the earliest."""
         if self.first_audio is None:
             return -math.inf
-        return self.first_audio + self.emitted * FRAME_SECONDS
+        return self.first_audio + self.emitted * FRAME_SECONDS - self.withheld
 
 
 class Call(Struct, frozen=True):

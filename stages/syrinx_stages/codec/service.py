@@ -16,8 +16,9 @@ from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.codec.shapes import Shapes
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
 from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
+from syrinx_stages.contract.leading import LeadingSilence
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -44,6 +45,8 @@ class Stream(Row, kw_only=True):
     """Frames of audio given out: `emitted` without those in calls that are not read yet."""
     in_flight: int = 0
     """Calls with this row that are not read yet."""
+    leading: LeadingSilence | None = None
+    """What the gateway makes of its audio; None where an earlier owner began it."""
     talker: str = ""
     signed: bool = False
     """Some entry of ours has said who made it."""
@@ -118,6 +121,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             skip=last.frames,
             codes=[],
             given=last.frames,
+            leading=None if last.frames else LeadingSilence(),
         )
         self.order(lambda: self.engine.open(request.id))
         self.reader.watch(request.id, self.reads, START)
@@ -239,6 +243,9 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
                 continue
             row.given = part.at.frames
             row.first_audio = now if row.first_audio is None else row.first_audio
+            if row.leading:
+                row.leading.feed(pcm)
+                row.withheld = row.leading.withheld / SAMPLE_RATE
             appends.append(self._append(row, part.at, pcm))
         self.publisher.put(appends)
         self._count(landed.note.call, landed.seconds)
