@@ -21,6 +21,12 @@ from gpu.results import ServiceRun
 from gpu.targets import QUOTED, TARGETS, Target
 from syrinx_operator.files import write_whole
 
+PRECISION = (
+    "Against the modules in float32, all fed the same codes (code 0 / codes 1 to 15): the error of the scores, the "
+    "codes that are equal when drawn with the same random numbers, and the likeliest codes that are. PyTorch in "
+    "bfloat16 shows what the number format alone does."
+)
+
 
 def summary(gathered: Gathered) -> dict[str, Any]:
     """What the JSON file holds: measured figures, and apart from them what is wanted and what is published."""
@@ -30,6 +36,8 @@ def summary(gathered: Gathered) -> dict[str, Any]:
         "talker_frame_ms": talker.talker_frame_ms if talker else {},
         "talker_floor_ms": talker.floor_ms if talker else {},
         "talker_first_frame_ms": talker.first_frame_ms if talker else {},
+        "talker_launch_gap_ms": talker.launch_gap_ms if talker else {},
+        "talker_precision": talker.precision if talker else {},
         "codec_4frames_ms": codec.codec_4frames_ms if codec else {},
         "codec_floor_ms": codec.floor_ms if codec else {},
     }
@@ -106,8 +114,9 @@ def _measured_on(gathered: Gathered) -> str:
             f"EOS is never drawn; utterances are as long as the requests say: log-normal, {run.utterance_seconds:g} s "
             "on average, the mean length of Seed-TTS EN (sglang-omni #1635: 38.0 audio s/s at 9.1 requests/s). What is "
             "heard is noise, loud from the first sample on; a real voice begins with about a frame (80 ms) of "
-            "near-silence, which is part of its TTFA. Nari's server leaves that frame out; the published figures "
-            "compare with first playable audio here."
+            "near-silence, which the gateway leaves out, as Nari's server does: its first audible sample is in the "
+            "frame after that, which has to be made first. The published figures compare with first playable audio "
+            "here."
         )
     lines.append(
         "A TTFA begins when a request was due, connecting included, and ends when the first audible sample is heard by "
@@ -130,19 +139,31 @@ def _targets(told: Mapping[str, Any]) -> str:
 def _engine(result: EngineResult) -> str:
     values = result.talker_frame_ms or result.codec_4frames_ms
     what = "ms a frame" if result.talker_frame_ms else "ms for 4 frames"
-    columns = [(what, values), ("floor ms", result.floor_ms)]
-    if result.first_frame_ms:
-        columns.append(("first frame ms", result.first_frame_ms))
+    columns = [(what, values), ("graphs alone ms", result.graphs_alone_ms), ("floor ms", result.floor_ms)]
+    columns += [("device idle between frames ms", result.launch_gap_ms), ("p99", result.launch_gap_p99_ms)]
+    columns.append(("first frame ms", result.first_frame_ms))
     columns += [(f"{frames} frames ms", timed) for frames, timed in result.codec_ms.items()]
+    columns = [column for column in columns if column[1]]
     rows = [[load, *(_cell(column.get(load)) for _, column in columns)] for load in sorted(values, key=float)]
     parts = [table.markdown(["batch", *(name for name, _ in columns)], rows)]
-    if result.launch_gap_ms is not None:
-        parts.append(f"Between two graphs: {result.launch_gap_ms:.3f} ms.")
     for batch, kernels in (("1", result.kernels_batch_1), ("32", result.kernels)):
         if kernels:
             rows = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in kernels[: plots.KERNELS]]
             parts.append(table.markdown([f"kernel, batch {batch}", "times", "ms in all"], rows))
+    if result.precision:
+        parts += [PRECISION, _precision(result.precision)]
     return "\n\n".join(parts)
+
+
+def _precision(compared: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    rows = []
+    for model, variants in compared.items():
+        for variant, told in variants.items():
+            errors = [f"{told[name]:.1e}" for name in ("code0_error", "residual_error")]
+            shares = [f"{100 * told[f'{name}_equal']:.1f}" for name in ("code0", "residual")]
+            shares += [f"{100 * told[f'{name}_best_equal']:.1f}" for name in ("code0", "residual")]
+            rows.append([model, variant, " / ".join(errors), " / ".join(shares[:2]), " / ".join(shares[2:])])
+    return table.markdown(["model", "variant", "error of scores", "equal codes, %", "equal best codes, %"], rows)
 
 
 def _cell(value: float | None) -> str:
