@@ -59,6 +59,11 @@ def write(directory: Path, **changes: Any) -> Path:
     return directory
 
 
+def text(positions: int) -> str:
+    """One whose prompt has so many positions: a word for each beyond those that every prompt has."""
+    return " ".join(["a"] * (positions - 11))
+
+
 def request(name: str, text: str = "Hello there.", **fields: Any) -> SpeechRequest:
     """A request that such a checkpoint can speak; without top-k by default, as there are so few codes."""
     return msgspec.structs.replace(

@@ -160,7 +160,7 @@ class Lifetimes:
             self._come_and_go()
             names = sorted(self._present)
             self._random.shuffle(names)
-            if len(names) > 1 and self._random.random() < 0.3:
+            if len(names) > 1 and self._random.random() < 0.2:
                 names.pop()
             self._between()
             self._unread.append((self._engine.launch(names), {name: self._present[name] for name in names}))
@@ -175,13 +175,13 @@ class Lifetimes:
     def _come_and_go(self) -> None:
         """Places are used again while steps with their last request are unread; some requests go on elsewhere."""
         for name, alone in list(self._present.items()):
-            if self._random.random() < (0.5 if alone.end else 0.08):
+            if self._random.random() < (0.7 if alone.end else 0.12):
                 self._engine.release(name)
                 del self._present[name]
                 if not alone.end and self._random.random() < 0.7:
                     self._handed_over.append(alone)
         come: list[Prepared] = []
-        while len(self._present) < self._resident and (not self._present or self._random.random() < 0.7):
+        while len(self._present) < self._resident and (not self._present or self._random.random() < 0.8):
             alone = self._next()
             name = alone.request.id
             self._present[name] = alone
