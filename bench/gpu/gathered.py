@@ -35,10 +35,20 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     floor_ms: dict[str, float] = {}
     first_frame_ms: dict[str, float] = {}
     codec_ms: dict[str, dict[str, float]] = {}
-    launch_gap_ms: float | None = None
+    launch_gap_ms: dict[str, float] = {}
+    launch_gap_p99_ms: dict[str, float] = {}
+    graph_ms: dict[str, dict[str, float]] = {}
+    """By part of a frame (`draw`, `advance`, `frame`), or by frames of a call."""
+    precision: dict[str, dict[str, dict[str, float]]] = {}
+    """By model, variant and figure."""
     kernels: list[Kernel] = []
     """At batch 32."""
     kernels_batch_1: list[Kernel] = []
+
+    @property
+    def graphs_alone_ms(self) -> dict[str, float]:
+        """What the device works on a frame, or on a call of four frames."""
+        return self.graph_ms.get("frame" if self.talker_frame_ms else "4", {})
 
 
 class Service(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from gpu.gathered import EngineResult, Gathered, Kernel
 from gpu.results import ServicePoint, ServiceRun
 
-KERNELS = 12
+KERNELS = 16
 """Drawn apart; the rest is one bar."""
 NAME = 48
 """Characters of a kernel's name that are shown."""
@@ -51,6 +51,7 @@ def _figure(title: str) -> tuple[Figure, Axes]:
 def _engine(result: EngineResult, measured: Mapping[str, float], title: str) -> Figure:
     figure, axes = _figure(f"{title} ({result.model}, {result.gpu or 'GPU'})")
     _line(axes, measured, "measured", marker="o")
+    _line(axes, result.graphs_alone_ms, "graphs alone", linestyle=":", color="C0")
     _line(axes, result.floor_ms, "floor: memory or arithmetic", linestyle="--", color="tab:gray")
     axes.set_xlabel("batch")
     axes.set_ylabel("ms")

@@ -58,6 +58,10 @@ TARGETS = (
     _frame("1", 2.5, f"6.06 ms, {_STUDY}"),
     _frame("32", 3.0, f"6.69 ms at batch 12, {_STUDY}"),
     _frame("64", 4.0, f"6.69 ms at batch 12, {_STUDY}"),
+    Target(
+        *("device idle between two frames, batch 1", "talker_launch_gap_ms", "1", "less than", 0.1, "ms"),
+        published=_NONE,
+    ),
     _codec("1", 0.8),
     _codec("32", 4.0),
     _ttfa("1", 20, f"26.5 ms, Nari, {_NARI}"),

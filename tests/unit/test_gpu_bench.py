@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 import gpu
-from gpu import checkpoint, live, plan, report
+from gpu import checkpoint, live, plan, plots, report
 from gpu.capacity import stand_in
-from gpu.gathered import EngineResult, Gathered, figures
+from gpu.gathered import EngineResult, Gathered, Kernel, figures
 from gpu.generators import Burden, Generators
 from gpu.options import parse, plan_of, setup_of
 from gpu.requests import MEAN_SECONDS, Requests, seconds
@@ -210,6 +210,42 @@ def test_the_report_holds_measured_figures_against_targets_and_keeps_published_o
     text = report.markdown(gathered, told, ["h200_ttfa.png"], "What is left to do.")
     for expected in ("| 30.0 / 30.0 |", "random", "did not end", "What is left to do.", "Quoted, not measured here"):
         assert expected in text
+
+
+def test_the_report_shows_what_a_frame_waits_for_and_what_its_number_format_changes():
+    compared = {"code0_error": 0.011, "residual_error": 0.009, "code0_equal": 0.98, "residual_equal": 0.97}
+    compared |= {"code0_best_equal": 0.99, "residual_best_equal": 1.0}
+    talker = EngineResult(
+        benchmark="talker",
+        talker_frame_ms={"1": 2.4, "64": 4.4},
+        graph_ms={"draw": {"1": 1.5}, "advance": {"1": 0.8}, "frame": {"1": 2.3}},
+        floor_ms={"1": 1.1, "64": 1.2},
+        launch_gap_ms={"1": 0.02},
+        launch_gap_p99_ms={"1": 0.05},
+        kernels=[Kernel("talker down", 28, 0.3), Kernel("rest", 2, -0.01)],
+        precision={"bundled voice": {"engine, bfloat16": compared}},
+    )
+    codec = EngineResult(benchmark="codec", codec_4frames_ms={"1": 0.5}, graph_ms={"1": {"1": 0.3}, "4": {"1": 0.4}})
+    gathered = Gathered(talker=talker, codec=codec, runs={})
+    told = report.summary(gathered)
+    assert told["talker_launch_gap_ms"] == {"1": 0.02}
+    assert {row["what"]: row["met"] for row in told["targets"]}["device idle between two frames, batch 1"] is True
+    text = " ".join(report.markdown(gathered, told, [], "").split())
+    for expected in ("| 1 | 2.400 | 2.300 | 1.100 | 0.020 | 0.050 |", "| 64 | 4.400 | - |", "| 1 | 0.500 | 0.400 |"):
+        assert expected in text
+    assert "| bundled voice | engine, bfloat16 | 1.1e-02 / 9.0e-03 | 98.0 / 97.0 | 99.0 / 100.0 |" in text
+
+
+def test_the_plots_draw_what_was_measured_the_graphs_alone_and_the_floor(tmp_path):
+    shown = {"talker_frame_ms": {"1": 2.4, "64": 4.4}, "graph_ms": {"frame": {"1": 2.3, "64": 4.3}}}
+    talker = EngineResult(
+        benchmark="talker", floor_ms={"1": 1.1, "64": 1.2}, kernels=[Kernel("rest", 2, -0.1)], **shown
+    )
+    files = plots.draw(Gathered(talker=talker, codec=None, runs={}), tmp_path, "h200")
+    assert [file.name for file in files] == ["h200_talker.png", "h200_talker_kernels.png"]
+    axes = plots._engine(talker, talker.talker_frame_ms, "a title").axes[0]
+    lines = {line.get_label().partition(":")[0]: list(line.get_ydata()) for line in axes.lines}
+    assert lines == {"measured": [2.4, 4.4], "graphs alone": [2.3, 4.3], "floor": [1.1, 1.2]}
 
 
 async def test_the_generator_hears_what_a_service_streams_without_a_gap(monkeypatch):
