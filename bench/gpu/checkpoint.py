@@ -11,7 +11,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from syrinx_operator.bench.run import corpus
+from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.config import read_model_config, read_speech_tokenizer_config
+from syrinx_stages.model.config import TalkerConfig, read_model_config, read_speech_tokenizer_config
 from syrinx_stages.model.layers import slots
 from syrinx_stages.model.talker import Talker
 
@@ -71,18 +72,51 @@ def write(directory: Path, size: str, seed: int = 0, device: str | None = None) 
     generator = torch.Generator(device).manual_seed(seed)
     config = read_model_config(directory).talker_config
     decoder = read_speech_tokenizer_config(directory).decoder_config
-    talker = {
-        name: draw(talker_deviation(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16).cpu()
-        for name, shape in shapes(Talker, config, "talker")
-    }
-    # The 50 likeliest of some 2,000 codes are all above zero, so EOS is never among them.
-    talker["talker.codec_head.weight"][config.codec_eos_token_id] = 0
+    talker = {name: tensor.cpu() for name, tensor in _drawn(shapes(Talker, config, "talker"), config, generator)}
     save_file(talker, directory / "model.safetensors")
     audio = {
         name: draw(codec_deviation(name, shape), shape, generator).cpu()
         for name, shape in shapes(CodecDecoder, decoder, "decoder")
     }
     save_file(audio, directory / "speech_tokenizer" / "model.safetensors")
+
+
+class DrawnCheckpoint(Checkpoint):
+    """A random checkpoint whose talker is drawn where it is used instead of written: the same that `write` writes."""
+
+    def __init__(self, directory: Path, device: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        """directory: see `write_configs`."""
+        super().__init__(str(directory), device, dtype)
+        self._seed = seed
+
+    def load_talker(self) -> Talker:
+        """Talker and code predictor; in any type with the same, 16-bit weights."""
+        config = self.config.talker_config
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            with self.device:
+                talker = Talker(config)
+        finally:
+            torch.set_default_dtype(before)
+        places = dict(slots(talker, "talker"))
+        generator = torch.Generator(self.device).manual_seed(self._seed)
+        with torch.no_grad():
+            for name, tensor in _drawn([(name, slot.shape) for name, slot in places.items()], config, generator):
+                places[name].target.copy_(tensor)
+        return talker.eval().requires_grad_(False)
+
+
+def _drawn(
+    wanted: Iterable[tuple[str, tuple[int, ...]]], config: TalkerConfig, generator: torch.Generator
+) -> Iterator[tuple[str, Tensor]]:
+    """A talker's tensors by official name and shape, in the order in which they are drawn."""
+    for name, shape in wanted:
+        tensor = draw(talker_deviation(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16)
+        if name == "talker.codec_head.weight":
+            # The 50 likeliest of some 2,000 codes are all above zero, so EOS is never among them.
+            tensor[config.codec_eos_token_id] = 0
+        yield name, tensor
 
 
 def talker_settings(size: str, assistant: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import torch
 
 from gpu.checkpoint import codec_deviation, codec_settings, draw
 from gpu.options import RESULTS
+from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
 from syrinx_operator.files import write_whole
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 from syrinx_stages.codec.program import Program
@@ -33,11 +34,6 @@ from syrinx_stages.model.layers import slots
 FRAMES = (1, 2, 4, 8, 12, 25)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PROFILED = ((1, 4), (32, 4))
-TENSOR_FLOPS = 990e12
-"""Of an H200, dense, 16-bit (NVIDIA's data sheet)."""
-MEMORY_BYTES = 4.8e12
-"""A second, of the same."""
-REPEATS = 40
 
 
 def random_decoder(seed: int = 0) -> CodecDecoder:
@@ -84,17 +80,7 @@ class Rig:
 
     def graph_ms(self, rows: int, frames: int) -> float:
         """The graph of a captured shape alone, by events on the device: the median."""
-        replay = self.engine._graphs[rows, frames][0]
-        marks = []
-        for _ in range(REPEATS):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            begin.record()
-            replay()
-            end.record()
-            marks.append((begin, end))
-        torch.cuda.synchronize()
-        times: list[float] = [begin.elapsed_time(end) for begin, end in marks]
-        return statistics.median(times)
+        return elapsed_ms(self.engine._graphs[rows, frames][0])[0]
 
 
 def floor_ms(program: Program, rows: int, frames: int, width: int) -> float:
