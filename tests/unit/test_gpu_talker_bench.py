@@ -1,0 +1,174 @@
+"""What the GPU's talker benchmarks compute, and what they do to an engine: on the CPU, in Triton's interpreter."""
+
+import support.interpreter  # noqa: F401, I001 (before any kernel)
+
+import json
+import random
+from unittest.mock import Mock, patch
+
+import msgspec
+import pytest
+import torch
+from support import small_talker
+
+from gpu import breakdown, checkpoint, precision, talker, tiles
+from gpu.talker import Moments
+from syrinx_stages.kernels import attention
+from syrinx_stages.kernels.linear import Matrix
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig
+from syrinx_stages.model.sampling import Sampler
+from syrinx_stages.talker import frame
+from syrinx_stages.talker.cuda_engine import MOST_PAGES, CudaTalkerEngine
+from syrinx_stages.talker.frame import Frame
+from syrinx_stages.talker.prompter import Prompter
+
+CPU = torch.device("cpu")
+
+
+def official(size: str) -> TalkerConfig:
+    return msgspec.convert(checkpoint.talker_settings(size, 0), ModelConfig).talker_config
+
+
+def test_the_floor_is_that_of_the_weights_and_grows_with_what_the_rows_remember():
+    config = official("1b7")
+    alone = talker.floor_ms(config, 1, 50)
+    # A layer has 50.3 million weights, one of the predictor 15.7; the heads have 8.4 and 2.1.
+    weights = 28 * 50.33e6 + 15 * (5 * 15.73e6 + 2.10e6) + 8.39e6
+    assert alone == pytest.approx(2 * weights / 4.8e12 * 1000, rel=0.01)
+    assert alone == pytest.approx(1.1, abs=0.02)
+    # 28 layers keep 2 x 8 x 128 numbers of a position.
+    remembered = 2 * 28 * 2 * 8 * 128 * 51 / 4.8e12 * 1000
+    assert talker.floor_ms(config, 65, 50) - alone == pytest.approx(64 * remembered, rel=1e-6)
+    assert talker.floor_ms(official("0b6"), 1, 50) < 0.75 * alone
+
+
+def test_where_rows_are_many_arithmetic_is_the_floor():
+    config = official("1b7")
+    weights = talker.size_of(config).weights
+    assert talker.floor_ms(config, 1024, 0) == pytest.approx(2 * 1024 * weights / 990e12 * 1000)
+
+
+def test_a_gap_is_what_events_show_and_what_a_late_graph_hides_from_them():
+    frames = [Moments(0.0, 1.0, 3.0), Moments(3.01, 4.01, 6.0), Moments(6.1, 7.4, 9.0)]
+    assert talker.gaps(frames, 1.0) == pytest.approx([0.01, 0.4])
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.5, 50), (0.99, 99), (0.991, 100), (1.0, 100)])
+def test_a_percentile_is_a_value_that_was_measured(share, value):
+    values = list(range(1, 101))
+    random.Random(0).shuffle(values)
+    assert talker.percentile(values, share) == value
+
+
+def test_a_drawn_talker_has_the_same_weights_in_every_type_and_never_draws_its_end(tmp_path):
+    checkpoint.write_configs(tmp_path, "0b6")
+    file = tmp_path / "config.json"
+    settings = json.loads(file.read_text())
+    settings["talker_config"] |= {"hidden_size": 64, "num_hidden_layers": 1, "text_hidden_size": 32, "head_dim": 32}
+    settings["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
+    file.write_text(json.dumps(settings))
+    exact, rounded = (
+        checkpoint.DrawnCheckpoint(tmp_path, "cpu", kind).load_talker() for kind in (torch.float32, torch.bfloat16)
+    )
+    assert rounded.codec_head.weight.dtype is torch.bfloat16
+    for name, weight in exact.named_parameters():
+        assert torch.equal(weight, rounded.get_parameter(name).float()), name
+    assert exact.codec_head.weight.std() == pytest.approx(checkpoint.SHARPNESS / 8, rel=0.01)
+    assert not exact.codec_head.weight[exact.config.codec_eos_token_id].any()
+
+
+@pytest.fixture(scope="module")
+def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint(str(small_talker.write(tmp_path_factory.mktemp("voice"))))
+
+
+@torch.inference_mode()
+def test_an_engine_that_is_given_codes_scores_them_as_the_modules_do(voice, monkeypatch):
+    monkeypatch.setattr(precision, "FRAMES", 2)
+    asked = precision.requests(voice.config)[:1]
+    sampler = Sampler([each.sampling for each in asked], [each.seed for each in asked], voice.config.talker_config, CPU)
+    modules = voice.load_talker()
+    prompts = [Prompter(voice, modules).build(each, None)[0] for each in asked]
+    own = precision.eager(modules, prompts, sampler)
+    # Codes that nobody would have drawn.
+    given = (own.codes() + 7) % small_talker.CODES
+    wanted = precision.eager(modules, prompts, sampler, given)
+    assert precision.error(wanted.logits[1:], own.logits[1:]) > 0.1
+    found = precision.compared(precision.engine(voice, asked, given), wanted, given, sampler)
+    assert found.pop("code0_error") < 1e-5 and found.pop("residual_error") < 1e-5
+    assert set(found.values()) == {1.0}
+
+
+def test_figures_of_a_variant_that_differs():
+    def said(first: float, later: int) -> precision.Said:
+        logits = torch.zeros(1, small_talker.CODES + 1024)
+        logits[0, :2] = torch.tensor([1.0, first])
+        scores = [torch.eye(4)[later][None]] * (CODE_GROUPS - 1)
+        return precision.Said([logits], scores, [torch.tensor([0])] + [torch.tensor([later])] * (CODE_GROUPS - 1))
+
+    config = msgspec.convert(small_talker.settings(), ModelConfig).talker_config
+    sampler = Sampler([precision.Sampling()], [0], config, CPU)
+    wanted = said(0.0, 1)
+    same = precision.compared(wanted, wanted, wanted.codes(), sampler)
+    assert same["code0_error"] == 0 and same["residual_best_equal"] == 1
+    other = precision.compared(said(2.0, 2), wanted, wanted.codes(), sampler)
+    assert other["code0_error"] == pytest.approx(2.0, rel=0.01)
+    assert (other["code0_equal"], other["residual_equal"]) == (1, 0)
+    assert (other["code0_best_equal"], other["residual_best_equal"]) == (0, 0)
+    assert "100.00% / 0.00%" in precision.table("a voice", {"a variant": other})
+
+
+def test_a_part_is_left_out_of_a_frame_and_all_are_counted(voice):
+    engine = CudaTalkerEngine(voice, 2)
+    step = Frame(engine._weights, engine._config, engine._arena, 2, MOST_PAGES)
+    parts = breakdown.Parts(engine._weights)
+    launches = {name: Mock() for name in ("linear", "code0", "residual", "sum_frame", "normalise")}
+    with (
+        patch.multiple(frame, **launches),
+        patch.object(attention, "step", Mock()) as attend,
+        parts.watched("predictor down") as counts,
+    ):
+        step.draw_codes()
+        step.advance()
+    layer = {"qkv", "attention", "output", "gate_up", "down"}
+    expected = {f"talker {name}": 2 for name in layer} | {f"predictor {name}": 15 for name in layer}
+    assert counts == expected | {"code 0 head": 1, "code heads": 15, "sampling": 16, "rest": 2}
+    assert attend.call_count == 17
+    multiplied = {call.args[1].data_ptr() for call in launches["linear"].call_args_list}
+    assert engine._weights.predictor[0].down.data_ptr() not in multiplied
+    assert len(multiplied) == 2 * 4 + 3 + 1 + 15
+
+
+def test_the_sweep_has_every_product_of_the_official_checkpoints_and_tries_what_the_table_has():
+    wanted = tiles.products(tiles.ROWS)
+    shapes = {each[:3] for each in wanted}
+    assert len(shapes) == 9 and len(wanted) == 36
+    for each in wanted:
+        tried = list(tiles.candidates(each))
+        assert tiles.choice(each) in tried and 10 < len(tried) < 400
+        for tile in tried:
+            assert each.outer % tile.columns == 0 and each.inner % (tile.inner * tile.shares) == 0
+    jobs = tiles.jobs_of(wanted)
+    assert len(set(jobs)) == len(jobs)
+    assert [job for job, _ in jobs[:36]] == wanted
+    assert all(tile == tiles.choice(each) for each, tile in jobs[:36])
+
+
+def test_a_sweeps_file_says_how_far_the_table_is_from_the_best():
+    product = next(each for each in tiles.products((8,)) if each[:3] == (2048, 2048, False))
+    better = Matrix(16, 64, 128, 6, swap=True)
+    row = tiles.told(product, {tiles.choice(product): 3.0, better: 2.5})
+    assert row["floor_us"] == pytest.approx(1.75, abs=0.01)
+    assert row["quickest"][0] == {"tile": repr(better), "us": 2.5}
+    assert "(+20%)" in tiles.line(row)
+
+
+def test_a_chain_multiplies_with_each_matrix():
+    product = tiles.Product(64, 64, False, True, 3)
+    weights = [torch.randn(64, 64, dtype=torch.float32) for _ in range(2)]
+    with patch.object(tiles, "linear", Mock()) as linear:
+        tiles.chain((product, Matrix(64, 16, 32, 1)), weights)()
+    first, second = linear.call_args_list
+    assert first.args[1] is second.kwargs["ahead"] is weights[0]
+    assert second.args[1] is first.kwargs["ahead"] is weights[1]
