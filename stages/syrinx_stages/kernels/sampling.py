@@ -26,11 +26,11 @@ def _mixed(x):
 
 
 @triton.jit
-def uniform(seed, frame, GROUP: tl.constexpr):
+def uniform(seed, frame, group):
     """The number in [0, 1) that decides a code; `model.sampling.uniforms` is the same with eight more bits."""
     gamma = tl.full((), 0x9E3779B97F4A7C15, tl.uint64)
     state = _mixed(_mixed(seed.to(tl.uint64, bitcast=True) + gamma) + (frame.to(tl.uint64) + 1) * gamma)
-    bits = _mixed(state + gamma * (GROUP + 1)) >> 40
+    bits = _mixed(state + gamma * (tl.full((), 1, tl.uint64) + group)) >> 40
     return bits.to(tl.float32) * (1.0 / 16777216.0)
 
 
@@ -184,22 +184,21 @@ def _code0(
 
 @triton.jit
 def _residual(
-    scores, meta, knobs, seeds, table, codes, out, squares,
-    META: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_P: tl.constexpr, KNOBS: tl.constexpr, GROUP: tl.constexpr,
-    LAST: tl.constexpr,
+    scores, meta, knobs, seeds, table, codes, out, squares, group,
+    META: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_P: tl.constexpr, KNOBS: tl.constexpr, LAST: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(meta + row * META)
     frame = tl.load(meta + row * META + 2)
-    number = uniform(tl.load(seeds + slot), frame, GROUP)
+    number = uniform(tl.load(seeds + slot), frame, group)
     id = tl.arange(0, VOCABULARY_P)
     wait(PDL)
     begin(PDL)
     score = tl.load(scores + row * VOCABULARY + id, mask=id < VOCABULARY, other=float("-inf"))
     code = draw(score, id, knobs + slot * (2 * KNOBS) + KNOBS, number)
-    tl.store(codes + row * CODES + GROUP, code.to(codes.dtype.element_ty))
+    tl.store(codes + row * CODES + group, code.to(codes.dtype.element_ty))
     if not LAST:
         _row_of(table, code, out, squares, row, WIDTH, WIDTH_P, PARTS, PARTS_P)
 
@@ -325,9 +324,9 @@ def residual(
     """
     codebook = scores.shape[1]
     _residual[(codes.shape[0],)](
-        scores, rows.meta, rows.knobs, rows.seeds, table, codes, x, squares,
+        scores, rows.meta, rows.knobs, rows.seeds, table, codes, x, squares, group,
         META=rows.meta.stride(0), VOCABULARY=codebook, VOCABULARY_P=triton.next_power_of_2(codebook), KNOBS=KNOBS,
-        GROUP=group, LAST=table is None, CODES=codes.stride(0), **_widths(x.shape[1], squares),
+        LAST=table is None, CODES=codes.stride(0), **_widths(x.shape[1], squares),
     )  # fmt: skip
 
 
