@@ -18,7 +18,7 @@ from simulator.layout import NEVER, Memory
 from syrinx_stages.codec.scheduler import RESERVE_SECONDS
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.metrics import ROW_BUCKETS
-from syrinx_stages.talker.scheduler import MARGIN_SECONDS
+from syrinx_stages.talker.scheduler import MARGIN_SECONDS, MARGIN_STEPS
 from syrinx_stages.talker.service import MOST_UNSTARTED
 
 DONE, FULL = 0, 1
@@ -241,11 +241,12 @@ def welcome(m: Memory, t: int, now: float) -> bool:
         return True
     if talker.unstarted >= MOST_UNSTARTED:
         return False
+    margin = min(MARGIN_SECONDS, MARGIN_STEPS * talker.mean_seconds)
     for i in range(talker.held):
         request = m.requests[m.talker_slots[t, i]]
         if request.at_talker == ROW and request.first_frame != NEVER:
             dry = request.first_frame + request.produced * FRAME_SECONDS
-            if dry < now + MARGIN_SECONDS and lead(request, now) < limit:
+            if dry < now + margin and lead(request, now) < limit:
                 return False
     return True
 
@@ -419,6 +420,8 @@ def stepped(m: Memory, t: int, now: float) -> None:
     message = m.free[w.free]
     m.message_size[message] = talker.batch
     m.talker_steps[t, bucket(talker.batch)] += 1
+    first = talker.mean_seconds == np.inf
+    talker.mean_seconds = talker.batch_seconds if first else 0.9 * talker.mean_seconds + 0.1 * talker.batch_seconds
     m.talker_step_seconds[t, bucket(talker.batch)] += talker.batch_seconds
     for i in range(talker.batch):
         r = m.talker_batch[t, i]
@@ -798,7 +801,7 @@ def die(m: Memory, replicas: Any, index: int, lease: int, now: float) -> None:
     replica = replicas[index]
     replica.up = replica.busy = replica.asking = replica.limited = 0
     replica.life += 1
-    replica.wake = np.inf
+    replica.wake = replica.mean_seconds = np.inf
     push(m, now + LEASE_SECONDS, lease, index, replica.life)
 
 

@@ -45,7 +45,7 @@ REQUEST = np.dtype(
     + [(name, "i1") for name in ("task", "at_talker", "told", "over", "refused", "underrun", "watched", "candidate")]
 )
 REPLICA = np.dtype(
-    [(name, "f8") for name in ("speed", "wake", "asked", "prepares_until", "batch_seconds")]
+    [(name, "f8") for name in ("speed", "wake", "asked", "prepares_until", "batch_seconds", "mean_seconds")]
     + [(name, "i8") for name in ("frames",)]
     + [(name, "i4") for name in ("rows", "resident", "held", "unstarted", "waiting", "life")]
     + [(name, "i4") for name in ("batch", "batch_frames", "batch_result", "ramp", "pairs", "largest", "looked")]
@@ -262,7 +262,7 @@ def _replicas(count: int, speeds: tuple[float, ...], resident: int) -> Array:
     replicas["speed"] = 1.0
     replicas["speed"][: len(speeds)] = speeds
     replicas["resident"] = resident
-    replicas["wake"] = np.inf
+    replicas["wake"] = replicas["mean_seconds"] = np.inf
     replicas["up"] = 1
     replicas["looked"] = -1
     return replicas

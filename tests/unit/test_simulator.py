@@ -188,7 +188,9 @@ class TestSchedules:
                 memory.talker_slots[0, r] = r
             memory.talkers[0]["held"] = len(rows)
             memory.talkers[0]["asking"] = 0
-            assert kernel.welcome(world._state, 0, now) == (not real_talker.late(rows, now, 8.0))
+            memory.talkers[0]["mean_seconds"] = step = draw.choice([np.inf, draw.uniform(0.001, 0.04)])
+            late = real_talker.late(rows, now, 8.0, real_talker.margin(step))
+            assert kernel.welcome(world._state, 0, now) == (not late)
             kernel.talker_step(world._state, 0, now)
             chosen = memory.talker_batch[0, : memory.talkers[0]["batch"]] if memory.talkers[0]["busy"] else []
             step = real_talker.schedule(rows, now, limit, 8.0)
