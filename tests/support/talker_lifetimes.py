@@ -153,6 +153,8 @@ class Lifetimes:
         self.resumed = 0
         """How often one went on in another place."""
         self.errors: list[float] = []
+        self.rings: set[int] = set()
+        """Where results were handed over."""
 
     def run(self, steps: int) -> None:
         """Steps of most of those that are there."""
@@ -163,7 +165,9 @@ class Lifetimes:
             if len(names) > 1 and self._random.random() < 0.2:
                 names.pop()
             self._between()
-            self._unread.append((self._engine.launch(names), {name: self._present[name] for name in names}))
+            step = self._engine.launch(names)
+            self.rings |= {step.ring} if step.rows else set()
+            self._unread.append((step, {name: self._present[name] for name in names}))
             if len(self._unread) == 2:
                 self._read()
         while self._unread:
@@ -238,6 +242,10 @@ class Lifetimes:
 @torch.inference_mode()
 def poison(engine: CudaTalkerEngine) -> None:
     """Makes everything no number that no request that is there, and no weight, needs from one step to the next."""
+    # What the next step is told is written over places of somebody.
+    following = (engine._stage + 1) % len(engine._staged)
+    engine._staged_free[following]()
+    engine._staged[following] = 1
     arena = engine._arena
     slots, pages, texts = ([0, *pool._free] for pool in (engine._slots, engine._pages, engine._text_pages))
     rows = arena.texts.view(len(arena.texts) // PAGE, PAGE, -1)

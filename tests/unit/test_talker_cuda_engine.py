@@ -75,6 +75,8 @@ def test_requests_that_come_and_go_say_what_each_says_alone(
     assert len(lifetimes.errors) > 8
     assert {STOP, LENGTH} <= {spoken.end for spoken in lifetimes.all}
     assert lifetimes.resumed
+    # Place 0 is where padded rows write.
+    assert lifetimes.rings == {1, 2, 3}
     for spoken in lifetimes.all:
         said = [*spoken.frames, *([spoken.end] if spoken.end else [])]
         assert alone(eager, spoken.request, len(said)) == said
