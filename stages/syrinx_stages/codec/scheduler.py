@@ -104,8 +104,10 @@ def cheapest(pairs: Iterable[CapturePair], rows: int, frames: int) -> CapturePai
 def schedule(
     rows: Iterable[Row], now: float, settings: CodecSettings, captured: Sequence[CapturePair], overhead: int
 ) -> Plan:
-    """Chooses the next call; `captured`: the shapes that it may be padded to; `overhead`: what a
-    call takes beside its frames, in frames, or 0 if rows with different numbers of frames shall not share one.
+    """Chooses the next call.
+
+    captured: the shapes that it may be padded to. overhead: what a call takes beside its frames, in frames, or 0 if
+    rows with different numbers of frames shall not share one.
     """
     rows = list(rows)
     ready = [(row, frames) for row in rows if (frames := chunk_ready(row, settings.chunk_ramp))]
