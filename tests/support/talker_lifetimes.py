@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
     from syrinx_stages.talker.engine import Prepared
 
+CPU = torch.device("cpu")
 SAMPLINGS = (
     Sampling(top_k=0, residual_top_k=0, min_frames=0),
     Sampling(temperature=1.1, top_k=20, repetition_penalty=1.4, residual_top_k=25, min_frames=4),
@@ -61,6 +62,11 @@ class Reference:
         self.talker = talker or checkpoint.load_talker()
         self._prompter = Prompter(checkpoint, self.talker)
 
+    @property
+    def voices(self) -> list[str]:
+        """The checkpoint's."""
+        return sorted(self.talker.config.speakers)
+
     @torch.inference_mode()
     def begin(self, request: SpeechRequest) -> Alone:
         """Prefills a request."""
@@ -71,8 +77,8 @@ class Reference:
             prompt=prompt,
             cache=cache,
             hidden=talker.prefill(prompt.embeds, cache),
-            seen=torch.zeros(1, config.vocab_size, dtype=torch.bool, device=talker.device),
-            sampler=Sampler([request.sampling], [request.seed], config, talker.device),
+            seen=torch.zeros(1, config.vocab_size, dtype=torch.bool),
+            sampler=Sampler([request.sampling], [request.seed], config, CPU),
         )
 
     @torch.inference_mode()
@@ -82,26 +88,28 @@ class Reference:
         Of a frame, the code that is furthest from what would have been drawn: by how much of the probability the random
         number misses the code's share. 0 is a frame of the codes that the modules draw.
         """
-        talker, device = self.talker, self.talker.device
+        talker = self.talker
         eos = talker.config.codec_eos_token_id
         frames = np.array([_codes(item, eos) for item in said], np.int64)
-        codes = torch.from_numpy(frames).to(device)
+        assert frames.min() >= 0
+        assert frames[:, 0].max() < talker.config.vocab_size
+        assert frames[:, 1:].max() < talker.config.codebook_size
+        codes = torch.from_numpy(frames).to(talker.device)
         hidden = torch.stack([row.hidden for row in rows])
         misses = np.zeros((len(rows), CODE_GROUPS))
-        for index, (row, logits) in enumerate(zip(rows, talker.logits(hidden), strict=True)):
-            count = torch.tensor([len(row.frames)], device=device)
-            scores = row.sampler.code0_scores(logits[None], row.seen, count)
-            misses[index, 0] = _miss(row, scores, 0, int(codes[index, 0]))
+        for index, (row, logits) in enumerate(zip(rows, talker.logits(hidden).cpu(), strict=True)):
+            scores = row.sampler.code0_scores(logits[None], row.seen, torch.tensor([len(row.frames)]))
+            misses[index, 0] = _miss(row, scores, 0, int(frames[index, 0]))
 
         def forced(scores: Tensor, group: int) -> Tensor:
-            for index, row in enumerate(rows):
-                misses[index, group] = _miss(row, scores[index][None].float(), group, int(codes[index, group]))
+            for index, (row, own) in enumerate(zip(rows, scores.cpu(), strict=True)):
+                misses[index, group] = _miss(row, own[None], group, int(frames[index, group]))
             return codes[:, group]
 
-        codes = talker.predict(hidden, codes[:, 0], forced)
+        talker.predict(hidden, codes[:, 0], forced)
         texts = torch.stack([row.prompt.text_row(len(row.frames)) for row in rows])
         hidden = talker.decode(talker.embed_frame(codes) + texts, [row.cache for row in rows])
-        for row, item, state, code in zip(rows, said, hidden, codes[:, 0].tolist(), strict=True):
+        for row, item, state, code in zip(rows, said, hidden, frames[:, 0], strict=True):
             if isinstance(item, End):
                 row.end = item
             else:
@@ -123,7 +131,7 @@ def _miss(row: Alone, scores: Tensor, group: int, code: int) -> float:
         shares = scores.double().softmax(-1)[0]
         return float(shares.max() - shares[code])
     shares = (sampler.residual_filter if group else sampler.code0_filter).keep(scores).double().softmax(-1)[0]
-    number = float(uniforms(sampler.seeds, torch.tensor([len(row.frames)], device=scores.device))[0, group])
+    number = float(uniforms(sampler.seeds, torch.tensor([len(row.frames)]))[0, group])
     above = float(shares[: code + 1].sum())
     return max(0.0, above - float(shares[code]) - number, number - above)
 
@@ -139,11 +147,12 @@ class Lifetimes:
         *,
         seed: int = 0,
         most_frames: int = 5,
+        arrivals: float = 0.8,
         between: Callable[[], None] = lambda: None,
     ) -> None:
-        """between: called before every launch."""
+        """arrivals: how likely one more comes while there is room. between: called before every launch."""
         self._reference, self._engine, self._resident = reference, engine, resident
-        self._between, self._most_frames = between, most_frames
+        self._between, self._most_frames, self._arrivals = between, most_frames, arrivals
         self._random = random.Random(seed)
         self._present: dict[str, Alone] = {}
         self._handed_over: list[Alone] = []
@@ -185,7 +194,7 @@ class Lifetimes:
                 if not alone.end and self._random.random() < 0.7:
                     self._handed_over.append(alone)
         come: list[Prepared] = []
-        while len(self._present) < self._resident and (not self._present or self._random.random() < 0.8):
+        while len(self._present) < self._resident and (not self._present or self._random.random() < self._arrivals):
             alone = self._next()
             name = alone.request.id
             self._present[name] = alone
@@ -206,7 +215,7 @@ class Lifetimes:
         request = small_talker.request(
             f"request {number}",
             " ".join(self._random.choices(["Yes", "no", "Hello", "there", "it's late"], k=self._random.randint(1, 3))),
-            voice=self._random.choice(["vivian", "eric"]),
+            voice=self._random.choice(self._reference.voices),
             non_streaming_text=self._random.random() < 0.5,
             sampling=SAMPLINGS[number % len(SAMPLINGS)],
             seed=self._random.randrange(-(1 << 63), 1 << 64),
