@@ -69,7 +69,7 @@ def test_requests_that_come_and_go_say_what_each_says_alone(
     voice: Checkpoint, eager: EagerTalkerEngine, make: Make
 ) -> None:
     engine = make(3)
-    lifetimes = Lifetimes(Reference(voice), engine, resident=3, seed=33, between=lambda: poison(engine))
+    lifetimes = Lifetimes(Reference(voice), engine, resident=3, seed=56, between=lambda: poison(engine))
     lifetimes.run(steps=9)
     assert lifetimes.errors == [0.0] * len(lifetimes.errors)
     assert len(lifetimes.errors) > 8
@@ -106,6 +106,15 @@ def test_a_row_that_ended_in_a_step_that_was_not_read_says_nothing_more(eager: E
     assert engine.read(engine.launch(["ends"])) == {}
 
 
+def test_one_that_goes_on_elsewhere_remembers_what_it_said(eager: EagerTalkerEngine, make: Make) -> None:
+    """It would say again what is the likeliest, if that were not held against it."""
+    sampling = Sampling(temperature=0, residual_temperature=0, repetition_penalty=5, min_frames=99)
+    engine, request = make(3), small_talker.request("a", sampling=sampling)
+    *before, after = alone(eager, request, 4)
+    engine.admit([engine.prepare(request, b"".join(before), None)])
+    assert engine.read(engine.launch(["a"])) == {"a": after}
+
+
 def test_for_whom_there_is_no_memory_nothing_is_taken(eager: EagerTalkerEngine, make: Make) -> None:
     engine = make(3)
     requests = [
@@ -115,6 +124,9 @@ def test_for_whom_there_is_no_memory_nothing_is_taken(eager: EagerTalkerEngine, 
     prepared = [engine.prepare(request, b"", None) for request in requests]
     with pytest.raises(NoRoom):
         engine.admit(prepared)
+    assert all_is_free(engine)
+    with pytest.raises(NoRoom):
+        engine.admit([engine.prepare(small_talker.request(str(number)), b"", None) for number in range(4)])
     assert all_is_free(engine)
     engine.admit(prepared[:1])
     free = len(engine._pages), len(engine._text_pages), len(engine._slots)
