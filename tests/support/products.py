@@ -72,8 +72,7 @@ class Product:
         linear(
             self._x, self._weight, self._out, case.tile, rows=case.rows, index=self._index, squares=self._squares,
             eps=EPS, gated=case.gated, bias=self._bias, residual=self._out if case.adds else None,
-            out_squares=self._out_squares if case.adds else None, sharing=self._sharing, ahead=self._weight,
-            early=case.gated,
+            out_squares=self._out_squares if case.adds else None, sharing=self._sharing, early=case.gated,
         )  # fmt: skip
 
     def check(self, close: float) -> None:
