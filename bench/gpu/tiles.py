@@ -122,8 +122,8 @@ def chain(job: Job, weights: Sequence[Tensor]) -> Callable[[], None]:
     sharing = Sharing(parts, new(2 * outer, dtype=torch.int32))
 
     def run() -> None:
-        for weight, following in zip(weights, [*weights[1:], weights[0]], strict=True):
-            linear(x, weight, out, tile, rows=rows, gated=gated, sharing=sharing, ahead=following, **norm)
+        for weight in weights:
+            linear(x, weight, out, tile, rows=rows, gated=gated, sharing=sharing, **norm)
 
     return run
 

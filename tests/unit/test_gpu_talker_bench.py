@@ -169,6 +169,5 @@ def test_a_chain_multiplies_with_each_matrix():
     weights = [torch.randn(64, 64, dtype=torch.float32) for _ in range(2)]
     with patch.object(tiles, "linear", Mock()) as linear:
         tiles.chain((product, Matrix(64, 16, 32, 1)), weights)()
-    first, second = linear.call_args_list
-    assert first.args[1] is second.kwargs["ahead"] is weights[0]
-    assert second.args[1] is first.kwargs["ahead"] is weights[1]
+    for call, weight in zip(linear.call_args_list, weights, strict=True):
+        assert call.args[1] is weight

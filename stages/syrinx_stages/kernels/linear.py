@@ -3,8 +3,7 @@
 What surrounds a product happens in it: the RMS norm before (its weight is folded into the matrix, the squares were
 summed by whoever wrote the rows), the gate of a SwiGLU, bias, residual, and the sums of squares for the next norm.
 Two kernels: `_vector` for a handful of rows multiplies and adds, with its weights on the way before the kernel before
-has ended; `_matrix` for more of them uses the tensor cores, and may share the inner axis among several programs. Both
-have the next product's weights brought to the L2 cache meanwhile, so that the memory has work while a sum is finished.
+has ended; `_matrix` for more of them uses the tensor cores, and may share the inner axis among several programs.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .dependent import DEPENDENT, begin, prefetch, wait
-
-AHEAD_BYTES = 24 << 20
-"""Of the next product's weights, brought to the cache ahead of it: more would push out what is still to be read."""
+from .dependent import DEPENDENT, begin, wait
 
 
 @dataclass(frozen=True)
@@ -51,11 +47,10 @@ Tile = Vector | Matrix
 
 @triton.jit
 def _vector(
-    x, index, weight, bias, squares, residual, out, out_squares, ahead, ahead_rows, ahead_stride, ahead_bytes,
-    rows, eps,
+    x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, K_P: tl.constexpr, N: tl.constexpr,
     OUT_STRIDE: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr,
-    GATED: tl.constexpr, BN: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
     column = tl.program_id(0)
@@ -66,8 +61,6 @@ def _vector(
     w = tl.load(at, mask=inside[None, :], other=0.0)
     if GATED:
         w2 = tl.load(at + N * K, mask=inside[None, :], other=0.0)
-    if ahead is not None:
-        prefetch(ahead, ahead_rows, ahead_stride, ahead_bytes, THREADS, PDL)
     part = tl.arange(0, PARTS_P)
     wait(PDL)
     for m in range(rows):
@@ -100,12 +93,11 @@ def _vector(
 
 @triton.jit
 def _matrix(
-    x, index, weight, bias, squares, residual, out, out_squares, ahead, ahead_rows, ahead_stride, ahead_bytes,
-    shared, arrived, rows, eps,
+    x, index, weight, bias, squares, residual, out, out_squares, shared, arrived, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
     PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr,
-    SINGLE: tl.constexpr, SWAP: tl.constexpr, EARLY: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
+    SINGLE: tl.constexpr, SWAP: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         begin(PDL)
@@ -120,8 +112,6 @@ def _matrix(
         w = tl.load(w_at)
         if GATED:
             w2 = tl.load(w_at + N * K)
-    if ahead is not None:
-        prefetch(ahead, ahead_rows, ahead_stride, ahead_bytes, THREADS, PDL)
     wait(PDL)
     held = m < rows
     row = m
@@ -228,7 +218,6 @@ def linear(
     residual: Tensor | None = None,
     out_squares: Tensor | None = None,
     sharing: Sharing | None = None,
-    ahead: Tensor | None = None,
     early: bool = False,
 ) -> None:
     """`out = x @ weight.T`, for the first `rows` rows.
@@ -237,7 +226,7 @@ def linear(
     contiguous; gated, [2 N, K], and the result is silu(first half) * second half. squares: [rows, parts] float32,
     whose sum over parts is that of x's squares: x is normalised by it. residual: added, may be `out`. out_squares:
     [rows, N / tile.columns] float32, takes the sums of the result's squares. sharing: for a tile with several shares.
-    ahead: the matrix that is multiplied with next. early: the next kernel has something to fetch, so it begins at once.
+    early: the next kernel has something to fetch, so it begins at once.
     Raises ValueError if the tile does not divide the matrix.
     """
     inner = weight.shape[1]
@@ -247,14 +236,13 @@ def linear(
         "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if index is None else index.stride(0), "K": inner, "N": outer,
         "OUT_STRIDE": out.stride(0), "PARTS": parts, "PARTS_P": triton.next_power_of_2(max(parts, 1)),
         "OUT_PARTS": 0 if out_squares is None else out_squares.shape[1], "GATED": gated, "BN": tile.columns,
-        "THREADS": 32 * tile.warps, "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
+        "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
     }  # fmt: skip
-    fetched = _fetched(ahead)
     if isinstance(tile, Vector):
         if outer % tile.columns:
             raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
         _vector[(outer // tile.columns,)](
-            x, index, weight, bias, squares, residual, out, out_squares, ahead, *fetched, rows, eps,
+            x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
             K_P=triton.next_power_of_2(inner), **common,
         )  # fmt: skip
         return
@@ -266,17 +254,8 @@ def linear(
         if sharing is None or sharing.parts.numel() < wanted[0] or sharing.arrived.numel() < wanted[1]:
             raise ValueError(f"{tile} of {outer} columns needs room for {wanted[0]} parts and {wanted[1]} counts")
     _matrix[(outer // tile.columns, height, tile.shares)](
-        x, index, weight, bias, squares, residual, out, out_squares, ahead, *fetched,
+        x, index, weight, bias, squares, residual, out, out_squares,
         sharing.parts if sharing else None, sharing.arrived if sharing else None, rows, eps,
         BM=tile.rows, BK=tile.inner, STAGES=tile.stages, SHARES=tile.shares,
         SINGLE=tile.swap and tile.inner * tile.shares == inner, SWAP=tile.swap, EARLY=early, **common,
     )  # fmt: skip
-
-
-def _fetched(weight: Tensor | None) -> tuple[int, int, int]:
-    """Of the next product's weights: rows, bytes from one to the next, and bytes of each that are fetched."""
-    if weight is None:
-        return 0, 0, 0
-    rows, inner = weight.shape
-    stride = inner * weight.element_size()
-    return rows, stride, min(stride, AHEAD_BYTES // rows // 16 * 16)

@@ -276,7 +276,8 @@ class CudaTalkerEngine:
             rows = torch.stack([prompt.text_row(frame) for frame in range(prepared.frames)])
             embeds = torch.cat((embeds, self._talker.embed_frame(prepared.codes) + rows))
         wanted = pages_for(len(embeds) + 1), pages_for(texts)
-        if wanted[0] > min(len(self._pages), MOST_PAGES) or wanted[1] > len(self._text_pages):
+        fits = wanted[0] <= min(len(self._pages), MOST_PAGES) and wanted[1] <= len(self._text_pages)
+        if not (fits and len(self._slots)):
             raise NoRoom
         place = Place(
             slot=self._slots.take(1)[0],
@@ -292,10 +293,10 @@ class CudaTalkerEngine:
             arena.texts[page * PAGE : page * PAGE + len(part)] = part
         knobs, seed = _knobs(request.sampling), (request.seed + (1 << 63)) % (1 << 64) - (1 << 63)
         arena.knobs[slot] = torch.tensor(knobs).to(self._device, non_blocking=True)
-        arena.seeds[slot] = seed
-        arena.seen[slot] = 0
-        if prepared.frames:
-            arena.seen[slot, prepared.codes[:, 0]] = 1
+        # An assignment would wait for the device.
+        arena.seeds[slot].fill_(seed)
+        arena.seen[slot].zero_()
+        arena.seen[slot].index_fill_(0, prepared.codes[:, 0], 1)
         self._recorder.lend(embeds, prompt.text_rows, prompt.pad_row, prepared.codes)
         row = self._rows[request.id] = _Row(place=place, max_frames=prepared.max_frames)
         return _Prompt(row, embeds)

@@ -108,23 +108,19 @@ class Stack:
         self._heard = new(rows, first.output.shape[1])
         self._gated = new(rows, inner)
 
-    def run(self, attend: Attend, then: Tensor) -> None:
-        """All layers; `attend(layer, heads, qkv, out)` is given queries, keys and values, and writes what was heard.
-
-        then: the matrix that comes after them.
-        """
+    def run(self, attend: Attend) -> None:
+        """All layers; `attend(layer, heads, qkv, out)` is given queries, keys and values, and writes what was heard."""
         for index, layer in enumerate(self._layers):
-            following = self._layers[index + 1].qkv if index + 1 < len(self._layers) else then
-            self._product("qkv", self.x, layer.qkv, self._qkv, layer.output)
+            self._product("qkv", self.x, layer.qkv, self._qkv)
             attend(index, layer.heads, self._qkv, self._heard)
-            self._product("output", self._heard, layer.output, self.x, layer.gate_up)
-            self._product("gate_up", self.x, layer.gate_up, self._gated, layer.down)
-            self._product("down", self._gated, layer.down, self.x, following)
+            self._product("output", self._heard, layer.output, self.x)
+            self._product("gate_up", self.x, layer.gate_up, self._gated)
+            self._product("down", self._gated, layer.down, self.x)
 
-    def _product(self, name: str, x: Tensor, weight: Tensor, out: Tensor, ahead: Tensor) -> None:
+    def _product(self, name: str, x: Tensor, weight: Tensor, out: Tensor) -> None:
         adds = out is self.x
         linear(
-            x, weight, out, self._tiles[name], rows=self.rows, sharing=self._sharing, ahead=ahead,
+            x, weight, out, self._tiles[name], rows=self.rows, sharing=self._sharing,
             squares=None if adds else self.squares, eps=self.eps, gated=name == "gate_up", early=name == "qkv",
             residual=self.x if adds else None, out_squares=self.squares if adds else None,
         )  # fmt: skip
@@ -169,16 +165,15 @@ class Frame:
         """The 16 codes of every row; they are handed over, and summed into the talker's next input."""
         weights, arena, where = self._weights, self._arena, self._where()
         pair, single = self._pair, self._single
-        first = weights.predictor[0].qkv
-        linear(arena.state, weights.head, self._logits, self._head_tile, index=self.meta, ahead=first, **self._common)
+        linear(arena.state, weights.head, self._logits, self._head_tile, index=self.meta, **self._common)
         code0(
             where, self._logits, weights.head_bias, weights.first_input, self._codes, pair.x, pair.squares,
             eos=self._config.codec_eos_token_id, marks=SUPPRESSED_IDS,
         )  # fmt: skip
-        pair.run(self._attend_in_frame(None), weights.code_heads[0])
+        pair.run(self._attend_in_frame(None))
         self._draw_residual(1, pair.x[self.rows :], pair.squares[self.rows :])
         for group in range(2, CODE_GROUPS):
-            single.run(self._attend_in_frame(self._positions[group]), weights.code_heads[group - 1])
+            single.run(self._attend_in_frame(self._positions[group]))
             self._draw_residual(group, single.x, single.squares)
         talker = self._talker
         sum_frame(where, self._codes, weights.first, weights.rest, arena.texts, talker.x, talker.squares, arena.handed)
@@ -187,8 +182,7 @@ class Frame:
         """A group's codes from the predictor's output; they are its next input."""
         weights, single = self._weights, self._single
         head, eps = weights.code_heads[group - 1], weights.predictor_eps
-        ahead = (weights.predictor if group < CODE_GROUPS - 1 else weights.layers)[0].qkv
-        linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, ahead=ahead, **self._common)
+        linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, **self._common)
         table = weights.rest_inputs[group - 1] if group < CODE_GROUPS - 1 else None
         residual(self._where(), self._scores, group, table, self._codes, single.x, single.squares)
 
@@ -200,7 +194,7 @@ class Frame:
         def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
             attention.step(heads, qkv, arena.cache[layer], table, positions, out, self.rows)
 
-        talker.run(attend, weights.head)
+        talker.run(attend)
         normalise(talker.x, talker.squares, weights.norm, weights.eps, self.meta, arena.state)
 
     def _where(self) -> Rows:
@@ -237,5 +231,5 @@ class Prefill:
         def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
             attention.prompt(heads, qkv, arena.cache[layer], table, spans, self._queries, out, self.length)
 
-        stack.run(attend, weights.head)
+        stack.run(attend)
         normalise(stack.x, stack.squares, weights.norm, weights.eps, self.meta, arena.state, self.length)

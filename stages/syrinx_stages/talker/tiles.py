@@ -18,18 +18,18 @@ _HEIGHTS = (16, 32, 64)
 _MEASURED: dict[tuple[int, int, bool], tuple[Matrix, Matrix, Matrix]] = {
     # (outer, inner, gated): for up to 16, 32 and 128 rows.
     (4096, 2048, False): (
-        Matrix(16, 64, 512, 1, 8, shares=4, swap=True),
+        Matrix(16, 64, 128, 6, swap=True),
         Matrix(32, 64, 128, 6, swap=True),
         Matrix(64, 32, 256, 4),
     ),
     (2048, 2048, False): (
-        Matrix(16, 64, 512, 1, 8, shares=4, swap=True),
-        Matrix(32, 64, 128, 6, shares=2, swap=True),
+        Matrix(16, 64, 512, 1, shares=4, swap=True),
+        Matrix(32, 64, 512, 1, 8, shares=4, swap=True),
         Matrix(64, 32, 128, 6, shares=2),
     ),
     (6144, 2048, True): (
         Matrix(16, 64, 128, 4, swap=True),
-        Matrix(32, 64, 128, 3, swap=True),
+        Matrix(32, 64, 128, 4, swap=True),
         Matrix(64, 64, 128, 4),
     ),
     (2048, 6144, False): (
@@ -38,27 +38,27 @@ _MEASURED: dict[tuple[int, int, bool], tuple[Matrix, Matrix, Matrix]] = {
         Matrix(64, 32, 128, 6, shares=2),
     ),
     (4096, 1024, False): (
-        Matrix(16, 64, 1024, 1, 8, swap=True),
-        Matrix(32, 64, 1024, 1, 8, swap=True),
+        Matrix(16, 64, 128, 6, swap=True),
+        Matrix(32, 64, 128, 6, swap=True),
         Matrix(64, 32, 128, 6),
     ),
     (1024, 2048, False): (
-        Matrix(16, 64, 512, 1, 8, shares=4, swap=True),
-        Matrix(32, 64, 512, 1, 8, shares=4, swap=True),
+        Matrix(16, 64, 128, 4, shares=4, swap=True),
+        Matrix(32, 64, 128, 4, shares=4, swap=True),
         Matrix(64, 16, 128, 6, shares=2),
     ),
     (3072, 1024, True): (
-        Matrix(16, 64, 256, 1, 8, shares=4, swap=True),
-        Matrix(64, 32, 128, 4),
+        Matrix(16, 64, 128, 4, shares=2, swap=True),
+        Matrix(64, 32, 128, 6),
         Matrix(64, 32, 128, 4),
     ),
     (1024, 3072, False): (
-        Matrix(16, 64, 512, 1, 8, shares=6, swap=True),
+        Matrix(16, 64, 128, 4, shares=6, swap=True),
         Matrix(32, 64, 128, 6, shares=4, swap=True),
         Matrix(64, 16, 128, 6, shares=2),
     ),
     (2048, 1024, False): (
-        Matrix(16, 64, 512, 1, 4, shares=2, swap=True),
+        Matrix(16, 64, 512, 1, shares=2, swap=True),
         Matrix(64, 16, 128, 6),
         Matrix(64, 16, 128, 6),
     ),
@@ -74,7 +74,7 @@ def tile_of(rows: int, weight: Tensor, *, gated: bool = False, residual: bool = 
     outer, inner = weight.shape[0] // (2 if gated else 1), weight.shape[1]
     if outer % 16 or inner % 16:
         raise ValueError(f"a matrix of {outer} x {inner} is not made of blocks of 16 x 16")
-    if rows == 1 or (rows == 2 and not gated):
+    if rows == 1:
         return Vector(4, 8 if inner > 2048 else 4)
     measured = _MEASURED.get((outer, inner, gated))
     if measured and rows <= 128 and weight.element_size() == 2:
