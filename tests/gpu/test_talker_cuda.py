@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpu.checkpoint import DrawnCheckpoint, write_configs
 from support import small_talker
 from support.attending import Attention, check_pair, check_prompt, check_step
-from support.compiling import only_compiling, warm_up
 from support.products import Case, Product
 from support.talker_lifetimes import Alone, Lifetimes, Reference, poison
 from syrinx_stages.contract.messages import End, Sampling
@@ -72,7 +71,7 @@ def engine_of(voice: Path) -> Make:
         if kind not in made:
             made[kind] = CudaTalkerEngine(Checkpoint(str(voice), "cuda", kind), RESIDENT)
             made[kind]._sizes = list(SIZES if kind == torch.float32 else SIZES[::3])
-            warm_up(made[kind])
+            made[kind].warm_up()
         return made[kind]
 
     return engine
@@ -93,6 +92,7 @@ def engine(engine_of: Make) -> Iterator[CudaTalkerEngine]:
 
 
 def test_every_measured_tile() -> None:
+    from syrinx_stages.kernels.launch import compiling
     from syrinx_stages.kernels.linear import Tile, Vector
     from syrinx_stages.talker.tiles import _HEIGHTS, _MEASURED
 
@@ -105,7 +105,7 @@ def test_every_measured_tile() -> None:
         for rows, tile in cases:
             case = Case(tile=tile, rows=rows, outer=outer, inner=inner, **surroundings)
             products.append(Product(case, "cuda", torch.bfloat16))
-    with only_compiling():
+    with compiling():
         for product in products:
             product.run()
     for product in products:
@@ -286,7 +286,7 @@ def test_the_official_shapes_in_steps_of_every_measured_height(tmp_path: Path, m
     reference = Reference(DrawnCheckpoint(tmp_path, "cuda"))
     engine = CudaTalkerEngine(DrawnCheckpoint(tmp_path, "cuda", torch.bfloat16), 64)
     sizes = engine._sizes = [1, 16, 32, 64]
-    warm_up(engine)
+    engine.warm_up()
     for size in sizes:
         engine._sizes = [size]
         resident = size if size == 1 else size - 2

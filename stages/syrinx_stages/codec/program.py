@@ -19,6 +19,7 @@ from syrinx_stages.codec.packed import PackedBlock, PackedDecoder, PackedLayer, 
 from syrinx_stages.codec.tiles import FILL, Tile, product_tile, unit_tile
 from syrinx_stages.kernels import codec_conv, codec_frames
 from syrinx_stages.kernels.dependent import DEPENDENT, INTERPRETED
+from syrinx_stages.kernels.launch import launch
 
 ROW: int = codec_frames.ROW.value
 """Numbers that a call's upload begins with, for each row."""
@@ -179,11 +180,7 @@ class Launch:
 
     def __call__(self) -> None:
         """Runs, or enqueues, it."""
-        self.kernel[self.grid](*self.arguments, **self._options())
-
-    def compile(self) -> None:
-        """Compiles the kernel for such launches, or has it done."""
-        self.kernel.warmup(*self.arguments, grid=self.grid, **self._options())
+        launch(self.kernel, self.grid, *self.arguments, **self._options())
 
     def compiles(self) -> object:
         """What launches have in common that one compiled kernel does for."""
@@ -271,8 +268,8 @@ class Program:
 
     def __call__(self) -> None:
         """All launches; a call's rows and codes are in `memory.upload`, its samples come to be in `memory.pcm`."""
-        for launch in self.launches:
-            launch()
+        for each in self.launches:
+            each()
 
     # What there is ------------------------------------------------------------------------------------------------
 

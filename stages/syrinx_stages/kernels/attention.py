@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .dependent import DEPENDENT, begin, wait
+from .launch import launch
 
 
 @triton.jit
@@ -271,7 +272,8 @@ def step(
     their second positions. small: a row has one page, of few positions.
     """
     group = triton.next_power_of_2(heads.group)
-    _step[(rows, heads.kv)](
+    launch(
+        _step, (rows, heads.kv),
         qkv, heads.norms, heads.cosines, heads.sines, positions, table, cache, out, heads.eps, heads.scale,
         POSITION_STRIDE=0 if positions is None else positions.stride(0), TABLE_STRIDE=table.stride(0),
         PAIR=positions is None, SMALL=small, KV=heads.kv, GROUP=heads.group,
@@ -293,11 +295,21 @@ def prompt(
         "LENGTH": length, "POSITION_STRIDE": spans.stride(0), "TABLE_STRIDE": table.stride(0), "KV": heads.kv,
         "GROUP": heads.group, "SIZE": heads.size, "PAGE": cache.shape[3], "PDL": DEPENDENT, "launch_pdl": DEPENDENT,
     }  # fmt: skip
-    _store[(rows * length, heads.kv)](
+    launch(
+        _store, (rows * length, heads.kv),
         qkv, heads.norms, heads.cosines, heads.sines, spans, table, cache, queries, heads.eps, heads.scale,
         GROUP_P=triton.next_power_of_2(heads.group), **common,
     )  # fmt: skip
     block = 16 if length <= 16 else 32
-    _prompt[(rows * triton.cdiv(length, block), heads.kv * heads.group)](
-        queries, spans, table, cache, out, SIZE_P=triton.next_power_of_2(heads.size), BLOCK=block, **common
+    launch(
+        _prompt,
+        (rows * triton.cdiv(length, block), heads.kv * heads.group),
+        queries,
+        spans,
+        table,
+        cache,
+        out,
+        SIZE_P=triton.next_power_of_2(heads.size),
+        BLOCK=block,
+        **common,
     )

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .dependent import DEPENDENT, begin, wait
+from .launch import launch
 
 
 @dataclass(frozen=True)
@@ -241,8 +242,8 @@ def linear(
     if isinstance(tile, Vector):
         if outer % tile.columns:
             raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
-        _vector[(outer // tile.columns,)](
-            x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
+        launch(
+            _vector, (outer // tile.columns,), x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
             K_P=triton.next_power_of_2(inner), **common,
         )  # fmt: skip
         return
@@ -253,7 +254,8 @@ def linear(
         wanted = tile.shares * height * tile.rows * outer * (2 if gated else 1), height * outer // tile.columns
         if sharing is None or sharing.parts.numel() < wanted[0] or sharing.arrived.numel() < wanted[1]:
             raise ValueError(f"{tile} of {outer} columns needs room for {wanted[0]} parts and {wanted[1]} counts")
-    _matrix[(outer // tile.columns, height, tile.shares)](
+    launch(
+        _matrix, (outer // tile.columns, height, tile.shares),
         x, index, weight, bias, squares, residual, out, out_squares,
         sharing.parts if sharing else None, sharing.arrived if sharing else None, rows, eps,
         BM=tile.rows, BK=tile.inner, STAGES=tile.stages, SHARES=tile.shares,

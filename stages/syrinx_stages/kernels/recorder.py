@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
-import triton
 from torch import Tensor
 
+from .launch import compiling
+
 Work = Callable[[], None]
-
-COMPILERS = 16
-"""Kernels compiled at once."""
-
-
-class Compiles(Protocol):
-    """A launch whose kernel can be compiled before."""
-
-    def compile(self) -> None:
-        """Compiles the kernel if nobody has."""
 
 
 class Recorder(Protocol):
@@ -30,8 +20,8 @@ class Recorder(Protocol):
     def here(self) -> AbstractContextManager[object]:
         """Within, tensors are allocated and kernels queued where the work runs."""
 
-    def compile(self, launches: Sequence[Compiles]) -> None:
-        """Compiles all kernels that are not compiled yet."""
+    def compile(self, works: Sequence[Work]) -> None:
+        """Compiles all kernels of these that are not compiled yet, and runs none."""
 
     def record(self, work: Work) -> Work:
         """Something that does the same as `work`, quicker. For that it is run once: nothing of it may be seen later."""
@@ -57,11 +47,11 @@ class CudaRecorder:
         """Within, the stream is torch's current one."""
         return torch.cuda.stream(self._stream)
 
-    def compile(self, launches: Sequence[Compiles]) -> None:
+    def compile(self, works: Sequence[Work]) -> None:
         """On several threads."""
-        with ThreadPoolExecutor(COMPILERS) as threads, self.here(), triton.AsyncCompileMode(threads):
-            for launch in launches:
-                launch.compile()
+        with self.here(), compiling():
+            for work in works:
+                work()
 
     def record(self, work: Work) -> Work:
         """As a CUDA graph."""
@@ -100,7 +90,7 @@ class CpuRecorder:
         """Anywhere."""
         return nullcontext()
 
-    def compile(self, launches: Sequence[Compiles]) -> None:
+    def compile(self, works: Sequence[Work]) -> None:
         """The interpreter compiles nothing."""
 
     def record(self, work: Work) -> Work:

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .dependent import DEPENDENT, begin, wait
+from .launch import launch
 
 KNOBS = 5
 
@@ -307,8 +308,8 @@ def code0(
     squares: [2 rows, parts]. Of the last `marks` ids EOS alone is drawn.
     """
     vocabulary, width = table.shape
-    _code0[(codes.shape[0],)](
-        scores, rows.meta, rows.knobs, rows.seeds, rows.seen, table, codes, x, squares, bias,
+    launch(
+        _code0, (codes.shape[0],), scores, rows.meta, rows.knobs, rows.seeds, rows.seen, table, codes, x, squares, bias,
         META=rows.meta.stride(0), SCORES=scores.stride(0), VOCABULARY=vocabulary,
         VOCABULARY_P=triton.next_power_of_2(vocabulary), FIRST_MARK=vocabulary - marks, EOS=eos, KNOBS=KNOBS,
         CODES=codes.stride(0), **_widths(width, squares),
@@ -323,8 +324,8 @@ def residual(
     table: [codebook, width], gives the next input; without it there is none.
     """
     codebook = scores.shape[1]
-    _residual[(codes.shape[0],)](
-        scores, rows.meta, rows.knobs, rows.seeds, table, codes, x, squares, group,
+    launch(
+        _residual, (codes.shape[0],), scores, rows.meta, rows.knobs, rows.seeds, table, codes, x, squares, group,
         META=rows.meta.stride(0), VOCABULARY=codebook, VOCABULARY_P=triton.next_power_of_2(codebook), KNOBS=KNOBS,
         LAST=table is None, CODES=codes.stride(0), **_widths(x.shape[1], squares),
     )  # fmt: skip
@@ -342,8 +343,8 @@ def sum_frame(
     width = x.shape[1]
     block = min(512, triton.next_power_of_2(width))
     widths = _widths(width, squares)
-    _sum_frame[(count, triton.cdiv(width, block))](
-        codes, rows.meta, first, rest, texts, x, squares, handed,
+    launch(
+        _sum_frame, (count, triton.cdiv(width, block)), codes, rows.meta, first, rest, texts, x, squares, handed,
         META=rows.meta.stride(0), CODEBOOK=rest.shape[1], GROUPS=groups, WIDTH=width, BLOCK=block,
         PARTS=widths["PARTS"], PARTS_P=widths["PARTS_P"], HANDED=handed.shape[1], PDL=DEPENDENT, launch_pdl=DEPENDENT,
     )  # fmt: skip
@@ -357,14 +358,24 @@ def normalise(
     x: [rows x length, width]; places: int32 [rows, at least 3]: slot, and in column 2 how many of the `length`
     positions a row has.
     """
-    _normalise[(places.shape[0],)](
-        x, squares, weight, places, out, eps, PLACE=places.stride(0), LENGTH=length, **_widths(x.shape[1], squares)
+    launch(
+        _normalise,
+        (places.shape[0],),
+        x,
+        squares,
+        weight,
+        places,
+        out,
+        eps,
+        PLACE=places.stride(0),
+        LENGTH=length,
+        **_widths(x.shape[1], squares),
     )
 
 
 def enter(x: Tensor, out: Tensor, squares: Tensor) -> None:
     """Copies inputs [rows, width], and sums their squares for the first norm."""
-    _enter[(x.shape[0],)](x, out, squares, **_widths(x.shape[1], squares))
+    launch(_enter, (x.shape[0],), x, out, squares, **_widths(x.shape[1], squares))
 
 
 def _widths(width: int, squares: Tensor) -> dict[str, int | bool]:

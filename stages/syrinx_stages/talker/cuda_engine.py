@@ -118,19 +118,17 @@ class CudaTalkerEngine:
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Compiles the kernels and records every graph."""
+        shapes = [(rows, length) for length in LENGTHS for rows in PREFILL_ROWS if rows * length <= PREFILL_POSITIONS]
         with self._recorder.here():
-            for rows in self._sizes:
-                frame = Frame(self._weights, self._config, self._arena, rows, MOST_PAGES)
-                self._frames[rows] = (
-                    frame,
-                    self._recorder.record(frame.draw_codes),
-                    self._recorder.record(frame.advance),
-                )
-            for length in LENGTHS:
-                for rows in PREFILL_ROWS:
-                    if rows * length <= PREFILL_POSITIONS:
-                        prefill = Prefill(self._weights, self._arena, rows, length, MOST_PAGES)
-                        self._prefills[rows, length] = prefill, self._recorder.record(prefill.run)
+            frames = [Frame(self._weights, self._config, self._arena, rows, MOST_PAGES) for rows in self._sizes]
+            prefills = [Prefill(self._weights, self._arena, *shape, MOST_PAGES) for shape in shapes]
+            works = [work for frame in frames for work in (frame.draw_codes, frame.advance)]
+            self._recorder.compile([*works, *(prefill.run for prefill in prefills)])
+            record = self._recorder.record
+            self._frames = {frame.rows: (frame, record(frame.draw_codes), record(frame.advance)) for frame in frames}
+            self._prefills = {
+                shape: (prefill, record(prefill.run)) for shape, prefill in zip(shapes, prefills, strict=True)
+            }
         self._recorder.mark()()
 
     @torch.inference_mode()
