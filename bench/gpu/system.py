@@ -60,7 +60,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     paced: bool = False
     """Engines that only take their time: see `paced`."""
     gateways: int = 2
-    talker_rows: int = 64
+    talker_rows: int = 128
     codec_rows: int = 32
     resident: int = 1024
     """Streams that talker and codec hold state of."""
