@@ -2,6 +2,9 @@
 
 A row's knobs lie at its slot: [temperature, top_k, top_p, repetition penalty, least frames] in float32, once for code 0
 and once for the residual codes. Temperature 0 takes the best.
+
+Every kernel here lets the next one begin only after its own wait: attention relies on it to read, without waiting, what
+was written before the last code was drawn.
 """
 
 from __future__ import annotations
