@@ -358,5 +358,5 @@ async def test_a_closed_process_leaves_no_thread_and_no_task_behind() -> None:
     async with processes() as stages:
         await submit(stages.connector(), request("a"))
         await listen(stages.connector(), "a", until_frames=4)
-    assert set(threading.enumerate()) == threads
-    assert asyncio.all_tasks() == tasks
+    assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
+    assert asyncio.all_tasks() <= tasks

@@ -191,8 +191,8 @@ async def test_a_stage_closes_with_steps_in_flight() -> None:
     await until(lambda: talker.ready() == "closed", "it closes")
     talker.engine.let_go()
     await asyncio.wait_for(closing, DEADLINE)
-    assert set(threading.enumerate()) == threads
-    assert asyncio.all_tasks() == tasks
+    assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
+    assert asyncio.all_tasks() <= tasks
     successor = stages.connector().consumer(Group.TALKERS, "successor")
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
 

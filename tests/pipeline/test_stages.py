@@ -253,8 +253,8 @@ async def test_closed_stages_leave_no_thread_no_task_and_no_request_behind() -> 
     await submit(stages.connector(), request("a"))
     await listen(stages.connector(), "a", until_frames=4)
     await stages.close()
-    assert set(threading.enumerate()) == threads
-    assert asyncio.all_tasks() == tasks
+    assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
+    assert asyncio.all_tasks() <= tasks
     successor = stages.connector().consumer(Group.TALKERS, "successor")
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
 

@@ -62,6 +62,10 @@ def unpack(fields: Sequence[bytes]) -> tuple[Sequence[Item], Sequence[str]]:
     return (_items.decode(content), ()) if name == b"d" else ((), _requests.decode(content))
 
 
+def _time(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split(b"-")))
+
+
 class Follower:
     """Follows one stream from now on by blocking reads on a connection of its own.
 
@@ -107,8 +111,12 @@ class Follower:
         self._asked = asyncio.get_running_loop().time()
         command = (b"XREVRANGE", self._key, b"+", b"-", b"COUNT", 1)
         last = await connection.call(command, COMMAND_SECONDS)
+        newest = last[0][0] if last else b"0-0"
         if not self.after:
-            self.after = last[0][0] if last else b"0-0"
+            self.after = newest
+        elif _time(newest) < _time(self.after):
+            # The stream was made anew, by a clock that may be behind: what is written to it could lie before `after`.
+            self.after = b"0-0"
         self._began()
 
     def _ask(self) -> None:
