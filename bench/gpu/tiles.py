@@ -1,208 +1,310 @@
 """How the talker's products are cut best: `python -m gpu.tiles` on a GPU; the table of `syrinx_stages/talker/tiles.py`.
 
-Each product of the official checkpoints is timed in a chain of launches that each read other weights, as in a frame.
-Products that are added to a residual of one width must have as many columns: take the best pair. Candidates are
-compiled first, side by side, those of all products in turn: a sweep that is cut short has tried some of each.
+Tiles are tried in the frame itself, one product after the other: a kernel begins while the one before it ends, so what
+is quickest alone is not what is quickest there. All candidates are compiled first, side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product as combinations
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
-from gpu.checkpoint import SIZES, talker_settings
+from gpu.checkpoint import talker_settings
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, elapsed_ms
 from syrinx_operator.files import write_whole
-from syrinx_stages.kernels.linear import Matrix, Sharing, Tile, linear
+from syrinx_stages.kernels.attention import Heads
+from syrinx_stages.kernels.linear import Direct, Matrix, Tile, Vector
 from syrinx_stages.kernels.recorder import recorder
-from syrinx_stages.model.config import ModelConfig
-from syrinx_stages.talker.tiles import MOST_SHARES, tile_of
+from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig, TransformerConfig
+from syrinx_stages.model.layers import rotations
+from syrinx_stages.talker.frame import META, Frame, new_arena
+from syrinx_stages.talker.packed import PackedLayer, PackedTalker
+from syrinx_stages.talker.tiles import tile_of
 
-ROWS = (8, 32, 64, 128)
-CHAIN = 64
-"""Matrices, and launches, of a chain: many times the L2 cache."""
+ROWS = (1, 8, 16, 32, 64, 128)
+POSITION = 54
+"""Of every row: the middle of an utterance of the mean length."""
+PAGE, PAGES = 64, 64
+REGISTERS = 255
+"""That a thread may have."""
 SHARED_MEMORY = 227 << 10
+REPEATS = 9
 
 
 class Product(NamedTuple):
-    """A product of `rows` rows with a matrix [outer, inner] (gated: two); what comes out may be added to a residual."""
+    """A product with a matrix [outer, inner]; gated: with two. What comes out may be added to a residual."""
 
     outer: int
     inner: int
-    gated: bool
-    residual: bool
-    rows: int
-
-    def new_weight(self, device: str) -> Tensor:
-        """Memory for the matrix."""
-        return torch.empty(self.outer * (1 + self.gated), self.inner, dtype=torch.bfloat16, device=device)
+    gated: bool = False
+    residual: bool = False
 
 
-Job = tuple[Product, Tile]
+Tiles = dict[Product, Tile]
 
 
-def products(rows: Sequence[int]) -> list[Product]:
-    """Those of a frame of the official checkpoints; each shape once, whatever it is for."""
-    found: dict[tuple[int, int, bool], bool] = {}
-    for size in SIZES:
-        talker = msgspec.convert(talker_settings(size, 0), ModelConfig).talker_config
-        predictor = talker.code_predictor_config
-        for stack in (talker, predictor):
-            width, queries = stack.hidden_size, stack.num_attention_heads * stack.head_size
-            keys = stack.num_key_value_heads * stack.head_size
-            found |= {(queries + 2 * keys, width, False): False, (width, queries, False): True}
-            found |= {(stack.intermediate_size, width, True): False, (width, stack.intermediate_size, False): True}
-        heads = {(talker.vocab_size + predictor.hidden_size, talker.hidden_size, False): False}
-        heads |= {(predictor.vocab_size, predictor.hidden_size, False): False}
-        found = heads | found
-    return [Product(*shape, residual, count) for shape, residual in found.items() for count in rows]
-
-
-def candidates(wanted: Product) -> Iterator[Matrix]:
-    """Tiles that may do: they divide the matrix, fit into shared memory and keep most multiprocessors busy."""
-    for height, columns, inner, stages, warps, shares in combinations(
-        (16, 32, 64), (16, 32, 64, 128), (64, 128, 256, 512, 1024), (1, 3, 4, 6), (4, 8), (1, 2, 3, 4, 6, 8)
-    ):
-        # A tensor core's left factor has at least 64 rows: where there are fewer, the weights may be that.
-        swap, single = height < 64, inner * shares == wanted.inner
-        if swap:
-            shaped = wanted.rows <= height < 2 * max(wanted.rows, 16) and columns >= 64
-        else:
-            shaped = wanted.rows > 16 and not single
-        staged = stages == 1 if single else stages > 1 and 256 <= inner * stages <= 1024
-        divides = wanted.inner % (inner * shares) == 0 and shares <= MOST_SHARES
-        memory = 2 * inner * stages * (columns * (1 + wanted.gated) + height)
-        programs = wanted.outer // columns * shares * -(-wanted.rows // height)
-        busy = 60 <= programs <= 520 and (columns > 16 or warps == 4)
-        if shaped and staged and divides and busy and 24 << 10 <= memory <= SHARED_MEMORY:
-            yield Matrix(height, columns, inner, stages, warps, shares, swap)
-
-
-def choice(wanted: Product) -> Tile:
-    """What the engine takes."""
-    return tile_of(wanted.rows, wanted.new_weight("meta"), gated=wanted.gated, residual=wanted.residual)
-
-
-def jobs_of(wanted: Sequence[Product]) -> list[Job]:
-    """The engine's choice for each, then what else may do, in turn."""
-    columns = []
-    for each in wanted:
-        tiles: list[Tile] = [tile for tile in candidates(each) if tile != choice(each)]
-        random.Random(0).shuffle(tiles)
-        columns.append([(each, tile) for tile in (choice(each), *tiles)])
-    return [job for turn in zip_longest(*columns) for job in turn if job]
-
-
-def chain(job: Job, weights: Sequence[Tensor]) -> Callable[[], None]:
-    """One launch for each matrix."""
-    (outer, inner, gated, residual, rows), tile = job
-    new = weights[0].new_zeros
-    x, out = new(rows, inner).normal_(), new(rows, outer)
-    squares, sums = (
-        new(rows, 64, dtype=torch.float32) + inner / 64,
-        new(rows, outer // tile.columns, dtype=torch.float32),
+def products_of(stack: TransformerConfig, head: int) -> tuple[Product, ...]:
+    """Of a stack of layers with a head of so many outputs: first the two that are added to the residual."""
+    width, queries = stack.hidden_size, stack.num_attention_heads * stack.head_size
+    keys = stack.num_key_value_heads * stack.head_size
+    return (
+        Product(width, queries, residual=True),
+        Product(width, stack.intermediate_size, residual=True),
+        Product(queries + 2 * keys, width),
+        Product(stack.intermediate_size, width, gated=True),
+        Product(head, width),
     )
-    parts = new(2 * MOST_SHARES * max(rows, 64) * outer, dtype=torch.float32)
-    norm: dict[str, Any] = {"residual": out, "out_squares": sums} if residual else {"squares": squares, "eps": 1e-6}
-    sharing = Sharing(parts, new(2 * outer, dtype=torch.int32))
-
-    def run() -> None:
-        for weight in weights:
-            linear(x, weight, out, tile, rows=rows, gated=gated, sharing=sharing, **norm)
-
-    return run
 
 
-def compile_one(job: Job) -> str:
-    """Compiles a candidate, into Triton's cache; says why that failed, or nothing."""
-    try:
-        chain(job, [job[0].new_weight("cuda")])()
-        torch.cuda.synchronize()
-    except Exception as error:
-        return f"{job}: {error!r}"[:300]
-    return ""
+def parts(config: TalkerConfig) -> dict[str, tuple[Product, ...]]:
+    """The two graphs of a frame, and whose products each is made of."""
+    predictor = config.code_predictor_config
+    return {
+        "draw_codes": products_of(predictor, predictor.vocab_size),
+        "advance": products_of(config, config.vocab_size + predictor.hidden_size)[:-1],
+    }
 
 
-def compile_all(jobs: Sequence[Job], until: float) -> list[Job]:
-    """Compiles on all cores, in order; returns what can be launched by then."""
-    # The number of rows is no constant: Triton looks at its divisibility alone.
-    kernels = {job: (job[0][:4], job[1], job[0].rows % 16) for job in jobs}
-    pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 1) - 1), multiprocessing.get_context("spawn"))
-    waiting = {pool.submit(compile_one, job): kernel for kernel, job in {kernels[job]: job for job in jobs}.items()}
-    failures: dict[Any, str] = {}
-    try:
-        for future in as_completed(waiting, until - time.monotonic()):
-            failures[waiting[future]] = future.result()
-    except TimeoutError:
-        pass
-    pool.shutdown(cancel_futures=True)
-    ready = [job for job in jobs if failures.get(kernels[job]) == ""]
-    print(f"{len(ready)} of {len(jobs)} are compiled", *list(filter(None, failures.values()))[:3], sep="\n", flush=True)
-    return ready
+def candidates(wanted: Product, rows: int) -> Iterator[Tile]:
+    """Tiles that may do: they divide the matrix, fit a multiprocessor and keep most of them busy."""
+    if rows == 1:
+        yield from (Vector(columns, warps) for columns in (2, 4, 8) for warps in (4, 8))
+    if rows <= Direct.MOST_ROWS:
+        yield from _direct(wanted, max(8, rows))
+    if rows > 8:
+        yield from _matrix(wanted, rows)
 
 
-def microseconds(job: Job, weights: Sequence[Tensor]) -> float:
-    """Of one launch in a chain."""
-    work = recorder(weights[0].device)
-    with work.here():
-        return elapsed_ms(work.record(chain(job, weights)), repeats=5)[0] * 1000 / len(weights)
+def _direct(wanted: Product, rows: int) -> Iterator[Direct]:
+    for columns, warps, shares in combinations((16, 32), (4, 8), (1, 2, 3, 4, 6)):
+        sums = columns * (1 + wanted.gated)
+        weights = sums * wanted.inner / shares / (64 * warps)
+        for inner in (128, 64, 32):
+            steps = wanted.inner / (shares * warps * inner)
+            registers = 44 + weights + rows * inner / 64 * min(steps, 2) + sums * rows / 32
+            if steps == int(steps) and registers <= REGISTERS and 60 <= wanted.outer // columns * shares <= 800:
+                yield Direct(columns, inner, warps, shares)
+                break
 
 
-def told(wanted: Product, times: dict[Tile, float]) -> dict[str, Any]:
-    """What the file says of a product: microseconds of the floor, of the engine's choice and of the quickest."""
-    ordered = sorted(times, key=lambda tile: times[tile])
-    floor = 2 * (1 + wanted.gated) * wanted.outer * wanted.inner / MEMORY_BYTES
-    chosen = {"table": repr(choice(wanted)), "table_us": times.get(choice(wanted))}
-    quickest = [{"tile": repr(tile), "us": times[tile]} for tile in ordered[:8]]
-    return {**wanted._asdict(), "floor_us": floor * 1e6, **chosen, "tried": len(times), "quickest": quickest}
+def _matrix(wanted: Product, rows: int) -> Iterator[Matrix]:
+    for columns, inner, stages, shares, swap in combinations(
+        (16, 32, 64), (128, 256), (4, 6), (1, 2, 3, 4, 6), (True, False)
+    ):
+        height = min(rows, 64) if swap else 64
+        memory = 2 * inner * stages * (columns * (1 + wanted.gated) + height)
+        programs = wanted.outer // columns * shares * -(-rows // height)
+        shaped = columns >= 64 if swap else columns < 64 or wanted.gated
+        divides = wanted.inner % (inner * shares) == 0 and inner * stages <= wanted.inner // shares * 2
+        if shaped and divides and 60 <= programs <= 520 and 48 << 10 <= memory <= SHARED_MEMORY:
+            yield Matrix(height, columns, inner, stages, 4, shares, swap)
 
 
-def line(row: dict[str, Any]) -> str:
-    """The same as text."""
-    best, taken = row["quickest"][0], row["table_us"]
-    more = "" if taken is None else f", the engine's {taken:.2f} ({taken / best['us'] - 1:+.0%})"
-    name = f"{row['rows']:3d} rows, {row['outer']}x{row['inner']}{' gated' if row['gated'] else ''}"
-    return f"{name:24} floor {row['floor_us']:5.2f} us, best of {row['tried']} {best['us']:.2f} {best['tile']}{more}"
+def drawn(config: TalkerConfig, device: str) -> PackedTalker:
+    """A packed talker of random numbers of a usual size."""
+    predictor = config.code_predictor_config
+    width = predictor.hidden_size
+
+    def draw(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0, shape[-1] ** -0.5)
+
+    def layers(stack: TransformerConfig, positions: int) -> list[PackedLayer]:
+        with torch.device(device):
+            cosines, sines = rotations(stack.head_size, stack.rope_theta, positions)
+            norms = torch.ones(2, stack.head_size, dtype=torch.bfloat16)
+        output, down, qkv, gate_up, _ = products_of(stack, 1)
+        kv, group = stack.num_key_value_heads, stack.num_attention_heads // stack.num_key_value_heads
+        heads = Heads(kv, group, stack.head_size, norms, cosines, sines, stack.rms_norm_eps)
+        return [
+            PackedLayer(
+                draw(*qkv[:2]), heads, draw(*output[:2]), draw(2 * gate_up.outer, gate_up.inner), draw(*down[:2])
+            )
+            for _ in range(stack.num_hidden_layers)
+        ]
+
+    return PackedTalker(
+        layers=layers(config, PAGE * PAGES),
+        norm=torch.ones(config.hidden_size, dtype=torch.bfloat16, device=device),
+        eps=config.rms_norm_eps,
+        head=draw(config.vocab_size + width, config.hidden_size),
+        head_bias=draw(width),
+        first=draw(config.vocab_size, config.hidden_size),
+        rest=draw(CODE_GROUPS - 1, predictor.vocab_size, config.hidden_size),
+        predictor=layers(predictor, CODE_GROUPS),
+        predictor_eps=predictor.rms_norm_eps,
+        first_input=draw(config.vocab_size, width),
+        rest_inputs=draw(CODE_GROUPS - 1, predictor.vocab_size, width),
+        code_heads=draw(CODE_GROUPS - 1, predictor.vocab_size, width),
+    )
+
+
+class Rig:
+    """Frames of one talker, cut in any way."""
+
+    def __init__(self, config: TalkerConfig, device: str, most_rows: int) -> None:
+        self._config, self._weights = config, drawn(config, device)
+        self._recorder = recorder(torch.device(device))
+        self._arena = new_arena(
+            config, self._weights.norm, slots=most_rows + 1, pages=most_rows + 1, page=PAGE, texts=64, ring=2,
+            most_rows=most_rows, most_prefill=64,
+        )  # fmt: skip
+        self._arena.state.normal_()
+        self._arena.knobs[:] = torch.tensor([0.9, 50, 1.0, 1.05, 2.0])
+
+    def frame(self, rows: int, tiles: Tiles) -> Frame:
+        """A frame of `rows` rows in the middle of their utterances; other steps are cut as in the engine."""
+
+        def choose(of: int, weight: Tensor, *, gated: bool = False, residual: bool = False) -> Tile:
+            product = Product(weight.shape[0] // (1 + gated), weight.shape[1], gated, residual)
+            found = tiles.get(product) if of == rows else None
+            return found or tile_of(of, weight, gated=gated, residual=residual)
+
+        frame = Frame(self._weights, self._config, self._arena, rows, PAGES, choose)
+        own = torch.arange(1, rows + 1, dtype=torch.int32)
+        frame.meta[:, 0], frame.meta[:, 1], frame.meta[:, 2], frame.meta[:, META] = own, POSITION, 20, own
+        return frame
+
+    def compile(self, rows: int, part: str, tiles: Tiles) -> None:
+        """Compiles a part's kernels."""
+        self._recorder.compile([getattr(self.frame(rows, tiles), part)])
+
+    def microseconds(self, rows: int, part: str, tiles: Tiles) -> float:
+        """What a part takes; more than anything if a multiprocessor has no room for it."""
+        try:
+            with self._recorder.here():
+                work = self._recorder.record(getattr(self.frame(rows, tiles), part))
+                return 1000 * elapsed_ms(work, repeats=REPEATS)[0]
+        except OutOfResources:
+            return math.inf
+
+
+class Trial(NamedTuple):
+    """A part of a frame with one product cut in a way. The other that has the same residual has as many columns."""
+
+    rows: int
+    part: str
+    product: Product
+    tile: Tile
+
+
+def trials(config: TalkerConfig, rows: Iterable[int]) -> Iterator[Trial]:
+    """All that are to be compiled."""
+    for count, (part, products) in combinations(rows, parts(config).items()):
+        for product in products:
+            for tile in candidates(product, count):
+                yield Trial(count, part, product, tile)
+
+
+def beside(trial: Trial, products: Iterable[Product]) -> Tiles:
+    """The trial's tile, and for the other product with its residual the first that has as many columns, if any."""
+    tiles: Tiles = {trial.product: trial.tile}
+    for other in products:
+        if trial.product.residual and other.residual and other != trial.product:
+            alike = [tile for tile in candidates(other, trial.rows) if tile.columns == trial.tile.columns]
+            if not alike:
+                return {}
+            tiles[other] = alike[0]
+    return tiles
+
+
+def compile_some(config: TalkerConfig, some: list[Trial]) -> list[str]:
+    """Compiles candidates into Triton's cache, with one layer of each stack; says what failed."""
+    predictor = msgspec.structs.replace(config.code_predictor_config, num_hidden_layers=1)
+    config = msgspec.structs.replace(config, num_hidden_layers=1, code_predictor_config=predictor)
+    rig, failures = Rig(config, "cuda", max(trial.rows for trial in some)), []
+    for trial in some:
+        try:
+            if tiles := beside(trial, parts(config)[trial.part]):
+                rig.compile(trial.rows, trial.part, tiles)
+        except Exception as error:
+            failures.append(f"{trial}: {error!r}"[:300])
+    return failures
+
+
+def compile_all(config: TalkerConfig, wanted: list[Trial]) -> None:
+    """The same on all cores."""
+    workers = max(1, (os.cpu_count() or 1) - 1)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        told = pool.map(compile_some, [config] * workers, [wanted[index::workers] for index in range(workers)])
+        failures = [failure for each in told for failure in each]
+    print(f"{len(wanted)} candidates, {len(failures)} cannot be compiled", *failures[:3], sep="\n", flush=True)
+
+
+Timed = list[tuple[float, Tile]]
+"""Tiles and what a part of the frame takes with them, the quickest first."""
+
+
+def tried(product: Product, options: Iterable[Tile], tiles: Tiles, timed: Callable[[Tiles], float]) -> Timed:
+    """A product cut in every way, beside the tiles of the others."""
+    return sorted(((timed(tiles | {product: tile}), tile) for tile in options), key=lambda each: each[0])
+
+
+def sweep(
+    products: tuple[Product, ...], options: dict[Product, list[Tile]], timed: Callable[[Tiles], float]
+) -> tuple[Tiles, dict[Product, Timed]]:
+    """The best tile of each product, tried one after the other beside the best so far, and what each try took."""
+    adding, others = products[:2], products[2:]
+    best: tuple[float, Tiles, dict[Product, Timed]] = math.inf, {}, {}
+    for columns in sorted(set.intersection(*({tile.columns for tile in options[each]} for each in adding))):
+        alike = {each: [tile for tile in options[each] if tile.columns == columns] for each in adding}
+        tiles: Tiles = {each: alike[each][0] for each in adding}
+        times: dict[Product, Timed] = {}
+        for each in adding:
+            times[each] = tried(each, alike[each], tiles, timed)
+            tiles[each] = times[each][0][1]
+        best = min(best, (times[adding[-1]][0][0], tiles, times), key=lambda each: each[0])
+    _, tiles, times = best
+    for each in others:
+        times[each] = tried(each, options[each], tiles, timed)
+        tiles[each] = times[each][0][1]
+    return tiles, times
+
+
+def told(product: Product, times: Timed) -> dict[str, Any]:
+    """What the file says of a product: what it takes at least, and the frame's part with each of the quickest."""
+    floor = 2 * (1 + product.gated) * product.outer * product.inner / MEMORY_BYTES
+    quickest = [{"tile": repr(tile), "part_us": us} for us, tile in times[:8]]
+    return {**product._asdict(), "floor_us": floor * 1e6, "tried": len(times), "quickest": quickest}
 
 
 def main() -> None:
     """Sweeps, prints a table and writes the file."""
     parser = argparse.ArgumentParser(prog="python -m gpu.tiles", description=__doc__)
     parser.add_argument("--rows", type=lambda text: tuple(map(int, text.split(","))), default=ROWS, help="as 8,32")
-    parser.add_argument("--shapes", type=lambda text: text.split(","), help="as 4096x2048,2048x6144 (default: all)")
-    parser.add_argument("--seconds", type=float, default=300, help="that it may take, about (300)")
     parser.add_argument("--json", type=Path, default=RESULTS / "h200_tiles.json")
     given = parser.parse_args()
-    until = time.monotonic() + given.seconds
-    wanted = [each for each in products(given.rows) if not given.shapes or f"{each.outer}x{each.inner}" in given.shapes]
-    times: dict[Product, dict[Tile, float]] = {each: {} for each in wanted}
-    weights: dict[tuple[int, ...], list[Tensor]] = {}
-    for job in compile_all(jobs_of(wanted), until - given.seconds / 3):
-        if time.monotonic() < until:
-            shape = job[0][:3]
-            if shape not in weights:
-                # Of the size that trained ones have: products of zeros take less.
-                weights[shape] = [job[0].new_weight("cuda").normal_(0, job[0].inner ** -0.5) for _ in range(CHAIN)]
-            times[job[0]][job[1]] = microseconds(job, weights[shape])
-    rows = [told(each, taken) for each, taken in times.items() if taken]
-    print("\n".join(map(line, rows)))
-    result = {"benchmark": "tiles", "gpu": torch.cuda.get_device_name(), "products": rows}
-    write_whole(given.json, json.dumps(result, indent=1).encode())
+    config = msgspec.convert(talker_settings("1b7", 0), ModelConfig).talker_config
+    begin = time.monotonic()
+    compile_all(config, list(trials(config, given.rows)))
+    print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    rig = Rig(config, "cuda", max(given.rows))
+    result: dict[str, Any] = {"benchmark": "tiles", "gpu": torch.cuda.get_device_name(), "rows": {}}
+    for rows, (part, products) in combinations(given.rows, parts(config).items()):
+        before = rig.microseconds(rows, part, {})
+        options = {each: list(candidates(each, rows)) for each in products}
+        tiles, times = sweep(products, options, lambda tiles: rig.microseconds(rows, part, tiles))  # noqa: B023
+        after = rig.microseconds(rows, part, tiles)
+        print(f"{rows} rows, {part}: {before:.0f} us as it is, {after:.0f} with", flush=True)
+        for each, tile in tiles.items():
+            print(f"    {tuple(each[:3])}: {tile}  " + ", ".join(f"{us:.0f}" for us, _ in times[each][:6]), flush=True)
+        found = {"table_us": before, "best_us": after, "products": [told(each, times[each]) for each in products]}
+        result["rows"].setdefault(str(rows), {})[part] = found
+        write_whole(given.json, json.dumps(result, indent=1).encode())
 
 
 if __name__ == "__main__":

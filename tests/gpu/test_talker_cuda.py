@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import product as combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpu.checkpoint import DrawnCheckpoint, write_configs
+from gpu.checkpoint import DrawnCheckpoint, talker_settings, write_configs
 from support import small_talker
 from support.attending import Attention, check_pair, check_prompt, check_step
 from support.products import Case, Product
 from support.talker_lifetimes import Alone, Lifetimes, Reference, poison
 from syrinx_stages.contract.messages import End, Sampling
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import ModelConfig
 
 if TYPE_CHECKING:
     # Only where there is a GPU: elsewhere other tests have the kernels interpreted.
@@ -105,6 +108,28 @@ def test_every_measured_tile() -> None:
         for rows, tile in cases:
             case = Case(tile=tile, rows=rows, outer=outer, inner=inner, **surroundings)
             products.append(Product(case, "cuda", torch.bfloat16))
+    with compiling():
+        for product in products:
+            product.run()
+    for product in products:
+        product.run()
+        product.check(0.02)
+
+
+def test_weights_straight_into_the_tensor_cores() -> None:
+    from gpu import tiles
+    from syrinx_stages.kernels.launch import compiling
+    from syrinx_stages.kernels.linear import Direct
+
+    config = msgspec.convert(talker_settings("1b7", 0), ModelConfig).talker_config
+    products = []
+    for graph in tiles.parts(config).values():
+        for wanted, rows in combinations(graph, (1, 8, 13, 32, 61)):
+            found = [tile for tile in tiles.candidates(wanted, rows) if isinstance(tile, Direct)]
+            surroundings = {"adds": True} if wanted.residual else {"parts": 64, "gated": wanted.gated}
+            for tile in {found[0], found[-1]}:
+                case = Case(tile=tile, rows=rows, outer=wanted.outer, inner=wanted.inner, **surroundings)
+                products.append(Product(case, "cuda", torch.bfloat16))
     with compiling():
         for product in products:
             product.run()

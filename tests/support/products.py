@@ -29,7 +29,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     gated: bool = False
     adds: bool = False
     """It is added to what is there, and the sums of the result's squares are wanted."""
-    bias: bool = False
     indexed: bool = False
     """Its rows are picked from more of them."""
 
@@ -51,7 +50,6 @@ class Product:
             self._index = torch.full((rows, 4), 1 << 20, dtype=torch.int32, device=device)
             self._index[:, 0] = picked
         self._squares = self._drawn(rows, case.parts).square() * inner / case.parts if case.parts else None
-        self._bias = self._drawn(outer).to(kind) if case.bias else None
         self._out = self._guarded(rows, outer, kind)
         if not case.adds:
             self._out.fill_(torch.nan)
@@ -71,7 +69,7 @@ class Product:
         case = self._case
         linear(
             self._x, self._weight, self._out, case.tile, rows=case.rows, index=self._index, squares=self._squares,
-            eps=EPS, gated=case.gated, bias=self._bias, residual=self._out if case.adds else None,
+            eps=EPS, gated=case.gated, residual=self._out if case.adds else None,
             out_squares=self._out_squares if case.adds else None, sharing=self._sharing, early=case.gated,
         )  # fmt: skip
 
@@ -94,8 +92,6 @@ class Product:
         result = x.float() @ self._weight.float().T
         if self._squares is not None:
             result = result * torch.rsqrt(self._squares.sum(1, keepdim=True) / case.inner + EPS)
-        if self._bias is not None:
-            result = result + self._bias.float()
         if case.gated:
             result = torch.nn.functional.silu(result[:, : case.outer]) * result[:, case.outer :]
         return result + self._out[: case.rows].float() if case.adds else result

@@ -11,10 +11,9 @@ import pytest
 import torch
 from support import small_talker
 
-from gpu import breakdown, checkpoint, precision, talker, tiles
+from gpu import breakdown, checkpoint, precision, talker
 from gpu.talker import Moments
 from syrinx_stages.kernels import attention
-from syrinx_stages.kernels.linear import Matrix
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig
 from syrinx_stages.model.sampling import Sampler
@@ -138,36 +137,3 @@ def test_a_part_is_left_out_of_a_frame_and_all_are_counted(voice):
     multiplied = {call.args[1].data_ptr() for call in launches["linear"].call_args_list}
     assert engine._weights.predictor[0].down.data_ptr() not in multiplied
     assert len(multiplied) == 2 * 4 + 3 + 1 + 15
-
-
-def test_the_sweep_has_every_product_of_the_official_checkpoints_and_tries_what_the_table_has():
-    wanted = tiles.products(tiles.ROWS)
-    shapes = {each[:3] for each in wanted}
-    assert len(shapes) == 9 and len(wanted) == 36
-    for each in wanted:
-        tried = list(tiles.candidates(each))
-        assert tiles.choice(each) in tried and 10 < len(tried) < 400
-        for tile in tried:
-            assert each.outer % tile.columns == 0 and each.inner % (tile.inner * tile.shares) == 0
-    jobs = tiles.jobs_of(wanted)
-    assert len(set(jobs)) == len(jobs)
-    assert [job for job, _ in jobs[:36]] == wanted
-    assert all(tile == tiles.choice(each) for each, tile in jobs[:36])
-
-
-def test_a_sweeps_file_says_how_far_the_table_is_from_the_best():
-    product = next(each for each in tiles.products((8,)) if each[:3] == (2048, 2048, False))
-    better = Matrix(16, 64, 128, 6, swap=True)
-    row = tiles.told(product, {tiles.choice(product): 3.0, better: 2.5})
-    assert row["floor_us"] == pytest.approx(1.75, abs=0.01)
-    assert row["quickest"][0] == {"tile": repr(better), "us": 2.5}
-    assert "(+20%)" in tiles.line(row)
-
-
-def test_a_chain_multiplies_with_each_matrix():
-    product = tiles.Product(64, 64, False, True, 3)
-    weights = [torch.randn(64, 64, dtype=torch.float32) for _ in range(2)]
-    with patch.object(tiles, "linear", Mock()) as linear:
-        tiles.chain((product, Matrix(64, 16, 32, 1)), weights)()
-    for call, weight in zip(linear.call_args_list, weights, strict=True):
-        assert call.args[1] is weight

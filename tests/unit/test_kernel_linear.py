@@ -26,9 +26,9 @@ TILES = {
 SURROUNDINGS = {
     "nothing": {},
     "a norm before": {"parts": 3},
+    "a norm of one sum": {"parts": 1},
     "a norm and a gate": {"parts": 4, "gated": True},
     "a residual": {"adds": True},
-    "a bias behind a norm": {"parts": 1, "bias": True},
     "rows picked by index": {"indexed": True},
 }
 

@@ -1,20 +1,22 @@
 """Matrix products of few rows: what a step's time is made of. The weights are read once, at the memory's speed.
 
 What surrounds a product happens in it: the RMS norm before (its weight is folded into the matrix, the squares were
-summed by whoever wrote the rows), the gate of a SwiGLU, bias, residual, and the sums of squares for the next norm.
-Two kernels: `_vector` for a handful of rows multiplies and adds, with its weights on the way before the kernel before
-has ended; `_matrix` for more of them uses the tensor cores, and may share the inner axis among several programs.
+summed by whoever wrote the rows), the gate of a SwiGLU, residual, and the sums of squares for the next norm.
+Three kernels: `_vector` for one row multiplies and adds; `direct` for up to 64 uses the tensor cores, with weights that
+are in their registers before the kernel before has ended; `_matrix` is for any number of rows and any type.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from .dependent import DEPENDENT, begin, wait
+from .direct import direct
 from .launch import launch
 
 
@@ -43,12 +45,27 @@ class Matrix:
     swap: bool = False
 
 
-Tile = Vector | Matrix
+@dataclass(frozen=True)
+class Direct:
+    """How `direct` is cut: columns, inner elements of a warp at a time, warps, programs per sum.
+
+    For up to 64 rows of a 16-bit type.
+    """
+
+    columns: int
+    inner: int
+    warps: int
+    shares: int = 1
+
+    MOST_ROWS: ClassVar = 64
+
+
+Tile = Vector | Direct | Matrix
 
 
 @triton.jit
 def _vector(
-    x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
+    x, index, weight, squares, residual, out, out_squares, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, K_P: tl.constexpr, N: tl.constexpr,
     OUT_STRIDE: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr,
     GATED: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr,
@@ -78,8 +95,6 @@ def _vector(
             total *= scale
             if GATED:
                 gated *= scale
-        if bias is not None:
-            total += tl.load(bias + n).to(tl.float32)
         if GATED:
             total = total * tl.sigmoid(total) * gated
         to = m * OUT_STRIDE + n
@@ -94,7 +109,7 @@ def _vector(
 
 @triton.jit
 def _matrix(
-    x, index, weight, bias, squares, residual, out, out_squares, shared, arrived, rows, eps,
+    x, index, weight, squares, residual, out, out_squares, shared, arrived, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
     PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr,
@@ -180,8 +195,6 @@ def _matrix(
             total *= scale[:, None]
             if GATED:
                 gated *= scale[:, None]
-        if bias is not None:
-            total += tl.load(bias + n)[None, :].to(tl.float32)
         if GATED:
             total = total * tl.sigmoid(total) * gated
         at = m[:, None] * OUT_STRIDE + n[None, :]
@@ -215,7 +228,6 @@ def linear(
     squares: Tensor | None = None,
     eps: float = 0.0,
     gated: bool = False,
-    bias: Tensor | None = None,
     residual: Tensor | None = None,
     out_squares: Tensor | None = None,
     sharing: Sharing | None = None,
@@ -227,8 +239,8 @@ def linear(
     contiguous; gated, [2 N, K], and the result is silu(first half) * second half. squares: [rows, parts] float32,
     whose sum over parts is that of x's squares: x is normalised by it. residual: added, may be `out`. out_squares:
     [rows, N / tile.columns] float32, takes the sums of the result's squares. sharing: for a tile with several shares.
-    early: the next kernel has something to fetch, so it begins at once.
-    Raises ValueError if the tile does not divide the matrix.
+    early: the next kernel has something to fetch, so it begins at once (always, but for `Matrix`).
+    Raises ValueError if the tile does not divide the matrix, or is not for so many rows.
     """
     inner = weight.shape[1]
     outer = weight.shape[0] // (2 if gated else 1)
@@ -239,25 +251,32 @@ def linear(
         "OUT_PARTS": 0 if out_squares is None else out_squares.shape[1], "GATED": gated, "BN": tile.columns,
         "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
     }  # fmt: skip
-    if isinstance(tile, Vector):
-        if outer % tile.columns:
-            raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
-        launch(
-            _vector, (outer // tile.columns,), x, index, weight, bias, squares, residual, out, out_squares, rows, eps,
-            K_P=triton.next_power_of_2(inner), **common,
-        )  # fmt: skip
-        return
-    if outer % tile.columns or inner % (tile.inner * tile.shares):
+    at_a_time = 1 if isinstance(tile, Vector) else tile.inner * tile.shares
+    if isinstance(tile, Direct):
+        at_a_time *= tile.warps
+        if rows > tile.MOST_ROWS or weight.element_size() != 2:
+            limit = f"{tile.MOST_ROWS} rows of a 16-bit type"
+            raise ValueError(f"{tile} is for up to {limit}, not {rows} of {weight.dtype}")
+    if outer % tile.columns or inner % at_a_time:
         raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
-    height = triton.cdiv(rows, tile.rows)
+    operands = x, index, weight, squares, residual, out, out_squares
+    columns = outer // tile.columns
+    if isinstance(tile, Vector):
+        launch(_vector, (columns,), *operands, rows, eps, K_P=triton.next_power_of_2(inner), **common)
+        return
+    block = max(8, triton.next_power_of_2(rows)) if isinstance(tile, Direct) else tile.rows
+    height = triton.cdiv(rows, block)
+    shared = arrived = None
     if tile.shares > 1:
-        wanted = tile.shares * height * tile.rows * outer * (2 if gated else 1), height * outer // tile.columns
+        wanted = tile.shares * height * block * outer * (2 if gated else 1), height * columns
         if sharing is None or sharing.parts.numel() < wanted[0] or sharing.arrived.numel() < wanted[1]:
             raise ValueError(f"{tile} of {outer} columns needs room for {wanted[0]} parts and {wanted[1]} counts")
+        shared, arrived = sharing.parts, sharing.arrived
+    cut: dict[str, Any] = {"BM": block, "BK": tile.inner, "SHARES": tile.shares, **common}
+    if isinstance(tile, Direct):
+        launch(direct, (columns, tile.shares), *operands, shared, arrived, rows, eps, WARPS=tile.warps, **cut)
+        return
     launch(
-        _matrix, (outer // tile.columns, height, tile.shares),
-        x, index, weight, bias, squares, residual, out, out_squares,
-        sharing.parts if sharing else None, sharing.arrived if sharing else None, rows, eps,
-        BM=tile.rows, BK=tile.inner, STAGES=tile.stages, SHARES=tile.shares,
-        SINGLE=tile.swap and tile.inner * tile.shares == inner, SWAP=tile.swap, EARLY=early, **common,
+        _matrix, (columns, height, tile.shares), *operands, shared, arrived, rows, eps, STAGES=tile.stages,
+        SINGLE=tile.swap and tile.inner * tile.shares == inner, SWAP=tile.swap, EARLY=early, **cut,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from syrinx_stages.kernels.linear import Sharing, linear
 from syrinx_stages.kernels.sampling import KNOBS, Rows, code0, enter, normalise, residual, sum_frame
 from syrinx_stages.model.config import CODE_GROUPS, SUPPRESSED_IDS, TalkerConfig
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
-from syrinx_stages.talker.tiles import MOST_SHARES, tile_of
+from syrinx_stages.talker.tiles import MOST_SHARES, TileOf, tile_of
 
 META = 5
 """Numbers that say where a row stands, before its pages: see `kernels.sampling.Rows`."""
@@ -89,7 +89,9 @@ def new_sharing(config: TalkerConfig, like: Tensor, most_rows: int) -> Sharing:
 class Stack:
     """Decoder layers over `rows` rows, with their buffers. `x` and `squares` are the input, and the residual stream."""
 
-    def __init__(self, layers: list[PackedLayer], eps: float, rows: int, sharing: Sharing) -> None:
+    def __init__(
+        self, layers: list[PackedLayer], eps: float, rows: int, sharing: Sharing, tile_of: TileOf = tile_of
+    ) -> None:
         """sharing: see `new_sharing`."""
         first = layers[0]
         width, inner = first.qkv.shape[1], first.down.shape[1]
@@ -137,7 +139,15 @@ Attend = Callable[[int, Heads, Tensor, Tensor], None]
 class Frame:
     """A step of `rows` rows."""
 
-    def __init__(self, weights: PackedTalker, config: TalkerConfig, arena: Arena, rows: int, pages: int) -> None:
+    def __init__(
+        self,
+        weights: PackedTalker,
+        config: TalkerConfig,
+        arena: Arena,
+        rows: int,
+        pages: int,
+        tile_of: TileOf = tile_of,
+    ) -> None:
         """`pages`: the most that a row may have."""
         self._weights, self._config, self._arena = weights, config, arena
         like = weights.norm
@@ -146,9 +156,9 @@ class Frame:
         """Filled in before the step; all zeros is a padded row."""
         self._codes = torch.zeros(rows, CODE_GROUPS, dtype=torch.int32, device=like.device)
         predictor = weights.predictor
-        self._pair = Stack(predictor, weights.predictor_eps, 2 * rows, arena.sharing)
-        self._single = Stack(predictor, weights.predictor_eps, rows, arena.sharing)
-        self._talker = Stack(weights.layers, weights.eps, rows, arena.sharing)
+        self._pair = Stack(predictor, weights.predictor_eps, 2 * rows, arena.sharing, tile_of)
+        self._single = Stack(predictor, weights.predictor_eps, rows, arena.sharing, tile_of)
+        self._talker = Stack(weights.layers, weights.eps, rows, arena.sharing, tile_of)
         heads = predictor[0].heads
         shape = (len(predictor), rows, 2, heads.kv, CODE_GROUPS, heads.size)
         self._cache = like.new_zeros(shape)

@@ -6,6 +6,8 @@ other shape follows a rule.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from torch import Tensor
 
 from syrinx_stages.kernels.linear import Matrix, Tile, Vector
@@ -63,6 +65,13 @@ _MEASURED: dict[tuple[int, int, bool], tuple[Matrix, Matrix, Matrix]] = {
         Matrix(64, 16, 128, 6),
     ),
 }
+
+
+class TileOf(Protocol):
+    """`tile_of`, or another choice."""
+
+    def __call__(self, rows: int, weight: Tensor, /, *, gated: bool = False, residual: bool = False) -> Tile:
+        """The tile for a product."""
 
 
 def tile_of(rows: int, weight: Tensor, *, gated: bool = False, residual: bool = False) -> Tile:
