@@ -275,6 +275,16 @@ def sweep(
     return tiles, times
 
 
+def table(best: dict[int, Tiles]) -> str:
+    """The best tiles as they stand in the engine's table, by shape and number of rows."""
+    shapes = dict.fromkeys(product[:3] for tiles in best.values() for product in tiles)
+    lines = []
+    for shape in shapes:
+        cuts = (tile for tiles in best.values() for product, tile in tiles.items() if product[:3] == shape)
+        lines += [f"    {shape}: (", *(f"        {tile}," for tile in cuts), "    ),"]
+    return "\n".join(lines)
+
+
 def told(product: Product, times: Timed) -> dict[str, Any]:
     """What the file says of a product: what it takes at least, and the frame's part with each of the quickest."""
     floor = 2 * (1 + product.gated) * product.outer * product.inner / MEMORY_BYTES
@@ -294,17 +304,20 @@ def main() -> None:
     print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
     rig = Rig(config, "cuda", max(given.rows))
     result: dict[str, Any] = {"benchmark": "tiles", "gpu": torch.cuda.get_device_name(), "rows": {}}
+    best: dict[int, Tiles] = {rows: {} for rows in given.rows}
     for rows, (part, products) in combinations(given.rows, parts(config).items()):
         before = rig.microseconds(rows, part, {})
         options = {each: list(candidates(each, rows)) for each in products}
         tiles, times = sweep(products, options, lambda tiles: rig.microseconds(rows, part, tiles))  # noqa: B023
         after = rig.microseconds(rows, part, tiles)
+        best[rows] |= tiles
         print(f"{rows} rows, {part}: {before:.0f} us as it is, {after:.0f} with", flush=True)
         for each, tile in tiles.items():
-            print(f"    {tuple(each[:3])}: {tile}  " + ", ".join(f"{us:.0f}" for us, _ in times[each][:6]), flush=True)
+            print(f"    {each[:3]}: {tile} " + ", ".join(f"{us:.0f}" for us, _ in times[each][:6]), flush=True)
         found = {"table_us": before, "best_us": after, "products": [told(each, times[each]) for each in products]}
         result["rows"].setdefault(str(rows), {})[part] = found
         write_whole(given.json, json.dumps(result, indent=1).encode())
+    print(table(best))
 
 
 if __name__ == "__main__":

@@ -96,17 +96,14 @@ def engine(engine_of: Make) -> Iterator[CudaTalkerEngine]:
 
 def test_every_measured_tile() -> None:
     from syrinx_stages.kernels.launch import compiling
-    from syrinx_stages.kernels.linear import Tile, Vector
     from syrinx_stages.talker.tiles import _HEIGHTS, _MEASURED
 
     residual = {(2048, 2048), (2048, 6144), (1024, 2048), (1024, 3072)}
     products = []
     for (outer, inner, gated), tiles in _MEASURED.items():
         surroundings = {"adds": True} if (outer, inner) in residual else {"parts": 32, "gated": gated}
-        cases: list[tuple[int, Tile]] = list(zip((height - 3 for height in _HEIGHTS), tiles, strict=True))
-        cases.append((1, Vector(4, 8 if inner > 2048 else 4)))
-        for rows, tile in cases:
-            case = Case(tile=tile, rows=rows, outer=outer, inner=inner, **surroundings)
+        for height, tile in zip(_HEIGHTS, tiles, strict=True):
+            case = Case(tile=tile, rows=max(1, height - 3), outer=outer, inner=inner, **surroundings)
             products.append(Product(case, "cuda", torch.bfloat16))
     with compiling():
         for product in products:

@@ -74,6 +74,12 @@ def test_what_is_added_to_one_residual_is_cut_alike_and_the_best_of_both_is_kept
     assert times[QKV][0] == (12.0, Direct(32, 32, 8))
 
 
+def test_the_table_is_that_of_the_engine() -> None:
+    best: dict[int, tiles.Tiles] = {1: {QKV: Vector(4, 8), OUTPUT: Vector(2, 4)}, 8: {QKV: Direct(16, 32, 4)}}
+    read = eval(f"{{{tiles.table(best)}}}", {"Vector": Vector, "Direct": Direct})
+    assert read == {QKV[:3]: (Vector(4, 8), Direct(16, 32, 4)), OUTPUT[:3]: (Vector(2, 4),)}
+
+
 def test_what_is_compiled_is_cut_as_what_is_timed() -> None:
     products = tiles.parts(OFFICIAL)["draw_codes"]
     output, down, qkv = products[:3]

@@ -16,53 +16,80 @@ PROGRAMS = 128
 """About one for each multiprocessor: with fewer, several share a sum."""
 MOST_SHARES = 8
 
-_HEIGHTS = (16, 32, 64)
-_MEASURED: dict[tuple[int, int, bool], tuple[Matrix, Matrix, Matrix]] = {
-    # (outer, inner, gated): for up to 16, 32 and 128 rows.
+_HEIGHTS = (1, 8, 16, 32, 64, 128)
+_MEASURED: dict[tuple[int, int, bool], tuple[Tile, ...]] = {
+    # (outer, inner, gated): for up to so many rows.
     (4096, 2048, False): (
-        Matrix(16, 64, 128, 6, swap=True),
-        Matrix(32, 64, 128, 6, swap=True),
-        Matrix(64, 32, 256, 4),
+        Vector(columns=4, warps=4),
+        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
+        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
+        Matrix(rows=64, columns=32, inner=256, stages=4, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=32, inner=256, stages=4, warps=4, shares=1, swap=False),
     ),
     (2048, 2048, False): (
-        Matrix(16, 64, 512, 1, shares=4, swap=True),
-        Matrix(32, 64, 512, 1, 8, shares=4, swap=True),
-        Matrix(64, 32, 128, 6, shares=2),
+        Vector(columns=4, warps=4),
+        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=4, swap=True),
+        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=4, swap=True),
+        Matrix(rows=32, columns=64, inner=512, stages=1, warps=8, shares=4, swap=True),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
     ),
     (6144, 2048, True): (
-        Matrix(16, 64, 128, 4, swap=True),
-        Matrix(32, 64, 128, 4, swap=True),
-        Matrix(64, 64, 128, 4),
+        Vector(columns=4, warps=4),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
     ),
     (2048, 6144, False): (
-        Matrix(16, 64, 128, 6, shares=4, swap=True),
-        Matrix(32, 64, 128, 6, shares=4, swap=True),
-        Matrix(64, 32, 128, 6, shares=2),
+        Vector(columns=4, warps=8),
+        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
+        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
     ),
     (4096, 1024, False): (
-        Matrix(16, 64, 128, 6, swap=True),
-        Matrix(32, 64, 128, 6, swap=True),
-        Matrix(64, 32, 128, 6),
+        Vector(columns=4, warps=4),
+        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
+        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
     ),
     (1024, 2048, False): (
-        Matrix(16, 64, 128, 4, shares=4, swap=True),
-        Matrix(32, 64, 128, 4, shares=4, swap=True),
-        Matrix(64, 16, 128, 6, shares=2),
+        Vector(columns=4, warps=4),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
     ),
     (3072, 1024, True): (
-        Matrix(16, 64, 128, 4, shares=2, swap=True),
-        Matrix(64, 32, 128, 6),
-        Matrix(64, 32, 128, 4),
+        Vector(columns=4, warps=4),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=2, swap=True),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=2, swap=True),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=32, inner=128, stages=4, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=32, inner=128, stages=4, warps=4, shares=1, swap=False),
     ),
     (1024, 3072, False): (
-        Matrix(16, 64, 128, 4, shares=6, swap=True),
-        Matrix(32, 64, 128, 6, shares=4, swap=True),
-        Matrix(64, 16, 128, 6, shares=2),
+        Vector(columns=4, warps=8),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=6, swap=True),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=6, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
     ),
     (2048, 1024, False): (
-        Matrix(16, 64, 512, 1, shares=2, swap=True),
-        Matrix(64, 16, 128, 6),
-        Matrix(64, 16, 128, 6),
+        Vector(columns=4, warps=4),
+        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=2, swap=True),
+        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=2, swap=True),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
     ),
 }
 
@@ -83,11 +110,11 @@ def tile_of(rows: int, weight: Tensor, *, gated: bool = False, residual: bool = 
     outer, inner = weight.shape[0] // (2 if gated else 1), weight.shape[1]
     if outer % 16 or inner % 16:
         raise ValueError(f"a matrix of {outer} x {inner} is not made of blocks of 16 x 16")
+    measured = _MEASURED.get((outer, inner, gated))
+    if measured and rows <= _HEIGHTS[-1] and weight.element_size() == 2:
+        return next(tile for height, tile in zip(_HEIGHTS, measured, strict=True) if rows <= height)
     if rows == 1:
         return Vector(4, 8 if inner > 2048 else 4)
-    measured = _MEASURED.get((outer, inner, gated))
-    if measured and rows <= 128 and weight.element_size() == 2:
-        return next((tile for height, tile in zip(_HEIGHTS, measured, strict=True) if rows <= height), measured[-1])
     depth = _divisor(inner, (64 if rows > 256 else 128) * 2 // weight.element_size())
     if rows > 256 or gated:
         return Matrix(64, _divisor(outer, 128 if rows > 256 else 32), depth, stages=4)
