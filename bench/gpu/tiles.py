@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
 
 from gpu.checkpoint import talker_settings
 from gpu.options import RESULTS
@@ -179,18 +178,11 @@ class Rig:
         frame.meta[:, 0], frame.meta[:, 1], frame.meta[:, 2], frame.meta[:, META] = own, POSITION, 20, own
         return frame
 
-    def compile(self, rows: int, part: str, tiles: Tiles) -> None:
-        """Compiles a part's kernels."""
-        self._recorder.compile([getattr(self.frame(rows, tiles), part)])
-
     def microseconds(self, rows: int, part: str, tiles: Tiles) -> float:
-        """What a part takes; more than anything if a multiprocessor has no room for it."""
-        try:
-            with self._recorder.here():
-                work = self._recorder.record(getattr(self.frame(rows, tiles), part))
-                return 1000 * elapsed_ms(work, repeats=REPEATS)[0]
-        except OutOfResources:
-            return math.inf
+        """What a part takes."""
+        with self._recorder.here():
+            work = self._recorder.record(getattr(self.frame(rows, tiles), part))
+            return 1000 * elapsed_ms(work, repeats=REPEATS)[0]
 
 
 class Trial(NamedTuple):
@@ -222,27 +214,32 @@ def beside(trial: Trial, products: Iterable[Product]) -> Tiles:
     return tiles
 
 
-def compile_some(config: TalkerConfig, some: list[Trial]) -> list[str]:
-    """Compiles candidates into Triton's cache, with one layer of each stack; says what failed."""
+Failures = dict[Trial, str]
+
+
+def compile_some(config: TalkerConfig, some: list[Trial]) -> Failures:
+    """Compiles candidates into Triton's cache, with one layer of each stack; says which cannot be used, and why."""
     predictor = msgspec.structs.replace(config.code_predictor_config, num_hidden_layers=1)
     config = msgspec.structs.replace(config, num_hidden_layers=1, code_predictor_config=predictor)
-    rig, failures = Rig(config, "cuda", max(trial.rows for trial in some)), []
+    rig, failures = Rig(config, "cuda", max(trial.rows for trial in some)), Failures()
     for trial in some:
         try:
             if tiles := beside(trial, parts(config)[trial.part]):
-                rig.compile(trial.rows, trial.part, tiles)
+                rig.microseconds(trial.rows, trial.part, tiles)
         except Exception as error:
-            failures.append(f"{trial}: {error!r}"[:300])
+            failures[trial] = repr(error)
     return failures
 
 
-def compile_all(config: TalkerConfig, wanted: list[Trial]) -> None:
+def compile_all(config: TalkerConfig, wanted: list[Trial]) -> Failures:
     """The same on all cores."""
     workers = max(1, (os.cpu_count() or 1) - 1)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         told = pool.map(compile_some, [config] * workers, [wanted[index::workers] for index in range(workers)])
-        failures = [failure for each in told for failure in each]
-    print(f"{len(wanted)} candidates, {len(failures)} cannot be compiled", *failures[:3], sep="\n", flush=True)
+        failures = {trial: why for each in told for trial, why in each.items()}
+    print(f"{len(wanted)} candidates, {len(failures)} cannot be used", flush=True)
+    print(*(f"{trial}: {why:.300}" for trial, why in list(failures.items())[:3]), sep="\n", flush=True)
+    return failures
 
 
 Timed = list[tuple[float, Tile]]
@@ -300,14 +297,17 @@ def main() -> None:
     given = parser.parse_args()
     config = msgspec.convert(talker_settings("1b7", 0), ModelConfig).talker_config
     begin = time.monotonic()
-    compile_all(config, list(trials(config, given.rows)))
+    failures = compile_all(config, list(trials(config, given.rows)))
     print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
     rig = Rig(config, "cuda", max(given.rows))
     result: dict[str, Any] = {"benchmark": "tiles", "gpu": torch.cuda.get_device_name(), "rows": {}}
     best: dict[int, Tiles] = {rows: {} for rows in given.rows}
     for rows, (part, products) in combinations(given.rows, parts(config).items()):
         before = rig.microseconds(rows, part, {})
-        options = {each: list(candidates(each, rows)) for each in products}
+        options = {
+            each: [tile for tile in candidates(each, rows) if Trial(rows, part, each, tile) not in failures]
+            for each in products
+        }
         tiles, times = sweep(products, options, lambda tiles: rig.microseconds(rows, part, tiles))  # noqa: B023
         after = rig.microseconds(rows, part, tiles)
         best[rows] |= tiles
