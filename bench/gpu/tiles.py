@@ -90,20 +90,23 @@ def candidates(wanted: Product, rows: int) -> Iterator[Tile]:
 
 
 def _direct(wanted: Product, rows: int) -> Iterator[Direct]:
-    for columns, warps, shares in combinations((16, 32), (4, 8), (1, 2, 3, 4, 6)):
+    whole = Direct.ahead
+    for columns, warps, shares, ahead in combinations((16, 32), (4, 8), (1, 2, 3, 4, 6), (whole, 2)):
         sums = columns * (1 + wanted.gated)
-        weights = sums * wanted.inner / shares / (64 * warps)
         for inner in (128, 64, 32):
             steps = wanted.inner / (shares * warps * inner)
-            registers = 44 + weights + rows * inner / 64 * min(steps, 2) + sums * rows / 32
-            if steps == int(steps) and registers <= REGISTERS and 60 <= wanted.outer // columns * shares <= 800:
-                yield Direct(columns, inner, warps, shares)
+            weights = sums * inner * min(steps, ahead) / 64
+            registers = 14 + weights + rows * inner / 64 * min(steps, 2) + sums * rows / 32
+            differs = ahead == whole or ahead < steps
+            busy = 60 <= wanted.outer // columns * shares <= 800
+            if steps == int(steps) and differs and registers <= REGISTERS and busy:
+                yield Direct(columns, inner, warps, shares, ahead)
                 break
 
 
 def _matrix(wanted: Product, rows: int) -> Iterator[Matrix]:
-    for columns, inner, stages, shares, swap in combinations(
-        (16, 32, 64), (128, 256), (4, 6), (1, 2, 3, 4, 6), (True, False)
+    for columns, (inner, stages), shares, swap in combinations(
+        (16, 32, 64), ((128, 4), (128, 6), (256, 4)), (1, 2, 3, 4), (True, False)
     ):
         height = min(rows, 64) if swap else 64
         memory = 2 * inner * stages * (columns * (1 + wanted.gated) + height)

@@ -43,7 +43,7 @@ def fitted_gpu(
     )
 
 
-CPU2 = fitted_cpu(0.00838, 0.00176, 1.03, 0.0126, 1.1)
+CPU2 = fitted_cpu(0.0127, 0.000801, 1.03, 0.0107, 1.03)
 """Two cores with the bundled voice."""
 H200_PROTOTYPE = Costs(
     step=Curve(((1, 0.0067), (32, 0.00706), (64, 0.0075))),

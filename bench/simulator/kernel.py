@@ -756,22 +756,23 @@ def finish(m: Memory, r: int, now: float) -> None:
 
 @njit(cache=True)
 def play(m: Memory, r: int, frames: int, now: float) -> None:
-    """A player begins with the first chunk and waits only when it has nothing to play."""
+    """A player begins with the first sound and waits only when it has nothing to play. Leading silence is not sent."""
     p, w, request = m.constants[0], m.counters[0], m.requests[r]
-    starts = now if request.delivered == 0 else max(now, request.plays_until)
+    had = max(0.0, request.delivered * FRAME_SECONDS - p.silence)
+    has = max(0.0, frames * FRAME_SECONDS - p.silence)
+    starts = now if had == 0 else max(now, request.plays_until)
     if request.delivered == 0:
         w.begun += 1
     if request.first_told == NEVER:
         request.first_told = now + p.hop
-    if math.isnan(request.ttfa) and frames * FRAME_SECONDS > p.silence:
-        silent = max(0.0, p.silence - request.delivered * FRAME_SECONDS)
-        request.ttfa = starts + silent - request.accepted
+    if math.isnan(request.ttfa) and has > 0:
+        request.ttfa = starts - request.accepted
         m.heard[w.heard], m.heard_at[w.heard] = r, now
         w.heard += 1
-    request.plays_until = starts + (frames - request.delivered) * FRAME_SECONDS
+    request.plays_until = starts + has - had
     request.delivered = frames
     request.told_frames = frames
-    if not request.watched and not request.underrun and frames < request.length:
+    if has > 0 and not request.watched and not request.underrun and frames < request.length:
         request.watched = 1
         push(m, request.plays_until, RUNS_DRY, r, 0)
 

@@ -94,7 +94,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     audio_spread: float = 0.5
     """Standard deviation of its logarithm."""
     silence: float = 0.0
-    """Leading seconds of each utterance in which nothing is audible."""
+    """Leading seconds of each utterance that are not sent, as nothing is audible in them."""
     objectives: Mapping[str, Objective] = {}
     initial: Setting
     talkers: int = 1

@@ -54,6 +54,11 @@ def test_any_number_of_rows(rows: int) -> None:
     check(Direct(16, 64, 4), rows, 16, 256, parts=2)
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_steps_beyond_those_that_are_on_their_way(ahead: int) -> None:
+    check(Direct(16, 32, 4, ahead=ahead), 11, 32, 512, gated=True, parts=2)
+
+
 def test_an_inner_axis_that_is_no_power_of_two() -> None:
     check(Direct(16, 32, 8, shares=3), 5, 48, 32 * 8 * 9, gated=True, parts=3)
 

@@ -22,9 +22,9 @@ def direct(
     X_STRIDE: gl.constexpr, INDEX_STRIDE: gl.constexpr, K: gl.constexpr, N: gl.constexpr, OUT_STRIDE: gl.constexpr,
     PARTS: gl.constexpr, PARTS_P: gl.constexpr, OUT_PARTS: gl.constexpr, GATED: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, SHARES: gl.constexpr, WARPS: gl.constexpr,
-    PDL: gl.constexpr,
+    AHEAD: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """See `linear`. BK: inner elements of a warp at a time; a program has a whole number of BK x WARPS."""
+    """See `linear`. A program does WARPS x BK inner elements at a step; AHEAD: steps whose weights are on their way."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     products: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], instr_shape=[1, 16, 8])
@@ -42,7 +42,7 @@ def direct(
     w_at = weight + first + warp[:, None, None] * BK + n[None, :, None] * K + k[None, None, :]
     w = ()
     w2 = ()
-    for step in gl.static_range(STEPS):
+    for step in gl.static_range(min(AHEAD, STEPS)):
         w += (gl.load(w_at + step * STEP),)  # type: ignore[assignment]
         if GATED:
             w2 += (gl.load(w_at + N * K + step * STEP),)  # type: ignore[assignment]
@@ -77,6 +77,10 @@ def direct(
         gated = gl.zeros([WARPS, BN, BM], gl.float32, products)
     values = gl.load(x_at, mask=real[None, None, :], other=0.0)
     for step in gl.static_range(STEPS):
+        if step + AHEAD < STEPS:
+            w += (gl.load(w_at + (step + AHEAD) * STEP),)  # type: ignore[assignment]
+            if GATED:
+                w2 += (gl.load(w_at + N * K + (step + AHEAD) * STEP),)  # type: ignore[assignment]
         if step + 1 < STEPS:
             following = gl.load(x_at + (step + 1) * STEP, mask=real[None, None, :], other=0.0)
         total = mma_v2(w[step], values, total)

@@ -47,7 +47,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Direct:
-    """How `direct` is cut: columns, inner elements of a warp at a time, warps, programs per sum.
+    """How `direct` is cut: columns, inner elements of a warp and step, warps, programs per sum, steps on their way.
 
     For up to 64 rows of a 16-bit type.
     """
@@ -56,6 +56,7 @@ class Direct:
     inner: int
     warps: int
     shares: int = 1
+    ahead: int = 16
 
     MOST_ROWS: ClassVar = 64
 
@@ -274,7 +275,18 @@ def linear(
         shared, arrived = sharing.parts, sharing.arrived
     cut: dict[str, Any] = {"BM": block, "BK": tile.inner, "SHARES": tile.shares, **common}
     if isinstance(tile, Direct):
-        launch(direct, (columns, tile.shares), *operands, shared, arrived, rows, eps, WARPS=tile.warps, **cut)
+        launch(
+            direct,
+            (columns, tile.shares),
+            *operands,
+            shared,
+            arrived,
+            rows,
+            eps,
+            WARPS=tile.warps,
+            AHEAD=tile.ahead,
+            **cut,
+        )
         return
     launch(
         _matrix, (columns, height, tile.shares), *operands, shared, arrived, rows, eps, STAGES=tile.stages,
