@@ -91,14 +91,14 @@ def candidates(wanted: Product, rows: int) -> Iterator[Tile]:
 
 def _direct(wanted: Product, rows: int) -> Iterator[Direct]:
     whole = Direct.ahead
-    for columns, warps, shares, ahead in combinations((16, 32), (4, 8), (1, 2, 3, 4, 6), (whole, 2)):
+    for columns, warps, shares, ahead in combinations((16, 32, 64), (4, 8), (1, 2, 3, 4, 6), (whole, 2)):
         sums = columns * (1 + wanted.gated)
         for inner in (128, 64, 32):
             steps = wanted.inner / (shares * warps * inner)
             weights = sums * inner * min(steps, ahead) / 64
             registers = 14 + weights + rows * inner / 64 * min(steps, 2) + sums * rows / 32
             differs = ahead == whole or ahead < steps
-            busy = 60 <= wanted.outer // columns * shares <= 800
+            busy = 60 <= wanted.outer // columns * shares <= 800 and columns <= 4 * rows
             if steps == int(steps) and differs and registers <= REGISTERS and busy:
                 yield Direct(columns, inner, warps, shares, ahead)
                 break
