@@ -181,7 +181,9 @@ class Program:
             return value if value.dtype.itemsize != dtype.itemsize else value.view(dtype)
         if operand.startswith("0f"):
             return np.full(self._threads, int(operand[2:], 16), np.uint32).view(np.float32)
-        return np.full(self._threads, int(operand, 0) & (1 << 8 * dtype.itemsize) - 1, f"u{dtype.itemsize}").view(dtype)
+        return np.full(
+            self._threads, int(operand.rstrip("U"), 0) & (1 << 8 * dtype.itemsize) - 1, f"u{dtype.itemsize}"
+        ).view(dtype)
 
     def _set(self, register: str, value: Array, active: Array) -> None:
         if value.dtype != np.bool_:
@@ -196,7 +198,7 @@ class Program:
 
     def _place(self, operand: str, space: str, active: Array, size: int) -> tuple[Array, Array]:
         """The memory that is addressed in units of `size` bytes, and where in it."""
-        if space == "shared":
+        if space.startswith("shared"):
             memory, at = self._shared, self._address(operand, "b32").astype(np.int64)
         else:
             addresses = self._address(operand, "b64")
@@ -307,6 +309,16 @@ def _field(value: Array, start: Array, length: Array) -> Array:
     return bits.astype(value.dtype)
 
 
+def _bytes_of(low: Array, high: Array, selector: Array) -> Array:
+    """`prmt`: four of eight bytes."""
+    both = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
+    result = np.zeros_like(low)
+    for place in range(4):
+        chosen = (selector >> np.uint32(4 * place) & np.uint32(7)).astype(np.uint64) * np.uint64(8)
+        result |= (both >> chosen & np.uint64(0xFF)).astype(np.uint32) << np.uint32(8 * place)
+    return result
+
+
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
@@ -315,4 +327,5 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift, "neg": np.negative,
     "mad": lambda a, b, c: a * b + c, "fma": lambda a, b, c: a * b + c, "ex2": np.exp2, "div": np.divide,
     "rsqrt": lambda a: 1 / np.sqrt(a), "bfe": _field, "selp": lambda a, b, c: np.where(c, a, b), "not": np.invert,
+    "prmt": _bytes_of,
 }  # fmt: skip
