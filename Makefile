@@ -13,9 +13,8 @@ LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-par
 STAGES_ARGS ?=
 # Of `python -m gpu.service`.
 GPU_ARGS ?=
-# What `make test` runs; and of that, what shares nothing and waits for nobody, so that two run at a time.
-USUAL := "not voice and not trouble and not tuning and not gpu and not cluster"
-APART := tests/unit tests/pipeline/test_gpu_service.py
+# What `make test` runs. Where operators, API servers and pods are many processes at once, one test runs at a time.
+USUAL := -m "not voice and not trouble and not tuning and not gpu and not cluster"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-operator test-tuning test-voice test-gpu test-cluster lint generate images bench-cpu bench-gpu clean
@@ -27,8 +26,9 @@ demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.w
 	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
-	$(VENV)/bin/pytest -m $(USUAL) -n 2 $(APART)
-	$(VENV)/bin/pytest -m $(USUAL) $(APART:%=--ignore=%)
+	$(VENV)/bin/pytest $(USUAL) -n 2 tests/unit
+	$(VENV)/bin/pytest $(USUAL) -n 2 --dist loadfile tests/contract tests/pipeline
+	$(VENV)/bin/pytest $(USUAL) tests/operator
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and give it an API server in trouble
 	$(VENV)/bin/pytest -m trouble tests/operator
