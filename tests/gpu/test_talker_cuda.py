@@ -94,17 +94,11 @@ def engine(engine_of: Make) -> Iterator[CudaTalkerEngine]:
 # Kernels, in the official shapes and bfloat16 ------------------------------------------------------------------
 
 
-def test_every_measured_tile() -> None:
+def check(cases: list[Case]) -> None:
+    """Runs products as the cases say, compiled all at once."""
     from syrinx_stages.kernels.launch import compiling
-    from syrinx_stages.talker.tiles import _HEIGHTS, _MEASURED
 
-    residual = {(2048, 2048), (2048, 6144), (1024, 2048), (1024, 3072)}
-    products = []
-    for (outer, inner, gated), tiles in _MEASURED.items():
-        surroundings = {"adds": True} if (outer, inner) in residual else {"parts": 32, "gated": gated}
-        for height, tile in zip(_HEIGHTS, tiles, strict=True):
-            case = Case(tile=tile, rows=max(1, height - 3), outer=outer, inner=inner, **surroundings)
-            products.append(Product(case, "cuda", torch.bfloat16))
+    products = [Product(case, "cuda", torch.bfloat16) for case in cases]
     with compiling():
         for product in products:
             product.run()
@@ -113,26 +107,31 @@ def test_every_measured_tile() -> None:
         product.check(0.02)
 
 
+def test_every_measured_tile() -> None:
+    from syrinx_stages.talker.tiles import _HEIGHTS, _MEASURED
+
+    residual = {(2048, 2048), (2048, 6144), (1024, 2048), (1024, 3072)}
+    cases = []
+    for (outer, inner, gated), tiles in _MEASURED.items():
+        surroundings = {"adds": True} if (outer, inner) in residual else {"parts": 32, "gated": gated}
+        for height, tile in zip(_HEIGHTS, tiles, strict=True):
+            cases.append(Case(tile=tile, rows=max(1, height - 3), outer=outer, inner=inner, **surroundings))
+    check(cases)
+
+
 def test_weights_straight_into_the_tensor_cores() -> None:
     from gpu import tiles
-    from syrinx_stages.kernels.launch import compiling
     from syrinx_stages.kernels.linear import Direct
 
     config = msgspec.convert(talker_settings("1b7", 0), ModelConfig).talker_config
-    products = []
+    cases = []
     for graph in tiles.parts(config).values():
         for wanted, rows in combinations(graph, (1, 8, 13, 32, 61)):
             found = [tile for tile in tiles.candidates(wanted, rows) if isinstance(tile, Direct)]
             surroundings = {"adds": True} if wanted.residual else {"parts": 64, "gated": wanted.gated}
             for tile in {found[0], found[-1]}:
-                case = Case(tile=tile, rows=rows, outer=wanted.outer, inner=wanted.inner, **surroundings)
-                products.append(Product(case, "cuda", torch.bfloat16))
-    with compiling():
-        for product in products:
-            product.run()
-    for product in products:
-        product.run()
-        product.check(0.02)
+                cases.append(Case(tile=tile, rows=rows, outer=wanted.outer, inner=wanted.inner, **surroundings))
+    check(cases)
 
 
 def test_attention_of_the_official_shape() -> None:

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 GUARD = 16
 """Rows behind the last, and columns behind each, that nobody may read or write."""
 EPS = 1e-6
+SURROUNDINGS: dict[str, dict[str, int]] = {
+    "nothing": {},
+    "a norm before": {"parts": 5},
+    "a norm of one sum": {"parts": 1},
+    "a norm and a gate": {"parts": 4, "gated": True},
+    "a residual": {"adds": True},
+    "rows picked by index": {"indexed": True},
+}
+"""What may be around a product, by name: arguments of a `Case`."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

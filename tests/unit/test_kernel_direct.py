@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from support.products import Case, Product
+from support.products import SURROUNDINGS, Case, Product
 from support.ptx import Device
 
 from syrinx_stages.kernels import linear as products
@@ -14,14 +14,6 @@ from syrinx_stages.kernels.linear import Direct, Sharing, linear
 
 ROUNDING = 0.02
 """Of a result of a few units, in bfloat16."""
-SURROUNDINGS = {
-    "nothing": {},
-    "a norm before": {"parts": 5},
-    "a norm of one sum": {"parts": 1},
-    "a norm and a gate": {"parts": 4, "gated": True},
-    "a residual": {"adds": True},
-    "rows picked by index": {"indexed": True},
-}
 
 
 @pytest.fixture(scope="module")

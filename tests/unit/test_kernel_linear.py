@@ -4,7 +4,7 @@ import support.interpreter  # noqa: F401, I001 (before any kernel)
 
 import pytest
 import torch
-from support.products import Case, Product
+from support.products import SURROUNDINGS, Case, Product
 
 from syrinx_stages.kernels.linear import Matrix, Sharing, Tile, Vector, linear
 
@@ -22,14 +22,6 @@ TILES = {
     "swapped, one step": Matrix(16, 16, 64, 1, swap=True),
     "swapped, one step of four": Matrix(16, 16, 16, 1, shares=4, swap=True),
     "higher than the rows": Matrix(64, 32, 32, 2, shares=2),
-}
-SURROUNDINGS = {
-    "nothing": {},
-    "a norm before": {"parts": 3},
-    "a norm of one sum": {"parts": 1},
-    "a norm and a gate": {"parts": 4, "gated": True},
-    "a residual": {"adds": True},
-    "rows picked by index": {"indexed": True},
 }
 
 
