@@ -44,8 +44,8 @@ _DOES_NOT_FIT = """\
   #3306. Costs were fitted to the last alone; the others are predictions, and no constant cost predicts them.
 - **Percentiles of few requests.** The published tables do not say of how many.
 - **Two cores**: `syrinx bench`, the gateway and Redis compute on the same two cores as the stages, which one factor
-  (`interference`) and one `hop` stand for; so at low load the closed loop, whose client works all the time, is
-  slower than simulated, and the open loop quicker. Engine times were measured as CPU time of a busy machine.
+  (`interference`) and one `hop` stand for; so the simulated service drowns earlier than the machine: at 6 and 8
+  requests/s it is the slower one. Engine times were measured as CPU time.
 """
 
 

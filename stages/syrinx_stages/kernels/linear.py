@@ -240,7 +240,7 @@ def linear(
     contiguous; gated, [2 N, K], and the result is silu(first half) * second half. squares: [rows, parts] float32,
     whose sum over parts is that of x's squares: x is normalised by it. residual: added, may be `out`. out_squares:
     [rows, N / tile.columns] float32, takes the sums of the result's squares. sharing: for a tile with several shares.
-    early: the next kernel has something to fetch, so it begins at once (always, but for `Matrix`).
+    early: the next kernel has something to fetch, so it begins at once; with `Vector` and `Direct` it always does.
     Raises ValueError if the tile does not divide the matrix, or is not for so many rows.
     """
     inner = weight.shape[1]
