@@ -27,7 +27,7 @@ from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, elapsed_ms
 from syrinx_operator.files import write_whole
 from syrinx_stages.kernels.attention import Heads
-from syrinx_stages.kernels.linear import Direct, Matrix, Tile, Vector
+from syrinx_stages.kernels.linear import Direct, Matrix, Tile
 from syrinx_stages.kernels.recorder import recorder
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.model.layers import rotations
@@ -43,6 +43,8 @@ REGISTERS = 255
 """That a thread may have."""
 SHARED_MEMORY = 227 << 10
 REPEATS = 9
+ROUNDS = 2
+"""What is best of one product depends on how the others are cut."""
 
 
 class Product(NamedTuple):
@@ -81,8 +83,6 @@ def parts(config: TalkerConfig) -> dict[str, tuple[Product, ...]]:
 
 def candidates(wanted: Product, rows: int) -> Iterator[Tile]:
     """Tiles that may do: they divide the matrix, fit a multiprocessor and keep most of them busy."""
-    if rows == 1:
-        yield from (Vector(columns, warps) for columns in (2, 4, 8) for warps in (4, 8))
     if rows <= Direct.MOST_ROWS:
         yield from _direct(wanted, max(8, rows))
     if rows > 8:
@@ -101,7 +101,6 @@ def _direct(wanted: Product, rows: int) -> Iterator[Direct]:
             busy = 60 <= wanted.outer // columns * shares <= 800 and columns <= 4 * rows
             if steps == int(steps) and differs and registers <= REGISTERS and busy:
                 yield Direct(columns, inner, warps, shares, ahead)
-                break
 
 
 def _matrix(wanted: Product, rows: int) -> Iterator[Matrix]:
@@ -254,25 +253,39 @@ def tried(product: Product, options: Iterable[Tile], tiles: Tiles, timed: Callab
     return sorted(((timed(tiles | {product: tile}), tile) for tile in options), key=lambda each: each[0])
 
 
+Options = dict[Product, list[Tile]]
+
+
 def sweep(
-    products: tuple[Product, ...], options: dict[Product, list[Tile]], timed: Callable[[Tiles], float]
+    products: tuple[Product, ...], options: Options, timed: Callable[[Tiles], float]
 ) -> tuple[Tiles, dict[Product, Timed]]:
-    """The best tile of each product, tried one after the other beside the best so far, and what each try took."""
-    adding, others = products[:2], products[2:]
+    """The best tile of each product, tried one after the other beside the best so far, and what each try took last."""
+    tiles: Tiles = {}
+    times: dict[Product, Timed] = {}
+    for _ in range(ROUNDS):
+        adding, added = best_pair(products[:2], options, timed, tiles)
+        tiles, times = tiles | adding, times | added
+        for each in products[2:]:
+            times[each] = tried(each, options[each], tiles, timed)
+            tiles[each] = times[each][0][1]
+    return tiles, times
+
+
+def best_pair(
+    adding: tuple[Product, ...], options: Options, timed: Callable[[Tiles], float], beside: Tiles
+) -> tuple[Tiles, dict[Product, Timed]]:
+    """The same of the two that are added to one residual, which have as many columns."""
     best: tuple[float, Tiles, dict[Product, Timed]] = math.inf, {}, {}
     for columns in sorted(set.intersection(*({tile.columns for tile in options[each]} for each in adding))):
         alike = {each: [tile for tile in options[each] if tile.columns == columns] for each in adding}
-        tiles: Tiles = {each: alike[each][0] for each in adding}
+        pair: Tiles = {each: alike[each][0] for each in adding}
+        pair |= {each: beside[each] for each in adding if beside.get(each) in alike[each]}
         times: dict[Product, Timed] = {}
         for each in adding:
-            times[each] = tried(each, alike[each], tiles, timed)
-            tiles[each] = times[each][0][1]
-        best = min(best, (times[adding[-1]][0][0], tiles, times), key=lambda each: each[0])
-    _, tiles, times = best
-    for each in others:
-        times[each] = tried(each, options[each], tiles, timed)
-        tiles[each] = times[each][0][1]
-    return tiles, times
+            times[each] = tried(each, alike[each], beside | pair, timed)
+            pair[each] = times[each][0][1]
+        best = min(best, (times[adding[-1]][0][0], pair, times), key=lambda each: each[0])
+    return best[1:]
 
 
 def table(best: dict[int, Tiles]) -> str:

@@ -1,7 +1,7 @@
 """Compiles Gluon kernels for an H100 and runs what comes out, PTX, on the CPU: Gluon has no interpreter.
 
 All threads of a program do an instruction before any does the next, programs one after the other. What is addressed
-has to lie in a tensor's memory, and until a program has waited for the kernel before it only weights may be read.
+has to lie in a tensor's memory, and until a program has waited for the kernel before it only some may be read.
 Instructions are those of the PTX ISA 8.7; an unknown one raises NotImplementedError.
 """
 
@@ -47,7 +47,9 @@ for line in sys.stdin:
 class Device:
     """Launches kernels as `kernels.launch.launch` does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *early: str) -> None:
+        """early: the arguments that may be read before the kernel before has ended."""
+        self._early = early
         # In a process of its own: where others are interpreted, Triton compiles nothing.
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         self._compiler = subprocess.Popen(
@@ -77,9 +79,9 @@ class Device:
         assert self._compiler.stdin is not None and self._compiler.stdout is not None
         print(json.dumps(request), file=self._compiler.stdin, flush=True)
         ptx, shared = json.loads(self._compiler.stdout.readline())
-        weights = [given["weight"]]
-        others = [value for value in passed if isinstance(value, Tensor) and value is not given["weight"]]
-        program = Program(ptx, passed, weights, others, shared, 32 * options["num_warps"])
+        early = [given[name] for name in self._early]
+        late = [given[name] for name, kind in signature.items() if kind[0] == "*" and name not in self._early]
+        program = Program(ptx, passed, early, late, shared, 32 * options["num_warps"])
         for place in product(*(range(size) for size in reversed(grid))):
             program.run((*reversed(place), 0, 0))
 
@@ -327,5 +329,5 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
     "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift, "neg": np.negative,
     "mad": lambda a, b, c: a * b + c, "fma": lambda a, b, c: a * b + c, "ex2": np.exp2, "div": np.divide,
     "rsqrt": lambda a: 1 / np.sqrt(a), "bfe": _field, "selp": lambda a, b, c: np.where(c, a, b), "not": np.invert,
-    "prmt": _bytes_of,
+    "prmt": _bytes_of, "max": np.fmax,
 }  # fmt: skip

@@ -18,7 +18,7 @@ ROUNDING = 0.02
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[Device]:
-    device = Device()
+    device = Device("weight")
     yield device
     device.close()
 

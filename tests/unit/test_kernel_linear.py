@@ -6,21 +6,18 @@ import pytest
 import torch
 from support.products import SURROUNDINGS, Case, Product
 
-from syrinx_stages.kernels.linear import Matrix, Sharing, Tile, Vector, linear
+from syrinx_stages.kernels.linear import Matrix, Sharing, Tile, linear
 
 OUTER, INNER = 32, 64
 ROWS = 19
 """A block of 16, and a part of another."""
 
 TILES = {
-    "vector": Vector(4, 4),
     "matrix": Matrix(16, 16, 16, 2),
     "two shares": Matrix(16, 16, 16, 2, shares=2),
     "four shares": Matrix(16, 16, 16, 1, shares=4),
     "swapped": Matrix(16, 16, 16, 2, swap=True),
     "swapped, two shares": Matrix(16, 16, 16, 2, shares=2, swap=True),
-    "swapped, one step": Matrix(16, 16, 64, 1, swap=True),
-    "swapped, one step of four": Matrix(16, 16, 16, 1, shares=4, swap=True),
     "higher than the rows": Matrix(64, 32, 32, 2, shares=2),
 }
 
@@ -28,13 +25,12 @@ TILES = {
 @pytest.mark.parametrize("surroundings", SURROUNDINGS.values(), ids=SURROUNDINGS)
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
 def test_a_product_and_what_surrounds_it(tile: Tile, surroundings: dict[str, int]) -> None:
-    rows = 3 if isinstance(tile, Vector) else ROWS
-    product = Product(Case(tile=tile, rows=rows, outer=OUTER, inner=INNER, **surroundings))
+    product = Product(Case(tile=tile, rows=ROWS, outer=OUTER, inner=INNER, **surroundings))
     product.run()
     product.check(1e-5)
 
 
-@pytest.mark.parametrize("tile", [TILES["vector"], TILES["two shares"], TILES["swapped, two shares"]])
+@pytest.mark.parametrize("tile", [TILES["two shares"], TILES["swapped, two shares"]])
 def test_one_row_of_a_matrix_that_is_no_power_of_two(tile: Tile) -> None:
     product = Product(Case(tile=tile, rows=1, outer=80, inner=96, parts=5, gated=True))
     product.run()
@@ -52,8 +48,8 @@ def test_shares_are_summed_in_one_order_again_and_again() -> None:
 
 @pytest.mark.parametrize(
     "tile",
-    [Vector(5, 4), Matrix(16, 64, 16, 1), Matrix(16, 16, 128, 1), Matrix(16, 16, 16, 1, shares=8)],
-    ids=["columns of a vector", "columns", "inner elements", "shares"],
+    [Matrix(16, 64, 16, 1), Matrix(16, 16, 128, 1), Matrix(16, 16, 16, 1, shares=8)],
+    ids=["columns", "inner elements", "shares"],
 )
 def test_a_tile_that_does_not_divide_the_matrix_is_refused(tile: Tile) -> None:
     x, weight, out = torch.zeros(1, INNER), torch.zeros(OUTER, INNER), torch.zeros(1, OUTER)

@@ -12,7 +12,7 @@ from gpu.checkpoint import talker_settings
 from support import small_talker, talker_recipe
 
 from syrinx_stages.kernels.attention import Heads
-from syrinx_stages.kernels.linear import Direct, Matrix, Sharing, Tile, Vector
+from syrinx_stages.kernels.linear import Direct, Matrix, Sharing, Tile
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.talker.cuda_engine import PREFILL_POSITIONS
 from syrinx_stages.talker.frame import Stack, new_sharing
@@ -73,14 +73,13 @@ def test_every_tile_divides_its_matrix_and_has_room_for_its_shares(config: Talke
         sharing = new_sharing(config, matrix(1, 1, kind), max(rows, PREFILL_POSITIONS))
         for tile, outer, inner in products(config, kind, rows, sharing):
             assert outer % tile.columns == 0
-            if not isinstance(tile, Vector):
-                assert inner % (tile.inner * tile.shares * (tile.warps if isinstance(tile, Direct) else 1)) == 0
-                height = tile.rows if isinstance(tile, Matrix) else max(8, 1 << (rows - 1).bit_length())
-                assert isinstance(tile, Matrix) or rows <= Direct.MOST_ROWS
-                blocks = -(-rows // height)
-                # Those of a gate have two sums each.
-                assert 2 * tile.shares * blocks * height * outer <= sharing.parts.numel() or tile.shares == 1
-                assert blocks * outer // tile.columns <= sharing.arrived.numel()
+            assert inner % (tile.inner * tile.shares * (tile.warps if isinstance(tile, Direct) else 1)) == 0
+            height = tile.rows if isinstance(tile, Matrix) else max(8, 1 << (rows - 1).bit_length())
+            assert isinstance(tile, Matrix) or rows <= Direct.MOST_ROWS
+            blocks = -(-rows // height)
+            # Those of a gate have two sums each.
+            assert 2 * tile.shares * blocks * height * outer <= sharing.parts.numel() or tile.shares == 1
+            assert blocks * outer // tile.columns <= sharing.arrived.numel()
 
 
 @every_kind

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .dependent import DEPENDENT, begin, wait
+from .attend import attend
+from .dependent import DEPENDENT, INTERPRETED, begin, wait
 from .launch import launch
 
 
@@ -272,6 +273,16 @@ def step(
     their second positions. small: a row has one page, of few positions.
     """
     group = triton.next_power_of_2(heads.group)
+    if small and positions is not None and not INTERPRETED:
+        warps = min(group, 4)
+        launch(
+            attend, (rows, heads.kv),
+            qkv, heads.norms, heads.cosines, heads.sines, positions, table, cache, out, heads.eps, heads.scale,
+            POSITION_STRIDE=positions.stride(0), TABLE_STRIDE=table.stride(0), KV=heads.kv, GROUP=heads.group,
+            GROUP_P=group, SIZE=heads.size, PAGE=cache.shape[3], WARPS=warps, PDL=DEPENDENT, launch_pdl=DEPENDENT,
+            num_warps=warps,
+        )  # fmt: skip
+        return
     launch(
         _step, (rows, heads.kv),
         qkv, heads.norms, heads.cosines, heads.sines, positions, table, cache, out, heads.eps, heads.scale,

@@ -2,8 +2,8 @@
 
 What surrounds a product happens in it: the RMS norm before (its weight is folded into the matrix, the squares were
 summed by whoever wrote the rows), the gate of a SwiGLU, residual, and the sums of squares for the next norm.
-Three kernels: `_vector` for one row multiplies and adds; `direct` for up to 64 uses the tensor cores, with weights that
-are in their registers before the kernel before has ended; `_matrix` is for any number of rows and any type.
+Two kernels: `direct` is for up to 64 rows, with weights that are in the tensor cores' registers before the kernel
+before has ended; `_matrix` is for any number of rows and any type.
 """
 
 from __future__ import annotations
@@ -21,19 +21,10 @@ from .launch import launch
 
 
 @dataclass(frozen=True)
-class Vector:
-    """How `_vector` is cut: columns of a program, warps."""
-
-    columns: int
-    warps: int
-
-
-@dataclass(frozen=True)
 class Matrix:
     """How `_matrix` is cut: rows, columns and inner elements of a step, steps in flight, warps, programs per sum.
 
-    swap: the weights are the left factor. With it, one step for all of a program's inner elements is fetched before
-    the kernel before has ended.
+    swap: the weights are the left factor.
     """
 
     rows: int
@@ -61,51 +52,7 @@ class Direct:
     MOST_ROWS: ClassVar = 64
 
 
-Tile = Vector | Direct | Matrix
-
-
-@triton.jit
-def _vector(
-    x, index, weight, squares, residual, out, out_squares, rows, eps,
-    X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, K_P: tl.constexpr, N: tl.constexpr,
-    OUT_STRIDE: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr,
-    GATED: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    begin(PDL)
-    column = tl.program_id(0)
-    n = column * BN + tl.arange(0, BN)
-    k = tl.arange(0, K_P)
-    inside = k < K
-    at = weight + n[:, None] * K + k[None, :]
-    w = tl.load(at, mask=inside[None, :], other=0.0)
-    if GATED:
-        w2 = tl.load(at + N * K, mask=inside[None, :], other=0.0)
-    part = tl.arange(0, PARTS_P)
-    wait(PDL)
-    for m in range(rows):
-        row = m
-        if index is not None:
-            row = tl.load(index + m * INDEX_STRIDE)
-        values = tl.load(x + row * X_STRIDE + k, mask=inside, other=0.0).to(tl.float32)[None, :]
-        total = tl.sum(w.to(tl.float32) * values, 1)
-        if GATED:
-            gated = tl.sum(w2.to(tl.float32) * values, 1)
-        if PARTS > 0:
-            sums = tl.load(squares + m * PARTS + part, mask=part < PARTS, other=0.0)
-            scale = tl.rsqrt(tl.sum(sums, 0) / K + eps)
-            total *= scale
-            if GATED:
-                gated *= scale
-        if GATED:
-            total = total * tl.sigmoid(total) * gated
-        to = m * OUT_STRIDE + n
-        if residual is not None:
-            total += tl.load(residual + to).to(tl.float32)
-        result = total.to(out.dtype.element_ty)
-        tl.store(out + to, result)
-        if out_squares is not None:
-            rounded = result.to(tl.float32)
-            tl.store(out_squares + m * OUT_PARTS + column, tl.sum(rounded * rounded, 0))
+Tile = Direct | Matrix
 
 
 @triton.jit
@@ -114,7 +61,7 @@ def _matrix(
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
     PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr,
-    SINGLE: tl.constexpr, SWAP: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
+    SWAP: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
         begin(PDL)
@@ -124,11 +71,6 @@ def _matrix(
     first = share * (K // SHARES)
     k = first + tl.arange(0, BK)
     w_at = weight + n[:, None] * K + k[None, :] if SWAP else weight + n[None, :] * K + k[:, None]
-    if SINGLE:
-        # All weights of this program are on their way before what they are multiplied with is there.
-        w = tl.load(w_at)
-        if GATED:
-            w2 = tl.load(w_at + N * K)
     wait(PDL)
     held = m < rows
     row = m
@@ -140,17 +82,11 @@ def _matrix(
         total = tl.zeros((BN, BM), tl.float32)
         if GATED:
             gated = tl.zeros((BN, BM), tl.float32)
-        if SINGLE:
-            values = tl.load(x_at, mask=held[None, :], other=0.0)
-            total = tl.dot(w, values, total)
+        for start in tl.range(0, K // SHARES, BK, num_stages=STAGES):
+            values = tl.load(x_at + start, mask=held[None, :], other=0.0)
+            total = tl.dot(tl.load(w_at + start), values, total)
             if GATED:
-                gated = tl.dot(w2, values, gated)
-        else:
-            for start in tl.range(0, K // SHARES, BK, num_stages=STAGES):
-                values = tl.load(x_at + start, mask=held[None, :], other=0.0)
-                total = tl.dot(tl.load(w_at + start), values, total)
-                if GATED:
-                    gated = tl.dot(tl.load(w_at + N * K + start), values, gated)
+                gated = tl.dot(tl.load(w_at + N * K + start), values, gated)
         total = tl.trans(total)
         if GATED:
             gated = tl.trans(gated)
@@ -240,7 +176,7 @@ def linear(
     contiguous; gated, [2 N, K], and the result is silu(first half) * second half. squares: [rows, parts] float32,
     whose sum over parts is that of x's squares: x is normalised by it. residual: added, may be `out`. out_squares:
     [rows, N / tile.columns] float32, takes the sums of the result's squares. sharing: for a tile with several shares.
-    early: the next kernel has something to fetch, so it begins at once; with `Vector` and `Direct` it always does.
+    early: the next kernel has something to fetch, so it begins at once; with `Direct` it always does.
     Raises ValueError if the tile does not divide the matrix, or is not for so many rows.
     """
     inner = weight.shape[1]
@@ -252,7 +188,7 @@ def linear(
         "OUT_PARTS": 0 if out_squares is None else out_squares.shape[1], "GATED": gated, "BN": tile.columns,
         "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
     }  # fmt: skip
-    at_a_time = 1 if isinstance(tile, Vector) else tile.inner * tile.shares
+    at_a_time = tile.inner * tile.shares
     if isinstance(tile, Direct):
         at_a_time *= tile.warps
         if rows > tile.MOST_ROWS or weight.element_size() != 2:
@@ -262,9 +198,6 @@ def linear(
         raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
     operands = x, index, weight, squares, residual, out, out_squares
     columns = outer // tile.columns
-    if isinstance(tile, Vector):
-        launch(_vector, (columns,), *operands, rows, eps, K_P=triton.next_power_of_2(inner), **common)
-        return
     block = max(8, triton.next_power_of_2(rows)) if isinstance(tile, Direct) else tile.rows
     height = triton.cdiv(rows, block)
     shared = arrived = None
@@ -290,5 +223,5 @@ def linear(
         return
     launch(
         _matrix, (columns, height, tile.shares), *operands, shared, arrived, rows, eps, STAGES=tile.stages,
-        SINGLE=tile.swap and tile.inner * tile.shares == inner, SWAP=tile.swap, EARLY=early, **cut,
+        SWAP=tile.swap, EARLY=early, **cut,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from syrinx_stages.kernels.linear import Matrix, Tile, Vector
+from syrinx_stages.kernels.linear import Direct, Matrix, Tile
 
 PROGRAMS = 128
 """About one for each multiprocessor: with fewer, several share a sum."""
@@ -19,77 +19,77 @@ MOST_SHARES = 8
 _HEIGHTS = (1, 8, 16, 32, 64, 128)
 _MEASURED: dict[tuple[int, int, bool], tuple[Tile, ...]] = {
     # (outer, inner, gated): for up to so many rows.
-    (4096, 2048, False): (
-        Vector(columns=4, warps=4),
-        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
-        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
-        Matrix(rows=64, columns=32, inner=256, stages=4, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=32, inner=256, stages=4, warps=4, shares=1, swap=False),
-    ),
-    (2048, 2048, False): (
-        Vector(columns=4, warps=4),
-        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=4, swap=True),
-        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=4, swap=True),
-        Matrix(rows=32, columns=64, inner=512, stages=1, warps=8, shares=4, swap=True),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
+    (1024, 2048, False): (
+        Direct(columns=16, inner=32, warps=4, shares=1, ahead=16),
+        Direct(columns=16, inner=64, warps=8, shares=1, ahead=16),
+        Direct(columns=32, inner=64, warps=8, shares=2, ahead=16),
+        Direct(columns=16, inner=32, warps=8, shares=1, ahead=16),
+        Matrix(rows=64, columns=32, inner=128, stages=4, warps=4, shares=4, swap=False),
         Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
     ),
-    (6144, 2048, True): (
-        Vector(columns=4, warps=4),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
-        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
-    ),
-    (2048, 6144, False): (
-        Vector(columns=4, warps=8),
-        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
-        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
+    (1024, 3072, False): (
+        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
+        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
+        Direct(columns=32, inner=64, warps=8, shares=3, ahead=16),
+        Direct(columns=16, inner=64, warps=8, shares=1, ahead=16),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=4, swap=False),
         Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
     ),
     (4096, 1024, False): (
-        Vector(columns=4, warps=4),
-        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
+        Direct(columns=16, inner=128, warps=4, shares=1, ahead=16),
+        Direct(columns=32, inner=64, warps=4, shares=1, ahead=16),
+        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
+        Direct(columns=64, inner=32, warps=8, shares=1, ahead=16),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+    ),
+    (3072, 1024, True): (
+        Direct(columns=16, inner=32, warps=4, shares=1, ahead=16),
+        Direct(columns=16, inner=32, warps=4, shares=1, ahead=16),
+        Direct(columns=16, inner=128, warps=4, shares=1, ahead=16),
+        Direct(columns=32, inner=32, warps=8, shares=1, ahead=16),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
+    ),
+    (2048, 1024, False): (
+        Direct(columns=16, inner=64, warps=4, shares=1, ahead=16),
+        Direct(columns=32, inner=128, warps=4, shares=1, ahead=16),
+        Direct(columns=32, inner=128, warps=8, shares=1, ahead=16),
+        Direct(columns=16, inner=64, warps=8, shares=2, ahead=16),
+        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+    ),
+    (2048, 2048, False): (
+        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
+        Direct(columns=16, inner=64, warps=8, shares=1, ahead=2),
+        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=2, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=2, swap=True),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=32, inner=256, stages=4, warps=4, shares=1, swap=False),
+    ),
+    (2048, 6144, False): (
+        Direct(columns=16, inner=128, warps=8, shares=1, ahead=2),
+        Direct(columns=16, inner=128, warps=4, shares=1, ahead=2),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
+        Matrix(rows=32, columns=64, inner=256, stages=4, warps=4, shares=3, swap=True),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
+        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+    ),
+    (4096, 2048, False): (
+        Direct(columns=32, inner=128, warps=8, shares=1, ahead=16),
+        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
         Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
         Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
         Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
     ),
-    (1024, 2048, False): (
-        Vector(columns=4, warps=4),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
-    ),
-    (3072, 1024, True): (
-        Vector(columns=4, warps=4),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=2, swap=True),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=2, swap=True),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=32, inner=128, stages=4, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=32, inner=128, stages=4, warps=4, shares=1, swap=False),
-    ),
-    (1024, 3072, False): (
-        Vector(columns=4, warps=8),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=6, swap=True),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=6, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=4, swap=True),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=2, swap=False),
-    ),
-    (2048, 1024, False): (
-        Vector(columns=4, warps=4),
-        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=2, swap=True),
-        Matrix(rows=16, columns=64, inner=512, stages=1, warps=4, shares=2, swap=True),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
+    (6144, 2048, True): (
+        Direct(columns=16, inner=128, warps=4, shares=1, ahead=2),
+        Direct(columns=32, inner=64, warps=4, shares=1, ahead=2),
+        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        Matrix(rows=32, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
     ),
 }
 
@@ -113,8 +113,6 @@ def tile_of(rows: int, weight: Tensor, *, gated: bool = False, residual: bool = 
     measured = _MEASURED.get((outer, inner, gated))
     if measured and rows <= _HEIGHTS[-1] and weight.element_size() == 2:
         return next(tile for height, tile in zip(_HEIGHTS, measured, strict=True) if rows <= height)
-    if rows == 1:
-        return Vector(4, 8 if inner > 2048 else 4)
     depth = _divisor(inner, (64 if rows > 256 else 128) * 2 // weight.element_size())
     if rows > 256 or gated:
         return Matrix(64, _divisor(outer, 128 if rows > 256 else 32), depth, stages=4)
