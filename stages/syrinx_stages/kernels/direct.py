@@ -1,4 +1,4 @@
-"""The kernel for few rows, 64 at most: weights go from memory straight into the tensor cores' registers, before their turn.
+"""The kernel for few rows, 64 at most: weights go from memory straight into tensor cores' registers, before their turn.
 
 A tensor core's operand lies spread over a warp's registers. This kernel loads it spread so, which Triton's language
 cannot say and Gluon can: 16 bytes a load, all of a program's weights on their way before the kernel before has ended,
