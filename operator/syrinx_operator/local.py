@@ -55,8 +55,8 @@ class LocalPipeline:
     ) -> None:
         """`directory` keeps the stages' configurations and logs (default: a temporary one, removed in the end).
 
-        `port` replaces the gateway's; `commands` the programs that are run, by stage. Raises `LocalError` for a model
-        that is to be had on Kubernetes only.
+        `port` replaces the gateway's; `commands` the programs that are run, by stage. Raises `LocalError` for a model,
+        or for GPUs, that are to be had on Kubernetes only.
         """
         self.pipeline = pipeline
         self.processes: list[Child] = []

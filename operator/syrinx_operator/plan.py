@@ -12,7 +12,7 @@ from msgspec import Struct, inspect
 from syrinx_operator.rules import PROCESS_FIELDS
 from syrinx_operator.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_operator.spec_pods import kubernetes_only
-from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings, VllmOptions
 
 
 class Stage(StrEnum):
@@ -50,10 +50,11 @@ class NotLocal(Exception):
 def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     """Every process of the pipeline, talkers first, the gateway last. `version` is that of Syrinx.
 
-    Raises `NotLocal` for a model that is to be had on Kubernetes only.
+    Raises `NotLocal` for a model, or for GPUs, that are to be had on Kubernetes only.
     """
     spec = pipeline.spec
     _require_local_model(spec.model)
+    _require_local_gpus(spec.talker)
     base = StageConfig(
         pipeline=pipeline.name,
         generation=model_generation(spec, version),
@@ -73,7 +74,8 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         return {"device": device, "max_resident": stage.max_resident, "drain_seconds": stage.drain_seconds}
 
     gateway, shaping = spec.gateway, codec_process(spec)
-    talkers = replicas(Stage.TALKER, spec.talker.replicas, **compute(spec.talker))
+    engine = {"engine": spec.talker.engine, "vllm": vllm_options(spec.talker)}
+    talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker))
     codecs = replicas(Stage.CODEC, shaping.replicas, **compute(shaping))
     [served] = replicas(
         Stage.GATEWAY,
@@ -95,6 +97,11 @@ def codec_process(spec: PipelineSpec) -> CodecSpec:
     if spec.topology == "Separate":
         return spec.codec
     return msgspec.structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
+
+
+def engine_words(spec: PipelineSpec) -> str:
+    """What follows where it is said on what a pipeline computes: the talker's engine, if it is not the usual one."""
+    return "" if spec.talker.engine == TalkerSpec().engine else f"; talker with {spec.talker.engine}"
 
 
 def unused_locally(pipeline: TTSPipeline) -> list[str]:
@@ -128,6 +135,14 @@ def _require_local_model(model: ModelSpec) -> None:
         )
 
 
+def _require_local_gpus(talker: TalkerSpec) -> None:
+    if vllm_options(talker).tensor_parallel_size > 1 and talker.device is None:
+        raise NotLocal(
+            "spec.talker.vllm.tensorParallelSize takes GPUs, and spec.talker.resources gives them on Kubernetes only: "
+            "give spec.talker.device: cuda"
+        )
+
+
 def model_generation(spec: PipelineSpec, version: str) -> str:
     """Names the model's weights, and the topology: stages meet only where both are the same for certain.
 
@@ -142,6 +157,11 @@ def model_generation(spec: PipelineSpec, version: str) -> str:
 def talker_settings(spec: TalkerSpec) -> TalkerSettings:
     """The live settings that a talker starts with."""
     return TalkerSettings(max_num_seqs=spec.max_num_seqs, lead_limit_seconds=spec.lead_limit_seconds)
+
+
+def vllm_options(spec: TalkerSpec) -> VllmOptions:
+    """What a talker starts vLLM with."""
+    return VllmOptions() if spec.vllm is None else VllmOptions(**msgspec.structs.asdict(spec.vllm))
 
 
 def codec_settings(spec: CodecSpec) -> CodecSettings:

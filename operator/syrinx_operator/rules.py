@@ -40,10 +40,11 @@ REDIS_URL: Final = (
 """SCHEME://[USER@]HOST[:PORT][/DB]; the host is a name, an IPv4 address, or an IPv6 address in brackets."""
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 
-PROCESS_FIELDS: Final = tuple(
-    (field.name, field.encode_name) for field in structs.fields(StageSpec) if field.name != "engine"
-)
+PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(StageSpec))
 """What shapes a stage's process, in Python and in a resource: of a colocated codec, the talker's count."""
+
+GPU: Final = "nvidia.com/gpu"
+"""What a container is given whole GPUs by."""
 
 Path = tuple[str | int, ...]
 
@@ -77,6 +78,7 @@ def _violations(pipeline: TTSPipeline) -> Iterator[Violation]:
     yield from _capture_rules(spec.codec)
     if spec.topology == "Colocated":
         yield from _colocation_rules(spec)
+    yield from _vllm_rules(spec.talker)
     yield from _connector_rules(spec.connector)
     yield from _objective_rules(pipeline)
     yield from _bounds_rules("talkerMaxNumSeqs", spec.tuning.bounds.talker_max_num_seqs, spec.talker)
@@ -92,6 +94,7 @@ def _cluster_violations(pipeline: TTSPipeline) -> Iterator[Violation]:
     spec = pipeline.spec
     if spec.model.path is not None and spec.model.claim is None and not spec.model.path.startswith("/"):
         yield Violation(("spec", "model", "path"), "a relative path needs `claim`, the volume it lies in")
+    yield from _gpu_rules(spec.talker)
     if spec.connector.password_env is not None and spec.connector.password_secret is None:
         yield Violation(("spec", "connector", "passwordEnv"), "is for `syrinx up`: name a Secret in passwordSecret")
     if spec.gateway.port < 1024:
@@ -227,6 +230,33 @@ def _colocation_rules(spec: PipelineSpec) -> Iterator[Violation]:
             f"{spec.codec.max_resident} is less than talker.maxResident, {spec.talker.max_resident}: with topology "
             "Colocated the codec serves all that the talker serves",
         )
+    if spec.talker.engine == "vllm":
+        yield Violation(("spec", "talker", "engine"), "vLLM needs a process of its own: torch, or topology Separate")
+
+
+def _vllm_rules(talker: TalkerSpec) -> Iterator[Violation]:
+    if talker.vllm is None:
+        return
+    path, gpus = ("spec", "talker", "vllm"), talker.vllm.tensor_parallel_size
+    if talker.engine != "vllm":
+        yield Violation(path, "is for vLLM: it needs `engine: vllm`")
+    if gpus > 1 and talker.device == "cpu":
+        yield Violation((*path, "tensorParallelSize"), f"takes {gpus} GPUs: give device cuda, not cpu")
+
+
+def _gpu_rules(talker: TalkerSpec) -> Iterator[Violation]:
+    gpus = 1 if talker.vllm is None else talker.vllm.tensor_parallel_size
+    if gpus > 1 and _count(talker.resources.limits.get(GPU, 0)) < gpus:
+        yield Violation(
+            ("spec", "talker", "vllm", "tensorParallelSize"),
+            f"takes {gpus} GPUs: give talker.resources.limits {GPU}: {gpus}",
+        )
+
+
+def _count(amount: int | str) -> int:
+    """What an amount is as a whole number; 0 if it is written otherwise."""
+    text = str(amount)
+    return int(text) if text.isdecimal() else 0
 
 
 def _connector_rules(connector: ConnectorSpec) -> Iterator[Violation]:

@@ -36,6 +36,7 @@ from syrinx_stages.contract.settings import (
     Seconds,
     StageConfig,
     TalkerSettings,
+    VllmOptions,
 )
 
 API_VERSION: Final = "syrinx.dev/v1alpha1"
@@ -46,6 +47,7 @@ BUNDLED_MODEL_NAME = "syrinx-us"
 _TALKER = TalkerSettings()
 _CODEC = CodecSettings()
 _GATEWAY = GatewaySettings()
+_VLLM = VllmOptions()
 _MAX_RESIDENT = StageConfig(pipeline="p", generation="g", replica="r", model="bundled").max_resident
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
@@ -213,9 +215,6 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
 class StageSpec(PodFields, frozen=True, kw_only=True):
     """What talker and codec have in common."""
 
-    engine: Annotated[
-        Literal["torch"], Meta(description="What computes: torch, Syrinx's own engine, on CPUs and NVIDIA GPUs.")
-    ] = "torch"
     device: Annotated[
         Device | None,
         Meta(description="Where it computes. Default: cpu; on Kubernetes cuda if `resources` has a GPU."),
@@ -237,9 +236,46 @@ class StageSpec(PodFields, frozen=True, kw_only=True):
     )
 
 
+VllmWord = Annotated[str, Meta(pattern="^[a-z0-9_-]+$", max_length=40)]
+"""A choice that vLLM has a name for."""
+
+
+class VllmSpec(Object, frozen=True, kw_only=True):
+    """What vLLM is started with, in its own words (`vllm serve --help`)."""
+
+    tensor_parallel_size: Annotated[
+        int, Meta(ge=1, le=16, description="GPUs that share the layers of one talker; each pod needs as many.")
+    ] = _VLLM.tensor_parallel_size
+    quantization: Annotated[
+        VllmWord | None,
+        Meta(description="How the layers' weights are quantised when they are loaded, as fp8. Default: not at all."),
+    ] = _VLLM.quantization
+    kv_cache_dtype: Annotated[
+        VllmWord, Meta(description="Number format of the cache of keys and values, as fp8; auto is the weights' own.")
+    ] = _VLLM.kv_cache_dtype
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="Share of a GPU's memory that vLLM takes, weights and cache included.")
+    ] = _VLLM.gpu_memory_utilization
+    max_num_batched_tokens: Annotated[
+        Annotated[int, Meta(ge=16, le=1 << 20)] | None,
+        Meta(description="Positions that a step computes at most, those of prompts included. Default: vLLM's."),
+    ] = _VLLM.max_num_batched_tokens
+
+
 class TalkerSpec(StageSpec, frozen=True, kw_only=True):
     """The talker: text in, code frames out. Its numbers are starting values; they can change live."""
 
+    engine: Annotated[
+        Literal["torch", "vllm"],
+        Meta(
+            description="What computes: torch, Syrinx's own engine, on CPUs and NVIDIA GPUs; or vllm, stock vLLM, "
+            "which the image must have (VARIANT=vllm)."
+        ),
+    ] = "torch"
+    vllm: Annotated[
+        VllmSpec | None,
+        Meta(description="What vLLM is started with; for engine vllm alone. Default: as its fields say."),
+    ] = None
     max_num_seqs: Annotated[
         Rows, Meta(description="Requests per step (the batch size) at most; no more than maxResident.")
     ] = _TALKER.max_num_seqs
@@ -262,6 +298,9 @@ class CaptureShape(Object, frozen=True, kw_only=True):
 class CodecSpec(StageSpec, frozen=True, kw_only=True):
     """The codec: code frames in, audio out. Its numbers are starting values; they can change live."""
 
+    engine: Annotated[
+        Literal["torch"], Meta(description="What computes: torch, Syrinx's own engine, on CPUs and NVIDIA GPUs.")
+    ] = "torch"
     max_num_seqs: Annotated[
         Rows, Meta(description="Requests per decoder call (the batch size) at most; no more than maxResident.")
     ] = _CODEC.max_num_seqs

@@ -164,6 +164,13 @@ class _Checker:
             raise CelTypeError(f"{name} is not defined")
         return self._names[name]
 
+    def _ident_arg(self, tree: lark.Tree) -> Schema:
+        """Of functions `int` alone, of what may be a text: where that is no number, the rule counts as broken."""
+        name, argument = str(tree.children[0]), self.type_of(tree.children[1])
+        if name != "int" or not argument.get("x-kubernetes-int-or-string"):
+            raise CelTypeError(f"not known to be accepted: {name}()")
+        return INT
+
     def _member_dot(self, tree: lark.Tree) -> Schema:
         return self._select(tree)
 

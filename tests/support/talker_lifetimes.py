@@ -29,7 +29,7 @@ from syrinx_stages.talker.prompter import Prompter
 if TYPE_CHECKING:
     # On a machine without a GPU whoever imports the kernels first decides that they are interpreted.
     from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-    from syrinx_stages.talker.engine import Prepared
+    from syrinx_stages.talker.engine import Prepared, TalkerEngine
 
 CPU = torch.device("cpu")
 SAMPLINGS = (
@@ -142,16 +142,20 @@ class Lifetimes:
     def __init__(
         self,
         reference: Reference,
-        engine: CudaTalkerEngine,
+        engine: TalkerEngine[Any],
         resident: int,
         *,
         seed: int = 0,
         most_frames: int = 5,
         arrivals: float = 0.8,
         between: Callable[[], None] = lambda: None,
+        launched: Callable[[Any], None] = lambda step: None,
     ) -> None:
-        """arrivals: how likely one more comes while there is room. between: called before every launch."""
+        """arrivals: how likely one more comes while there is room. between: called before every launch; launched:
+        with what it returns.
+        """
         self._reference, self._engine, self._resident = reference, engine, resident
+        self._launched = launched
         self._between, self._most_frames, self._arrivals = between, most_frames, arrivals
         self._random = random.Random(seed)
         self._present: dict[str, Alone] = {}
@@ -162,8 +166,6 @@ class Lifetimes:
         self.resumed = 0
         """How often one went on in another place."""
         self.errors: list[float] = []
-        self.rings: set[int] = set()
-        """Where results were handed over."""
 
     def run(self, steps: int) -> None:
         """Steps of most of those that are there."""
@@ -175,7 +177,7 @@ class Lifetimes:
                 names.pop()
             self._between()
             step = self._engine.launch(names)
-            self.rings |= {step.ring} if step.rows else set()
+            self._launched(step)
             self._unread.append((step, {name: self._present[name] for name in names}))
             if len(self._unread) == 2:
                 self._read()
@@ -267,7 +269,7 @@ def poison(engine: CudaTalkerEngine) -> None:
         rows[0, 1:] = torch.nan
         arena.sharing.parts.fill_(torch.nan)
         for frame, *_ in engine._frames.values():
-            poison_buffers(frame, frame._pair, frame._single, frame._talker)
+            poison_buffers(frame, frame._talker, frame.draws, frame.draws._pair, frame.draws._single)
         for prefill, _ in engine._prefills.values():
             poison_buffers(prefill, prefill._stack)
 

@@ -66,6 +66,7 @@ SCHEMA = {
         "has(self.may) ? self.may.matches('a') : self.count == 1",
         "self.names.all(name, name in ['a', self.must])",
         "self.__namespace__ == 'x'",
+        "int(self.quantity) > self.count",
     ],
 )
 def test_what_is_taken(expression):
@@ -90,6 +91,8 @@ def test_what_is_taken(expression):
         "'a' in self.must",
         "1 in ['a']",
         "string(self.count) == '1'",
+        "int(self.names) == 1",
+        "int(self.quantity) == '1'",
         "name == 'a'",
         "self.count.matches('a')",
         "self.must.all(name, true)",

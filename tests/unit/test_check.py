@@ -50,7 +50,8 @@ def test_the_examples_are_accepted_by_the_api_server(file):
     documents = [each for each in yaml.safe_load_all(file.read_text()) if each["kind"] == "TTSPipeline"]
     assert documents
     for document in documents:
-        assert admit(custom_resource(), document)["spec"]["talker"]["engine"] == "torch"
+        wanted = "vllm" if file.name == "vllm.yaml" else "torch"
+        assert admit(custom_resource(), document)["spec"]["talker"]["engine"] == wanted
 
 
 def test_the_autoscaler_in_the_example_aims_at_the_codecs():
@@ -89,14 +90,14 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file():
     [
         ("talker: {maxNumSeq: 4}", "spec.talker.maxNumSeq: unknown field; did you mean maxNumSeqs?"),
         ("talker: {max_num_seqs: 4}", "spec.talker.max_num_seqs: unknown field; did you mean maxNumSeqs?"),
-        ("talker: {zzz: 4}", "spec.talker.zzz: unknown field; accepted here: maxNumSeqs, maxResident, lead"),
+        ("talker: {zzz: 4}", "spec.talker.zzz: unknown field; accepted here: engine, vllm, maxNumSeqs, max"),
         ("talker: {maxNumSeqs: true}", "spec.talker.maxNumSeqs: true is not accepted; expected an integer"),
         ("talker: {maxNumSeqs: '4'}", "spec.talker.maxNumSeqs: '4' is not accepted; expected an integer"),
         ("talker: {maxNumSeqs: 4.5}", "spec.talker.maxNumSeqs: 4.5 is not accepted; expected an integer"),
         ("talker: {leadLimitSeconds: .nan}", "nan is not accepted; expected a number above 0"),
         ("talker: {leadLimitSeconds: .inf}", "inf is not accepted; expected a number above 0"),
-        ("talker:", "spec.talker: nothing (null) is not accepted; expected the fields maxNumSeqs, max"),
-        ("talker: 7", "spec.talker: 7 is not accepted; expected the fields maxNumSeqs, max"),
+        ("talker:", "spec.talker: nothing (null) is not accepted; expected the fields engine, vllm, max"),
+        ("talker: 7", "spec.talker: 7 is not accepted; expected the fields engine, vllm, max"),
         ("codec: {chunkRamp: []}", "spec.codec.chunkRamp: [] is not accepted; expected a list of 1 to 16 items"),
         ("codec: {chunkRamp: 2}", "spec.codec.chunkRamp: 2 is not accepted; expected a list of 1 to 16 items"),
         ("codec: {capturePairs: [3]}", "spec.codec.capturePairs[0]: 3 is not accepted; expected the fields rows, "),
@@ -220,6 +221,13 @@ def test_other_kinds_may_stand_beside_a_pipeline_but_not_alone():
         ("talker: {resources: {limits: {cpu: 0.5}}}", "cpu: 0.5 is not accepted; expected an integer from 0 or text"),
         ("talker: {env: [{name: A, secret: {name: s}}]}", "spec.talker.env[0].secret.key: missing; expected text"),
         ("talker: {env: [{name: A, secrets: x}]}", "spec.talker.env[0].secrets: unknown field; did you mean secret?"),
+        ("talker: {engine: omni}", "spec.talker.engine: 'omni' is not accepted; expected torch or vllm"),
+        ("talker: {vllm: {}}", "spec.talker.vllm: is for vLLM: it needs `engine: vllm`"),
+        (
+            "talker: {engine: vllm, vllm: {quantization: FP8}}",
+            "spec.talker.vllm.quantization: 'FP8' is not accepted; expected text of up to 40 characters",
+        ),
+        ("codec: {engine: vllm}", "spec.codec.engine: 'vllm' is not accepted; expected torch"),
         ("talker: {device: gpu}", "spec.talker.device: 'gpu' is not accepted; expected cpu or cuda"),
         ("connector: {url: redis://h, caSecret: x}", "caSecret: 'x' is not accepted; expected the fields name, key"),
         (

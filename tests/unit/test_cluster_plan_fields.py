@@ -43,7 +43,7 @@ RESTARTED = [
 
 
 CHOICES = [
-    *("Separate", "Colocated"),
+    *("Separate", "Colocated", "vllm"),
     *("CustomVoice", "Base", "cpu", "cuda", "Always", "Never", "ClusterIP", "NodePort", "LoadBalancer"),
     *("ReadWriteOnce", "ReadWriteMany", "Exists", "Equal", "NoSchedule", "PreferNoSchedule", "Memory", ""),
 ]
@@ -63,7 +63,7 @@ def others(value):
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int | float):
-        return [value + 1, value - 1, value + 200]
+        return [value + 1, value - 1, value + 200, value / 2]
     return [value + "x", "1" + value, value + "1", *(choice for choice in CHOICES if choice != value)]
 
 
@@ -133,7 +133,7 @@ def test_the_above_edits_every_field_of_the_resource():
         named = [key for key in path if isinstance(key, str)]
         reached |= {dotted(named[:length]) for length in range(1, len(named) + 1)}
     left = [path for path in fields(PipelineSpec, ("spec",)) if path not in reached and not re.match(ELSEWHERE, path)]
-    without_choice = ["spec.model.bundled", "spec.talker.engine", "spec.codec.engine", "spec.connector.managed"]
+    without_choice = ["spec.model.bundled", "spec.codec.engine", "spec.connector.managed"]
     assert left == without_choice, "give it a value in one of the documents in tests/unit/golden"
 
 

@@ -227,6 +227,20 @@ def test_the_gpu_decides_the_device_unless_the_user_does():
     assert device(resources={"limits": {"nvidia.com/gpu": 1}}, device="cpu") == "cpu"
 
 
+def test_another_engine_makes_the_talkers_anew_and_stays_in_the_generation():
+    plan = planned(pipeline())
+    for talker in ({"engine": "vllm"}, {"engine": "vllm", "vllm": {"quantization": "fp8"}}):
+        subject = pipeline({"talker": talker})
+        changed = planned(subject, after(plan))
+        renewed = {
+            component for component in plan.templates if changed.templates[component] != plan.templates[component]
+        }
+        assert renewed == {Component.TALKER} and changed.generation == plan.generation
+        config = config_of(pod_template(changed, subject, Component.TALKER))
+        assert (config.engine, config.vllm.quantization) == ("vllm", talker.get("vllm", {}).get("quantization"))
+        plan = changed
+
+
 def test_a_container_that_fetches_takes_no_gpu():
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
     subject = pipeline({"model": HUB, "talker": {"resources": resources}})

@@ -186,8 +186,8 @@ class Cluster:
     def moving(self, generation=1):
         return tuning.moving(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
 
-    def identity(self, devices, before=None):
-        return tuning.identity(AUTO, self.plan, self.observed, devices, before)
+    def identity(self, devices, before=None, subject=AUTO):
+        return tuning.identity(subject, self.plan, self.observed, devices, before)
 
 
 def test_talkers_and_codecs_are_workers_with_what_they_say_of_themselves():
@@ -246,6 +246,12 @@ def test_knowledge_holds_for_a_model_an_image_and_the_devices():
     found = cluster.identity(devices(cluster, **{"demo-codec-2": "NVIDIA L4"}))
     assert (found.model, found.image) == (cluster.plan.generation, "syrinx/stages:1.0.0")
     assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200, NVIDIA L4"
+
+
+def test_knowledge_of_one_engine_says_nothing_of_another():
+    cluster, on_vllm = Cluster(), auto(talker={"engine": "vllm"})
+    found = cluster.identity(devices(cluster), subject=on_vllm)
+    assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200; talker with vllm"
 
 
 def test_before_replicas_say_where_they_compute_nothing_is_known():

@@ -38,6 +38,9 @@ def pinned(image):
     return dict(line.split("==") for line in lines)
 
 
+VLLM = re.compile(r'cp docker/stages-vllm.txt docker/stages.txt && pip install "(vllm[^"]*)"')
+
+
 def required(extras):
     texts = PROJECT["dependencies"] + [each for extra in extras for each in PROJECT["optional-dependencies"][extra]]
     return {normal(re.match(r"[\w.-]+", text)[0]) for text in texts}
@@ -87,6 +90,31 @@ def test_every_dependency_has_one_version(image):
     assert required(EXTRAS[image]) <= versions.keys()
     assert f"PIP_CONSTRAINT=/src/docker/{image}.txt" in " ".join(arguments(image, "ENV"))
     assert f".[{','.join(EXTRAS[image])}]" in " ".join(arguments(image, "RUN"))
+
+
+def test_the_image_with_vllm_has_one_version_of_everything_too():
+    (asked,) = VLLM.findall(" ".join(arguments("stages", "RUN")))
+    least, below = re.fullmatch(r"vllm>=0\.(\d+),<0\.(\d+)", asked).groups()
+    versions = pinned("stages-vllm")
+    assert int(least) <= int(versions["vllm"].split(".")[1]) < int(below)
+    assert required(EXTRAS["stages"]) <= {normal(name) for name in versions}
+    assert asked in (ROOT / "docker" / "stages-vllm.txt").read_text().splitlines()[0], "it says how to renew it"
+
+
+def test_the_image_with_vllm_computes_with_the_same_torch():
+    assert pinned("stages-vllm")["torch"] == pinned("stages")["torch"]
+
+
+def test_images_for_gpus_have_the_compiler_that_triton_asks_for():
+    last = final("stages")
+    assert last["ARG"] == "VARIANT"
+    assert re.match(r'if \[ "\$\{VARIANT\}" != cpu \]; then .* apt-get install .* gcc libc6-dev ', last["RUN"])
+
+
+def test_vllm_finds_the_talker_in_what_is_installed():
+    (plugin,) = PROJECT["entry-points"]["vllm.general_plugins"].values()
+    assert plugin.partition(".")[0] == "syrinx_stages"
+    assert arguments("stages", "COPY").count("stages stages") == 1
 
 
 def test_both_images_and_the_tests_use_the_same_versions_of_what_they_share():

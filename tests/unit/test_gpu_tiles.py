@@ -112,8 +112,8 @@ def test_a_drawn_talker_has_the_shapes_of_a_loaded_one_and_is_cut_as_told(tmp_pa
     product = Product(stack.intermediate_size, stack.hidden_size, gated=True)
     cut = Matrix(16, 16, 16, 2)
     frame = Rig(config, "cpu", 4).frame(3, {product: cut})
-    assert frame._single._tiles["gate_up"] == cut
-    assert frame._pair._tiles["gate_up"] != cut, "steps of other sizes are cut as in the engine"
+    assert frame.draws._single._tiles["gate_up"] == cut
+    assert frame.draws._pair._tiles["gate_up"] != cut, "steps of other sizes are cut as in the engine"
     frame.draw_codes()
     frame.advance()
-    assert frame._codes.ne(0).any()
+    assert frame.draws.codes.ne(0).any()

@@ -16,7 +16,7 @@ from syrinx_stages.kernels import sampling
 from syrinx_stages.kernels.sampling import Rows
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig
 from syrinx_stages.model.sampling import Sampler, uniforms
-from syrinx_stages.talker.cuda_engine import _knobs
+from syrinx_stages.talker.knobs import knobs
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
@@ -61,7 +61,7 @@ class Drawing:
             seen=torch.ones(slots, VOCABULARY, dtype=torch.int8),
         )
         self.rows.meta[:, 0], self.rows.meta[:, 2] = self.slots, FRAMES
-        self.rows.knobs[self.slots] = torch.tensor([_knobs(item) for item in samplings])
+        self.rows.knobs[self.slots] = torch.tensor([knobs(item) for item in samplings])
         self.rows.seeds[self.slots] = torch.tensor(seeds)
         self.seen = torch.rand(self.count, VOCABULARY, generator=random) < 0.2
         self.rows.seen[self.slots] = self.seen.to(torch.int8)

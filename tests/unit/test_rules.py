@@ -16,9 +16,10 @@ from syrinx_operator.spec import (
     TalkerSpec,
     TuningBounds,
     TuningSpec,
+    VllmSpec,
     default_pipeline,
 )
-from syrinx_operator.spec_pods import ConfigMapKey, EnvVar, ExtraVolume, SecretKey, Toleration
+from syrinx_operator.spec_pods import ConfigMapKey, EnvVar, ExtraVolume, Resources, SecretKey, Toleration
 
 
 def pipeline(**spec):
@@ -190,6 +191,64 @@ def test_tuning_starts_with_no_more_captured_shapes_than_it_may_choose(most, exp
     codec = CodecSpec(capture_pairs=(CaptureShape(rows=1, frames=2), CaptureShape(rows=1, frames=4)))
     tuning = TuningSpec(bounds=TuningBounds(capture_pairs=CaptureBounds(max=most)))
     assert broken(codec=codec, tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+
+
+@pytest.mark.parametrize(
+    ("talker", "expected"),
+    [
+        (TalkerSpec(engine="vllm"), []),
+        (TalkerSpec(engine="vllm", vllm=VllmSpec(quantization="fp8")), []),
+        (TalkerSpec(vllm=VllmSpec()), ["vllm"]),
+        (TalkerSpec(engine="torch", vllm=VllmSpec(quantization="fp8")), ["vllm"]),
+    ],
+)
+def test_options_of_vllm_are_for_vllm(talker, expected):
+    assert broken(talker=talker) == [f"spec.talker.{field}" for field in expected]
+
+
+def test_vllm_shares_its_process_with_no_codec():
+    assert broken(topology="Colocated", talker=TalkerSpec(engine="torch")) == []
+    (violation,) = violations(pipeline(topology="Colocated", talker=TalkerSpec(engine="vllm")))
+    assert violation.path == ("spec", "talker", "engine")
+    assert violation.message == "vLLM needs a process of its own: torch, or topology Separate"
+
+
+def on_gpus(gpus, **talker):
+    return {"talker": TalkerSpec(engine="vllm", vllm=VllmSpec(tensor_parallel_size=gpus), **talker)}
+
+
+def limited_to(amount):
+    return Resources(limits={"nvidia.com/gpu": amount})
+
+
+def test_layers_that_are_shared_are_on_gpus():
+    assert broken(**on_gpus(1, device="cpu")) == []
+    assert broken(**on_gpus(2)) == broken(**on_gpus(2, device="cuda")) == []
+    (violation,) = violations(pipeline(**on_gpus(2, device="cpu")))
+    assert violation.path == ("spec", "talker", "vllm", "tensorParallelSize")
+    assert violation.message == "takes 2 GPUs: give device cuda, not cpu"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resources", "accepted"),
+    [
+        (1, Resources(), True),
+        (2, limited_to(2), True),
+        (2, limited_to("2"), True),
+        (2, limited_to(8), True),
+        (2, limited_to(1), False),
+        (2, limited_to("2.0"), False),
+        (2, limited_to("2k"), False),
+        (2, Resources(requests={"nvidia.com/gpu": 2}), False),
+        (2, Resources(limits={"amd.com/gpu": 2}), False),
+    ],
+)
+def test_a_pod_has_as_many_gpus_as_share_the_layers(gpus, resources, accepted):
+    spec = on_gpus(gpus, device="cuda", resources=resources)
+    assert broken(**spec) == []
+    found = [(".".join(each.path), each.message) for each in cluster_violations(pipeline(**spec))]
+    told = ("spec.talker.vllm.tensorParallelSize", "takes 2 GPUs: give talker.resources.limits nvidia.com/gpu: 2")
+    assert found == ([] if accepted else [told])
 
 
 @pytest.mark.parametrize(

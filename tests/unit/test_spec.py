@@ -21,11 +21,12 @@ from syrinx_operator.spec import (
     TalkerSpec,
     TTSPipeline,
     TuningSpec,
+    VllmSpec,
     default_pipeline,
 )
 from syrinx_operator.spec_pods import EnvVar, Resources, SecretKey
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import StageConfig, load_config
+from syrinx_stages.contract.settings import StageConfig, VllmOptions, load_config
 
 
 def pipeline(**spec):
@@ -121,6 +122,55 @@ def test_device_and_drain_reach_the_stages():
         (Stage.CODEC, "cpu", 9),
         (Stage.GATEWAY, "cpu", 7),
     ]
+
+
+OPTIONS = {
+    "tensor_parallel_size": 2,
+    "quantization": "fp8",
+    "kv_cache_dtype": "fp8_e5m2",
+    "gpu_memory_utilization": 0.75,
+    "max_num_batched_tokens": 512,
+}
+
+
+def test_the_engine_and_its_options_reach_the_talkers_alone():
+    talker = TalkerSpec(engine="vllm", device="cuda", replicas=2, vllm=VllmSpec(**OPTIONS))
+    processes = plan_local(pipeline(talker=talker), "1")
+    assert [(process.stage, process.config.engine, process.config.vllm) for process in processes] == [
+        (Stage.TALKER, "vllm", VllmOptions(**OPTIONS)),
+        (Stage.TALKER, "vllm", VllmOptions(**OPTIONS)),
+        (Stage.CODEC, "torch", VllmOptions()),
+        (Stage.GATEWAY, "torch", VllmOptions()),
+    ]
+
+
+@pytest.mark.parametrize("options", [None, VllmSpec()])
+def test_vllm_s_defaults_are_the_stages_own(options):
+    talker = plan_local(pipeline(talker=TalkerSpec(engine="vllm", vllm=options)), "1")[0].config
+    assert (talker.engine, talker.vllm) == ("vllm", VllmOptions())
+
+
+def test_vllm_s_options_are_bounded_as_in_the_stages():
+    def bounds(kind):
+        while isinstance(kind, msgspec.inspect.Metadata):
+            kind = kind.type
+        return [bounds(each) for each in kind.types] if isinstance(kind, msgspec.inspect.UnionType) else kind
+
+    def options(struct):
+        fields = msgspec.inspect.type_info(struct).fields
+        return {field.name: (bounds(field.type), field.default) for field in fields}
+
+    assert options(VllmSpec) == options(VllmOptions)
+
+
+def test_layers_that_are_shared_here_need_a_named_device():
+    def spec(device):
+        return TalkerSpec(engine="vllm", device=device, vllm=VllmSpec(tensor_parallel_size=2))
+
+    message = "spec.talker.vllm.tensorParallelSize takes GPUs, .* give spec.talker.device: cuda"
+    with pytest.raises(NotLocal, match=message):
+        plan_local(pipeline(talker=spec(None)), "1")
+    assert plan_local(pipeline(talker=spec("cuda")), "1")[0].config.device == "cuda"
 
 
 @pytest.mark.parametrize(

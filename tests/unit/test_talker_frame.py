@@ -12,7 +12,7 @@ from support.talker_lifetimes import SAMPLINGS, Alone, Reference, poison_buffers
 
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.cuda_engine import _knobs
+from syrinx_stages.talker.knobs import knobs
 from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
 from syrinx_stages.talker.packed import pack
 
@@ -63,7 +63,7 @@ class Rig:
             prompt = row.prompt
             arena.texts[0] = prompt.pad_row
             arena.texts[seat.text : seat.text + len(prompt.text_rows)] = prompt.text_rows
-            arena.knobs[seat.slot] = torch.tensor(_knobs(row.request.sampling))
+            arena.knobs[seat.slot] = torch.tensor(knobs(row.request.sampling))
             arena.seeds[seat.slot] = row.request.seed
             arena.seen[seat.slot] = 0
             prefill.embeds[index * LENGTH : index * LENGTH + len(prompt.embeds)] = prompt.embeds
@@ -75,7 +75,7 @@ class Rig:
     def step(self, rows: list[Alone], ring: int) -> list[float]:
         """A frame of both; returns how wrong it was."""
         frame = self.frame
-        poison_buffers(frame, frame._pair, frame._single, frame._talker)
+        poison_buffers(frame, frame._talker, frame.draws, frame.draws._pair, frame.draws._single)
         frame.meta.zero_()
         for index, (row, seat) in enumerate(zip(rows, SEATS, strict=True)):
             count = len(row.frames)

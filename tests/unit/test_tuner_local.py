@@ -260,6 +260,13 @@ def test_an_edit_or_another_machine_starts_with_what_the_resource_asks_for(tmp_p
     assert started(tmp_path) == INITIAL
 
 
+def test_what_was_chosen_for_another_engine_is_no_start(tmp_path):
+    keep(tmp_path)
+    on_vllm = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(engine="vllm"))
+    pipeline = msgspec.structs.replace(a_pipeline(), spec=on_vllm)
+    assert started(tmp_path, pipeline) == setting_of(on_vllm)
+
+
 def test_what_the_resource_no_longer_allows_is_not_taken_up(tmp_path):
     keep(tmp_path)
     smaller = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(max_num_seqs=1, max_resident=2))

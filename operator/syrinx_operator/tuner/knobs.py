@@ -21,7 +21,13 @@ class Identity(Part, frozen=True, kw_only=True):
 
     model: Annotated[str, Meta(max_length=64, description="Model generation.")]
     image: Annotated[str, Meta(max_length=512, description="Image of the stages, or the version of Syrinx.")]
-    device: Annotated[str, Meta(max_length=256, description="Where talker and codec compute, as far as it is known.")]
+    device: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            description="Where talker and codec compute, as far as it is known, and an engine that is not torch.",
+        ),
+    ]
 
 
 class Stage(StrEnum):

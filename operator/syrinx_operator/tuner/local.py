@@ -15,7 +15,7 @@ from syrinx_operator import __version__
 from syrinx_operator.bench.machine import describe
 from syrinx_operator.events import Observer, Told
 from syrinx_operator.plan import Stage as Process
-from syrinx_operator.plan import model_generation
+from syrinx_operator.plan import engine_words, model_generation
 from syrinx_operator.rules import violations
 from syrinx_operator.spec import TTSPipeline
 from syrinx_operator.supervisor import Member
@@ -134,7 +134,7 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
     return Identity(
         model=model_generation(spec, __version__),
         image=f"syrinx {__version__}",
-        device=f"{devices}; {machine.cpu}, {machine.cores} cores"[:256],
+        device=f"{devices}{engine_words(spec)}; {machine.cpu}, {machine.cores} cores"[:256],
     )
 
 

@@ -7,6 +7,8 @@ from syrinx_operator.tuner.search import ladder
 from syrinx_operator.tuner.state import Phase
 from syrinx_operator.tuner.turn import Turn
 
+_ANOTHER = "the model, the image, the device or the engine is another one"
+
 
 def settle(turn: Turn) -> bool:
     """Follows the resource, the image and the GPU; returns whether there is anything to tune now."""
@@ -36,14 +38,14 @@ def _within_bounds(turn: Turn, setting: Setting) -> bool:
 
 
 def _follow_identity(turn: Turn) -> None:
-    """What was learned with another model, image or device holds no more."""
+    """What was learned with another model, image, device or engine holds no more."""
     known, seen = turn.state.identity, turn.evidence.identity
     if known == seen or not seen.device:
         return
     if known is not None and known.device:
-        turn.supersede("the model, the image or the device is another one")
+        turn.supersede(_ANOTHER)
         turn.set(knowledge=(), quarantine=(), soak=None, changed=turn.now, breaches=0, context=None)
-        turn.tell("Forgotten", "the model, the image or the device is another one: what was learned is forgotten")
+        turn.tell("Forgotten", f"{_ANOTHER}: what was learned is forgotten")
     turn.set(identity=seen)
 
 

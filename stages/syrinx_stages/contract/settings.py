@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -52,6 +52,21 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 StageSettings = TalkerSettings | CodecSettings | GatewaySettings
 
 
+class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What vLLM is started with, in its own words (`vllm serve --help`)."""
+
+    tensor_parallel_size: Annotated[int, Meta(ge=1, le=16)] = 1
+    """GPUs that share the talker's layers."""
+    quantization: Annotated[str, Meta(pattern="^[a-z0-9_-]+$", max_length=40)] | None = None
+    """How vLLM quantises the layers as it loads them, as fp8."""
+    kv_cache_dtype: Annotated[str, Meta(pattern="^[a-z0-9_-]+$", max_length=40)] = "auto"
+    """Of keys and values."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Share of a GPU's memory that it takes, weights included."""
+    max_num_batched_tokens: Annotated[int, Meta(ge=16, le=1 << 20)] | None = None
+    """Positions of one step, prompts' included. None: vLLM's default."""
+
+
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a stage process is started: a JSON file.
 
@@ -74,6 +89,10 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     admin_port: Port = 0
     """Of every stage's health, metrics and settings; 0 takes a free one."""
     device: str = "cpu"
+    engine: Literal["torch", "vllm"] = "torch"
+    """What the talker computes with."""
+    vllm: VllmOptions = VllmOptions()
+    """For that engine."""
     max_resident: Rows = 32
     """Requests that hold state at once (start-up only)."""
     drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 30.0

@@ -7,12 +7,13 @@ module's prefix: a checkpoint that does not fit is refused by the tensor's name.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import torch
+from msgspec import structs
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -26,6 +27,9 @@ from .talker import Talker
 from .tokenizer import Tokenizer, load_tokenizer
 
 _Module = TypeVar("_Module", bound=nn.Module)
+
+_LAYERS = "model.layers"
+_PREDICTOR_LAYERS = "code_predictor.model.layers"
 
 
 class Checkpoint:
@@ -53,6 +57,24 @@ class Checkpoint:
         """Talker and code predictor."""
         return self._load(lambda: Talker(self.config.talker_config), self.directory, "talker")
 
+    def load_talker_without(self, *parts: str) -> Talker:
+        """The same without the modules of these names: it needs no memory for them, and cannot do what they are for."""
+        config = self.config.talker_config
+        predictor = config.code_predictor_config
+        if _LAYERS in parts:
+            config = structs.replace(config, num_hidden_layers=0)
+        if _PREDICTOR_LAYERS in parts:
+            config = structs.replace(config, code_predictor_config=structs.replace(predictor, num_hidden_layers=0))
+
+        def make() -> Talker:
+            talker = Talker(config)
+            for part in set(parts) - {_LAYERS, _PREDICTOR_LAYERS}:
+                parent, _, name = part.rpartition(".")
+                setattr(talker.get_submodule(parent), name, nn.Identity())
+            return talker
+
+        return self._load(make, self.directory, "talker", parts)
+
     def load_codec_decoder(self) -> CodecDecoder:
         """Codes to audio."""
         decoder = self.speech_tokenizer.decoder_config
@@ -67,7 +89,7 @@ class Checkpoint:
         directory = self.directory / "speech_tokenizer"
         return load_codec_encoder(directory, self.speech_tokenizer, self.device, self.dtype)
 
-    def _load(self, make: Callable[[], _Module], directory: Path, prefix: str) -> _Module:
+    def _load(self, make: Callable[[], _Module], directory: Path, prefix: str, without: Sequence[str] = ()) -> _Module:
         before = torch.get_default_dtype()
         torch.set_default_dtype(self.dtype)
         try:
@@ -75,17 +97,23 @@ class Checkpoint:
                 module = make()
         finally:
             torch.set_default_dtype(before)
-        load_module(module, directory, prefix)
+        load_module(module, directory, prefix, without)
         return module.eval().requires_grad_(False)
 
 
-def load_module(module: nn.Module, directory: Path, prefix: str) -> None:
+def load_module(module: nn.Module, directory: Path, prefix: str, without: Sequence[str] = ()) -> None:
     """Fills a module with the tensors named `prefix.*` of `directory`, cast to the module's type.
 
+    without: parts that the module lacks; their tensors, `prefix.part.*`, are left alone.
     Raises `CheckpointError` for a missing or unexpected tensor, a wrong shape or an unreadable file.
     """
     places = dict(slots(module, prefix))
-    files = {name: path for name, path in _tensor_files(directory).items() if name.startswith(f"{prefix}.")}
+    left = tuple(f"{prefix}.{part}." for part in without)
+    files = {
+        name: path
+        for name, path in _tensor_files(directory).items()
+        if name.startswith(f"{prefix}.") and not name.startswith(left)
+    }
     if missing := places.keys() - files.keys():
         shape = places[first := min(missing)].shape
         raise CheckpointError(f"{directory}: tensor {first} {list(shape)} is missing ({len(missing)} in all)")

@@ -69,7 +69,7 @@ class Talker(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.codec_head.weight.device
+        return self.model.codec_embedding.weight.device
 
     def new_cache(self) -> KVCache:
         """An empty cache for one request."""

@@ -14,13 +14,13 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequest
+from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.kernels.recorder import Work, recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
-from syrinx_stages.model.sampling import COLD
 from syrinx_stages.talker.engine import NoRoom, Prepared
 from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
+from syrinx_stages.talker.knobs import knobs, wrapped
 from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.places import PAGE, Place, Pool, bucket, pages_for
 from syrinx_stages.talker.prompter import Prompter
@@ -289,10 +289,9 @@ class CudaTalkerEngine:
         for index, page in enumerate(place.text_pages):
             part = prompt.text_rows[index * PAGE : (index + 1) * PAGE]
             arena.texts[page * PAGE : page * PAGE + len(part)] = part
-        knobs, seed = _knobs(request.sampling), (request.seed + (1 << 63)) % (1 << 64) - (1 << 63)
-        arena.knobs[slot] = torch.tensor(knobs).to(self._device, non_blocking=True)
+        arena.knobs[slot] = torch.tensor(knobs(request.sampling)).to(self._device, non_blocking=True)
         # An assignment would wait for the device.
-        arena.seeds[slot].fill_(seed)
+        arena.seeds[slot].fill_(wrapped(request.seed))
         arena.seen[slot].zero_()
         arena.seen[slot].index_fill_(0, prepared.codes[:, 0], 1)
         self._recorder.lend(embeds, prompt.text_rows, prompt.pad_row, prepared.codes)
@@ -317,11 +316,3 @@ class CudaTalkerEngine:
         self._tell(prefill.meta, told)
         run()
         return [*left, *waiting[most:]]
-
-
-def _knobs(sampling: Sampling) -> list[list[float]]:
-    """A request's row of `Arena.knobs`."""
-    temperatures = [t if t >= COLD else 0.0 for t in (sampling.temperature, sampling.residual_temperature)]
-    code0 = [temperatures[0], sampling.top_k, sampling.top_p, sampling.repetition_penalty, sampling.min_frames]
-    residual = [temperatures[1], sampling.residual_top_k, sampling.residual_top_p, 1, 0]
-    return [code0, residual]

@@ -18,7 +18,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.model.prompt import Prompt
-from syrinx_stages.model.sampling import Sampler
+from syrinx_stages.talker.drawing import Drawing
 from syrinx_stages.talker.engine import Prepared
 from syrinx_stages.talker.prompter import Prompter
 
@@ -51,9 +51,8 @@ class EagerTalkerEngine:
         self._talker = talker = checkpoint.load_talker()
         self._prompter = Prompter(checkpoint, talker)
         self._eos = talker.config.codec_eos_token_id
+        self._drawing = Drawing(talker)
         self._rows: dict[str, _Row] = {}
-        self._sampler: tuple[tuple[str, ...], Sampler] | None = None
-        """Of the last step's rows: they seldom change from step to step."""
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -89,12 +88,10 @@ class EagerTalkerEngine:
         rows = [self._prefill(each) for each in prepared]
         for row in rows:
             self._rows[row.request.id] = row
-        self._sampler = None
 
     def release(self, request_id: str) -> None:
         """Frees a request's state; unknown ids are fine."""
-        if self._rows.pop(request_id, None) is not None:
-            self._sampler = None
+        self._rows.pop(request_id, None)
 
     @torch.inference_mode()
     def launch(self, ids: Sequence[str]) -> dict[str, bytes | End]:
@@ -109,7 +106,7 @@ class EagerTalkerEngine:
             return results
         rows = [self._rows[request_id] for request_id in ids]
         self._feed(rows)
-        codes = self._draw(ids, rows)
+        codes = self._draw(rows)
         speaking = [index for index, code in enumerate(codes[:, 0].tolist()) if code != self._eos]
         if speaking:
             self._append([rows[index] for index in speaking], codes[speaking])
@@ -157,22 +154,10 @@ class EagerTalkerEngine:
         for (row, _), state in zip(waiting, hidden, strict=True):
             row.hidden, row.pending = state, None
 
-    def _draw(self, ids: Sequence[str], rows: Sequence[_Row]) -> Tensor:
-        """The next frame of each row [B, 16]; a row that ends has EOS as code 0 and its other codes mean nothing."""
+    def _draw(self, rows: Sequence[_Row]) -> Tensor:
+        choices = [(row.request.sampling, row.request.seed) for row in rows]
         hidden = torch.stack([row.hidden for row in rows])
-        frames = torch.tensor([row.frames for row in rows], device=hidden.device)
-        draw = self._sampler_of(tuple(ids), rows).frame(frames)
-        code0 = draw.code0(self._talker.logits(hidden), torch.stack([row.seen for row in rows]))
-        if bool((code0 == self._eos).all()):
-            return code0[:, None].expand(-1, CODE_GROUPS)
-        return self._talker.predict(hidden, code0, draw.residual)
-
-    def _sampler_of(self, ids: tuple[str, ...], rows: Sequence[_Row]) -> Sampler:
-        if self._sampler is None or self._sampler[0] != ids:
-            requests = [row.request for row in rows]
-            sampling, seeds = [item.sampling for item in requests], [item.seed for item in requests]
-            self._sampler = ids, Sampler(sampling, seeds, self._talker.config, self._talker.device)
-        return self._sampler[1]
+        return self._drawing.draw(choices, [row.frames for row in rows], hidden, [row.seen for row in rows])
 
     def _append(self, rows: Sequence[_Row], codes: Tensor) -> None:
         """Makes frames [B, 16] the rows' pending inputs, each with its next row of text."""

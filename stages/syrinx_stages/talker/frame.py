@@ -136,6 +136,62 @@ class _Common(TypedDict):
 Attend = Callable[[int, Heads, Tensor, Tensor], None]
 
 
+class Draws:
+    """The 16 codes of `rows` rows, from the talker's states."""
+
+    def __init__(
+        self, weights: PackedTalker, config: TalkerConfig, sharing: Sharing, rows: int, tile_of: TileOf = tile_of
+    ) -> None:
+        """sharing: see `new_sharing`, for twice the rows."""
+        self._weights, self._config = weights, config
+        like = weights.norm
+        self.rows = rows
+        self.codes = torch.zeros(rows, CODE_GROUPS, dtype=torch.int32, device=like.device)
+        """Of the last `run`."""
+        predictor = weights.predictor
+        self._pair = Stack(predictor, weights.predictor_eps, 2 * rows, sharing, tile_of)
+        self._single = Stack(predictor, weights.predictor_eps, rows, sharing, tile_of)
+        heads = predictor[0].heads
+        shape = (len(predictor), rows, 2, heads.kv, CODE_GROUPS, heads.size)
+        self._cache = like.new_zeros(shape)
+        self._own = torch.arange(rows, dtype=torch.int32, device=like.device)[:, None]
+        steps = torch.arange(CODE_GROUPS, dtype=torch.int32, device=like.device)
+        self._positions = steps[:, None, None].expand(-1, rows, 1).contiguous()
+        self._common: _Common = {"rows": rows, "sharing": sharing}
+        self._head_tile = tile_of(rows, weights.head)
+        self._code_tile = tile_of(rows, weights.code_heads[0])
+        self._logits = torch.empty(rows, weights.head.shape[0], dtype=torch.float32, device=like.device)
+        self._scores = torch.empty(rows, weights.code_heads.shape[1], dtype=torch.float32, device=like.device)
+
+    def run(self, where: Rows, states: Tensor, index: Tensor | None = None) -> None:
+        """states: [rows, H] or, of a larger one, the rows that column 0 of `index` names."""
+        weights, pair, single = self._weights, self._pair, self._single
+        linear(states, weights.head, self._logits, self._head_tile, index=index, **self._common)
+        code0(
+            where, self._logits, weights.head_bias, weights.first_input, self.codes, pair.x, pair.squares,
+            eos=self._config.codec_eos_token_id, marks=SUPPRESSED_IDS,
+        )  # fmt: skip
+        pair.run(self._attend(None))
+        self._draw_residual(where, 1, pair.x[self.rows :], pair.squares[self.rows :])
+        for group in range(2, CODE_GROUPS):
+            single.run(self._attend(self._positions[group]))
+            self._draw_residual(where, group, single.x, single.squares)
+
+    def _draw_residual(self, where: Rows, group: int, x: Tensor, squares: Tensor) -> None:
+        """A group's codes from the predictor's output; they are its next input."""
+        weights, single = self._weights, self._single
+        head, eps = weights.code_heads[group - 1], weights.predictor_eps
+        linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, **self._common)
+        table = weights.rest_inputs[group - 1] if group < CODE_GROUPS - 1 else None
+        residual(where, self._scores, group, table, self.codes, single.x, single.squares)
+
+    def _attend(self, positions: Tensor | None) -> Attend:
+        def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
+            attention.step(heads, qkv, self._cache[layer], self._own, positions, out, len(qkv), small=True)
+
+        return attend
+
+
 class Frame:
     """A step of `rows` rows."""
 
@@ -149,52 +205,20 @@ class Frame:
         tile_of: TileOf = tile_of,
     ) -> None:
         """`pages`: the most that a row may have."""
-        self._weights, self._config, self._arena = weights, config, arena
-        like = weights.norm
+        self._weights, self._arena = weights, arena
         self.rows = rows
-        self.meta = torch.zeros(rows, META + pages, dtype=torch.int32, device=like.device)
+        self.meta = torch.zeros(rows, META + pages, dtype=torch.int32, device=weights.norm.device)
         """Filled in before the step; all zeros is a padded row."""
-        self._codes = torch.zeros(rows, CODE_GROUPS, dtype=torch.int32, device=like.device)
-        predictor = weights.predictor
-        self._pair = Stack(predictor, weights.predictor_eps, 2 * rows, arena.sharing, tile_of)
-        self._single = Stack(predictor, weights.predictor_eps, rows, arena.sharing, tile_of)
+        self.draws = Draws(weights, config, arena.sharing, rows, tile_of)
         self._talker = Stack(weights.layers, weights.eps, rows, arena.sharing, tile_of)
-        heads = predictor[0].heads
-        shape = (len(predictor), rows, 2, heads.kv, CODE_GROUPS, heads.size)
-        self._cache = like.new_zeros(shape)
-        self._own = torch.arange(rows, dtype=torch.int32, device=like.device)[:, None]
-        steps = torch.arange(CODE_GROUPS, dtype=torch.int32, device=like.device)
-        self._positions = steps[:, None, None].expand(-1, rows, 1).contiguous()
-        self._common: _Common = {"rows": rows, "sharing": arena.sharing}
-        self._head_tile = tile_of(rows, weights.head)
-        self._code_tile = tile_of(rows, weights.code_heads[0])
-        self._logits = torch.empty(rows, weights.head.shape[0], dtype=torch.float32, device=like.device)
-        self._scores = torch.empty(rows, weights.code_heads.shape[1], dtype=torch.float32, device=like.device)
 
     def draw_codes(self) -> None:
         """The 16 codes of every row; they are handed over, and summed into the talker's next input."""
-        weights, arena, where = self._weights, self._arena, self._where()
-        pair, single = self._pair, self._single
-        linear(arena.state, weights.head, self._logits, self._head_tile, index=self.meta, **self._common)
-        code0(
-            where, self._logits, weights.head_bias, weights.first_input, self._codes, pair.x, pair.squares,
-            eos=self._config.codec_eos_token_id, marks=SUPPRESSED_IDS,
-        )  # fmt: skip
-        pair.run(self._attend_in_frame(None))
-        self._draw_residual(1, pair.x[self.rows :], pair.squares[self.rows :])
-        for group in range(2, CODE_GROUPS):
-            single.run(self._attend_in_frame(self._positions[group]))
-            self._draw_residual(group, single.x, single.squares)
-        talker = self._talker
-        sum_frame(where, self._codes, weights.first, weights.rest, arena.texts, talker.x, talker.squares, arena.handed)
-
-    def _draw_residual(self, group: int, x: Tensor, squares: Tensor) -> None:
-        """A group's codes from the predictor's output; they are its next input."""
-        weights, single = self._weights, self._single
-        head, eps = weights.code_heads[group - 1], weights.predictor_eps
-        linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, **self._common)
-        table = weights.rest_inputs[group - 1] if group < CODE_GROUPS - 1 else None
-        residual(self._where(), self._scores, group, table, self._codes, single.x, single.squares)
+        weights, arena, talker = self._weights, self._arena, self._talker
+        where = Rows(self.meta, arena.knobs, arena.seeds, arena.seen)
+        self.draws.run(where, arena.state, self.meta)
+        codes = self.draws.codes
+        sum_frame(where, codes, weights.first, weights.rest, arena.texts, talker.x, talker.squares, arena.handed)
 
     def advance(self) -> None:
         """Feeds the frame to the talker: the next states."""
@@ -206,16 +230,6 @@ class Frame:
 
         talker.run(attend)
         normalise(talker.x, talker.squares, weights.norm, weights.eps, self.meta, arena.state)
-
-    def _where(self) -> Rows:
-        arena = self._arena
-        return Rows(self.meta, arena.knobs, arena.seeds, arena.seen)
-
-    def _attend_in_frame(self, positions: Tensor | None) -> Attend:
-        def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
-            attention.step(heads, qkv, self._cache[layer], self._own, positions, out, len(qkv), small=True)
-
-        return attend
 
 
 class Prefill:

@@ -11,7 +11,7 @@ from syrinx_stages.kernels.attention import Heads
 from syrinx_stages.model.code_predictor import CodePredictor
 from syrinx_stages.model.config import CODE_GROUPS, TransformerConfig
 from syrinx_stages.model.layers import DecoderLayer, DecoderStack, Linear, rotations
-from syrinx_stages.model.talker import Talker
+from syrinx_stages.model.talker import Embedding, Talker
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class PackedTalker:
 
 
 def pack(talker: Talker) -> PackedTalker:
-    """Packs a loaded talker and takes its decoder layers apart: it can only embed from then on.
+    """Packs a loaded talker and takes its decoder layers apart: it can only embed from then on. Of one that has no
+    layers, or no text embeddings, the rest is packed.
 
     Use it under `torch.inference_mode()`.
     """
@@ -59,7 +60,8 @@ def pack(talker: Talker) -> PackedTalker:
     first, rest = talker.model.codec_embedding.weight.detach(), predictor.model.embeddings.weight.detach()
     weight, bias = _projection(predictor, talker.config.hidden_size)
     heads = [head.weight for head in predictor.lm_head if isinstance(head, Linear)]
-    _project_text(talker)
+    if isinstance(talker.model.text_embedding, Embedding):
+        _project_text(talker)
     return PackedTalker(
         layers=_layers(talker.model, talker.config, talker.config.max_position_embeddings),
         norm=talker.model.norm.weight.detach(),

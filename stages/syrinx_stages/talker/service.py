@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from syrinx_stages.contract.messages import Codes, End, EndReason, Played, Refer
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
+from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.in_flight import InFlight, Landed
 from syrinx_stages.runtime.metrics import Metrics, row_bucket
 from syrinx_stages.runtime.settings import Live
@@ -335,21 +337,35 @@ def _row(waiting: Waiting, now: float) -> Row:
     )
 
 
-def load_engine(model: str, device: torch.device, max_resident: int) -> TalkerEngine[Any]:
-    """The engine for a device. Raises `CheckpointError` if the checkpoint does not fit."""
+def load_engine(config: StageConfig, device: torch.device, live: Live[TalkerSettings]) -> TalkerEngine[Any]:
+    """The engine of a configuration, on a device.
+
+    Raises `StartError` if it is not installed, `CheckpointError` if the checkpoint does not fit.
+    """
+    if config.engine == "vllm":
+        return _vllm_engine(config, device, live)
     if device.type != "cuda":
-        return EagerTalkerEngine(Checkpoint(model, device))
+        return EagerTalkerEngine(Checkpoint(config.model, device))
     # Its kernels need Triton, which an image without CUDA does not have.
     from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 
-    return CudaTalkerEngine(Checkpoint(model, device, torch.bfloat16), max_resident)
+    return CudaTalkerEngine(Checkpoint(config.model, device, torch.bfloat16), config.max_resident)
+
+
+def _vllm_engine(config: StageConfig, device: torch.device, live: Live[TalkerSettings]) -> TalkerEngine[Any]:
+    if find_spec("vllm") is None:
+        raise StartError("engine vllm: vLLM is not installed here; use the stages image that has it, or engine torch")
+    from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+
+    checkpoint = Checkpoint(config.model, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    return VllmTalkerEngine(checkpoint, config.max_resident, lambda: live.current.max_num_seqs, config.vllm)
 
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """The talker of a process; it has no public application."""
+    live = Live(config.talker, config.settings_generation, config.max_resident)
 
     def load() -> TalkerEngine[Any]:
-        return load_engine(config.model, open_device(config.device, metrics), config.max_resident)
+        return load_engine(config, open_device(config.device, metrics), live)
 
-    live = Live(config.talker, config.settings_generation, config.max_resident)
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None

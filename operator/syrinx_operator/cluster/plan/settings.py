@@ -14,7 +14,7 @@ from syrinx_operator.cluster.plan import model
 from syrinx_operator.cluster.plan.objects import given, manifest, recorded_text
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
 from syrinx_operator.cluster.topology import workloads
-from syrinx_operator.plan import codec_process, codec_settings, gateway_settings, talker_settings
+from syrinx_operator.plan import codec_process, codec_settings, gateway_settings, talker_settings, vllm_options
 from syrinx_operator.spec import CodecSpec, GatewaySpec, PipelineSpec, StageSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, StageSettings, TalkerSettings
 
@@ -59,7 +59,10 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> St
     if isinstance(part, GatewaySpec):
         own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
         return msgspec.structs.replace(base, **own)
-    return msgspec.structs.replace(base, device=device(part), max_resident=part.max_resident)
+    computing = msgspec.structs.replace(base, device=device(part), max_resident=part.max_resident)
+    if isinstance(part, CodecSpec):
+        return computing
+    return msgspec.structs.replace(computing, engine=part.engine, vllm=vllm_options(part))
 
 
 def start_text(config: StageConfig) -> str:

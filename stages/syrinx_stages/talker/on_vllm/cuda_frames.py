@@ -1,0 +1,155 @@
+"""`frames` on a GPU: the same by the kernels of the torch engine; nothing waits for the device but `read`.
+
+What a step does is the same sequence of kernels whatever its rows are, so vLLM's CUDA graphs can hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from syrinx_stages.kernels.sampling import KNOBS, Rows
+from syrinx_stages.kernels.slots import Slots, due, feed, follow, keep
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.talker.engine import NoRoom
+from syrinx_stages.talker.frame import META, Draws, new_sharing
+from syrinx_stages.talker.knobs import knobs, wrapped
+from syrinx_stages.talker.on_vllm.frames import DIGIT, ELSEWHERE, MOST_POSITIONS, Opened
+from syrinx_stages.talker.on_vllm.where import Handle
+from syrinx_stages.talker.packed import pack
+from syrinx_stages.talker.places import PAGE, Pool, bucket, pages_for
+
+MOST_PAGES = MOST_POSITIONS // PAGE
+"""Of one request, for its prompt, and as many for its text."""
+PAGES_EACH = 6
+"""For each request, on average: 384 rows of prompt and text."""
+ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Draws are made of so many rows, and of as many as there are requests."""
+
+
+class _Pages(Struct):
+    """What a request has of the pool."""
+
+    prompt: list[int]
+    text: list[int]
+
+
+class CudaFrames:
+    """Frames with the kernels of `kernels/`."""
+
+    def __init__(self, checkpoint: Checkpoint, slots: int, frames: int) -> None:
+        """slots: requests at once; frames: the most of one. Raises `CheckpointError` if the checkpoint does not fit."""
+        talker = checkpoint.load_talker_without(*ELSEWHERE)
+        with torch.inference_mode():
+            self._weights = pack(talker)
+        self._config, self._device = talker.config, talker.device
+        pages, device = slots * PAGES_EACH, self._device
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=device)
+
+        self._slots = Slots(
+            generations=numbers() - 1,
+            lengths=numbers(),
+            texts=numbers(),
+            prompt_pages=numbers(MOST_PAGES),
+            text_pages=numbers(MOST_PAGES),
+            rows=self._weights.norm.new_zeros((pages + 1) * PAGE, len(self._weights.norm)),
+            # Where vLLM is a step ahead, it asks for one frame more than there may be.
+            codes=torch.zeros(slots + 1, frames + 2, CODE_GROUPS, dtype=torch.int16, device=device),
+            done=numbers(),
+        )
+        self._knobs = torch.zeros(slots + 1, 2, KNOBS, device=device)
+        self._seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self._seen = torch.zeros(slots + 1, talker.config.vocab_size, dtype=torch.int8, device=device)
+        self._sizes = [*(size for size in ROWS if size < slots), slots]
+        self._sharing = new_sharing(talker.config, self._weights.norm, 2 * slots)
+        self._draws: dict[int, tuple[Draws, Tensor, Tensor]] = {}
+        self._pool = Pool(pages)
+        self._open: dict[Handle, _Pages] = {}
+
+    def open(self, opened: Opened) -> None:
+        """From now on rows may carry the handle. Raises `NoRoom` if there is none for its prompt and text."""
+        prompt, slots, slot = opened.prompt, self._slots, opened.handle.slot
+        wanted = pages_for(len(prompt.embeds)), pages_for(len(prompt.text_rows))
+        if max(wanted) > MOST_PAGES or sum(wanted) > len(self._pool):
+            raise NoRoom
+        pages = self._open[opened.handle] = _Pages(*(self._pool.take(count) for count in wanted))
+        slots.rows[0] = prompt.pad_row
+        self._write(slots.prompt_pages[slot], pages.prompt, prompt.embeds)
+        self._write(slots.text_pages[slot], pages.text, prompt.text_rows)
+        sampling, seed = opened.choice
+        self._knobs[slot] = torch.tensor(knobs(sampling)).to(self._device, non_blocking=True)
+        # An assignment of a number would wait for the device.
+        self._seeds[slot].fill_(wrapped(seed))
+        codes = opened.codes.to(self._device)
+        self._seen[slot].zero_()
+        self._seen[slot].index_fill_(0, codes[:, 0], 1)
+        slots.codes[slot, : len(codes)] = codes.short()
+        slots.lengths[slot].fill_(len(prompt.embeds))
+        slots.texts[slot].fill_(len(prompt.text_rows))
+        slots.done[slot].fill_(len(codes))
+        slots.generations[slot].fill_(opened.handle.generation)
+
+    def close(self, handle: Handle) -> None:
+        """Rows that still carry the handle are nobody's; unknown ones are fine."""
+        pages = self._open.pop(handle, None)
+        if pages is not None:
+            self._slots.generations[handle.slot].fill_(-1)
+            self._pool.give_back(pages.prompt)
+            self._pool.give_back(pages.text)
+
+    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
+        """Frames of requests, from a number on so many (int16 little-endian)."""
+        places = [(handle.slot, frame) for handle, first, count in wanted for frame in range(first, first + count)]
+        slots, frames = torch.tensor(places, dtype=torch.int64).reshape(-1, 2).T.to(self._device)
+        codes = self._slots.codes[slots, frames].cpu().numpy()
+        parts, at = [], 0
+        for _, _, count in wanted:
+            parts.append(codes[at : at + count].tobytes())
+            at += count
+        return parts
+
+    def inputs(self, positions: Tensor) -> Tensor:
+        """What vLLM's layers are fed: [rows, hidden size]; zeros where a row is nobody's."""
+        weights = self._weights
+        out = weights.norm.new_empty(len(positions), len(weights.norm))
+        feed(self._slots, positions, weights.first, weights.rest, out, PAGE)
+        return out
+
+    def speak(self, positions: Tensor, hidden: Tensor) -> Tensor:
+        """See `Frames`."""
+        most = self._sizes[-1]
+        if len(positions) <= most:
+            self._draw(positions, hidden)
+        else:
+            # Prompts: of each request one row at most is due. vLLM holds no such step in a graph.
+            meta = torch.zeros(len(positions), META, dtype=torch.int32, device=self._device)
+            due(self._slots, positions, meta)
+            for rows in torch.split(meta[:, 0].nonzero()[:, 0], most):
+                self._draw(positions[rows], hidden[rows])
+        follow(self._slots, positions, hidden, DIGIT)
+        return hidden
+
+    def _draw(self, positions: Tensor, hidden: Tensor) -> None:
+        size = bucket(self._sizes, len(positions))
+        if size not in self._draws:
+            draws = Draws(self._weights, self._config, self._sharing, size)
+            meta = torch.zeros(size, META, dtype=torch.int32, device=self._device)
+            self._draws[size] = draws, meta, self._weights.norm.new_zeros(size, hidden.shape[1])
+        draws, meta, states = self._draws[size]
+        states[: len(hidden)] = hidden
+        due(self._slots, positions, meta)
+        draws.run(Rows(meta, self._knobs, self._seeds, self._seen), states)
+        keep(self._slots, meta, draws.codes)
+
+    def _write(self, table: Tensor, pages: Sequence[int], rows: Tensor) -> None:
+        """Rows to their pages, and the pages' numbers to a slot's table."""
+        table[: len(pages)] = torch.tensor(pages, dtype=torch.int32).to(self._device, non_blocking=True)
+        for index, page in enumerate(pages):
+            part = rows[index * PAGE : (index + 1) * PAGE]
+            self._slots.rows[page * PAGE : page * PAGE + len(part)] = part

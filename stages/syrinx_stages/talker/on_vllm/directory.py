@@ -1,0 +1,48 @@
+"""A directory that vLLM takes for a model: the talker's shape in Hugging Face's words, and the checkpoint's tensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import TalkerConfig
+
+ARCHITECTURE = "SyrinxTalker"
+
+
+def settings(config: TalkerConfig) -> dict[str, Any]:
+    """The `config.json`: a Qwen3 whose positions are M-RoPE's, so that the model says what they are."""
+    half = config.head_size // 2
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": config.head_size,
+        "rms_norm_eps": config.rms_norm_eps,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "eos_token_id": config.codec_eos_token_id,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": config.rope_theta,
+            # Speech has the same position on all three axes, so how they share a head makes no difference.
+            "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
+        },
+    }
+
+
+def fill(directory: Path, checkpoint: Checkpoint) -> None:
+    """Writes `config.json`, and links to the checkpoint's tensor files."""
+    (directory / "config.json").write_text(json.dumps(settings(checkpoint.config.talker_config)))
+    for pattern in ("*.safetensors", "model.safetensors.index.json"):
+        for file in checkpoint.directory.glob(pattern):
+            (directory / file.name).symlink_to(file.resolve())

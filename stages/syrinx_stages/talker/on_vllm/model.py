@@ -1,0 +1,92 @@
+"""The talker as a model of vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.config import VllmConfig
+from vllm.model_executor.models.interfaces import SupportsMRoPE
+from vllm.model_executor.models.qwen3 import Qwen3Model
+
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.talker.on_vllm.frames import DIGIT, EagerFrames, Frames
+from syrinx_stages.talker.on_vllm.where import PLACE_MASK, handle_of
+
+CHECKPOINT = "syrinx_checkpoint"
+"""In vLLM's `additional_config`: the checkpoint's directory."""
+
+FRAMES = "syrinx_frames"
+"""There too: the most frames of a request."""
+
+_LAYERS = "talker.model."
+
+
+class SyrinxTalker(nn.Module, SupportsMRoPE):
+    """vLLM's own Qwen3 layers between Syrinx's inputs and draws.
+
+    vLLM's sampler is left no choice: the code 0 that was drawn is the only one that has a score.
+    """
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        self.model = Qwen3Model(vllm_config=vllm_config, prefix=f"{prefix}.model".lstrip("."))
+        self._vocabulary = vllm_config.model_config.hf_config.vocab_size
+        # Its weights are not vLLM's to load or to count.
+        self.frames = _frames(vllm_config)
+
+    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
+        """Positions [3, tokens] that say whose they are, and what vLLM adds to those that follow."""
+        base = handle_of(input_tokens).base
+        return (torch.arange(len(input_tokens)) + base).expand(3, -1), base
+
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        """Nothing is made of it: what a row is fed follows from its position."""
+        embedded: Tensor = self.model.embed_input_ids(input_ids)
+        return embedded
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        intermediate_tensors: object = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        """The code 0 that follows each row: [rows, hidden size], of which the first two are its digits."""
+        where = positions[0]
+        hidden = self.model(None, where & PLACE_MASK, None, self.frames.inputs(where))
+        return self.frames.speak(where, hidden)
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """Scores [rows, vocabulary] of which one is not -inf."""
+        code0 = (hidden_states[:, 0] * DIGIT + hidden_states[:, 1]).long().clamp(0, self._vocabulary - 1)
+        scores = torch.full((len(code0), self._vocabulary), -torch.inf, device=code0.device)
+        return scores.scatter_(1, code0[:, None], 0.0)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Takes the layers, as vLLM packs, shards and quantises them."""
+        names = {"codec_embedding.": "embed_tokens."}
+
+        def mine() -> Iterable[tuple[str, Tensor]]:
+            for name, tensor in weights:
+                local = name.removeprefix(_LAYERS)
+                if local != name and not local.startswith("text_embedding."):
+                    for official, here in names.items():
+                        local = local.replace(official, here)
+                    yield local, tensor
+
+        return {f"model.{name}" for name in self.model.load_weights(mine())}
+
+
+def _frames(config: VllmConfig) -> Frames:
+    """Those for the device."""
+    given, device = config.additional_config, torch.get_default_device()
+    if device.type != "cuda":
+        return EagerFrames(Checkpoint(given[CHECKPOINT]))
+    # Its kernels need Triton, which is not everywhere.
+    from syrinx_stages.talker.on_vllm.cuda_frames import CudaFrames
+
+    checkpoint = Checkpoint(given[CHECKPOINT], device, config.model_config.dtype)
+    return CudaFrames(checkpoint, config.scheduler_config.max_num_seqs, given[FRAMES])
