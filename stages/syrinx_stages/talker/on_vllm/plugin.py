@@ -7,7 +7,10 @@ All that is used of vLLM, here and in its neighbours:
   `VllmConfig`, `additional_config` and `model_config.hf_config`;
 - for the worker: `worker_extension_cls`, and the worker's `get_model`;
 - for the engine: `EngineArgs`, `LLMEngine` (`from_engine_args`, `add_request`, `abort_request`, `step`,
-  `collective_rpc`), `SamplingParams`, `RequestOutputKind`.
+  `has_unfinished_requests`, `collective_rpc`), `SamplingParams`, `RequestOutputKind`; of a `RequestOutput`,
+  `request_id` and its first output's `token_ids` and `finish_reason`.
+
+Tried on CPUs with vLLM 0.32.0, the release that is tested, and with 0.20.2, there with the worker in another process.
 """
 
 from __future__ import annotations
