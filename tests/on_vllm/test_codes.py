@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -22,6 +23,8 @@ from syrinx_stages.model.prompt import build_prompt
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
 from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+from syrinx_stages.talker.on_vllm.frames import DIGIT
+from syrinx_stages.talker.on_vllm.model import SyrinxTalker
 
 pytestmark = pytest.mark.vllm
 
@@ -154,6 +157,17 @@ def test_every_task_says_the_official_codes(kind: tuple[str, str], make: Make, t
         said = [results[name] for results in frames(engine, [name])]
         found = [np.frombuffer(frame, "<i2").tolist() for frame in said if isinstance(frame, bytes)]
         assert found == wanted.tolist()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_every_code_0_reaches_vllm_in_any_number_format(kind: torch.dtype) -> None:
+    vocabulary = 3072
+    hidden = torch.randn(vocabulary, 8).to(kind)
+    codes = torch.arange(vocabulary)
+    hidden[:, 0], hidden[:, 1] = codes // DIGIT, codes % DIGIT
+    scores = SyrinxTalker.compute_logits(SimpleNamespace(_vocabulary=vocabulary), hidden)
+    assert torch.equal(scores.argmax(1), codes)
+    assert scores.isfinite().sum() == vocabulary
 
 
 @pytest.mark.parametrize("count", [1, 3, RESIDENT])

@@ -33,9 +33,8 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
-from vllm.sampling_params import RequestOutputKind
-
 from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.sampling_params import RequestOutputKind
 
 ELSEWHERE = ("model.layers", "code_predictor.model.layers", "code_predictor.lm_head", "codec_head")
 """Parts of the talker that prompts do not need."""
@@ -63,6 +62,11 @@ class _Row(Struct):
     def running(self) -> bool:
         """vLLM advances it."""
         return self.begun and self.end is None
+
+    @property
+    def speaks(self) -> bool:
+        """It has a frame, or its end, that was not read."""
+        return bool(self.waiting) or (self.end is not None and not self.told)
 
 
 Step = Sequence[_Row]
@@ -178,13 +182,13 @@ class VllmTalkerEngine:
         rows = [row for row in step if self._by_key.get(row.key) is row]
         if any(row.running and not row.waiting for row in rows):
             self._advance()
-            while self._vllm.has_unfinished_requests() and not any(row.waiting or row.end for row in rows):
+            while self._vllm.has_unfinished_requests() and not any(row.speaks for row in rows):
                 self._advance()
         results: dict[str, bytes | End] = {}
         for row in rows:
             if row.waiting:
                 results[row.prepared.request.id] = row.waiting.popleft()
-            elif row.end is not None and not row.told:
+            elif row.end is not None and row.speaks:
                 results[row.prepared.request.id] = row.end
                 row.told = True
         return results

@@ -61,7 +61,9 @@ class SyrinxTalker(nn.Module, SupportsMRoPE):
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """Scores [rows, vocabulary] of which one is not -inf."""
-        code0 = (hidden_states[:, 0] * DIGIT + hidden_states[:, 1]).long().clamp(0, self._vocabulary - 1)
+        high, low = hidden_states[:, :2].long().unbind(1)
+        # What vLLM tries itself out with is any number.
+        code0 = (high * DIGIT + low).clamp(0, self._vocabulary - 1)
         scores = torch.full((len(code0), self._vocabulary), -torch.inf, device=code0.device)
         return scores.scatter_(1, code0[:, None], 0.0)
 

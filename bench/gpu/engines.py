@@ -1,0 +1,187 @@
+"""The talker's engines beside each other: `python -m gpu.engines` where vLLM is installed too.
+
+The same requests by the same calls that the service makes: launch, read, a fifth of a millisecond of work, the next
+launch. Each engine has a process of its own, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from gpu import table
+from gpu.options import RESULTS
+from syrinx_operator.files import write_whole
+from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
+from syrinx_stages.contract.settings import StageConfig, TalkerSettings, VllmOptions
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.runtime.settings import Live
+from syrinx_stages.talker.engine import TalkerEngine
+from syrinx_stages.talker.service import load_engine
+
+Engine = Literal["torch", "vllm"]
+ENGINES: tuple[Engine, ...] = ("torch", "vllm")
+BATCHES = (1, 8, 32, 64)
+TEXT = "The old teacher found two heavy bags near the river."
+WARM = 8
+"""Frames of every request before those that are timed."""
+FRAMES = 48
+FIRSTS = 8
+"""First frames that are timed, one request after the other beside those that speak."""
+PROFILED = 16
+"""Frames whose kernels are looked at."""
+PUBLISHING = 0.0002
+"""Seconds from a step's results to the next launch: what the service does in between."""
+GAP = 20.0
+"""Microseconds in which the device does nothing, from which on that counts."""
+LONGEST = WARM + 2 * FRAMES + PROFILED + FIRSTS * 8
+
+
+class Bench:
+    """One engine."""
+
+    def __init__(self, name: Engine, model: str, device: str, most: int) -> None:
+        settings = TalkerSettings(max_num_seqs=most + 1)
+        # The card is the talker's alone, as it is with the torch engine.
+        options = VllmOptions(gpu_memory_utilization=0.8)
+        config = StageConfig(
+            pipeline="bench", generation="bench", model=model, device=device, engine=name, max_resident=most + 1,
+            talker=settings, vllm=options,
+        )  # fmt: skip
+        self._engine: TalkerEngine[Any] = load_engine(config, torch.device(device), Live(settings, 0))
+        self._engine.warm_up()
+        self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
+        self._cuda = device != "cpu"
+        self._count = 0
+
+    def measure(self, rows: int) -> dict[str, Any]:
+        """Frame time, first frame, audio and gaps at so many at once."""
+        ids = self._enter(rows)
+        for _ in range(WARM):
+            self._step(ids)
+        times = [self._step(ids) for _ in range(FRAMES)]
+        mean = statistics.mean(times) + PUBLISHING
+        found = {
+            "frame_ms": 1000 * statistics.median(times),
+            "audio_s_per_s": rows * FRAME_SECONDS / mean,
+            "first_frame_ms": 1000 * statistics.median(self._first(ids[1:]) for _ in range(FIRSTS)),
+        }
+        if self._cuda:
+            found |= self._idle(ids)
+        for request_id in ids:
+            self._engine.release(request_id)
+        return found
+
+    def _enter(self, rows: int) -> list[str]:
+        requests = [
+            SpeechRequest(
+                id=f"{self._count + row}", accepted_at=0.0, text=TEXT, task_type=TaskType.CUSTOM_VOICE,
+                voice=self._voice, seed=self._count + row, non_streaming_text=False, max_frames=LONGEST,
+                sampling=Sampling(min_frames=LONGEST),
+            )
+            for row in range(rows)
+        ]  # fmt: skip
+        self._count += rows
+        self._engine.admit([self._engine.prepare(each, b"", None) for each in requests])
+        return [each.id for each in requests]
+
+    def _step(self, ids: Sequence[str]) -> float:
+        """Seconds of one frame of all."""
+        began = time.perf_counter()
+        results = self._engine.read(self._engine.launch(ids))
+        took = time.perf_counter() - began
+        assert len(results) == len(ids), "every request has a frame"
+        until = time.perf_counter() + PUBLISHING
+        while time.perf_counter() < until:
+            pass
+        return took
+
+    def _first(self, others: Sequence[str]) -> float:
+        """Seconds to the first frame of one more."""
+        began = time.perf_counter()
+        (new,) = self._enter(1)
+        while new not in self._engine.read(self._engine.launch([*others, new])):
+            pass
+        took = time.perf_counter() - began
+        self._engine.release(new)
+        return took
+
+    def _idle(self, ids: Sequence[str]) -> dict[str, float]:
+        """How often, and which share of the time, the device does nothing between kernels."""
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            for _ in range(PROFILED):
+                self._step(ids)
+            torch.cuda.synchronize()
+        spans = sorted(
+            (event.time_range.start, event.time_range.end)
+            for event in seen.events() or ()
+            if str(event.device_type) == "DeviceType.CUDA"
+        )
+        gaps = list(_gaps(spans))
+        whole = spans[-1][1] - spans[0][0]
+        return {"gaps_a_frame": len(gaps) / PROFILED, "idle_share": sum(gaps) / whole}
+
+
+def _gaps(spans: Sequence[tuple[float, float]]) -> Iterator[float]:
+    """Microseconds between what was done, where they count."""
+    until = spans[0][1]
+    for start, end in spans[1:]:
+        if start - until >= GAP:
+            yield start - until
+        until = max(until, end)
+
+
+def rows_of(results: Mapping[Engine, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
+    """The table, a line for each engine and batch."""
+    lines = []
+    for name, by_batch in results.items():
+        for batch, found in by_batch.items():
+            gaps = (
+                [f"{found['gaps_a_frame']:.1f}", f"{found['idle_share']:.1%}"] if "idle_share" in found else ["-", "-"]
+            )
+            times = [f"{found[key]:.2f}" for key in ("frame_ms", "first_frame_ms")]
+            lines.append([name, batch, *times, f"{found['audio_s_per_s']:.1f}", *gaps])
+    return lines
+
+
+def main() -> None:
+    """Runs each engine in a process of its own, prints a table and writes the file."""
+    parser = argparse.ArgumentParser(prog="python -m gpu.engines", description=__doc__)
+    parser.add_argument("model", help="a checkpoint's directory, such as gpu.checkpoint writes; or bundled")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), default=BATCHES, help="as 1,8")
+    parser.add_argument("--engine", choices=ENGINES, help="this one alone, in this process, as JSON")
+    parser.add_argument("--json", type=Path, default=RESULTS / "engines.json")
+    given = parser.parse_args()
+    if given.engine:
+        bench = Bench(given.engine, given.model, given.device, max(given.batches))
+        print(json.dumps({str(rows): bench.measure(rows) for rows in given.batches}), flush=True)
+        return
+    results = {}
+    for name in ENGINES:
+        child = subprocess.run(
+            [sys.executable, "-m", "gpu.engines", *sys.argv[1:], "--engine", name], stdout=subprocess.PIPE, check=True
+        )
+        results[name] = msgspec.json.decode(child.stdout.splitlines()[-1], type=dict[str, dict[str, float]])
+    head = ("engine", "at once", "frame ms", "first frame ms", "audio s/s", "gaps a frame", "device idle")
+    print(table.markdown(head, rows_of(results)))
+    device = torch.cuda.get_device_name() if given.device != "cpu" else "cpu"
+    write_whole(
+        given.json, json.dumps({"benchmark": "engines", "device": device, "engines": results}, indent=1).encode()
+    )
+
+
+if __name__ == "__main__":
+    main()
