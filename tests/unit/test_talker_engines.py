@@ -1,13 +1,12 @@
 """Which engine a talker is started with."""
 
-import importlib.util
-
 import pytest
 import torch
 
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.settings import Live
+from syrinx_stages.talker import service
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import load_engine
 
@@ -23,8 +22,8 @@ def test_a_cpu_has_the_modules_engine() -> None:
     assert isinstance(load_engine(given, CPU, Live(given.talker, 0)), EagerTalkerEngine)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here: tests/on_vllm")
-def test_without_vllm_its_engine_is_refused_in_words() -> None:
+def test_without_vllm_its_engine_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "find_spec", lambda name: None)
     given = config(engine="vllm")
     with pytest.raises(StartError, match="engine vllm: vLLM is not installed here; use the stages image that has it"):
         load_engine(given, CPU, Live(given.talker, 0))

@@ -16,12 +16,12 @@ from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.on_vllm.cuda_frames import CudaFrames
 from syrinx_stages.talker.on_vllm.frames import DIGIT, EagerFrames, Frames, Opened
-from syrinx_stages.talker.on_vllm.where import Handle
+from syrinx_stages.talker.on_vllm.where import GENERATIONS, Handle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
 FRAMES = 6
-HANDLE = Handle(3, 1)
+HANDLE = Handle(3, GENERATIONS - 1)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from syrinx_stages.contract.settings import Rows
 from syrinx_stages.talker.on_vllm.where import (
     GENERATIONS,
     HEADER,
@@ -15,13 +16,13 @@ from syrinx_stages.talker.on_vllm.where import (
     runs,
 )
 
-CORNERS = [Handle(slot, generation) for slot in (0, 1, 31, 32, MOST_SLOTS) for generation in (0, 1, GENERATIONS - 1)]
+CORNERS = [Handle(slot, generation) for slot in (0, 1, 63, 64, MOST_SLOTS) for generation in (0, 1, GENERATIONS - 1)]
 
 
 @pytest.mark.parametrize("handle", CORNERS, ids=str)
 def test_a_prompt_says_its_handle(handle: Handle) -> None:
     tokens = prompt_tokens(handle, 9)
-    assert len(tokens) == 9 and max(tokens) < 32
+    assert len(tokens) == 9 and max(tokens) < 64
     assert handle_of(tokens) == handle
 
 
@@ -30,7 +31,7 @@ def test_a_prompt_that_is_too_short_for_its_handle_is_refused() -> None:
         prompt_tokens(Handle(1, 0), HEADER - 1)
 
 
-@pytest.mark.parametrize("tokens", [[], [1, 2], [32, 0, 0], [5, 900, 3]], ids=str)
+@pytest.mark.parametrize("tokens", [[], [1, 2], [64, 0, 0], [5, 900, 3]], ids=str)
 def test_a_prompt_of_vllms_own_is_nobodys(tokens: list[int]) -> None:
     assert handle_of(tokens) == Handle(0, 0)
 
@@ -63,6 +64,11 @@ def test_a_slot_comes_back_under_another_generation_and_last() -> None:
     assert [handles.take(), handles.take()] == [Handle(2, 1), Handle(1, 1)]
     with pytest.raises(IndexError):
         handles.take()
+
+
+def test_there_are_handles_for_as_many_requests_as_a_talker_may_hold() -> None:
+    most = next(meta.le for meta in Rows.__metadata__ if meta.le)
+    assert len(Handles(most)) == most
 
 
 @pytest.mark.parametrize("count", [0, MOST_SLOTS + 1])

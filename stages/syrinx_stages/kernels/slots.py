@@ -1,6 +1,6 @@
 """What the talker is fed and what it says, by slot: for layers that run elsewhere and know a row by its position alone.
 
-A row's position is `generation << 26 | slot << 16 | place` (`talker.on_vllm.where`); one whose generation is not its
+A row's position is `generation << 27 | slot << 16 | place` (`talker.on_vllm.where`); one whose generation is not its
 slot's is nobody's.
 """
 
@@ -19,11 +19,11 @@ from .launch import launch
 def _locate(positions, row, generations, lengths, SLOTS: tl.constexpr):
     """Slot (0 if the row is nobody's), place, and the frame that follows the place: below 0 within the prompt."""
     position = tl.load(positions + row)
-    slot = ((position >> 16) & 1023).to(tl.int32)
+    slot = ((position >> 16) & 2047).to(tl.int32)
     place = (position & 65535).to(tl.int32)
     known = (slot > 0) & (slot < SLOTS)
     generation = tl.load(generations + slot, mask=known, other=-1)
-    slot = tl.where(known & (generation == (position >> 26).to(tl.int32)), slot, 0)
+    slot = tl.where(known & (generation == (position >> 27).to(tl.int32)), slot, 0)
     return slot, place, place + 1 - tl.load(lengths + slot)
 
 

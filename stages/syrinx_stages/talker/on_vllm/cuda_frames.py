@@ -1,6 +1,7 @@
-"""`frames` on a GPU: the same by the kernels of the torch engine; nothing waits for the device but `read`.
+"""`frames` on a GPU: the same by the kernels of the torch engine.
 
-What a step does is the same sequence of kernels whatever its rows are, so vLLM's CUDA graphs can hold it.
+What a step does is the same sequence of kernels whatever its rows are, so vLLM's CUDA graphs can hold it, and nothing
+waits for the device but `read`. Only a step of more rows than there may be requests waits too: for which are due.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A model in vLLM is told a position for each row, and nothing of requests. For M-RoPE the model itself says which
 positions a prompt has; vLLM adds to them for what follows, through preemption, chunks and any order. So a position
-here is `generation << 26 | slot << 16 | place`, below 2^31: vLLM keeps some in 32 bits. Slot 0 is nobody's.
+here is `generation << 27 | slot << 16 | place`, below 2^31: vLLM keeps some in 32 bits. Slot 0 is nobody's.
 
 A prompt's tokens are never read as tokens, but vLLM counts them: the first three say the handle, the others are 0.
 """
@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 PLACE_BITS = 16
-SLOT_BITS = 10
-GENERATION_BITS = 5
+SLOT_BITS = 11
+GENERATION_BITS = 4
 MOST_PLACES = 1 << PLACE_BITS
 MOST_SLOTS = (1 << SLOT_BITS) - 1
 GENERATIONS = 1 << GENERATION_BITS
 PLACE_MASK = MOST_PLACES - 1
-_DIGIT = 32
+_DIGIT = 64
 """Of a slot as two tokens: every vocabulary has so many."""
 HEADER = 3
 """Tokens that a prompt has at least."""
 
 
 class Handle(NamedTuple):
-    """A request's slot, and how often the slot was given out before it (modulo 32)."""
+    """A request's slot, and how often the slot was given out before it (modulo 16)."""
 
     slot: int
     generation: int
