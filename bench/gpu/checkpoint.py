@@ -68,6 +68,11 @@ def write_configs(directory: Path, size: str) -> None:
 def write(directory: Path, size: str, seed: int = 0, device: str | None = None) -> None:
     """A whole one; the same for the same seed and device."""
     write_configs(directory, size)
+    write_weights(directory, seed, device)
+
+
+def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> None:
+    """Those that the configs want."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator(device).manual_seed(seed)
     config = read_model_config(directory).talker_config

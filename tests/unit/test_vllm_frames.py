@@ -141,3 +141,28 @@ def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: Frames)
     assert told(frames.speak(strangers, torch.randn(3, width))) == [0, 0, 0]
     layers = Layers(eager, frames)
     assert layers.feed(last + 1)[-1] == codes_of(eager)[0][0]
+
+
+def test_more_rows_than_there_may_be_requests(eager: EagerTalkerEngine, frames: Frames) -> None:
+    """Prompts, and requests that speak, in one step: who is due is found among them."""
+    expected, handles = codes_of(eager), [Handle(slot, 0) for slot in (2, 5, 1)]
+    for handle in handles:
+        frames.open(opened(eager, handle))
+    length = len(opened(eager).prompt.embeds)
+    each = [Layers(eager, frames, handle) for handle in handles]
+    assert each[1].feed(length)[-1] == expected[0][0]
+    places = [torch.arange(length), torch.tensor([length]), torch.arange(length)]
+    where = torch.cat([place + handle.base for place, handle in zip(places, handles, strict=True)])
+    fed = torch.split(frames.inputs(where), [len(place) for place in places])
+    with torch.inference_mode():
+        hidden = [
+            layers._talker.decode(row[None], [layers._cache])
+            for layers, rows in zip(each, fed, strict=True)
+            for row in rows
+        ]
+        follows = told(frames.speak(where, torch.cat(hidden)))
+    assert [follows[length - 1], follows[length], follows[-1]] == [expected[frame][0] for frame in (0, 1, 0)]
+    assert sum(code > 0 for code in follows) <= 3
+    said = frames.read([(handle, 0, 2 if handle is handles[1] else 1) for handle in handles])
+    found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes in said]
+    assert found == [expected[:1], expected[:2], expected[:1]]

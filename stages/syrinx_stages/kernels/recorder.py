@@ -9,8 +9,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .launch import compiling
-
 Work = Callable[[], None]
 
 
@@ -24,7 +22,10 @@ class Recorder(Protocol):
         """Compiles all kernels of these that are not compiled yet, and runs none."""
 
     def record(self, work: Work) -> Work:
-        """Something that does the same as `work`, quicker. For that it is run once: nothing of it may be seen later."""
+        """Something that does the same as `work`, quicker. For that it is run once: nothing of it may be seen later.
+
+        Where somebody else records, it is the work itself that becomes part of that.
+        """
 
     def mark(self) -> Work:
         """Something that waits for all that was queued so far."""
@@ -49,6 +50,9 @@ class CudaRecorder:
 
     def compile(self, works: Sequence[Work]) -> None:
         """On several threads."""
+        # It needs Triton, which is not everywhere.
+        from .launch import compiling
+
         with self.here(), compiling():
             for work in works:
                 work()
@@ -65,7 +69,7 @@ class CudaRecorder:
                 work()
             finally:
                 graph.capture_end()
-        return graph.replay
+        return lambda: work() if torch.cuda.is_current_stream_capturing() else graph.replay()
 
     def mark(self) -> Work:
         """By an event."""
@@ -75,12 +79,13 @@ class CudaRecorder:
 
     def host(self, *shape: int, kind: torch.dtype) -> Tensor:
         """Pinned."""
-        return torch.zeros(shape, dtype=kind, pin_memory=True)
+        return torch.zeros(shape, dtype=kind, device="cpu", pin_memory=True)
 
     def lend(self, *tensors: Tensor) -> None:
         """Their memory is not given out again before the stream has come so far."""
         for tensor in tensors:
-            tensor.record_stream(self._stream)
+            if tensor.is_cuda:
+                tensor.record_stream(self._stream)
 
 
 class CpuRecorder:

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from .launch import launch
 
+_GATHERED = 1024
+"""Rows at a time."""
+
 
 @triton.jit
 def _locate(positions, row, generations, lengths, SLOTS: tl.constexpr):
@@ -57,7 +60,7 @@ def _feed(
     tl.store(out + row * WIDTH + i, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _due(positions, count, generations, lengths, done, meta, META: tl.constexpr, SLOTS: tl.constexpr):
     row = tl.program_id(0)
     slot = 0
@@ -69,13 +72,35 @@ def _due(positions, count, generations, lengths, done, meta, META: tl.constexpr,
     tl.store(meta + row * META + 2, frame)
 
 
+@triton.jit(do_not_specialize=["count"])
+def _gather(wide, count, meta, rows, SIZE: tl.constexpr, META: tl.constexpr, BLOCK: tl.constexpr):
+    found = 0
+    for start in range(0, count, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        slot = tl.load(wide + row * META, mask=row < count, other=0)
+        due = slot > 0
+        to = found + tl.cumsum(due.to(tl.int32), 0) - 1
+        due = due & (to < SIZE)
+        tl.store(rows + to, row, mask=due)
+        tl.store(meta + to * META, slot, mask=due)
+        tl.store(meta + to * META + 2, tl.load(wide + row * META + 2, mask=due, other=0), mask=due)
+        found += tl.sum(due.to(tl.int32), 0)
+    for start in tl.static_range(0, SIZE, BLOCK):
+        to = start + tl.arange(0, BLOCK)
+        free = (to >= found) & (to < SIZE)
+        tl.store(rows + to, 0, mask=free)
+        tl.store(meta + to * META, 0, mask=free)
+
+
 @triton.jit
-def _keep(meta, drawn, done, codes, META: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr):
+def _keep(meta, drawn, done, codes, handed, META: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr):
     row, group = tl.program_id(0), tl.arange(0, GROUPS)
     slot, frame = tl.load(meta + row * META), tl.load(meta + row * META + 2)
     if slot > 0:
-        to = codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS + group
-        tl.store(to, tl.load(drawn + row * GROUPS + group).to(codes.dtype.element_ty))
+        to = (slot.to(tl.int64) * FRAMES + frame) * GROUPS + group
+        code = tl.load(drawn + row * GROUPS + group).to(codes.dtype.element_ty)
+        tl.store(codes + to, code)
+        tl.store(handed + to, code)
         tl.store(done + slot, frame + 1)
 
 
@@ -110,6 +135,8 @@ class Slots:
     """[any, H]."""
     codes: Tensor
     """[slots, frames, groups] int16."""
+    handed: Tensor
+    """The same on the host, where they are read without a wait once their step is over."""
     done: Tensor
     """[slots] int32: frames that are drawn."""
 
@@ -139,11 +166,21 @@ def due(slots: Slots, positions: Tensor, meta: Tensor) -> None:
     )  # fmt: skip
 
 
+def gather(wide: Tensor, meta: Tensor, rows: Tensor) -> None:
+    """Of more rows than are drawn at once, those that are due: their numbers to `rows` [size] (int32), and what `due`
+    said of them in `wide` to `meta` [size, as wide]; what is left of both is 0, nobody's.
+    """
+    launch(
+        _gather, (1,), wide, len(wide), meta, rows, SIZE=len(rows), META=wide.stride(0), BLOCK=_GATHERED
+    )  # fmt: skip
+
+
 def keep(slots: Slots, meta: Tensor, drawn: Tensor) -> None:
     """Puts drawn codes [rows, groups] (int32) in their places; `meta`: see `due`."""
     frames, groups = slots.codes.shape[1:]
     launch(
-        _keep, (len(drawn),), meta, drawn, slots.done, slots.codes, META=meta.stride(0), FRAMES=frames, GROUPS=groups
+        _keep, (len(drawn),), meta, drawn, slots.done, slots.codes, slots.handed,
+        META=meta.stride(0), FRAMES=frames, GROUPS=groups,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ is in the prompt and the rows are padding; with streaming text one token arrives
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import torch
 from torch import Tensor
@@ -48,6 +50,14 @@ class Prompt:
         """[count, hidden_size]: added to the embeddings of frames 0, 1, ..."""
         self.pad_row = pad_row
         """[hidden_size]: added once the text rows are used up."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Its tensors."""
+        return iter((self.embeds, self.text_rows, self.pad_row))
+
+    def to(self, device: torch.device) -> Prompt:
+        """The same on a device."""
+        return Prompt(*(tensor.to(device) for tensor in self))
 
     def text_row(self, frame: int) -> Tensor:
         """What to add to frame `frame`'s code embeddings: [hidden_size]."""

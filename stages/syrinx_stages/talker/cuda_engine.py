@@ -22,11 +22,8 @@ from syrinx_stages.talker.engine import NoRoom, Prepared
 from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
 from syrinx_stages.talker.knobs import knobs, wrapped
 from syrinx_stages.talker.packed import PackedTalker, pack
-from syrinx_stages.talker.places import PAGE, Place, Pool, bucket, pages_for
+from syrinx_stages.talker.places import PAGE, Place, Pool, bucket, pages_for, row_sizes
 from syrinx_stages.talker.prompter import Prompter
-
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Steps are recorded for so many rows, and for `max_resident`."""
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 """Prompts are padded to these; a longer one is fed in parts."""
@@ -103,7 +100,7 @@ class CudaTalkerEngine:
         self._slots = Pool(max_resident)
         self._pages = Pool(self._arena.cache.shape[1] - 1)
         self._text_pages = Pool(self._arena.texts.shape[0] // PAGE - 1)
-        self._sizes = [*(size for size in ROWS if size < max_resident), max_resident]
+        self._sizes = row_sizes(max_resident)
         self._rows: dict[str, _Row] = {}
         self._ring = 0
         most = max(self._sizes[-1], PREFILL_ROWS[-1]) * (META + MOST_PAGES)
@@ -294,7 +291,7 @@ class CudaTalkerEngine:
         arena.seeds[slot].fill_(wrapped(request.seed))
         arena.seen[slot].zero_()
         arena.seen[slot].index_fill_(0, prepared.codes[:, 0], 1)
-        self._recorder.lend(embeds, prompt.text_rows, prompt.pad_row, prepared.codes)
+        self._recorder.lend(embeds, *prompt, prepared.codes)
         row = self._rows[request.id] = _Row(place=place, max_frames=prepared.max_frames)
         return _Prompt(row, embeds)
 

@@ -9,6 +9,8 @@ from msgspec import Struct, field
 PAGE = 64
 """Positions of a cache page; rows of a text page."""
 
+_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+
 
 class Pool:
     """Numbers 1 to `count` that are given out and taken back; 0 is scratch and never given out."""
@@ -70,3 +72,8 @@ def bucket(sizes: Sequence[int], count: int) -> int:
         if size >= count:
             return size
     raise ValueError(f"{count} is more than {sizes[-1]}")
+
+
+def row_sizes(most: int) -> list[int]:
+    """The numbers of rows that steps are recorded for, where there may be `most`."""
+    return [*(size for size in _ROWS if size < most), most]

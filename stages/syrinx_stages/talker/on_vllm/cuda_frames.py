@@ -1,19 +1,23 @@
 """`frames` on a GPU: the same by the kernels of the torch engine.
 
-What a step does is the same sequence of kernels whatever its rows are, so vLLM's CUDA graphs can hold it, and nothing
-waits for the device but `read`. Only a step of more rows than there may be requests waits too: for which are due.
+What a step does is the same sequence of kernels whatever its rows are, so vLLM's CUDA graphs can hold it. Steps that
+vLLM runs without one, those with a prompt, replay graphs of the draws alone. Nothing waits for the device: `read` is
+called when vLLM has seen the end of a step, and by then its frames are on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from msgspec import Struct
 from torch import Tensor
 
+from syrinx_stages.kernels.linear import Sharing
+from syrinx_stages.kernels.recorder import Work, recorder
 from syrinx_stages.kernels.sampling import KNOBS, Rows
-from syrinx_stages.kernels.slots import Slots, due, feed, follow, keep
+from syrinx_stages.kernels.slots import Slots, due, feed, follow, gather, keep
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.engine import NoRoom
@@ -22,14 +26,12 @@ from syrinx_stages.talker.knobs import knobs, wrapped
 from syrinx_stages.talker.on_vllm.frames import DIGIT, ELSEWHERE, MOST_POSITIONS, Opened
 from syrinx_stages.talker.on_vllm.where import Handle
 from syrinx_stages.talker.packed import pack
-from syrinx_stages.talker.places import PAGE, Pool, bucket, pages_for
+from syrinx_stages.talker.places import PAGE, Pool, bucket, pages_for, row_sizes
 
 MOST_PAGES = MOST_POSITIONS // PAGE
 """Of one request, for its prompt, and as many for its text."""
 PAGES_EACH = 6
 """For each request, on average: 384 rows of prompt and text."""
-ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Draws are made of so many rows, and of as many as there are requests."""
 
 
 class _Pages(Struct):
@@ -37,6 +39,19 @@ class _Pages(Struct):
 
     prompt: list[int]
     text: list[int]
+
+
+class _Step(Struct):
+    """What draws frames of so many rows."""
+
+    draws: Draws
+    meta: Tensor
+    """Whose frames, and which: see `due`. [rows, META]."""
+    states: Tensor
+    """What they are drawn from: [rows, H]."""
+    rows: Tensor
+    """Which rows of vLLM's those are, if it has more: [rows] int32."""
+    run: Work
 
 
 class CudaFrames:
@@ -49,10 +64,13 @@ class CudaFrames:
             self._weights = pack(talker)
         self._config, self._device = talker.config, talker.device
         pages, device = slots * PAGES_EACH, self._device
+        self._recorder = recorder(device)
 
         def numbers(*shape: int) -> Tensor:
             return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=device)
 
+        # Where vLLM is a step ahead, it asks for one frame more than there may be.
+        codes = slots + 1, frames + 2, CODE_GROUPS
         self._slots = Slots(
             generations=numbers() - 1,
             lengths=numbers(),
@@ -60,18 +78,35 @@ class CudaFrames:
             prompt_pages=numbers(MOST_PAGES),
             text_pages=numbers(MOST_PAGES),
             rows=self._weights.norm.new_zeros((pages + 1) * PAGE, len(self._weights.norm)),
-            # Where vLLM is a step ahead, it asks for one frame more than there may be.
-            codes=torch.zeros(slots + 1, frames + 2, CODE_GROUPS, dtype=torch.int16, device=device),
+            codes=torch.zeros(codes, dtype=torch.int16, device=device),
+            handed=self._recorder.host(*codes, kind=torch.int16),
             done=numbers(),
         )
-        self._knobs = torch.zeros(slots + 1, 2, KNOBS, device=device)
+        self._knobs = torch.zeros(slots + 1, 2, KNOBS, dtype=torch.float32, device=device)
         self._seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self._seen = torch.zeros(slots + 1, talker.config.vocab_size, dtype=torch.int8, device=device)
-        self._sizes = [*(size for size in ROWS if size < slots), slots]
-        self._sharing = new_sharing(talker.config, self._weights.norm, 2 * slots)
-        self._draws: dict[int, tuple[Draws, Tensor, Tensor]] = {}
         self._pool = Pool(pages)
         self._open: dict[Handle, _Pages] = {}
+        self._sizes = row_sizes(slots)
+        self._steps = self._record(new_sharing(talker.config, self._weights.norm, 2 * slots))
+
+    def _record(self, sharing: Sharing) -> dict[int, _Step]:
+        """A step of every size."""
+        like = self._weights.norm
+        if like.is_cuda:
+            # What was loaded and made so far was queued elsewhere.
+            torch.cuda.synchronize(like.device)
+        steps = {}
+        for size in self._sizes:
+            draws = Draws(self._weights, self._config, sharing, size)
+            meta = torch.zeros(size, META, dtype=torch.int32, device=like.device)
+            states, rows = like.new_zeros(size, len(like)), torch.zeros_like(meta[:, 0])
+            steps[size] = _Step(draws, meta, states, rows, partial(self._draw, draws, meta, states))
+        self._recorder.compile([step.run for step in steps.values()])
+        for step in steps.values():
+            step.run = self._recorder.record(step.run)
+        self._recorder.mark()()
+        return steps
 
     def open(self, opened: Opened) -> None:
         """From now on rows may carry the handle. Raises `NoRoom` if there is none for its prompt and text."""
@@ -87,7 +122,7 @@ class CudaFrames:
         self._knobs[slot] = torch.tensor(knobs(sampling)).to(self._device, non_blocking=True)
         # An assignment of a number would wait for the device.
         self._seeds[slot].fill_(wrapped(seed))
-        codes = opened.codes.to(self._device)
+        codes = opened.codes.to(self._device, non_blocking=True)
         self._seen[slot].zero_()
         self._seen[slot].index_fill_(0, codes[:, 0], 1)
         slots.codes[slot, : len(codes)] = codes.short()
@@ -106,14 +141,8 @@ class CudaFrames:
 
     def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
         """Frames of requests, from a number on so many (int16 little-endian)."""
-        places = [(handle.slot, frame) for handle, first, count in wanted for frame in range(first, first + count)]
-        slots, frames = torch.tensor(places, dtype=torch.int64).reshape(-1, 2).T.to(self._device)
-        codes = self._slots.codes[slots, frames].cpu().numpy()
-        parts, at = [], 0
-        for _, _, count in wanted:
-            parts.append(codes[at : at + count].tobytes())
-            at += count
-        return parts
+        codes = self._slots.handed.numpy()
+        return [codes[handle.slot, first : first + count].tobytes() for handle, first, count in wanted]
 
     def inputs(self, positions: Tensor) -> Tensor:
         """What vLLM's layers are fed: [rows, hidden size]; zeros where a row is nobody's."""
@@ -124,27 +153,23 @@ class CudaFrames:
 
     def speak(self, positions: Tensor, hidden: Tensor) -> Tensor:
         """See `Frames`."""
-        most = self._sizes[-1]
-        if len(positions) <= most:
-            self._draw(positions, hidden)
+        count = len(positions)
+        if count <= self._sizes[-1]:
+            step = self._steps[bucket(self._sizes, count)]
+            due(self._slots, positions, step.meta)
+            step.states[:count] = hidden
         else:
-            # Prompts: of each request one row at most is due. vLLM holds no such step in a graph.
-            meta = torch.zeros(len(positions), META, dtype=torch.int32, device=self._device)
-            due(self._slots, positions, meta)
-            for rows in torch.split(meta[:, 0].nonzero()[:, 0], most):
-                self._draw(positions[rows], hidden[rows])
+            # Prompts: of each request one row at most is due.
+            step = self._steps[bucket(self._sizes, max(1, len(self._open)))]
+            wide = step.meta.new_empty(count, META)
+            due(self._slots, positions, wide)
+            gather(wide, step.meta, step.rows)
+            torch.index_select(hidden, 0, step.rows, out=step.states)
+        step.run()
         follow(self._slots, positions, hidden, DIGIT)
         return hidden
 
-    def _draw(self, positions: Tensor, hidden: Tensor) -> None:
-        size = bucket(self._sizes, len(positions))
-        if size not in self._draws:
-            draws = Draws(self._weights, self._config, self._sharing, size)
-            meta = torch.zeros(size, META, dtype=torch.int32, device=self._device)
-            self._draws[size] = draws, meta, self._weights.norm.new_zeros(size, hidden.shape[1])
-        draws, meta, states = self._draws[size]
-        states[: len(hidden)] = hidden
-        due(self._slots, positions, meta)
+    def _draw(self, draws: Draws, meta: Tensor, states: Tensor) -> None:
         draws.run(Rows(meta, self._knobs, self._seeds, self._seen), states)
         keep(self._slots, meta, draws.codes)
 

@@ -18,6 +18,7 @@ from msgspec import Struct, field, structs
 
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import VllmOptions
+from syrinx_stages.kernels.recorder import recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.engine import NoRoom, Prepared
@@ -25,6 +26,7 @@ from syrinx_stages.talker.on_vllm import directory
 from syrinx_stages.talker.on_vllm.frames import MOST_POSITIONS, Opened
 from syrinx_stages.talker.on_vllm.model import CHECKPOINT, FRAMES
 from syrinx_stages.talker.on_vllm.where import Handle, Handles, prompt_tokens
+from syrinx_stages.talker.places import row_sizes
 from syrinx_stages.talker.prompter import Prompter
 
 # Before vLLM is imported. A step is a call in this process; whoever deploys it says on which cores it computes.
@@ -85,10 +87,16 @@ class VllmTalkerEngine:
 
         Raises `CheckpointError` if the checkpoint does not fit.
         """
-        self._talker = checkpoint.load_talker_without(*ELSEWHERE)
+        self._recorder, self._preparing = recorder(checkpoint.device), recorder(checkpoint.device)
         self._config = checkpoint.config.talker_config
         self._most = min(self._config.max_position_embeddings, MOST_POSITIONS)
-        self._prompter = Prompter(checkpoint, self._talker, self._most)
+        with self._preparing.here():
+            talker = checkpoint.load_talker_without(*ELSEWHERE)
+            # A reference voice is worth its float32: it is encoded once.
+            self._prompter = Prompter(Checkpoint(str(checkpoint.directory), checkpoint.device), talker, self._most)
+        self._preparing.mark()()
+        # Workers in processes of their own are sent prompts, and a device's memory cannot be sent.
+        self._prompts_on = torch.device("cpu") if options.tensor_parallel_size > 1 else checkpoint.device
         self._handles = Handles(max_resident)
         self._cap = cap
         self._rows: dict[str, _Row] = {}
@@ -96,7 +104,8 @@ class VllmTalkerEngine:
         self._count = 0
         with tempfile.TemporaryDirectory(prefix="syrinx-vllm-") as place:
             directory.fill(Path(place), checkpoint)
-            self._vllm = LLMEngine.from_engine_args(self._arguments(place, checkpoint, max_resident, options))
+            with self._recorder.here():
+                self._vllm = LLMEngine.from_engine_args(self._arguments(place, checkpoint, max_resident, options))
 
     def _arguments(self, place: str, checkpoint: Checkpoint, max_resident: int, options: VllmOptions) -> EngineArgs:
         return EngineArgs(
@@ -109,8 +118,10 @@ class VllmTalkerEngine:
             # What a place holds depends on text and on all 16 codes, of which vLLM knows one.
             enable_prefix_caching=False,
             enforce_eager=checkpoint.device.type == "cpu",
-            # Steps with a prompt in them wait for the device once, which a graph cannot.
-            compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY"},
+            compilation_config={
+                "cudagraph_mode": "FULL_DECODE_ONLY",
+                "cudagraph_capture_sizes": row_sizes(max_resident),
+            },
             worker_extension_cls="syrinx_stages.talker.on_vllm.worker.WorkerExtension",
             additional_config={CHECKPOINT: str(checkpoint.directory), FRAMES: self._most},
             disable_log_stats=True,
@@ -121,8 +132,14 @@ class VllmTalkerEngine:
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """Builds a request's prompt. Raises `RequestError` naming the field that this checkpoint cannot serve."""
-        prompt, reference_codes = self._prompter.build(request, reference)
+        """Builds a request's prompt, on any thread.
+
+        Raises `RequestError` naming the field that this checkpoint cannot serve.
+        """
+        with self._preparing.here():
+            prompt, reference_codes = self._prompter.build(request, reference)
+            prompt = prompt.to(self._prompts_on)
+        self._preparing.mark()()
         frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
         return Prepared(
             request=request,
@@ -149,7 +166,10 @@ class VllmTalkerEngine:
             request = each.request
             opened.append(Opened(row.handle, each.prompt, each.codes, (request.sampling, request.seed)))
         try:
-            self._vllm.collective_rpc("syrinx_open", args=(opened,))
+            with self._recorder.here():
+                for each in prepared:
+                    self._recorder.lend(*each.prompt)
+                self._vllm.collective_rpc("syrinx_open", args=(opened,))
         except NoRoom:
             for each in prepared:
                 self.release(each.request.id)
@@ -161,9 +181,10 @@ class VllmTalkerEngine:
         if row is None:
             return
         del self._by_key[row.key]
-        if row.running:
-            self._vllm.abort_request([row.key])
-        self._vllm.collective_rpc("syrinx_close", args=([row.handle],))
+        with self._recorder.here():
+            if row.running:
+                self._vllm.abort_request([row.key])
+            self._vllm.collective_rpc("syrinx_close", args=([row.handle],))
         self._handles.give_back(row.handle)
 
     def launch(self, ids: Sequence[str]) -> Step:
@@ -212,10 +233,10 @@ class VllmTalkerEngine:
 
     def _advance(self) -> None:
         """One of vLLM's steps, and the frames it made."""
+        with self._recorder.here():
+            outputs = self._vllm.step()
         told = [
-            (row, output.outputs[0])
-            for output in self._vllm.step()
-            if (row := self._by_key.get(output.request_id)) is not None
+            (row, output.outputs[0]) for output in outputs if (row := self._by_key.get(output.request_id)) is not None
         ]
         if not told:
             return

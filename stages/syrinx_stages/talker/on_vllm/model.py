@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ class SyrinxTalker(nn.Module, SupportsMRoPE):
         self.model = Qwen3Model(vllm_config=vllm_config, prefix=f"{prefix}.model".lstrip("."))
         self._vocabulary = vllm_config.model_config.hf_config.vocab_size
         # Its weights are not vLLM's to load or to count.
-        self.frames = _frames(vllm_config)
+        with _usual_defaults():
+            self.frames = _frames(vllm_config)
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
         """Positions [3, tokens] that say whose they are, and what vLLM adds to those that follow."""
@@ -82,9 +84,21 @@ class SyrinxTalker(nn.Module, SupportsMRoPE):
         return {f"model.{name}" for name in self.model.load_weights(mine())}
 
 
+@contextmanager
+def _usual_defaults() -> Iterator[None]:
+    """Not vLLM's, which builds models with the type and the device that its own layers have."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _frames(config: VllmConfig) -> Frames:
     """Those for the device."""
-    given, device = config.additional_config, torch.get_default_device()
+    given, device = config.additional_config, torch.device(config.device_config.device_type)
     if device.type != "cuda":
         return EagerFrames(Checkpoint(given[CHECKPOINT]))
     # Its kernels need Triton, which is not everywhere.

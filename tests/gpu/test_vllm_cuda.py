@@ -1,0 +1,132 @@
+"""The talker on vLLM on a GPU: as the float32 modules, in vLLM's CUDA graphs and beside prompts, a step ahead.
+
+Runs where vLLM is installed too, with a card to itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gpu.checkpoint import write_configs, write_weights
+from support import small_talker
+from support.talker_lifetimes import Alone, Lifetimes, Reference
+from syrinx_stages.contract.messages import End, Sampling
+from syrinx_stages.contract.settings import VllmOptions
+from syrinx_stages.model.checkpoint import Checkpoint
+
+pytest.importorskip("vllm")
+
+if TYPE_CHECKING:
+    from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+RESIDENT = 24
+CLOSE = 0.06
+"""By how much of the probability a random number may miss a code's share in bfloat16."""
+ENDLESS = Sampling(top_k=0, residual_top_k=0, min_frames=99)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exact_reference() -> Iterator[None]:
+    """What runs in float32 on the device multiplies in float32."""
+    torch.set_float32_matmul_precision("highest")
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers as wide as in the 1.7B checkpoint."""
+    directory = tmp_path_factory.mktemp("checkpoint")
+    write_configs(directory, "1b7")
+    settings = json.loads((directory / "config.json").read_text())
+    settings["talker_config"]["num_hidden_layers"] = 2
+    settings["talker_config"]["max_position_embeddings"] = 4096
+    (directory / "config.json").write_text(json.dumps(settings))
+    write_weights(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def reference(directory: Path) -> Reference:
+    return Reference(Checkpoint(str(directory), "cuda"))
+
+
+@pytest.fixture(scope="module")
+def engine(directory: Path) -> VllmTalkerEngine:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+
+    checkpoint = Checkpoint(str(directory), "cuda", torch.bfloat16)
+    return VllmTalkerEngine(checkpoint, RESIDENT, lambda: RESIDENT, VllmOptions(gpu_memory_utilization=0.3))
+
+
+def step(engine: VllmTalkerEngine, reference: Reference, rows: list[Alone]) -> list[float]:
+    """A frame of each: how wrong it is."""
+    said = engine.read(engine.launch([row.request.id for row in rows]))
+    return reference.misses(rows, [said[row.request.id] for row in rows])
+
+
+@pytest.mark.parametrize("resident", [1, 7, RESIDENT])
+def test_requests_that_come_and_go_say_what_each_would_alone(
+    reference: Reference, engine: VllmTalkerEngine, resident: int
+) -> None:
+    lifetimes = Lifetimes(reference, engine, resident, seed=resident, most_frames=12, arrivals=0.9)
+    lifetimes.run(steps=60)
+    assert len(lifetimes.errors) > 20 * resident**0.5
+    assert max(lifetimes.errors) < CLOSE
+    assert len(engine._handles) == RESIDENT
+
+
+def test_a_prompt_longer_than_a_step_is_fed_beside_those_that_speak(
+    reference: Reference, engine: VllmTalkerEngine
+) -> None:
+    rows = [
+        reference.begin(small_talker.request("short", voice="ryan", sampling=ENDLESS)),
+        reference.begin(small_talker.request("long", small_talker.text(900), voice="ryan", sampling=ENDLESS)),
+    ]
+    engine.admit([engine.prepare(row.request, b"", None) for row in rows])
+    heard: set[str] = set()
+    while len(heard) < len(rows):
+        said = engine.read(engine.launch([row.request.id for row in rows]))
+        spoke = [row for row in rows if row.request.id in said]
+        frames = [said[row.request.id] for row in spoke]
+        assert not any(isinstance(frame, End) for frame in frames)
+        assert max(reference.misses(spoke, frames)) < CLOSE
+        heard |= said.keys()
+    for row in rows:
+        engine.release(row.request.id)
+
+
+def test_steps_are_in_graphs_and_a_step_ahead(engine: VllmTalkerEngine) -> None:
+    config = engine._vllm.vllm_config
+    assert config.scheduler_config.async_scheduling
+    assert config.compilation_config.cudagraph_mode.has_full_cudagraphs()
+
+
+def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: VllmTalkerEngine) -> None:
+    frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frames)[0]
+    row = reference.begin(small_talker.request("a", voice="ryan", sampling=ENDLESS))
+    engine.admit([engine.prepare(row.request, b"", None)])
+    handle = engine._rows["a"].handle
+    last = len(row.prompt.embeds) - 1
+    stale = torch.tensor([handle._replace(generation=handle.generation ^ 1).base + last], device="cuda")
+    with torch.inference_mode(), engine._recorder.here():
+        assert not frames.inputs(stale).any()
+        hidden = torch.randn(1, 2048, device="cuda", dtype=torch.bfloat16)
+        assert not frames.speak(stale, hidden)[:, :2].any()
+    for _ in range(3):
+        assert max(step(engine, reference, [row])) < CLOSE
+    engine.release("a")
