@@ -13,15 +13,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import torch
+from msgspec import structs
 from torch.profiler import ProfilerActivity, profile
 
 from gpu import table
 from gpu.options import RESULTS
+from syrinx_operator.bench.machine import revision
 from syrinx_operator.files import write_whole
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
@@ -31,8 +35,16 @@ from syrinx_stages.runtime.settings import Live
 from syrinx_stages.talker.engine import TalkerEngine
 from syrinx_stages.talker.service import load_engine
 
-Engine = Literal["torch", "vllm"]
-ENGINES: tuple[Engine, ...] = ("torch", "vllm")
+# The card is the talker's alone, as it is with the torch engine.
+_CARD = VllmOptions(gpu_memory_utilization=0.8)
+ENGINES: Mapping[str, VllmOptions | None] = {
+    "torch": None,
+    "vllm": _CARD,
+    "vllm-fp8": structs.replace(_CARD, quantization="fp8"),
+    "vllm-2-gpus": structs.replace(_CARD, tensor_parallel_size=2),
+}
+"""By name: how vLLM is started; None is the torch engine."""
+USUAL = ("torch", "vllm")
 BATCHES = (1, 8, 32, 64)
 TEXT = "The old teacher found two heavy bags near the river."
 WARM = 8
@@ -52,18 +64,20 @@ LONGEST = WARM + 2 * FRAMES + PROFILED + FIRSTS * 8
 class Bench:
     """One engine."""
 
-    def __init__(self, name: Engine, model: str, device: str, most: int) -> None:
-        settings = TalkerSettings(max_num_seqs=most + 1)
-        # The card is the talker's alone, as it is with the torch engine.
-        options = VllmOptions(gpu_memory_utilization=0.8)
+    def __init__(self, name: str, model: str, device: str, most: int) -> None:
+        settings, options = TalkerSettings(max_num_seqs=most + 1), ENGINES[name]
         config = StageConfig(
-            pipeline="bench", generation="bench", model=model, device=device, engine=name, max_resident=most + 1,
-            talker=settings, vllm=options,
+            pipeline="bench", generation="bench", model=model, device=device, max_resident=most + 1, talker=settings,
+            engine="vllm" if options else "torch", vllm=options or VllmOptions(),
         )  # fmt: skip
+        # Kernels are seen in this process alone, and those of CUDA graphs if they were recorded with a profiler about.
+        self._watches = device != "cpu" and not (options and options.tensor_parallel_size > 1)
+        if self._watches:
+            with profile(activities=[ProfilerActivity.CUDA]):
+                torch.cuda.synchronize()
         self._engine: TalkerEngine[Any] = load_engine(config, torch.device(device), Live(settings, 0))
         self._engine.warm_up()
         self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
-        self._cuda = device != "cpu"
         self._count = 0
 
     def measure(self, rows: int) -> dict[str, Any]:
@@ -78,7 +92,7 @@ class Bench:
             "audio_s_per_s": rows * FRAME_SECONDS / mean,
             "first_frame_ms": 1000 * statistics.median(self._first(ids[1:]) for _ in range(FIRSTS)),
         }
-        if self._cuda:
+        if self._watches:
             found |= self._idle(ids)
         for request_id in ids:
             self._engine.release(request_id)
@@ -143,7 +157,7 @@ def _gaps(spans: Sequence[tuple[float, float]]) -> Iterator[float]:
         until = max(until, end)
 
 
-def rows_of(results: Mapping[Engine, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
+def rows_of(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
     """The table, a line for each engine and batch."""
     lines = []
     for name, by_batch in results.items():
@@ -156,31 +170,43 @@ def rows_of(results: Mapping[Engine, Mapping[str, Mapping[str, float]]]) -> list
     return lines
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(ENGINES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: give some of {', '.join(ENGINES)}")
+    return names
+
+
 def main() -> None:
     """Runs each engine in a process of its own, prints a table and writes the file."""
     parser = argparse.ArgumentParser(prog="python -m gpu.engines", description=__doc__)
     parser.add_argument("model", help="a checkpoint's directory, such as gpu.checkpoint writes; or bundled")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), default=BATCHES, help="as 1,8")
-    parser.add_argument("--engine", choices=ENGINES, help="this one alone, in this process, as JSON")
+    parser.add_argument("--engines", type=_names, default=USUAL, help=f"of {','.join(ENGINES)} (default: torch,vllm)")
+    parser.add_argument("--alone", choices=ENGINES, help="this one, in this process, as JSON")
     parser.add_argument("--json", type=Path, default=RESULTS / "engines.json")
     given = parser.parse_args()
-    if given.engine:
-        bench = Bench(given.engine, given.model, given.device, max(given.batches))
+    if given.alone:
+        bench = Bench(given.alone, given.model, given.device, max(given.batches))
         print(json.dumps({str(rows): bench.measure(rows) for rows in given.batches}), flush=True)
         return
     results = {}
-    for name in ENGINES:
-        child = subprocess.run(
-            [sys.executable, "-m", "gpu.engines", *sys.argv[1:], "--engine", name], stdout=subprocess.PIPE, check=True
-        )
+    for name in given.engines:
+        command = [sys.executable, "-m", "gpu.engines", *sys.argv[1:], "--alone", name]
+        child = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         results[name] = msgspec.json.decode(child.stdout.splitlines()[-1], type=dict[str, dict[str, float]])
     head = ("engine", "at once", "frame ms", "first frame ms", "audio s/s", "gaps a frame", "device idle")
     print(table.markdown(head, rows_of(results)))
-    device = torch.cuda.get_device_name() if given.device != "cpu" else "cpu"
-    write_whole(
-        given.json, json.dumps({"benchmark": "engines", "device": device, "engines": results}, indent=1).encode()
-    )
+    run = {
+        "benchmark": "engines",
+        "revision": revision(),
+        "device": torch.cuda.get_device_name() if given.device != "cpu" else "cpu",
+        "torch": torch.__version__,
+        "vllm": version("vllm") if find_spec("vllm") else None,
+        "engines": results,
+    }
+    write_whole(given.json, json.dumps(run, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     model.add_argument("--random-model", help="a directory that gpu.checkpoint wrote before")
     model.add_argument("--bundled", action="store_true", help="the bundled voice")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="the talker's")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--colocated", action="store_true", help="talker and codec in one process")
     where.add_argument("--two-gpus", action="store_true", help="the talker on GPU 0, the codec on GPU 1")
@@ -76,6 +77,7 @@ def setup_of(given: argparse.Namespace, model: str | None) -> Setup:
     return Setup(
         model=model,
         device=given.device,
+        engine=given.engine,
         colocated=given.colocated,
         two_gpus=given.two_gpus,
         mps=given.mps,

@@ -215,6 +215,11 @@ def _model_name(given: argparse.Namespace, model: str | None) -> str:
 
 
 def _topology(given: argparse.Namespace) -> str:
+    where = _places(given)
+    return f"{where}, the talker on vLLM" if given.engine == "vllm" else where
+
+
+def _places(given: argparse.Namespace) -> str:
     if given.paced:
         return "engines that only take their time"
     if given.device == "cpu":
@@ -231,7 +236,7 @@ def _name(given: argparse.Namespace, gpus: Gpus) -> str:
     where = gpus.short_name() if given.device == "cuda" else "cpu"
     shape = "bundled" if given.bundled else Path(given.model).name if given.model else given.size
     variant = "".join(f"_{flag}" for flag in ("colocated", "two_gpus", "mps", "paced") if getattr(given, flag))
-    return f"{where}_{shape}{variant}"
+    return f"{where}_{shape}{'_vllm' if given.engine == 'vllm' else ''}{variant}"
 
 
 def _publishable(arguments: Sequence[str]) -> str:

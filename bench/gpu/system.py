@@ -51,6 +51,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     model: str | None
     """A checkpoint's directory; None is the bundled voice."""
     device: Literal["cpu", "cuda"]
+    engine: Literal["torch", "vllm"] = "torch"
+    """What the talker computes with."""
     colocated: bool = False
     """Talker and codec in one process."""
     two_gpus: bool = False
@@ -82,6 +84,7 @@ class Setup(Struct, frozen=True, kw_only=True):
             gateway=GatewaySpec(port=0, max_queue=10_000, max_queue_seconds=60.0, drain_seconds=DRAIN_SECONDS),
             talker=TalkerSpec(
                 device=self.device,
+                engine=self.engine,
                 max_num_seqs=self.talker_rows,
                 max_resident=self.resident,
                 lead_limit_seconds=self.lead_limit_seconds,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,6 +49,12 @@ class Checkpoint:
             raise CheckpointError(
                 f"{path}: decoder_config.codebook_size: {entries}, but the talker speaks {codes} codes"
             )
+
+    def in_float32(self) -> Checkpoint:
+        """The same, its modules in float32."""
+        other = copy(self)
+        other.dtype = torch.float32
+        return other
 
     def load_tokenizer(self) -> Tokenizer:
         """The text tokenizer."""

@@ -94,7 +94,7 @@ class CudaTalkerEngine:
             self._talker = talker
             self._config: TalkerConfig = talker.config
             # A reference voice is worth its float32: it is encoded once.
-            self._prompter = Prompter(Checkpoint(str(checkpoint.directory), self._device), talker, MOST_PAGES * PAGE)
+            self._prompter = Prompter(checkpoint.in_float32(), talker, MOST_PAGES * PAGE)
             self._weights: PackedTalker = pack(talker)
             self._arena = self._new_arena(max_resident)
         self._slots = Pool(max_resident)

@@ -93,7 +93,7 @@ class VllmTalkerEngine:
         with self._preparing.here():
             talker = checkpoint.load_talker_without(*ELSEWHERE)
             # A reference voice is worth its float32: it is encoded once.
-            self._prompter = Prompter(Checkpoint(str(checkpoint.directory), checkpoint.device), talker, self._most)
+            self._prompter = Prompter(checkpoint.in_float32(), talker, self._most)
         self._preparing.mark()()
         # Workers in processes of their own are sent prompts, and a device's memory cannot be sent.
         self._prompts_on = torch.device("cpu") if options.tensor_parallel_size > 1 else checkpoint.device
@@ -165,15 +165,14 @@ class VllmTalkerEngine:
             self._rows[each.request.id] = self._by_key[row.key] = row
             request = each.request
             opened.append(Opened(row.handle, each.prompt, each.codes, (request.sampling, request.seed)))
-        try:
-            with self._recorder.here():
-                for each in prepared:
-                    self._recorder.lend(*each.prompt)
-                self._vllm.collective_rpc("syrinx_open", args=(opened,))
-        except NoRoom:
+        with self._recorder.here():
+            for each in prepared:
+                self._recorder.lend(*each.prompt)
+            room = self._vllm.collective_rpc("syrinx_open", args=(opened,))
+        if not all(room):
             for each in prepared:
                 self.release(each.request.id)
-            raise
+            raise NoRoom
 
     def release(self, request_id: str) -> None:
         """Frees a request's state; unknown ids are fine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from syrinx_stages.talker.engine import NoRoom
 from syrinx_stages.talker.on_vllm.frames import Frames, Opened
 from syrinx_stages.talker.on_vllm.where import Handle
 
@@ -11,10 +12,14 @@ from syrinx_stages.talker.on_vllm.where import Handle
 class WorkerExtension:
     """Mixed into vLLM's worker class."""
 
-    def syrinx_open(self, opened: Sequence[Opened]) -> None:
-        """See `Frames.open`."""
-        for each in opened:
-            self.get_model().frames.open(each)  # type: ignore[attr-defined]
+    def syrinx_open(self, opened: Sequence[Opened]) -> bool:
+        """See `Frames.open`; says whether there was room for all. An error would not come through from a process."""
+        try:
+            for each in opened:
+                self.get_model().frames.open(each)  # type: ignore[attr-defined]
+        except NoRoom:
+            return False
+        return True
 
     def syrinx_close(self, handles: Sequence[Handle]) -> None:
         """See `Frames.close`."""
