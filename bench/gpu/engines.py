@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,7 @@ def main() -> None:
         "revision": revision(),
         "device": torch.cuda.get_device_name() if given.device != "cpu" else "cpu",
         "torch": torch.__version__,
-        "vllm": version("vllm") if find_spec("vllm") else None,
+        "vllm": import_module("vllm").__version__ if find_spec("vllm") else None,
         "engines": results,
     }
     write_whole(given.json, json.dumps(run, indent=1).encode())
