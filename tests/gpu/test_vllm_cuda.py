@@ -124,9 +124,9 @@ def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: V
     last = len(row.prompt.embeds) - 1
     stale = torch.tensor([handle._replace(generation=handle.generation ^ 1).base + last], device="cuda")
     with torch.inference_mode(), engine._recorder.here():
-        assert not frames.inputs(stale).any()
         hidden = torch.randn(1, 2048, device="cuda", dtype=torch.bfloat16)
-        assert not frames.speak(stale, hidden)[:, :2].any()
+        assert not frames.inputs(stale, hidden.clone()).any()
+        assert not frames.draw(stale, hidden).any()
     for _ in range(3):
         assert max(step(engine, reference, [row])) < CLOSE
     engine.release("a")

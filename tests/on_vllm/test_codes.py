@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -23,8 +22,7 @@ from syrinx_stages.model.prompt import build_prompt
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
 from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
-from syrinx_stages.talker.on_vllm.frames import DIGIT
-from syrinx_stages.talker.on_vllm.model import SyrinxTalker
+from syrinx_stages.talker.on_vllm.model import DIGIT_BITS, digits, number
 
 pytestmark = pytest.mark.vllm
 
@@ -160,14 +158,10 @@ def test_every_task_says_the_official_codes(kind: tuple[str, str], make: Make, t
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_every_code_0_reaches_vllm_in_any_number_format(kind: torch.dtype) -> None:
-    vocabulary = 3072
-    hidden = torch.randn(vocabulary, 8).to(kind)
-    codes = torch.arange(vocabulary)
-    hidden[:, 0], hidden[:, 1] = codes // DIGIT, codes % DIGIT
-    scores = SyrinxTalker.compute_logits(SimpleNamespace(_vocabulary=vocabulary), hidden)
-    assert torch.equal(scores.argmax(1), codes)
-    assert scores.isfinite().sum() == vocabulary
+def test_positions_reach_the_draws_in_any_number_format(kind: torch.dtype) -> None:
+    shifts = torch.arange(0, 32, DIGIT_BITS)
+    positions = torch.cat((torch.arange(70_000), torch.randint(1 << 31, (70_000,)), torch.tensor([(1 << 31) - 1])))
+    assert torch.equal(number(digits(positions, shifts).to(kind), shifts), positions)
 
 
 @pytest.mark.parametrize("count", [1, 3, RESIDENT])
@@ -228,9 +222,9 @@ def test_rows_that_carry_an_old_handle_are_nobodys(engine: VllmTalkerEngine, exp
     (new,) = (row.handle for row in engine._rows.values() if row.handle.slot == old.slot)
     assert new.generation == old.generation + 1
     stale = torch.tensor([old.base + place, old.base + place + 1])
-    assert not model.frames.inputs(stale).any()
     hidden = torch.randn(2, model.frames._talker.config.hidden_size)
-    assert not model.frames.speak(stale, hidden)[:, :2].any()
+    assert not model.frames.inputs(stale, hidden.clone()).any()
+    assert not model.frames.draw(stale, hidden).any()
     said: Said = {name: [] for name in expected}
     for results in frames(engine, list(expected)):
         for name, result in results.items():
@@ -275,6 +269,6 @@ def test_without_a_free_handle_there_is_no_room(engine: VllmTalkerEngine) -> Non
     (more,) = requests(1)
     with pytest.raises(NoRoom):
         engine.admit([engine.prepare(msgspec.structs.replace(more, id="more"), b"", None)])
-    for number in range(RESIDENT):
-        engine.release(f"{number}")
+    for request in requests(RESIDENT):
+        engine.release(request.id)
     assert is_empty(engine)

@@ -15,7 +15,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.on_vllm.cuda_frames import CudaFrames
-from syrinx_stages.talker.on_vllm.frames import DIGIT, EagerFrames, Frames, Opened
+from syrinx_stages.talker.on_vllm.frames import EagerFrames, Frames, Opened
 from syrinx_stages.talker.on_vllm.where import GENERATIONS, Handle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -61,9 +61,9 @@ def opened(eager: EagerTalkerEngine, handle: Handle = HANDLE, codes: torch.Tenso
     return Opened(handle, prompt, none if codes is None else codes, (spoken().sampling, spoken().seed))
 
 
-def told(hidden: torch.Tensor) -> list[int]:
-    """The codes 0 that rows say."""
-    return (hidden[:, 0] * DIGIT + hidden[:, 1]).int().tolist()
+def inputs(frames: Frames, places: torch.Tensor, width: int) -> torch.Tensor:
+    """What rows are fed."""
+    return frames.inputs(places, torch.full((len(places), width), torch.nan))
 
 
 def read(frames: Frames, first: int, count: int) -> list[list[int]]:
@@ -79,12 +79,13 @@ class Layers:
         self._cache: KVCache = eager._talker.new_cache()
 
     @torch.inference_mode()
-    def feed(self, count: int) -> list[int]:
-        """The code 0 that follows each of the next places, fed one by one and told in one batch."""
-        first = self._cache.length
+    def feed(self, count: int) -> int:
+        """The code 0 that follows the last of so many places, which are one step."""
+        first, width = self._cache.length, self._talker.config.hidden_size
         places = torch.arange(first, first + count) + self._base
-        hidden = [self._talker.decode(row[None], [self._cache]) for row in self._frames.inputs(places)]
-        return told(self._frames.speak(places, torch.cat(hidden)))
+        for row in inputs(self._frames, places, width):
+            hidden = self._talker.decode(row[None], [self._cache])
+        return int(self._frames.draw(places[-1:], hidden))
 
 
 def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: Frames) -> None:
@@ -92,9 +93,8 @@ def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: Frames) -> No
     frames.open(start)
     layers = Layers(eager, frames)
     length = len(start.prompt.embeds)
-    assert layers.feed(length - 2) == [0] * (length - 2)
-    said = [layers.feed(2), *(layers.feed(1) for _ in range(FRAMES - 1))]
-    assert said == [[0, expected[0][0]], *([frame[0]] for frame in expected[1:])]
+    assert layers.feed(length - 1) == 0
+    assert [layers.feed(1) for _ in range(FRAMES)] == [frame[0] for frame in expected]
     assert read(frames, 0, FRAMES) == expected
     assert read(frames, FRAMES - 2, 1) == expected[-2:-1]
     assert read(frames, FRAMES, 0) == []
@@ -110,9 +110,8 @@ def test_places_fed_again_draw_nothing_anew(eager: EagerTalkerEngine, frames: Fr
     for _ in range(FRAMES - 2):
         layers.feed(1)
     again = Layers(eager, frames)
-    follows = again.feed(length + FRAMES - 2)
-    assert follows[length - 1 :] == [frame[0] for frame in expected[: FRAMES - 1]]
-    assert again.feed(1) == [expected[-1][0]]
+    assert [again.feed(length), again.feed(FRAMES - 2)] == [expected[0][0], expected[FRAMES - 2][0]]
+    assert again.feed(1) == expected[-1][0]
     assert read(frames, 0, FRAMES) == expected
 
 
@@ -121,8 +120,8 @@ def test_a_request_of_an_earlier_owner_goes_on(eager: EagerTalkerEngine, frames:
     start = opened(eager, codes=torch.tensor(expected[:3]))
     frames.open(start)
     layers = Layers(eager, frames)
-    assert layers.feed(len(start.prompt.embeds) + 3)[-1] == expected[3][0]
-    assert layers.feed(1) == [expected[4][0]]
+    assert layers.feed(len(start.prompt.embeds) + 3) == expected[3][0]
+    assert layers.feed(1) == expected[4][0]
     assert read(frames, 3, 2) == expected[3:5]
 
 
@@ -137,32 +136,28 @@ def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: Frames)
     last = len(start.prompt.embeds) - 1
     strangers = torch.tensor([0, Handle(3, 0).base + last, gone.base + last])
     width = eager._talker.config.hidden_size
-    assert not frames.inputs(strangers).any()
-    assert told(frames.speak(strangers, torch.randn(3, width))) == [0, 0, 0]
+    assert not inputs(frames, strangers, width).any()
+    assert frames.draw(strangers, torch.randn(3, width)).tolist() == [0, 0, 0]
     layers = Layers(eager, frames)
-    assert layers.feed(last + 1)[-1] == codes_of(eager)[0][0]
+    assert layers.feed(last + 1) == codes_of(eager)[0][0]
 
 
-def test_more_rows_than_there_may_be_requests(eager: EagerTalkerEngine, frames: Frames) -> None:
-    """Prompts, and requests that speak, in one step: who is due is found among them."""
+def test_requests_in_one_step(eager: EagerTalkerEngine, frames: Frames) -> None:
+    """One at the end of its prompt, one within, one that speaks."""
     expected, handles = codes_of(eager), [Handle(slot, 0) for slot in (2, 5, 1)]
     for handle in handles:
         frames.open(opened(eager, handle))
-    length = len(opened(eager).prompt.embeds)
+    length, width = len(opened(eager).prompt.embeds), eager._talker.config.hidden_size
     each = [Layers(eager, frames, handle) for handle in handles]
-    assert each[1].feed(length)[-1] == expected[0][0]
-    places = [torch.arange(length), torch.tensor([length]), torch.arange(length)]
-    where = torch.cat([place + handle.base for place, handle in zip(places, handles, strict=True)])
-    fed = torch.split(frames.inputs(where), [len(place) for place in places])
+    assert [layers.feed(count) for layers, count in zip(each, (length - 1, length - 3, length), strict=True)] == [
+        0, 0, expected[0][0],
+    ]  # fmt: skip
+    where = torch.tensor([place + handle.base for place, handle in zip((-1, -3, 0), handles, strict=True)]) + length
     with torch.inference_mode():
-        hidden = [
-            layers._talker.decode(row[None], [layers._cache])
-            for layers, rows in zip(each, fed, strict=True)
-            for row in rows
-        ]
-        follows = told(frames.speak(where, torch.cat(hidden)))
-    assert [follows[length - 1], follows[length], follows[-1]] == [expected[frame][0] for frame in (0, 1, 0)]
-    assert sum(code > 0 for code in follows) <= 3
-    said = frames.read([(handle, 0, 2 if handle is handles[1] else 1) for handle in handles])
+        fed = inputs(frames, where, width)
+        hidden = [layers._talker.decode(row[None], [layers._cache]) for layers, row in zip(each, fed, strict=True)]
+        follows = frames.draw(where, torch.cat(hidden)).tolist()
+    assert follows == [expected[0][0], 0, expected[1][0]]
+    said = frames.read([(handles[0], 0, 1), (handles[2], 0, 2)])
     found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes in said]
-    assert found == [expected[:1], expected[:2], expected[:1]]
+    assert found == [expected[:1], expected[:2]]

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from .launch import launch
 
-_GATHERED = 1024
-"""Rows at a time."""
-
 
 @triton.jit
 def _locate(positions, row, generations, lengths, SLOTS: tl.constexpr):
@@ -72,26 +69,6 @@ def _due(positions, count, generations, lengths, done, meta, META: tl.constexpr,
     tl.store(meta + row * META + 2, frame)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _gather(wide, count, meta, rows, SIZE: tl.constexpr, META: tl.constexpr, BLOCK: tl.constexpr):
-    found = 0
-    for start in range(0, count, BLOCK):
-        row = start + tl.arange(0, BLOCK)
-        slot = tl.load(wide + row * META, mask=row < count, other=0)
-        due = slot > 0
-        to = found + tl.cumsum(due.to(tl.int32), 0) - 1
-        due = due & (to < SIZE)
-        tl.store(rows + to, row, mask=due)
-        tl.store(meta + to * META, slot, mask=due)
-        tl.store(meta + to * META + 2, tl.load(wide + row * META + 2, mask=due, other=0), mask=due)
-        found += tl.sum(due.to(tl.int32), 0)
-    for start in tl.static_range(0, SIZE, BLOCK):
-        to = start + tl.arange(0, BLOCK)
-        free = (to >= found) & (to < SIZE)
-        tl.store(rows + to, 0, mask=free)
-        tl.store(meta + to * META, 0, mask=free)
-
-
 @triton.jit
 def _keep(meta, drawn, done, codes, handed, META: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr):
     row, group = tl.program_id(0), tl.arange(0, GROUPS)
@@ -106,15 +83,13 @@ def _keep(meta, drawn, done, codes, handed, META: tl.constexpr, FRAMES: tl.const
 
 @triton.jit
 def _follow(
-    positions, generations, lengths, done, codes, out,
-    SLOTS: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, DIGIT: tl.constexpr,
+    positions, generations, lengths, done, codes, out, SLOTS: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0)
     slot, _, frame = _locate(positions, row, generations, lengths, SLOTS)
     said = (slot > 0) & (frame >= 0) & (frame < tl.load(done + slot))
-    code = tl.load(codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS, mask=said, other=0).to(tl.int32)
-    tl.store(out + row * WIDTH, (code // DIGIT).to(out.dtype.element_ty))
-    tl.store(out + row * WIDTH + 1, (code % DIGIT).to(out.dtype.element_ty))
+    code = tl.load(codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS, mask=said, other=0)
+    tl.store(out + row, code.to(out.dtype.element_ty))
 
 
 @dataclass(frozen=True)
@@ -166,15 +141,6 @@ def due(slots: Slots, positions: Tensor, meta: Tensor) -> None:
     )  # fmt: skip
 
 
-def gather(wide: Tensor, meta: Tensor, rows: Tensor) -> None:
-    """Of more rows than are drawn at once, those that are due: their numbers to `rows` [size] (int32), and what `due`
-    said of them in `wide` to `meta` [size, as wide]; what is left of both is 0, nobody's.
-    """
-    launch(
-        _gather, (1,), wide, len(wide), meta, rows, SIZE=len(rows), META=wide.stride(0), BLOCK=_GATHERED
-    )  # fmt: skip
-
-
 def keep(slots: Slots, meta: Tensor, drawn: Tensor) -> None:
     """Puts drawn codes [rows, groups] (int32) in their places; `meta`: see `due`."""
     frames, groups = slots.codes.shape[1:]
@@ -184,12 +150,10 @@ def keep(slots: Slots, meta: Tensor, drawn: Tensor) -> None:
     )  # fmt: skip
 
 
-def follow(slots: Slots, positions: Tensor, out: Tensor, digit: int) -> None:
-    """The code 0 that follows each row, 0 where none does: `out` [rows, H] takes its quotient and rest by `digit`, in
-    columns 0 and 1.
-    """
+def follow(slots: Slots, positions: Tensor, out: Tensor) -> None:
+    """The code 0 that follows each row, 0 where none does, to `out` [rows] (int64)."""
     frames, groups = slots.codes.shape[1:]
     launch(
         _follow, (len(positions),), positions, slots.generations, slots.lengths, slots.done, slots.codes, out,
-        SLOTS=len(slots.generations), FRAMES=frames, GROUPS=groups, WIDTH=out.stride(0), DIGIT=digit,
+        SLOTS=len(slots.generations), FRAMES=frames, GROUPS=groups,
     )  # fmt: skip

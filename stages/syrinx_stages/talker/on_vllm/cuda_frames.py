@@ -1,7 +1,6 @@
 """`frames` on a GPU: the same by the kernels of the torch engine.
 
-What a step does is the same sequence of kernels whatever its rows are, so vLLM's CUDA graphs can hold it. Steps that
-vLLM runs without one, those with a prompt, replay graphs of the draws alone. Nothing waits for the device: `read` is
+Inputs are made within vLLM's CUDA graphs; draws replay graphs of their own. Nothing waits for the device: `read` is
 called when vLLM has seen the end of a step, and by then its frames are on the host.
 """
 
@@ -17,13 +16,13 @@ from torch import Tensor
 from syrinx_stages.kernels.linear import Sharing
 from syrinx_stages.kernels.recorder import Work, recorder
 from syrinx_stages.kernels.sampling import KNOBS, Rows
-from syrinx_stages.kernels.slots import Slots, due, feed, follow, gather, keep
+from syrinx_stages.kernels.slots import Slots, due, feed, follow, keep
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.engine import NoRoom
 from syrinx_stages.talker.frame import META, Draws, new_sharing
 from syrinx_stages.talker.knobs import knobs, wrapped
-from syrinx_stages.talker.on_vllm.frames import DIGIT, ELSEWHERE, MOST_POSITIONS, Opened
+from syrinx_stages.talker.on_vllm.frames import ELSEWHERE, MOST_POSITIONS, Opened
 from syrinx_stages.talker.on_vllm.where import Handle
 from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker.places import PAGE, Pool, bucket, pages_for, row_sizes
@@ -49,8 +48,6 @@ class _Step(Struct):
     """Whose frames, and which: see `due`. [rows, META]."""
     states: Tensor
     """What they are drawn from: [rows, H]."""
-    rows: Tensor
-    """Which rows of vLLM's those are, if it has more: [rows] int32."""
     run: Work
 
 
@@ -100,8 +97,8 @@ class CudaFrames:
         for size in self._sizes:
             draws = Draws(self._weights, self._config, sharing, size)
             meta = torch.zeros(size, META, dtype=torch.int32, device=like.device)
-            states, rows = like.new_zeros(size, len(like)), torch.zeros_like(meta[:, 0])
-            steps[size] = _Step(draws, meta, states, rows, partial(self._draw, draws, meta, states))
+            states = like.new_zeros(size, len(like))
+            steps[size] = _Step(draws, meta, states, partial(self._run, draws, meta, states))
         self._recorder.compile([step.run for step in steps.values()])
         for step in steps.values():
             step.run = self._recorder.record(step.run)
@@ -144,32 +141,23 @@ class CudaFrames:
         codes = self._slots.handed.numpy()
         return [codes[handle.slot, first : first + count].tobytes() for handle, first, count in wanted]
 
-    def inputs(self, positions: Tensor) -> Tensor:
-        """What vLLM's layers are fed: [rows, hidden size]; zeros where a row is nobody's."""
-        weights = self._weights
-        out = weights.norm.new_empty(len(positions), len(weights.norm))
-        feed(self._slots, positions, weights.first, weights.rest, out, PAGE)
+    def inputs(self, positions: Tensor, out: Tensor) -> Tensor:
+        """What vLLM's layers are fed, in `out` [rows, hidden size]; zeros where a row is nobody's."""
+        feed(self._slots, positions, self._weights.first, self._weights.rest, out, PAGE)
         return out
 
-    def speak(self, positions: Tensor, hidden: Tensor) -> Tensor:
+    def draw(self, positions: Tensor, states: Tensor) -> Tensor:
         """See `Frames`."""
         count = len(positions)
-        if count <= self._sizes[-1]:
-            step = self._steps[bucket(self._sizes, count)]
-            due(self._slots, positions, step.meta)
-            step.states[:count] = hidden
-        else:
-            # Prompts: of each request one row at most is due.
-            step = self._steps[bucket(self._sizes, max(1, len(self._open)))]
-            wide = step.meta.new_empty(count, META)
-            due(self._slots, positions, wide)
-            gather(wide, step.meta, step.rows)
-            torch.index_select(hidden, 0, step.rows, out=step.states)
+        step = self._steps[bucket(self._sizes, count)]
+        due(self._slots, positions, step.meta)
+        step.states[:count] = states
         step.run()
-        follow(self._slots, positions, hidden, DIGIT)
-        return hidden
+        codes = torch.empty_like(positions)
+        follow(self._slots, positions, codes)
+        return codes
 
-    def _draw(self, draws: Draws, meta: Tensor, states: Tensor) -> None:
+    def _run(self, draws: Draws, meta: Tensor, states: Tensor) -> None:
         draws.run(Rows(meta, self._knobs, self._seeds, self._seen), states)
         keep(self._slots, meta, draws.codes)
 

@@ -40,6 +40,10 @@ from vllm.sampling_params import RequestOutputKind
 
 ELSEWHERE = ("model.layers", "code_predictor.model.layers", "code_predictor.lm_head", "codec_head")
 """Parts of the talker that prompts do not need."""
+CUDA_GRAPHS = "FULL"
+"""Of steps with prompts in them too, where vLLM's attention can."""
+MOST_RECORDED = 512
+"""Positions of a step that CUDA graphs are for, or as many as there may be requests."""
 _FRAME_BYTES = 2 * CODE_GROUPS
 
 
@@ -119,8 +123,8 @@ class VllmTalkerEngine:
             enable_prefix_caching=False,
             enforce_eager=checkpoint.device.type == "cpu",
             compilation_config={
-                "cudagraph_mode": "FULL_DECODE_ONLY",
-                "cudagraph_capture_sizes": row_sizes(max_resident),
+                "cudagraph_mode": CUDA_GRAPHS,
+                "cudagraph_capture_sizes": sorted({*row_sizes(max_resident), *row_sizes(MOST_RECORDED)}),
             },
             worker_extension_cls="syrinx_stages.talker.on_vllm.worker.WorkerExtension",
             additional_config={CHECKPOINT: str(checkpoint.directory), FRAMES: self._most},

@@ -23,8 +23,6 @@ ELSEWHERE = ("model.layers", "model.text_embedding", "text_projection")
 """Parts of the talker that frames do not need: vLLM has the layers, and prompts are made before."""
 MOST_POSITIONS = 4096
 """Of one request: five minutes."""
-DIGIT = 64
-"""A code 0 is handed over as two digits, exact in every number format."""
 
 
 class Opened(Struct, frozen=True):
@@ -51,6 +49,11 @@ class _Slot(Struct):
         """Of the prompt."""
         return len(self.opened.prompt.embeds)
 
+    def follows(self, place: int) -> int:
+        """The code 0 behind a place; 0 within the prompt."""
+        frame = place + 1 - self.length
+        return int(self.codes[frame][0]) if frame >= 0 else 0
+
 
 class Frames(Protocol):
     """State of all requests that vLLM runs. Everything is called on the thread that runs vLLM's steps."""
@@ -64,14 +67,13 @@ class Frames(Protocol):
     def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
         """Frames of requests, from a number on so many (int16 little-endian)."""
 
-    def inputs(self, positions: Tensor) -> Tensor:
-        """What vLLM's layers are fed: [rows, hidden size]; zeros where a row is nobody's."""
+    def inputs(self, positions: Tensor, out: Tensor) -> Tensor:
+        """What vLLM's layers are fed, in `out` [rows, hidden size]; zeros where a row is nobody's."""
 
-    def speak(self, positions: Tensor, hidden: Tensor) -> Tensor:
-        """Draws the frames that are next; returns `hidden` with the code 0 that follows each row in its first columns.
+    def draw(self, positions: Tensor, states: Tensor) -> Tensor:
+        """Draws the frames that are next; returns the code 0 that follows each row, 0 where none does: [rows] int64.
 
-        hidden: the layers' outputs, normalised [rows, hidden size]. Code 0 is `DIGIT` x the first column + the second,
-        and 0 where none follows.
+        A request has one row at most. states: the layers' outputs, normalised [rows, hidden size].
         """
 
 
@@ -101,29 +103,21 @@ class EagerFrames:
             for handle, first, count in wanted
         ]
 
-    def inputs(self, positions: Tensor) -> Tensor:
-        """What vLLM's layers are fed: [rows, hidden size]; zeros where a row is nobody's."""
-        return torch.cat([self._inputs(run) for run in runs(positions.tolist())])
+    def inputs(self, positions: Tensor, out: Tensor) -> Tensor:
+        """What vLLM's layers are fed, in `out` [rows, hidden size]; zeros where a row is nobody's."""
+        return torch.cat([self._inputs(run) for run in runs(positions.tolist())], out=out)
 
-    def speak(self, positions: Tensor, hidden: Tensor) -> Tensor:
+    def draw(self, positions: Tensor, states: Tensor) -> Tensor:
         """See `Frames`."""
-        places = [
-            (self._slots.get(run.handle), run.first + step)
-            for run in runs(positions.tolist())
-            for step in range(run.length)
-        ]
+        places = [(self._slots.get(run.handle), run.first) for run in runs(positions.tolist())]
         due = [
             (row, slot)
             for row, (slot, place) in enumerate(places)
             if slot is not None and place + 1 - slot.length == len(slot.codes)
         ]
         if due:
-            self._draw([slot for _, slot in due], hidden[[row for row, _ in due]])
-        for row, (slot, place) in enumerate(places):
-            frame = -1 if slot is None else place + 1 - slot.length
-            code = int(slot.codes[frame][0]) if slot is not None and frame >= 0 else 0
-            hidden[row, 0], hidden[row, 1] = divmod(code, DIGIT)
-        return hidden
+            self._draw([slot for _, slot in due], states[[row for row, _ in due]])
+        return torch.tensor([0 if slot is None else slot.follows(place) for slot, place in places])
 
     def _inputs(self, run: Run) -> Tensor:
         slot = self._slots.get(run.handle)

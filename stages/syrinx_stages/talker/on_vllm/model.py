@@ -13,7 +13,7 @@ from vllm.model_executor.models.interfaces import SupportsMRoPE
 from vllm.model_executor.models.qwen3 import Qwen3Model
 
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.on_vllm.frames import DIGIT, EagerFrames, Frames
+from syrinx_stages.talker.on_vllm.frames import EagerFrames, Frames
 from syrinx_stages.talker.on_vllm.where import PLACE_MASK, handle_of
 
 CHECKPOINT = "syrinx_checkpoint"
@@ -25,16 +25,37 @@ FRAMES = "syrinx_frames"
 _LAYERS = "talker.model."
 
 
+DIGIT_BITS = 8
+"""Of a position: every number format has whole numbers up to 256."""
+
+
+def digits(numbers: Tensor, shifts: Tensor) -> Tensor:
+    """[n] below 2^31 as [n, 4]."""
+    return (numbers[:, None] >> shifts) & ((1 << DIGIT_BITS) - 1)
+
+
+def number(digits: Tensor, shifts: Tensor) -> Tensor:
+    """What `digits` made, of any type: [n] int64."""
+    return (digits.long() << shifts).sum(1)
+
+
 class SyrinxTalker(nn.Module, SupportsMRoPE):
     """vLLM's own Qwen3 layers between Syrinx's inputs and draws.
 
-    vLLM's sampler is left no choice: the code 0 that was drawn is the only one that has a score.
+    Draws are made where vLLM asks for scores, of the rows that it samples: one a request. Its sampler is left no
+    choice: the code 0 that was drawn is the only one that has a score.
     """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         self.model = Qwen3Model(vllm_config=vllm_config, prefix=f"{prefix}.model".lstrip("."))
-        self._vocabulary = vllm_config.model_config.hf_config.vocab_size
+        config = vllm_config.model_config.hf_config
+        self._vocabulary = config.vocab_size
+        # Where CUDA graphs hold layers alone, they read what they are fed where it was when they were recorded.
+        most = vllm_config.scheduler_config.max_num_batched_tokens
+        self._places = torch.zeros(most, dtype=torch.int64)
+        self._inputs = torch.zeros(most, config.hidden_size)
+        self._shifts = torch.arange(0, 32, DIGIT_BITS)
         # Its weights are not vLLM's to load or to count.
         with _usual_defaults():
             self.frames = _frames(vllm_config)
@@ -56,16 +77,20 @@ class SyrinxTalker(nn.Module, SupportsMRoPE):
         intermediate_tensors: object = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """The code 0 that follows each row: [rows, hidden size], of which the first two are its digits."""
-        where = positions[0]
-        hidden = self.model(None, where & PLACE_MASK, None, self.frames.inputs(where))
-        return self.frames.speak(where, hidden)
+        """The layers' outputs, and behind each the row's position in digits: [rows, hidden size + 4].
+
+        What vLLM asks scores for are rows of this, and of nothing else.
+        """
+        where, count = positions[0], positions.shape[1]
+        places = torch.bitwise_and(where, PLACE_MASK, out=self._places[:count])
+        hidden = self.model(None, places, None, self.frames.inputs(where, self._inputs[:count]))
+        return torch.cat((hidden, digits(where, self._shifts).to(hidden.dtype)), 1)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """Scores [rows, vocabulary] of which one is not -inf."""
-        high, low = hidden_states[:, :2].long().unbind(1)
-        # What vLLM tries itself out with is any number.
-        code0 = (high * DIGIT + low).clamp(0, self._vocabulary - 1)
+        count = len(self._shifts)
+        where = number(hidden_states[:, -count:], self._shifts)
+        code0 = self.frames.draw(where, hidden_states[:, :-count])
         scores = torch.full((len(code0), self._vocabulary), -torch.inf, device=code0.device)
         return scores.scatter_(1, code0[:, None], 0.0)
 
