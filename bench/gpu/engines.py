@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,10 +21,10 @@ from typing import Any
 import msgspec
 import torch
 from msgspec import structs
-from torch.profiler import ProfilerActivity, profile
 
 from gpu import table
 from gpu.options import RESULTS
+from gpu.passes import watched
 from syrinx_operator.bench.machine import revision
 from syrinx_operator.files import write_whole
 from syrinx_stages.contract.audio import FRAME_SECONDS
@@ -52,13 +52,13 @@ WARM = 8
 FRAMES = 48
 FIRSTS = 8
 """First frames that are timed, one request after the other beside those that speak."""
-PROFILED = 16
-"""Frames whose kernels are looked at."""
+WATCHED = 48
+"""Frames between whose passes gaps are looked for."""
 PUBLISHING = 0.0002
 """Seconds from a step's results to the next launch: what the service does in between."""
-GAP = 20.0
-"""Microseconds in which the device does nothing, from which on that counts."""
-LONGEST = WARM + 2 * FRAMES + PROFILED + FIRSTS * 8
+GAP = 0.02
+"""Milliseconds in which the device does nothing, from which on that counts."""
+LONGEST = WARM + FRAMES + WATCHED + FIRSTS * 16
 
 
 class Bench:
@@ -70,11 +70,8 @@ class Bench:
             pipeline="bench", generation="bench", model=model, device=device, max_resident=most + 1, talker=settings,
             engine="vllm" if options else "torch", vllm=options or VllmOptions(),
         )  # fmt: skip
-        # Kernels are seen in this process alone, and those of CUDA graphs if they were recorded with a profiler about.
+        # Passes are seen in this process alone.
         self._watches = device != "cpu" and not (options and options.tensor_parallel_size > 1)
-        if self._watches:
-            with profile(activities=[ProfilerActivity.CUDA]):
-                torch.cuda.synchronize()
         self._engine: TalkerEngine[Any] = load_engine(config, torch.device(device), Live(settings, 0))
         self._engine.warm_up()
         self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
@@ -133,28 +130,12 @@ class Bench:
         return took
 
     def _idle(self, ids: Sequence[str]) -> dict[str, float]:
-        """How often, and which share of the time, the device does nothing between kernels."""
-        with profile(activities=[ProfilerActivity.CUDA]) as seen:
-            for _ in range(PROFILED):
+        """How often, and which share of the time, the device does nothing between two passes."""
+        with watched(self._engine) as passes:
+            for _ in range(WATCHED):
                 self._step(ids)
-            torch.cuda.synchronize()
-        spans = sorted(
-            (event.time_range.start, event.time_range.end)
-            for event in seen.events() or ()
-            if str(event.device_type) == "DeviceType.CUDA"
-        )
-        gaps = list(_gaps(spans))
-        whole = spans[-1][1] - spans[0][0]
-        return {"gaps_a_frame": len(gaps) / PROFILED, "idle_share": sum(gaps) / whole}
-
-
-def _gaps(spans: Sequence[tuple[float, float]]) -> Iterator[float]:
-    """Microseconds between what was done, where they count."""
-    until = spans[0][1]
-    for start, end in spans[1:]:
-        if start - until >= GAP:
-            yield start - until
-        until = max(until, end)
+        gaps = [gap for gap in passes.gaps() if gap >= GAP]
+        return {"gaps_a_frame": len(gaps) / WATCHED, "idle_share": sum(gaps) / passes.whole()}
 
 
 def rows_of(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -64,13 +64,17 @@ def reference(directory: Path) -> Reference:
     return Reference(Checkpoint(str(directory), "cuda"))
 
 
-@pytest.fixture(scope="module")
-def engine(directory: Path) -> VllmTalkerEngine:
+def load(directory: Path, **options: Any) -> VllmTalkerEngine:
     os.environ["HF_HUB_OFFLINE"] = "1"
     from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
 
     checkpoint = Checkpoint(str(directory), "cuda", torch.bfloat16)
-    return VllmTalkerEngine(checkpoint, RESIDENT, lambda: RESIDENT, VllmOptions(gpu_memory_utilization=0.3))
+    return VllmTalkerEngine(checkpoint, RESIDENT, lambda: RESIDENT, VllmOptions(gpu_memory_utilization=0.3, **options))
+
+
+@pytest.fixture(scope="module")
+def engine(directory: Path) -> VllmTalkerEngine:
+    return load(directory)
 
 
 def step(engine: VllmTalkerEngine, reference: Reference, rows: list[Alone]) -> list[float]:
@@ -112,6 +116,8 @@ def test_a_prompt_longer_than_a_step_is_fed_beside_those_that_speak(
 
 def test_steps_are_in_graphs_and_a_step_ahead(engine: VllmTalkerEngine) -> None:
     config = engine._vllm.vllm_config
+    print(engine._vllm.collective_rpc(lambda worker: type(worker.model_runner).__module__))
+    print(config.compilation_config.cudagraph_mode)
     assert config.scheduler_config.async_scheduling
     assert config.compilation_config.cudagraph_mode.has_full_cudagraphs()
 
@@ -130,3 +136,16 @@ def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: V
     for _ in range(3):
         assert max(step(engine, reference, [row])) < CLOSE
     engine.release("a")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_devices_say_what_one_would(reference: Reference, directory: Path) -> None:
+    """Each draws all codes itself: one that differed would be fed something else from then on."""
+    engine = load(directory, tensor_parallel_size=2)
+    try:
+        lifetimes = Lifetimes(reference, engine, 7, seed=7, most_frames=12, arrivals=0.9)
+        lifetimes.run(steps=60)
+        assert len(lifetimes.errors) > 50
+        assert max(lifetimes.errors) < CLOSE
+    finally:
+        engine._vllm.engine_core.shutdown()

@@ -1,11 +1,6 @@
-"""The talker's engines beside each other: what counts as a gap, and the table."""
+"""The talker's engines beside each other: the table."""
 
-from gpu.engines import GAP, _gaps, rows_of
-
-
-def test_a_gap_is_when_nothing_runs_for_long_enough() -> None:
-    spans = [(0.0, 10.0), (5.0, 50.0), (12.0, 20.0), (50.0 + GAP, 80.0), (80.0 + GAP / 2, 200.0), (300.0, 301.0)]
-    assert list(_gaps(spans)) == [GAP, 100.0]
+from gpu.engines import rows_of
 
 
 def test_a_line_for_each_engine_and_batch() -> None:

@@ -148,11 +148,13 @@ class CudaFrames:
 
     def draw(self, positions: Tensor, states: Tensor) -> Tensor:
         """See `Frames`."""
-        count = len(positions)
-        step = self._steps[bucket(self._sizes, count)]
-        due(self._slots, positions, step.meta)
-        step.states[:count] = states
-        step.run()
+        most = self._sizes[-1]
+        # When it warms up, vLLM may ask for more rows than it will ever have requests; they are nobody's.
+        for rows, given in zip(torch.split(positions, most), torch.split(states, most), strict=True):
+            step = self._steps[bucket(self._sizes, len(rows))]
+            due(self._slots, rows, step.meta)
+            step.states[: len(rows)] = given
+            step.run()
         codes = torch.empty_like(positions)
         follow(self._slots, positions, codes)
         return codes
