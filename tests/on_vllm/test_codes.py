@@ -19,6 +19,7 @@ from syrinx_stages.contract.settings import VllmOptions
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelType
 from syrinx_stages.model.prompt import build_prompt
+from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
 from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
@@ -74,10 +75,11 @@ def make(voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
         monkeypatch.setattr(VllmTalkerEngine, "_arguments", changed)
         engines.append(VllmTalkerEngine(checkpoint, resident, lambda: cap, options or VllmOptions()))
-        return engines[0]
+        return engines[-1]
 
     yield made
-    engines.pop()._vllm.engine_core.shutdown()
+    for engine in engines:
+        engine._vllm.engine_core.shutdown()
 
 
 @pytest.fixture
@@ -179,6 +181,31 @@ def test_requests_that_come_and_go_draw_as_the_modules_would(make: Make, tmp_pat
     assert len(lifetimes.errors) > 80 and max(lifetimes.errors) < 1e-5
     assert {End(EndReason.STOP), End(EndReason.LENGTH)} <= {spoken.end for spoken in lifetimes.all}
     assert lifetimes.resumed
+
+
+def test_workers_that_share_the_layers_say_what_one_would(make: Make, tmp_path: Path) -> None:
+    """In processes of their own: what is sent to them and back, and what each of them draws."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    small = Checkpoint(str(small_talker.write(tmp_path / "voice", **heads)))
+    engine = make(small, resident=3, options=VllmOptions(tensor_parallel_size=2))
+    lifetimes = Lifetimes(Reference(small), engine, resident=3, seed=6)
+    lifetimes.run(steps=60)
+    assert len(lifetimes.errors) > 80 and max(lifetimes.errors) < 1e-5
+    read = engine._vllm.collective_rpc
+    engine.admit([engine.prepare(small_talker.request("a", max_frames=3), b"", None)])
+    with pytest.MonkeyPatch.context() as patch:
+        said: list[list[list[bytes]]] = []
+        patch.setattr(
+            engine._vllm, "collective_rpc", lambda *given, **named: said.append(read(*given, **named)) or said[-1]
+        )
+        assert len([results for results in frames(engine, ["a"])]) == 4
+    assert any(isinstance(each[0], list) and each[0][0] for each in said), "frames were read"
+    assert all(each[0] == each[1] for each in said), "both have the same"
+
+
+def test_a_checkpoint_that_cannot_be_shared_so_is_refused(make: Make) -> None:
+    with pytest.raises(StartError, match=r"^engine vllm: .*attention heads \(5\) must be divisible"):
+        make(options=VllmOptions(tensor_parallel_size=2))
 
 
 def test_a_preempted_request_goes_on_as_if_nothing_had_been(

@@ -15,12 +15,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from msgspec import Struct, field, structs
+from pydantic import ValidationError
 
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import VllmOptions
 from syrinx_stages.kernels.recorder import recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.engine import NoRoom, Prepared
 from syrinx_stages.talker.on_vllm import directory
 from syrinx_stages.talker.on_vllm.frames import MOST_POSITIONS, Opened
@@ -89,7 +91,7 @@ class VllmTalkerEngine:
     def __init__(self, checkpoint: Checkpoint, max_resident: int, cap: Callable[[], int], options: VllmOptions) -> None:
         """cap: how many requests vLLM may have at once, now; one that is asked for alone is begun all the same.
 
-        Raises `CheckpointError` if the checkpoint does not fit.
+        Raises `CheckpointError` if the checkpoint does not fit, `StartError` if vLLM refuses it or the options.
         """
         self._recorder, self._preparing = recorder(checkpoint.device), recorder(checkpoint.device)
         self._config = checkpoint.config.talker_config
@@ -109,7 +111,7 @@ class VllmTalkerEngine:
         with tempfile.TemporaryDirectory(prefix="syrinx-vllm-") as place:
             directory.fill(Path(place), checkpoint)
             with self._recorder.here():
-                self._vllm = LLMEngine.from_engine_args(self._arguments(place, checkpoint, max_resident, options))
+                self._vllm = _started(self._arguments(place, checkpoint, max_resident, options))
 
     def _arguments(self, place: str, checkpoint: Checkpoint, max_resident: int, options: VllmOptions) -> EngineArgs:
         return EngineArgs(
@@ -251,3 +253,12 @@ class VllmTalkerEngine:
             row.made += len(codes) // _FRAME_BYTES
             if output.finish_reason is not None:
                 row.end = End(EndReason.STOP if output.finish_reason == "stop" else EndReason.LENGTH)
+
+
+def _started(arguments: EngineArgs) -> LLMEngine:
+    try:
+        return LLMEngine.from_engine_args(arguments)
+    except ValueError as error:
+        # Of several lines where the configuration is wrong: pydantic's.
+        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise StartError(f"engine vllm: {told}") from error
