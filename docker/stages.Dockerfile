@@ -13,13 +13,15 @@ RUN python -m venv /opt/syrinx
 ENV PATH=/opt/syrinx/bin:$PATH
 WORKDIR /src
 COPY docker/stages.txt docker/stages-vllm.txt docker/
+ARG VARIANT
+# vLLM wants other versions of some packages, of torch too.
+RUN if [ "${VARIANT}" = vllm ]; then cp docker/stages-vllm.txt docker/stages.txt; fi
 # The largest layer first, and alone.
 ARG TORCH_INDEX
 RUN pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch
-ARG VARIANT
 RUN python -c "import sys, torch; sys.exit('torch has no CUDA' if '${VARIANT}' in ('cuda', 'vllm') and not torch.version.cuda else 0)"
-# Stock vLLM, which finds the talker by Syrinx's entry point. It wants other versions of some packages.
-RUN if [ "${VARIANT}" = vllm ]; then cp docker/stages-vllm.txt docker/stages.txt && pip install "vllm>=0.32,<0.34"; fi
+# Stock vLLM, which finds the talker by Syrinx's entry point; the release that was run on a GPU (bench/results/engines.md).
+RUN if [ "${VARIANT}" = vllm ]; then pip install vllm; fi
 # What else they depend on, without their sources: this layer stays while only they change.
 COPY pyproject.toml README.md ./
 RUN mkdir operator stages \

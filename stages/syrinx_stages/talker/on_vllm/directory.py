@@ -31,6 +31,8 @@ def settings(config: TalkerConfig) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_position_embeddings,
         "eos_token_id": config.codec_eos_token_id,
+        # Where transformers is older than 5, vLLM reads it here.
+        "rope_theta": config.rope_theta,
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": config.rope_theta,

@@ -3,14 +3,15 @@
 All that is used of vLLM, here and in its neighbours:
 
 - `ModelRegistry.register_model`, by name: vLLM imports the model when it wants it;
-- for the model: `Qwen3Model` with its `load_weights` and `embed_input_ids`; the protocol `SupportsMRoPE`; of
-  `VllmConfig`, `additional_config` and `model_config.hf_config`;
+- for the model: `Qwen3Model` with its `load_weights` and `embed_input_ids`; the protocol `SupportsMRoPE`; that scores
+  are asked for rows of what `forward` returned; of `VllmConfig`, `additional_config`, `model_config.hf_config` and
+  `.dtype`, `device_config.device_type`, `scheduler_config.max_num_seqs` and `.max_num_batched_tokens`;
 - for the worker: `worker_extension_cls`, and the worker's `get_model`;
 - for the engine: `EngineArgs`, `LLMEngine` (`from_engine_args`, `add_request`, `abort_request`, `step`,
   `has_unfinished_requests`, `collective_rpc`), `SamplingParams`, `RequestOutputKind`; of a `RequestOutput`,
   `request_id` and its first output's `token_ids` and `finish_reason`.
 
-Tried on CPUs with vLLM 0.32.0, the release that is tested, and with 0.20.2, there with the worker in another process.
+Tried with vLLM 0.20.2 on an H200, by both of its model runners, and on CPUs; with 0.32.0 on CPUs, where it is tested.
 """
 
 from __future__ import annotations
