@@ -40,8 +40,8 @@ LABEL org.opencontainers.image.title="Syrinx stages" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# One thread each, as the stages compute: with more, sums depend on the batch.
-ENV PATH=/opt/syrinx/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+# One thread each, as the stages compute: with more, sums depend on the batch. Torch's compiler asks who it runs as.
+ENV PATH=/opt/syrinx/bin:$PATH HOME=/tmp USER=syrinx PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Of the node's driver, for pods that ask for a GPU; which GPU is the device plugin's to say.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -107,6 +107,11 @@ def test_the_image_with_vllm_has_the_release_that_was_run_on_a_gpu():
     assert versions["torch"] == measured["torch"].partition("+")[0]
 
 
+def test_the_image_with_vllm_says_who_its_user_is():
+    """Torch's compiler names its cache after the user, and nobody's number has no name."""
+    assert any(" USER=" in line for line in arguments("stages", "ENV"))
+
+
 def test_images_for_gpus_have_the_compiler_that_triton_asks_for():
     last = final("stages")
     assert last["ARG"] == "VARIANT"
