@@ -203,9 +203,17 @@ def test_workers_that_share_the_layers_say_what_one_would(make: Make, tmp_path: 
     assert all(each[0] == each[1] for each in said), "both have the same"
 
 
-def test_a_checkpoint_that_cannot_be_shared_so_is_refused(make: Make) -> None:
-    with pytest.raises(StartError, match=r"^engine vllm: .*attention heads \(5\) must be divisible"):
-        make(options=VllmOptions(tensor_parallel_size=2))
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (VllmOptions(tensor_parallel_size=2), r"Total number of attention heads \(5\) must be divisible by"),
+        (VllmOptions(quantization="nonsense"), "Unknown quantization method: nonsense"),
+        (VllmOptions(kv_cache_dtype="nonsense"), "cache_dtype: Input should be 'auto'"),
+    ],
+)
+def test_options_that_vllm_refuses_are_told_in_its_words(options: VllmOptions, told: str, make: Make) -> None:
+    with pytest.raises(StartError, match=f"^engine vllm: {told}"):
+        make(options=options)
 
 
 def test_a_preempted_request_goes_on_as_if_nothing_had_been(

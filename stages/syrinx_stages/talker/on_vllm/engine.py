@@ -258,7 +258,10 @@ class VllmTalkerEngine:
 def _started(arguments: EngineArgs) -> LLMEngine:
     try:
         return LLMEngine.from_engine_args(arguments)
+    except ValidationError as error:
+        # Of the configuration: what is wrong has lines of its own behind the first.
+        wrong = error.errors()[0]
+        where = "".join(f"{part}: " for part in wrong["loc"])
+        raise StartError(f"engine vllm: {where}{wrong['msg'].removeprefix('Value error, ')}") from error
     except ValueError as error:
-        # Of several lines where the configuration is wrong: pydantic's.
-        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise StartError(f"engine vllm: {told}") from error
+        raise StartError(f"engine vllm: {error}") from error
