@@ -35,6 +35,8 @@ from syrinx_stages.talker.prompter import Prompter
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# Its processes, where there are several, are all on this machine.
+os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 from vllm import EngineArgs, LLMEngine, SamplingParams
