@@ -1,11 +1,9 @@
 """The whole pipeline with the talker on vLLM, as processes."""
 
-from pathlib import Path
-
 import pytest
 from msgspec import structs
 
-from support.intelligibility import SENTENCES, recogniser, score, speak_all
+from support.intelligibility import SENTENCES, recogniser, speak_all
 from syrinx_operator.local import LocalPipeline
 from syrinx_operator.spec import TTSPipeline, default_pipeline
 
@@ -18,12 +16,12 @@ def pipeline(engine: str) -> TTSPipeline:
     return structs.replace(usual, spec=structs.replace(usual.spec, talker=talker))
 
 
-async def test_the_bundled_voice_is_understood_as_well_as_by_the_torch_engine(tmp_path: Path) -> None:
+async def test_the_bundled_voice_is_understood_as_well_as_by_the_torch_engine() -> None:
     scores, audio = {}, {}
     for engine in ("torch", "vllm"):
         async with LocalPipeline(pipeline(engine), port=0) as running:
             audio[engine] = await speak_all(running.gateway_url, at_once=8)
-        scores[engine] = score(recogniser(tmp_path), audio[engine])[0]
+        scores[engine] = recogniser().score(audio[engine])[0]
     print(f"\nsentences identified: {scores}")
     assert scores["vllm"] >= 0.9 and abs(scores["vllm"] - scores["torch"]) <= 0.04
     # Rounding tells a draw of sixteen thousand apart: nearly all sentences are the same to the sample.

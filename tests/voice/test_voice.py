@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from support.intelligibility import SENTENCES, recogniser, score, speak_all
+from support.intelligibility import SENTENCES, recogniser, speak_all
 from syrinx_operator.local import LocalPipeline
 from syrinx_operator.spec import default_pipeline
 from syrinx_stages.contract.audio import SAMPLE_RATE
@@ -12,23 +12,23 @@ ENOUGH = 0.90
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory):
-    return recogniser(tmp_path_factory.mktemp("grammar"))
+def hearing():
+    return recogniser()
 
 
 @pytest.mark.voice
 @pytest.mark.parametrize("at_once", [1, 8])
-async def test_the_bundled_voice_is_understood(decoder, at_once):
+async def test_the_bundled_voice_is_understood(hearing, at_once):
     async with LocalPipeline(default_pipeline(), port=0) as running:
         audio = await speak_all(running.gateway_url, at_once)
-    right, missed = score(decoder, audio)
+    right, missed = hearing.score(audio)
     print(f"\n{at_once} at once: {right:.2f} of {len(SENTENCES)} sentences identified", *missed, sep="\n  ")
     assert right >= ENOUGH, missed
 
 
 @pytest.mark.voice
-def test_noise_is_not_understood(decoder):
+def test_noise_is_not_understood(hearing):
     """The measure can fail."""
     rng = np.random.default_rng(0)
     noise = [rng.normal(0, 3000, 2 * SAMPLE_RATE).astype("<i2").tobytes() for _ in SENTENCES]
-    assert score(decoder, noise)[0] <= 0.1
+    assert hearing.score(noise)[0] <= 0.1

@@ -18,7 +18,7 @@ from .config import CheckpointError, ModelConfig, read_file
 
 # Qwen's own pattern (what its models were trained with). transformers 4.57.3 puts another model family's pattern in
 # its place when `qwen-tts` loads some checkpoints from a directory, though not when it loads them by name.
-_PATTERN = (
+PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
@@ -73,7 +73,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
     except Exception as error:  # the library raises plain Exception
         raise CheckpointError(f"{directory / 'merges.txt'}: does not fit vocab.json: {error}") from None
     bpe.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated")
+    split = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer = Tokenizer(bpe, config)

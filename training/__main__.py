@@ -1,0 +1,254 @@
+"""`python -m training STEP --out DIR`: every step goes on from what it finds in DIR.
+
+all         everything up to the checkpoint
+corpus      the texts                              corpus.txt
+synthesise  one round of audio                     (--audio)/round-00/
+codec       the tokenizer's codec                  codec.pt, codec.jsonl
+talker      talker and code predictor              talker.pt, talker.jsonl, codes-00.npz, tokenizer/
+export      the checkpoint                         checkpoint/
+speak       audio of the held-out sentences        spoken/
+score       what that audio is worth               scores.json, scores.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from . import corpus, synthesis
+from .config import FULL, SMOKE, TrainingConfig
+
+if TYPE_CHECKING:
+    import torch
+
+_PRESETS = {"full": FULL, "smoke": SMOKE}
+_UNFINISHED = 3
+"""The exit status when the time is over first: run the same command again."""
+_STARTED = time.monotonic()
+
+
+def _say(line: str) -> None:
+    print(f"[{time.monotonic() - _STARTED:7.1f}] {line}", flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser("python -m training", description=__doc__, formatter_class=_Plain)
+    made.add_argument("step", choices=STEPS)
+    made.add_argument("--out", type=Path, required=True, help="the run's directory")
+    made.add_argument("--preset", choices=_PRESETS, default="full")
+    made.add_argument("--seconds", type=float, default=math.inf, help="stop after so many; run again to go on")
+    made.add_argument("--codec-steps", type=int, help="instead of the preset's")
+    made.add_argument("--talker-steps", type=int, help="instead of the preset's")
+    made.add_argument("--audio", type=Path, help="where audio lies while it is needed (default: OUT/audio)")
+    made.add_argument("--sources", type=Path, default=Path("/"), help="the root under which Debian's texts lie")
+    made.add_argument("--workers", type=int, default=os.cpu_count(), help="of synthesis")
+    made.add_argument("--round", type=int, default=0, help="of synthesis")
+    made.add_argument("--device", help="default: cuda where there is one")
+    made.add_argument("--no-compile", action="store_true", help="run every step as it is")
+    made.add_argument("--checkpoint", help="what speaks (default: OUT/checkpoint), a directory or `bundled`")
+    made.add_argument("--random", type=int, default=0, help="so many sentences of the corpus are spoken too")
+    made.add_argument("--only", default="", help="of the cases that are spoken, those whose names hold this")
+    made.add_argument("--at-once", type=int, default=16, help="requests that are spoken together")
+    return made
+
+
+class _Plain(argparse.RawDescriptionHelpFormatter):
+    """The list of steps, as it is written."""
+
+
+class Steps:
+    """The steps of one command."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        from .run import Deadline
+
+        self.given = given
+        self.out: Path = given.out
+        self.audio: Path = given.audio or given.out / "audio"
+        self.config = _config(given)
+        self.deadline = Deadline(given.seconds)
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def corpus_path(self) -> Path:
+        """The corpus file."""
+        return self.out / "corpus.txt"
+
+    def corpus(self) -> bool:
+        """Writes the corpus, if there is none."""
+        if not self.corpus_path.exists():
+            corpus.write(self.corpus_path, corpus.make(self.config.corpus, self.given.sources, _say))
+        _say(f"corpus: {corpus.digest(self.corpus_path)}")
+        return True
+
+    def synthesise(self) -> bool:
+        """Makes a round of audio."""
+        given = self.given
+        synthesis.make_round(self.config.synthesis, self.corpus_path, self.audio, given.round, given.workers, _say)
+        return True
+
+    def codec(self) -> bool:
+        """Trains the codec on round 0."""
+        from . import codec
+
+        device = _device(self.given)
+        lines = len(corpus.read(self.corpus_path))
+        count = synthesis.shard_count(self.config.synthesis, lines)
+        shards = [synthesis.shard_path(self.audio, 0, index) for index in range(count)]
+        audio = codec.load_audio(shards, self.config.codec.hours, device)
+        return codec.train(self.config, audio, self.out, device, self.deadline, _say)
+
+    def talker(self) -> bool:
+        """Trains the talker, making and encoding rounds of audio as it needs them."""
+        from . import codec, codes, talker
+
+        device, sentences = _device(self.given), corpus.read(self.corpus_path)
+        self._tokenizer(sentences)
+        trained = codec.load(self.config, self.out, device)
+        config = self.config.synthesis
+
+        with codes.Ahead(self._arguments(), _say) as ahead:
+
+            def round_of(number: int) -> codes.Coded:
+                path = codes.codes_path(self.out, number)
+                if not path.exists():
+                    ahead.wait(number)
+                    codes.encode_round(config, trained, self.audio, self.out, number, len(sentences), device)
+                    codes.forget_audio(self.audio, number)
+                    _say(f"codec: round {number} encoded")
+                following = number + 1
+                if following < config.rounds and not codes.codes_path(self.out, following).exists():
+                    ahead.begin(following)
+                return codes.read_codes(path)
+
+            learner = talker.Learner(self.config, self.out, device)
+            return talker.train(learner, sentences, round_of, self.deadline, _say)
+
+    def _tokenizer(self, sentences: list[str]) -> None:
+        from . import tokenizer
+
+        if not (self.out / "tokenizer" / "tokenizer_config.json").exists():
+            tokenizer.train(sentences, self.config.talker.merges, self.out / "tokenizer")
+
+    def _arguments(self) -> list[str]:
+        """Of `synthesise`, for the process beside."""
+        given = self.given
+        where = ["--out", str(self.out), "--audio", str(self.audio), "--preset", given.preset]
+        return [*where, "--workers", str(max(1, given.workers - 2))]
+
+    def export(self) -> bool:
+        """Writes the checkpoint of what is trained so far."""
+        import torch
+
+        from . import codec, export, talker
+
+        device = torch.device("cpu")
+        learner = talker.Learner(self.config, self.out, device)
+        decoder = codec.load(self.config, self.out, device).decoder
+        size = export.export(self.config, learner.talker, decoder, self.out / "tokenizer", self.out / "checkpoint")
+        _say(f"export: {self.out / 'checkpoint'}: {size} bytes after {learner.run.step} steps")
+        return True
+
+    def speak(self) -> bool:
+        """Speaks the held-out sentences, and where there is espeak-ng passes its own through the codec."""
+        from . import speak
+
+        given, device = self.given, _device(self.given)
+        speaker = speak.Speaker(given.checkpoint or str(self.out / "checkpoint"), device, given.at_once)
+        voices = [name for name, _ in self.config.synthesis.speakers]
+        sets = {name: corpus.held_out(name) for name in corpus.HELD_OUT}
+        cases = speak.cases(voices)
+        if given.random:
+            sentences = corpus.read(self.corpus_path)
+            sets["random"] = random.Random(self.config.corpus.seed).sample(sentences, given.random)
+            cases.append(speak.Case(voice=voices[0], streaming=False, sentences="random"))
+        for case in cases:
+            if given.only in case.name:
+                requests = speak.wanted(case, sets[case.sentences])
+                speak.write(self.out / "spoken" / f"{case.name}.npz", requests, speaker.speak(requests))
+                _say(f"speak: {case.name}")
+        if synthesis.available() and (self.out / "codec.pt").exists():
+            self._reconstruct(voices)
+        return True
+
+    def _reconstruct(self, voices: list[str]) -> None:
+        """espeak-ng's templates, encoded and decoded."""
+        from . import codec, reconstruct
+
+        device = _device(self.given)
+        trained = codec.load(self.config, self.out, device)
+        for voice in voices:
+            name = f"codec-{voice}-templates"
+            if self.given.only in name:
+                path = self.out / "spoken" / f"{name}.npz"
+                reconstruct.write(path, self.config, trained, voice, corpus.held_out("templates"), device)
+                _say(f"speak: {name}")
+
+    def score(self) -> bool:
+        """Scores what was spoken."""
+        from . import score, speak
+        from .hearing import Recogniser
+
+        recognisers = {name: Recogniser(corpus.held_out(name)) for name in corpus.HELD_OUT}
+        scores = []
+        for path in sorted((self.out / "spoken").glob("*.npz")):
+            heard = recognisers.get(path.stem.rpartition("-")[2])
+            scores.append(score.score(path.stem, speak.read(path), heard, self.config.synthesis))
+            _say(f"score: {path.stem}: {scores[-1].identified}")
+        score.write(self.out, scores)
+        print(score.table(scores))
+        return True
+
+    def all(self) -> bool:
+        """From nothing to a checkpoint."""
+        trained = self.corpus() and self._codec_from_nothing() and self.talker()
+        if (self.out / "talker.pt").exists():
+            self.export()
+        return trained
+
+    def _codec_from_nothing(self) -> bool:
+        """Audio is needed until round 0 is encoded."""
+        if (self.out / "codes-00.npz").exists():
+            return True
+        self.given.round = 0
+        return self.synthesise() and self.codec()
+
+
+STEPS = ("all", "corpus", "synthesise", "codec", "talker", "export", "speak", "score")
+
+
+def _config(given: argparse.Namespace) -> TrainingConfig:
+    config = _PRESETS[given.preset]
+    codec = replace(config.codec, steps=given.codec_steps or config.codec.steps)
+    talker = replace(config.talker, steps=given.talker_steps or config.talker.steps)
+    return replace(config, codec=codec, talker=talker, compile=config.compile and not given.no_compile)
+
+
+def _device(given: argparse.Namespace) -> torch.device:
+    import torch
+
+    if given.device:
+        return torch.device(given.device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one step; returns the exit status."""
+    steps = Steps(parser().parse_args(arguments))
+    finished: bool = getattr(steps, steps.given.step)()
+    if not finished:
+        _say("the time is over: run the same command again to go on")
+    return 0 if finished else _UNFINISHED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

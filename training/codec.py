@@ -1,0 +1,178 @@
+"""Trains the codec: encoder, codebooks and decoder, from audio alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.model.codec_decoder import CodecDecoder
+
+from . import decoder as decoding
+from .config import CodecConfig, TrainingConfig
+from .encoder import Encoder
+from .quantizer import QuantizerTraining
+from .run import Deadline, Run, Say, generator
+from .shapes import decoder_config
+from .spectral import SpectralLoss
+from .synthesis import Shard, read_shard
+
+STATE = "codec.pt"
+_COMMITMENT = 0.25
+_START_SHARE = 0.15
+"""Of the steps decode a crop's beginning, so that the decoder learns to begin from silence."""
+_POSITIONS_A_FRAME = 4
+"""Of the states that the convolutions turn into samples."""
+_ENCODED_FRAMES = 60_000
+"""Encoded at once."""
+
+
+class Codec(NamedTuple):
+    """The modules that are trained together."""
+
+    encoder: Encoder
+    decoder: CodecDecoder
+
+    @property
+    def quantizer(self) -> QuantizerTraining:
+        """On the decoder's codebooks."""
+        return QuantizerTraining(self.decoder.quantizer)
+
+
+def build(config: CodecConfig, device: torch.device) -> Codec:
+    """Untrained modules; the same for the same seed, whatever the device."""
+    torch.manual_seed(config.seed)
+    encoder, decoder = Encoder(config), CodecDecoder(decoder_config(config))
+    decoding.initialise(decoder, generator(torch.device("cpu"), config.seed))
+    return Codec(encoder.to(device), decoder.to(device))
+
+
+def load_audio(paths: list[Path], hours: float, device: torch.device) -> Tensor:
+    """The audio of as many shards as `hours` need, one after the other: int16 [N] on `device`."""
+    parts, count = [], 0
+    for path in paths:
+        parts.append(torch.from_numpy(read_shard(path).audio).to(device))
+        count += len(parts[-1])
+        if count >= hours * 3600 * SAMPLE_RATE:
+            break
+    return torch.cat(parts)
+
+
+def train(
+    config: TrainingConfig, audio: Tensor, directory: Path, device: torch.device, deadline: Deadline, say: Say
+) -> bool:
+    """Trains until all steps are done or the time is over; says whether all are. The state is in `directory`."""
+    codec = build(config.codec, device)
+    run = _run(config.codec, codec, directory)
+    run.resume()
+    loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
+    while not run.finished and deadline.left() > 0:
+        step = run.step
+        parts = loss(step)
+        run.learn(parts.spectral + _COMMITMENT * parts.commitment)
+        if run.step % config.log_every == 0:
+            run.note(say, spectral=float(parts.spectral), commitment=float(parts.commitment))
+        if run.step % config.save_every == 0:
+            run.save()
+    run.save()
+    return run.finished
+
+
+def _run(config: CodecConfig, codec: Codec, directory: Path) -> Run:
+    weights = [weight for module in codec for weight in module.parameters() if weight.requires_grad]
+    return Run(
+        directory / STATE,
+        codec._asdict(),
+        weights,
+        peak=config.learning_rate,
+        steps=config.steps,
+        betas=(0.8, 0.99),
+        decay=1e-3,
+    )
+
+
+class _Parts(NamedTuple):
+    """The loss."""
+
+    spectral: Tensor
+    commitment: Tensor
+
+
+class _Loss:
+    """What a step computes."""
+
+    def __init__(self, config: CodecConfig, codec: Codec, audio: Tensor, *, compiled: bool) -> None:
+        self._config, self._codec, self._audio = config, codec, audio
+        self._spectral = SpectralLoss().to(audio.device)
+        waveform: Callable[[CodecDecoder, Tensor], Tensor] = decoding.waveform
+        self._waveform = torch.compile(waveform) if compiled else waveform
+        self._half = torch.autocast(audio.device.type, torch.bfloat16, enabled=audio.device.type == "cuda")
+
+    def __call__(self, step: int) -> _Parts:
+        """The loss of the crops that `step` draws."""
+        config, device = self._config, self._audio.device
+        draw = generator(device, config.seed, step)
+        crops = self._crops(draw)
+        with self._half:
+            encoded = self._codec.encoder(crops)
+        encoded = encoded.float()
+        vectors, commitment = encoded, encoded.new_zeros(())
+        if step >= config.unquantised_steps:
+            first = step == config.unquantised_steps
+            vectors, _, commitment = self._codec.quantizer(encoded, draw, first=first, step=step)
+        with self._half:
+            states = decoding.hidden(self._codec.decoder, vectors)
+        first_frame, skipped = self._window(step)
+        end = first_frame + config.decoded_frames
+        part = states.float()[..., first_frame * _POSITIONS_A_FRAME : end * _POSITIONS_A_FRAME].contiguous()
+        made = self._waveform(self._codec.decoder, part)[:, skipped * FRAME_SAMPLES :]
+        wanted = crops[:, (first_frame + skipped) * FRAME_SAMPLES : end * FRAME_SAMPLES]
+        return _Parts(self._spectral(made, wanted), commitment)
+
+    def _crops(self, draw: torch.Generator) -> Tensor:
+        """Random crops [batch, frames * 1,920] in -1..1."""
+        length, device = self._config.frames * FRAME_SAMPLES, self._audio.device
+        starts = torch.randint(len(self._audio) - length, (self._config.batch, 1), generator=draw, device=device)
+        return self._audio[starts + torch.arange(length, device=device)].float() / 32768
+
+    def _window(self, step: int) -> tuple[int, int]:
+        """The first frame that is decoded to samples, and how many of them do not count."""
+        config, drawn = self._config, np.random.default_rng((self._config.seed, step))
+        if drawn.random() < _START_SHARE:
+            return 0, 0
+        return int(drawn.integers(config.frames - config.decoded_frames + 1)), config.warmup_frames
+
+
+def load(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
+    """The trained modules, as far as they are."""
+    codec = build(config.codec, device)
+    run = _run(config.codec, codec, directory)
+    run.resume()
+    for module in codec:
+        module.eval().requires_grad_(False)
+    return codec
+
+
+@torch.no_grad()
+def encode(codec: Codec, shard: Shard, device: torch.device) -> Tensor:
+    """The codes of a shard's utterances, each heard by itself: [sum of frames, 16] uint8 or int16 on `device`.
+
+    In float32, so that codes do not depend on what is encoded beside.
+    """
+    offsets = np.concatenate(([0], np.cumsum(shard.frames)))[:-1]
+    kind = torch.uint8 if codec.decoder.config.codebook_size <= 256 else torch.int16
+    audio = torch.from_numpy(shard.audio).to(device)
+    codes = torch.zeros(int(shard.frames.sum()), codec.decoder.config.num_quantizers, dtype=kind, device=device)
+    for length in np.unique(shard.frames).tolist():
+        alike = offsets[shard.frames == length]
+        for some in np.array_split(alike, -(-len(alike) * length // _ENCODED_FRAMES)):
+            starts = torch.from_numpy(some).to(device)[:, None]
+            samples = audio[starts * FRAME_SAMPLES + torch.arange(length * FRAME_SAMPLES, device=device)]
+            found = codec.quantizer.encode(codec.encoder(samples.float() / 32768))
+            codes[(starts + torch.arange(length, device=device)).flatten()] = found.flatten(0, 1).to(kind)
+    return codes

@@ -1,0 +1,113 @@
+"""Rounds of synthesis as codes: what the talker learns from. Small enough to keep them all.
+
+A round's audio is made while the talker learns from the rounds before it, and let go of when it is encoded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .codec import Codec, encode
+from .config import SynthesisConfig
+from .run import Say
+from .synthesis import read_shard, shard_count, shard_path
+
+
+class Coded(NamedTuple):
+    """A round's utterances."""
+
+    codes: npt.NDArray[np.integer]
+    """[sum of frames, 16]."""
+    frames: npt.NDArray[np.int32]
+    speakers: npt.NDArray[np.int32]
+    sentences: npt.NDArray[np.int32]
+    """[utterances] each, as in a shard."""
+
+
+def codes_path(directory: Path, number: int) -> Path:
+    """Where a round's codes lie."""
+    return directory / f"codes-{number:02}.npz"
+
+
+def read_codes(path: Path) -> Coded:
+    """Reads a round's codes."""
+    with np.load(path) as file:
+        return Coded(*(file[field] for field in Coded._fields))
+
+
+def encode_round(
+    config: SynthesisConfig, codec: Codec, audio: Path, directory: Path, number: int, lines: int, device: torch.device
+) -> None:
+    """Encodes a round's shards, all of which are there, into its file. lines: of the corpus."""
+    parts = []
+    for index in range(shard_count(config, lines)):
+        shard = read_shard(shard_path(audio, number, index))
+        codes = encode(codec, shard, device).cpu().numpy()
+        parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
+    unfinished = codes_path(directory, number).with_suffix(".unfinished.npz")
+    np.savez(unfinished, **{field: np.concatenate([getattr(part, field) for part in parts]) for field in Coded._fields})
+    unfinished.rename(codes_path(directory, number))
+
+
+class Ahead:
+    """Makes the next round's audio beside the training, in processes of its own."""
+
+    def __init__(self, arguments: list[str], say: Say) -> None:
+        """arguments: of `python -m training synthesise`, to which the round is added."""
+        self._arguments, self._say = arguments, say
+        self._number = -1
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def begin(self, number: int) -> None:
+        """Begins a round, if it is not begun."""
+        if self._number != number:
+            self.stop()
+            command = [sys.executable, "-m", "training", "synthesise", *self._arguments, "--round", str(number)]
+            nice: Callable[[], object] = _yield_cores
+            self._process = subprocess.Popen(command, preexec_fn=nice, start_new_session=True)
+            self._number = number
+
+    def wait(self, number: int) -> None:
+        """Waits until a round is made. Raises RuntimeError if it could not be."""
+        started = time.monotonic()
+        self.begin(number)
+        assert self._process is not None
+        if self._process.wait():
+            raise RuntimeError(f"synthesis of round {number} failed")
+        self._say(f"synthesis: waited {time.monotonic() - started:.0f} s for round {number}")
+
+    def stop(self) -> None:
+        """Ends what is under way; the shards that are whole stay."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait()
+        self._process = None
+        self._number = -1
+
+
+def _yield_cores() -> None:
+    """The training's own thread comes first."""
+    os.nice(10)
+
+
+def forget_audio(audio: Path, number: int) -> None:
+    """Removes a round's shards."""
+    shutil.rmtree(shard_path(audio, number, 0).parent, ignore_errors=True)

@@ -1,0 +1,137 @@
+"""The codec decoder's forward pass for training: the weights of `model.codec_decoder`, whole crops, gradients.
+
+`CodecDecoder` streams, in place and without gradients; here the same layers are plain convolutions over [B, C, T].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec_layers import (
+    CausalConv,
+    CausalTransposedConv,
+    ConvNeXtBlock,
+    ConvWeights,
+    DecoderBlock,
+    ResidualUnit,
+    SnakeBeta,
+)
+from syrinx_stages.model.codec_transformer import Layer, PreTransformer, rotate
+
+_LAYER_SCALE, _BLOCK_SCALE = 0.01, 0.01
+"""What residual branches of the transformer and of the ConvNeXt blocks begin with."""
+_CODEBOOKS = ("cluster_usage", "embedding_sum")
+
+
+def initialise(decoder: CodecDecoder, generator: torch.Generator) -> None:
+    """Weights to begin training with; the codebooks are begun by their first vectors, and have no gradients."""
+    for name, weight in decoder.named_parameters():
+        with torch.no_grad():
+            if name.endswith(_CODEBOOKS):
+                weight.requires_grad_(False)
+            elif weight.dim() > 1:
+                weight.uniform_(-1, 1, generator=generator).mul_(_fan_in(decoder, name, weight) ** -0.5)
+            elif name.endswith(("layer_scale.scale", "gamma")):
+                weight.fill_(_BLOCK_SCALE if name.endswith("gamma") else _LAYER_SCALE)
+
+
+def _fan_in(decoder: CodecDecoder, name: str, weight: Tensor) -> int:
+    """How many numbers each output is a sum of."""
+    parent = decoder.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
+    if isinstance(parent, CausalTransposedConv):
+        return weight.shape[0] * weight.shape[2] // parent.stride
+    return weight[0].numel()
+
+
+def hidden(decoder: CodecDecoder, vectors: Tensor) -> Tensor:
+    """Quantised vectors [B, codebook_dim, F] to states [B, latent, 4 F]: all but the convolutions to samples."""
+    x = _transformer(decoder.pre_transformer, _conv(decoder.pre_conv, vectors).transpose(1, 2)).transpose(1, 2)
+    for stage in decoder.upsample:
+        upsample, block = stage.children()
+        x = _next_block(block, _transposed(upsample, x))
+    return x
+
+
+def waveform(decoder: CodecDecoder, states: Tensor) -> Tensor:
+    """States [B, latent, 4 F] to samples [B, 1,920 F]."""
+    first, *blocks, snake, last = decoder.decoder
+    x = _conv(first, states)
+    for block in blocks:
+        x = _decoder_block(block, x)
+    return _causal(last.conv, _snake(snake, x)).squeeze(1)
+
+
+def _causal(weights: ConvWeights, x: Tensor, dilation: int = 1, groups: int = 1) -> Tensor:
+    past = (weights.weight.shape[2] - 1) * dilation
+    return F.conv1d(F.pad(x, (past, 0)), weights.weight, weights.bias, dilation=dilation, groups=groups)
+
+
+def _conv(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, CausalConv)
+    return _causal(module.conv, x, module.dilation)
+
+
+def _transposed(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, CausalTransposedConv)
+    y = F.conv_transpose1d(x, module.conv.weight, module.conv.bias, stride=module.stride)
+    return y[..., : x.shape[-1] * module.stride]
+
+
+def _snake(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, SnakeBeta)
+    frequency, magnitude = module.alpha.exp()[:, None], module.beta.exp()[:, None]
+    return x + (x * frequency).sin().square() / (magnitude + 1e-9)
+
+
+def _next_block(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, ConvNeXtBlock)
+    y = module.norm(_causal(module.dwconv.conv, x, groups=x.shape[1]).transpose(1, 2))
+    y = F.gelu(F.linear(y, module.pwconv1.weight, module.pwconv1.bias))
+    return x + (F.linear(y, module.pwconv2.weight, module.pwconv2.bias) * module.gamma).transpose(1, 2)
+
+
+def _decoder_block(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, DecoderBlock)
+    snake, upsample, *units = module.block
+    x = _transposed(upsample, _snake(snake, x))
+    for unit in units:
+        assert isinstance(unit, ResidualUnit)
+        y = _causal(unit.conv2.conv, _snake(unit.act2, _conv(unit.conv1, _snake(unit.act1, x))))
+        x = x + y
+    return x
+
+
+def _transformer(module: PreTransformer, x: Tensor) -> Tensor:
+    """x: [B, F, latent]."""
+    frames = x.shape[1]
+    positions = torch.arange(frames, device=x.device)
+    rotation = module.rotary(positions[None], x.dtype)
+    back = positions[:, None] - positions
+    heard = (back >= 0) & (back < module.window)
+    x = F.linear(x, module.input_proj.weight, module.input_proj.bias)
+    for layer in module.layers:
+        assert isinstance(layer, Layer)
+        x = layer.self_attn_layer_scale(x, _attention(layer, layer.input_layernorm(x), rotation, heard))
+        y = layer.post_attention_layernorm(x)
+        gate, up = F.linear(y, layer.mlp.gate_proj.weight), F.linear(y, layer.mlp.up_proj.weight)
+        x = layer.mlp_layer_scale(x, F.linear(F.silu(gate) * up, layer.mlp.down_proj.weight))
+    return F.linear(module.norm(x), module.output_proj.weight, module.output_proj.bias)
+
+
+def _attention(layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor], heard: Tensor) -> Tensor:
+    """heard: [F, F], what each frame attends to."""
+    attention = layer.self_attn
+    size = attention.head_dim
+    query = rotate(F.linear(x, attention.q_proj.weight).unflatten(-1, (-1, size)), rotation)
+    key = rotate(F.linear(x, attention.k_proj.weight).unflatten(-1, (-1, size)), rotation)
+    value = F.linear(x, attention.v_proj.weight).unflatten(-1, (-1, size))
+    repeats = attention.heads // attention.kv_heads
+    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=heard, scale=math.sqrt(1 / size))
+    return F.linear(out.transpose(1, 2).flatten(2), attention.o_proj.weight)

@@ -1,0 +1,74 @@
+"""Writes a checkpoint in the official layout, in float16: `syrinx_stages.model.checkpoint` loads it, and `qwen-tts`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.layers import slots
+from syrinx_stages.model.talker import Talker
+
+from .config import CodecConfig, TrainingConfig
+from .forward import share_norms
+from .shapes import codec_settings, model_settings
+
+MOST_BYTES = 25 * 1024 * 1024
+"""All of a checkpoint's files."""
+TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
+
+
+def tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
+    """A module's weights under their official names, in float16.
+
+    Raises ValueError for a weight that float16 does not hold.
+    """
+    found = {}
+    for name, slot in slots(module, prefix):
+        # One norm is learnt for all heads; the module has a row for each.
+        target = slot.target if slot.target.dim() == len(slot.shape) else slot.target[0]
+        found[name] = target.detach().to("cpu", torch.float16).contiguous()
+        if not bool(found[name].isfinite().all()):
+            raise ValueError(f"{name}: a weight is beyond float16")
+    return found
+
+
+def _write_json(path: Path, settings: dict[str, Any]) -> None:
+    path.write_text(json.dumps(settings, indent=1) + "\n")
+
+
+def export_codec(config: CodecConfig, decoder: CodecDecoder, directory: Path) -> None:
+    """Writes `speech_tokenizer/`. Codebooks are written as entries that were used once each."""
+    with torch.no_grad():
+        for quantizer in (decoder.quantizer.rvq_first, decoder.quantizer.rvq_rest):
+            for book in quantizer._books:
+                book.embedding_sum.copy_(book.entries())
+                book.cluster_usage.fill_(1)
+    folder = directory / "speech_tokenizer"
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", codec_settings(config))
+    save_file(tensors(decoder, "decoder"), folder / "model.safetensors")
+
+
+def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokenizer: Path, directory: Path) -> int:
+    """Writes a whole checkpoint; returns its bytes. tokenizer: the directory of the tokenizer's files.
+
+    Raises ValueError if it is larger than a bundled voice may be.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    share_norms(talker)
+    _write_json(directory / "config.json", model_settings(config, tokenizer))
+    save_file(tensors(talker, "talker"), directory / "model.safetensors")
+    for name in TOKENIZER_FILES:
+        shutil.copyfile(tokenizer / name, directory / name)
+    export_codec(config.codec, decoder, directory)
+    size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    if size > MOST_BYTES:
+        raise ValueError(f"the checkpoint has {size} bytes, more than {MOST_BYTES}")
+    return size

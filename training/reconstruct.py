@@ -1,0 +1,52 @@
+"""espeak-ng's speech through the codec and back: what a perfect talker would sound like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from syrinx_stages.contract.audio import FRAME_SAMPLES
+from syrinx_stages.model.checkpoint import load_module
+from syrinx_stages.model.codec_decoder import CodecDecoder
+
+from . import speak, synthesis
+from .codec import Codec, encode
+from .config import TrainingConfig
+from .export import export_codec
+from .shapes import decoder_config
+
+
+def write(
+    path: Path, config: TrainingConfig, codec: Codec, voice: str, sentences: Sequence[str], device: torch.device
+) -> None:
+    """Writes the sentences as `voice` as the exported decoder plays them."""
+    decoder = _exported(config, codec, device)
+    rate = (config.synthesis.slowest + config.synthesis.fastest) // 2
+    said = []
+    for sentence in sentences:
+        samples = synthesis.utterance(sentence, dict(config.synthesis.speakers)[voice], rate)
+        said.append(speak.Said(_through(codec, decoder, samples, device), True))
+    requests = [speak.Wanted(text=text, voice=voice, streaming=False, seed=0) for text in sentences]
+    speak.write(path, requests, said)
+
+
+def _exported(config: TrainingConfig, codec: Codec, device: torch.device) -> CodecDecoder:
+    """The decoder as a checkpoint has it, in float16."""
+    with TemporaryDirectory() as directory:
+        export_codec(config.codec, codec.decoder, Path(directory))
+        decoder = CodecDecoder(decoder_config(config.codec))
+        load_module(decoder, Path(directory) / "speech_tokenizer", "decoder")
+    return decoder.eval().to(device)
+
+
+def _through(codec: Codec, decoder: CodecDecoder, samples: synthesis.Samples, device: torch.device) -> bytes:
+    frames = np.array([len(samples) // FRAME_SAMPLES], np.int32)
+    nobody = np.zeros(1, np.int32)
+    codes = encode(codec, synthesis.Shard(samples, frames, nobody, nobody), device).long()[None]
+    lengths = torch.tensor([codes.shape[1]], device=device)
+    pcm, _ = decoder(codes, lengths, decoder.new_state(1))
+    return pcm[0].float().mul(32767).round().clamp(-32768, 32767).to(torch.int16).cpu().numpy().tobytes()

@@ -1,0 +1,137 @@
+"""Scores what was spoken: is it understood, how long, how loud, does it click? And the codec alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from syrinx_stages.contract.audible import first_audible
+from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+
+from . import speak, synthesis
+from .config import SynthesisConfig
+from .hearing import Recogniser
+
+_SETTLING = 48
+"""Samples (2 ms) in which a decoder that starts from nothing may click: not speech."""
+SHORTEST, LONGEST = 0.7, 1.4
+"""Of espeak-ng's duration: what is between is neither cut off nor a runaway."""
+_BORDER = 2
+"""Samples at each side of a border of frames."""
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one case."""
+
+    case: str
+    sentences: int
+    identified: float | None
+    """Share, of a closed set of as many; None where the sentences are no held-out set."""
+    duration_ratio: tuple[float, float, float] | None
+    """To espeak-ng: lowest, median, highest; None where there is no espeak-ng."""
+    out_of_range: int | None
+    """Sentences whose ratio is not within 0.7 to 1.4."""
+    unended: int
+    """Runaways."""
+    empty: int
+    leading_ms: float
+    """The longest silence that one begins with."""
+    border_ratio: float
+    """Curvature of the waveform at borders of frames over that elsewhere: about 1 where nothing clicks."""
+    peak_dbfs: float
+    missed: list[str]
+
+
+class _Measures(NamedTuple):
+    """Of one sentence."""
+
+    seconds: float
+    leading_ms: float
+    peak: int
+
+
+def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config: SynthesisConfig) -> Score:
+    """A case's score."""
+    ends = np.cumsum(spoken.samples)
+    audio = [spoken.pcm[end - count : end] for end, count in zip(ends, spoken.samples, strict=True)]
+    measures = [_measure(each) for each in audio]
+    identified, missed = recogniser.score([each.tobytes() for each in audio]) if recogniser else (None, [])
+    ratios = _ratios(spoken, [each.seconds for each in measures], config)
+    peak = max(each.peak for each in measures)
+    return Score(
+        case=name,
+        sentences=len(audio),
+        identified=identified,
+        duration_ratio=None if ratios is None else _spread(ratios),
+        out_of_range=None if ratios is None else int(((ratios < SHORTEST) | (ratios > LONGEST)).sum()),
+        unended=int((~spoken.ended).sum()),
+        empty=sum(each.peak == 0 or each.seconds == 0 for each in measures),
+        leading_ms=round(max(each.leading_ms for each in measures), 1),
+        border_ratio=round(border_ratio(audio), 3),
+        peak_dbfs=round(20 * float(np.log10(max(peak, 1) / 32768)), 2),
+        missed=missed,
+    )
+
+
+def _measure(samples: synthesis.Samples) -> _Measures:
+    begun = samples[_SETTLING:].astype("<i2").tobytes()
+    audible = first_audible(begun)
+    lead = len(samples) if audible is None else audible + _SETTLING
+    peak = int(np.abs(samples.astype(np.int32)).max(initial=0))
+    return _Measures(len(samples) / SAMPLE_RATE, 1e3 * lead / SAMPLE_RATE, peak)
+
+
+def border_ratio(audio: Sequence[synthesis.Samples]) -> float:
+    """Mean square second difference within `_BORDER` samples of frames' borders, over that of all samples."""
+    near, everywhere = [np.zeros(0)], [np.zeros(0)]
+    for samples in audio:
+        bend = np.diff(samples.astype(np.float64), 2) ** 2
+        # The first frame's border is the utterance's beginning, where nothing was before.
+        borders = np.arange(FRAME_SAMPLES, len(samples) - _BORDER, FRAME_SAMPLES)
+        near += [bend[borders + offset - 1] for offset in range(-_BORDER, _BORDER)]
+        everywhere.append(bend[FRAME_SAMPLES:])
+    whole = float(np.concatenate(everywhere).mean())
+    return float(np.concatenate(near).mean()) / whole if whole else 1.0
+
+
+def _ratios(spoken: speak.Spoken, seconds: Sequence[float], config: SynthesisConfig) -> npt.NDArray[np.float64] | None:
+    """Durations over those of espeak-ng at the middle of the rates that are learnt from."""
+    if not synthesis.available():
+        return None
+    voice, rate = dict(config.speakers)[spoken.voice], (config.slowest + config.fastest) // 2
+    read = [len(synthesis.utterance(str(text), voice, rate)) / SAMPLE_RATE for text in spoken.texts]
+    return np.array(seconds) / np.array(read)
+
+
+def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+    low, middle, high = np.quantile(ratios, (0, 0.5, 1)).round(3).tolist()
+    return low, middle, high
+
+
+def table(scores: Sequence[Score]) -> str:
+    """A Markdown table."""
+    lines = [
+        "| case | sentences | identified | duration to espeak-ng | outside 0.7-1.4 | runaways | empty |"
+        " leading silence | border | peak |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in scores:
+        identified = "" if each.identified is None else f"{each.identified:.2f}"
+        ratio = "" if each.duration_ratio is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*each.duration_ratio)
+        outside = "" if each.out_of_range is None else str(each.out_of_range)
+        lines.append(
+            f"| {each.case} | {each.sentences} | {identified} | {ratio} | {outside} | {each.unended} | {each.empty} |"
+            f" {each.leading_ms:.0f} ms | {each.border_ratio:.2f} | {each.peak_dbfs:.1f} dBFS |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write(directory: Path, scores: Sequence[Score]) -> None:
+    """Writes `scores.json` and `scores.md`."""
+    (directory / "scores.json").write_bytes(msgspec.json.format(msgspec.json.encode(list(scores))) + b"\n")
+    (directory / "scores.md").write_text(table(scores))

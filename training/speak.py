@@ -1,0 +1,177 @@
+"""Speaks many sentences with a checkpoint, as the service does: talker and codec engines, many requests at once.
+
+Speaking and scoring are apart, with audio files between them: where there is a GPU there may be no recogniser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+
+from syrinx_stages.codec.eager_engine import EagerCodecEngine
+from syrinx_stages.contract.messages import End, EndReason, SpeechRequest, TaskType
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.talker.eager_engine import EagerTalkerEngine
+from syrinx_stages.talker.engine import TalkerEngine
+
+from . import corpus
+
+_CHUNK = 4
+"""Frames that the codec decodes at once: what plays while a stream plays."""
+_MOST_FRAMES = 500
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A sentence to speak."""
+
+    text: str
+    voice: str
+    streaming: bool
+    seed: int
+
+
+class Said(NamedTuple):
+    """What became of it."""
+
+    pcm: bytes
+    ended: bool
+    """By itself: what did not is a runaway."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A set of sentences, spoken by one voice from one layout of the text."""
+
+    voice: str
+    streaming: bool
+    sentences: str
+    """A held-out set, or `random`: sentences of the corpus."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.voice}-{'streaming' if self.streaming else 'whole'}-{self.sentences}"
+
+
+def cases(voices: Sequence[str]) -> list[Case]:
+    """What is scored: templates by every voice, the other sets by the first, each in both layouts of the text."""
+    asked = [(voice, "templates") for voice in voices] + [(voices[0], name) for name in corpus.HELD_OUT[1:]]
+    return [
+        Case(voice=voice, streaming=streaming, sentences=name) for voice, name in asked for streaming in (False, True)
+    ]
+
+
+def wanted(case: Case, sentences: Sequence[str]) -> list[Wanted]:
+    """A case's requests; the seed of each is its number."""
+    return [
+        Wanted(text=text, voice=case.voice, streaming=case.streaming, seed=seed) for seed, text in enumerate(sentences)
+    ]
+
+
+class Speaker:
+    """A checkpoint, ready to speak."""
+
+    def __init__(self, checkpoint: str, device: torch.device, at_once: int) -> None:
+        self._device, self._at_once = device, at_once
+        self._talker = _talker(checkpoint, device, at_once)
+        self._codec = EagerCodecEngine(Checkpoint(checkpoint, device).load_codec_decoder(), at_once)
+
+    def speak(self, requests: Sequence[Wanted]) -> list[Said]:
+        """Each request's speech; whatever else is spoken beside makes no difference on a CPU."""
+        codes = _codes(self._talker, requests, self._at_once)
+        return [Said(self.decode(frames), ended) for frames, ended in codes]
+
+    def decode(self, frames: bytes) -> bytes:
+        """Codes, int16 little-endian, to 16-bit PCM, chunk by chunk."""
+        if not frames:
+            return b""
+        self._codec.open("")
+        split = self._codec.split(frames)
+        chunks = [split[at : at + _CHUNK] for at in range(0, len(split), _CHUNK)]
+        pcm = [self._codec.launch([""], [chunk], (1, len(chunk)))[0] for chunk in chunks]
+        self._codec.release("")
+        return b"".join(pcm)
+
+
+def _talker(checkpoint: str, device: torch.device, at_once: int) -> TalkerEngine[Any]:
+    """The engine that a service on this device runs."""
+    if device.type == "cuda":
+        from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+
+        return CudaTalkerEngine(Checkpoint(checkpoint, device, torch.bfloat16), at_once)
+    return EagerTalkerEngine(Checkpoint(checkpoint, device))
+
+
+def _codes(engine: TalkerEngine[Any], requests: Sequence[Wanted], at_once: int) -> list[tuple[bytes, bool]]:
+    """Codes of each request, and whether it ended by itself; as soon as one ends the next one is begun."""
+    waiting: Iterator[int] = iter(range(len(requests)))
+    frames: list[list[bytes]] = [[] for _ in requests]
+    ended = [False] * len(requests)
+    speaking: list[int] = []
+    while True:
+        while len(speaking) < at_once and (number := next(waiting, None)) is not None:
+            engine.admit([engine.prepare(_request(number, requests[number]), b"", None)])
+            speaking.append(number)
+        if not speaking:
+            return [(b"".join(each), whole) for each, whole in zip(frames, ended, strict=True)]
+        results = engine.read(engine.launch([str(number) for number in speaking]))
+        for request_id, result in results.items():
+            number = int(request_id)
+            if isinstance(result, End):
+                ended[number] = result.reason is EndReason.STOP
+                speaking.remove(number)
+                engine.release(request_id)
+            else:
+                frames[number].append(result)
+
+
+def _request(number: int, wanted: Wanted) -> SpeechRequest:
+    return SpeechRequest(
+        id=str(number),
+        accepted_at=0.0,
+        text=wanted.text,
+        task_type=TaskType.CUSTOM_VOICE,
+        voice=wanted.voice,
+        language="english",
+        non_streaming_text=not wanted.streaming,
+        max_frames=_MOST_FRAMES,
+        seed=wanted.seed,
+    )
+
+
+class Spoken(NamedTuple):
+    """A case's file: audio, one sentence after the other."""
+
+    pcm: np.ndarray
+    """16-bit samples of all."""
+    samples: np.ndarray
+    """[sentences]: how many of each."""
+    ended: np.ndarray
+    """[sentences]."""
+    texts: np.ndarray
+    voice: str
+
+
+def write(path: Path, requests: Sequence[Wanted], said: Sequence[Said]) -> None:
+    """Writes a case's audio, compressed without loss."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pcm = np.frombuffer(b"".join(each.pcm for each in said), "<i2")
+    spoken = Spoken(
+        pcm=pcm,
+        samples=np.array([len(each.pcm) // 2 for each in said]),
+        ended=np.array([each.ended for each in said]),
+        texts=np.array([each.text for each in requests]),
+        voice=requests[0].voice,
+    )
+    np.savez_compressed(path, **spoken._asdict())
+
+
+def read(path: Path) -> Spoken:
+    """Reads a case's audio."""
+    with np.load(path) as file:
+        fields = {field: file[field] for field in Spoken._fields}
+        return Spoken(**{**fields, "voice": str(fields["voice"])})
