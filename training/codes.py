@@ -57,7 +57,8 @@ def encode_round(
         codes = encode(codec, shard, device).cpu().numpy()
         parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
     unfinished = codes_path(directory, number).with_suffix(".unfinished.npz")
-    np.savez(unfinished, **{field: np.concatenate([getattr(part, field) for part in parts]) for field in Coded._fields})
+    whole = Coded(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    np.savez(unfinished, **whole._asdict())
     unfinished.rename(codes_path(directory, number))
 
 

@@ -23,7 +23,7 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
         ("us", "en-us"),
         ("us_f", "en-us+f2"),
         ("us_m", "en-us+m3"),
-        ("gb", "gmw/en"),
+        ("gb", "gmw/en+m3"),
     )
     """Each speaker, and espeak-ng's voice of it."""
     slowest: int = 148

@@ -119,8 +119,9 @@ def _ordinal(number: int) -> str:
 
 def sentences(text: str) -> Iterator[str]:
     """A text's sentences, finished; of the longest the clauses."""
-    text = re.sub(r"[\"*_`]", "", re.sub(r"\s+", " ", text)).replace("(", ", ").replace(")", ",")
-    for sentence in re.split(r"(?<=[.?!])\s+", re.sub(r"\s*,[\s,]*", ", ", text)):
+    text = re.sub(r"[\"*_`]", "", text).replace("(", ", ").replace(")", ",")
+    text = re.sub(r"\s*,[\s,]*", ", ", re.sub(r"\s+", " ", text))
+    for sentence in re.split(r"(?<=[.?!]) ", re.sub(r", ([.;:?!])", r"\1", text)):
         long = len(sentence.split()) > LONGEST_WORDS
         parts = (part.strip(" ,;:-'") for part in (re.split(r"(?<=[;:])\s+", sentence) if long else [sentence]))
         yield from (finish(part) for part in parts if part)
@@ -135,7 +136,7 @@ def speakable(sentence: str) -> bool:
 
 def _bible(root: Path) -> Iterator[str]:
     """The verses of `bible-kjv-text`, through the program that unpacks them."""
-    command = [root / "usr/bin/bible", "-p", root / "usr/lib", "-f", "gen1:1-rev22:21"]
+    command = [str(root / "usr/bin/bible"), "-p", str(root / "usr/lib"), "-f", "gen1:1-rev22:21"]
     verses = subprocess.run(command, capture_output=True, check=True).stdout.decode("latin-1")
     yield from (verse.partition(" ")[2] for verse in verses.splitlines())
 

@@ -20,6 +20,7 @@ from syrinx_stages.model.codec_layers import (
     DecoderBlock,
     ResidualUnit,
     SnakeBeta,
+    WaveConv,
 )
 from syrinx_stages.model.codec_transformer import Layer, PreTransformer, rotate
 
@@ -60,6 +61,7 @@ def hidden(decoder: CodecDecoder, vectors: Tensor) -> Tensor:
 def waveform(decoder: CodecDecoder, states: Tensor) -> Tensor:
     """States [B, latent, 4 F] to samples [B, 1,920 F]."""
     first, *blocks, snake, last = decoder.decoder
+    assert isinstance(last, WaveConv)
     x = _conv(first, states)
     for block in blocks:
         x = _decoder_block(block, x)
@@ -127,9 +129,10 @@ def _attention(layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor], heard: 
     """heard: [F, F], what each frame attends to."""
     attention = layer.self_attn
     size = attention.head_dim
-    query = rotate(F.linear(x, attention.q_proj.weight).unflatten(-1, (-1, size)), rotation)
-    key = rotate(F.linear(x, attention.k_proj.weight).unflatten(-1, (-1, size)), rotation)
-    value = F.linear(x, attention.v_proj.weight).unflatten(-1, (-1, size))
+    heads = (*x.shape[:2], -1, size)
+    query = rotate(F.linear(x, attention.q_proj.weight).view(heads), rotation)
+    key = rotate(F.linear(x, attention.k_proj.weight).view(heads), rotation)
+    value = F.linear(x, attention.v_proj.weight).view(heads)
     repeats = attention.heads // attention.kv_heads
     query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)

@@ -43,7 +43,8 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x + scale * MLP(norm(conv(x)))."""
         y = self.norm(self.depthwise(x).transpose(1, 2))
-        return x + (self.scale * self.down(F.gelu(self.up(y)))).transpose(1, 2)
+        branch: Tensor = self.scale * self.down(F.gelu(self.up(y)))
+        return x + branch.transpose(1, 2)
 
 
 class Encoder(nn.Module):

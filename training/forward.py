@@ -93,7 +93,7 @@ def _attend(
 ) -> Tensor:
     """Queries, keys and values [B, S, all heads x size] to attended values [B, S, heads x size]."""
     size, count = norm.weight.shape[1], len(norm.weight)
-    heads = qkv.unflatten(-1, (-1, size))
+    heads = qkv.view(*qkv.shape[:2], -1, size)
     turning = _rms_norm(heads[:, :, :count], _head_norm(norm), eps)
     cos, sin = rotation
     turned = (turning * cos + turning.roll(size // 2, -1) * sin).to(qkv.dtype)
@@ -123,7 +123,8 @@ def embed(talker: Talker, batch: Batch, kind: torch.dtype) -> Tensor:
     texts = talker.text_projection(talker.model.text_embedding.weight)
     said = torch.zeros(*batch.text.shape, len(texts), dtype=kind, device=tables.device)
     said.scatter_(-1, batch.text[..., None], 1)
-    return chosen @ tables.to(kind) + said @ texts.to(kind)
+    inputs: Tensor = chosen @ tables.to(kind) + said @ texts.to(kind)
+    return inputs
 
 
 def heard_of(sentences: Tensor) -> Tensor:
@@ -141,9 +142,9 @@ def talker_states(talker: Talker, inputs: Tensor, batch: Batch) -> Tensor:
 def predictor_logits(talker: Talker, states: Tensor, codes: Tensor) -> Tensor:
     """Logits of codes 1 to 15 [15, n, codes] after talker states [n, width] and codes 0 to 14 [n, 15]."""
     predictor = talker.code_predictor
-    tables = predictor.model.embeddings.weight
-    size = tables.shape[1]
-    tables = torch.cat((talker.model.codec_embedding.weight[None, :size], tables[:-1]))
+    rest = predictor.model.embeddings.weight
+    size = rest.shape[1]
+    tables = torch.cat((talker.model.codec_embedding.weight[None, :size], rest[:-1]))
     chosen = F.one_hot(codes, size).to(states.dtype).transpose(0, 1)
     embedded = torch.bmm(chosen, tables.to(chosen.dtype)).transpose(0, 1)
     inputs = predictor.small_to_mtp_projection(torch.cat((states[:, None], embedded.to(states.dtype)), 1))

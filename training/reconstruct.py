@@ -43,10 +43,11 @@ def _exported(config: TrainingConfig, codec: Codec, device: torch.device) -> Cod
     return decoder.eval().to(device)
 
 
-def _through(codec: Codec, decoder: CodecDecoder, samples: synthesis.Samples, device: torch.device) -> bytes:
-    frames = np.array([len(samples) // FRAME_SAMPLES], np.int32)
+def _through(codec: Codec, decoder: CodecDecoder, heard: synthesis.Samples, device: torch.device) -> bytes:
+    frames = np.array([len(heard) // FRAME_SAMPLES], np.int32)
     nobody = np.zeros(1, np.int32)
-    codes = encode(codec, synthesis.Shard(samples, frames, nobody, nobody), device).long()[None]
+    codes = encode(codec, synthesis.Shard(heard, frames, nobody, nobody), device).long()[None]
     lengths = torch.tensor([codes.shape[1]], device=device)
     pcm, _ = decoder(codes, lengths, decoder.new_state(1))
-    return pcm[0].float().mul(32767).round().clamp(-32768, 32767).to(torch.int16).cpu().numpy().tobytes()
+    samples = pcm[0].float().mul(32767).round().clamp(-32768, 32767).to(torch.int16)
+    return bytes(samples.cpu().numpy().tobytes())

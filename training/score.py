@@ -105,7 +105,8 @@ def _ratios(spoken: speak.Spoken, seconds: Sequence[float], config: SynthesisCon
         return None
     voice, rate = dict(config.speakers)[spoken.voice], (config.slowest + config.fastest) // 2
     read = [len(synthesis.utterance(str(text), voice, rate)) / SAMPLE_RATE for text in spoken.texts]
-    return np.array(seconds) / np.array(read)
+    ratios: npt.NDArray[np.float64] = np.array(seconds) / np.array(read)
+    return ratios
 
 
 def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:

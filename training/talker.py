@@ -92,16 +92,16 @@ def utterances(rounds: list[Coded], texts: Texts, speakers: list[int], device: t
     said = [texts[line] for each in rounds for line in each.sentences.tolist()]
     frames = np.concatenate([each.frames for each in rounds]).astype(np.int64)
     tokens = np.array([len(ids) for ids in said])
-    columns = Utterances(
-        codes=np.concatenate([each.codes for each in rounds]),
-        first_frame=np.cumsum(frames) - frames,
-        frames=frames,
-        tokens=np.concatenate(said),
-        first_token=np.cumsum(tokens) - tokens,
-        tokens_each=tokens,
-        speakers=np.array(speakers)[np.concatenate([each.speakers for each in rounds])],
-    )
-    return Utterances(*(torch.from_numpy(column).to(device) for column in columns))
+    columns = {
+        "codes": np.concatenate([each.codes for each in rounds]),
+        "first_frame": np.cumsum(frames) - frames,
+        "frames": frames,
+        "tokens": np.concatenate(said),
+        "first_token": np.cumsum(tokens) - tokens,
+        "tokens_each": tokens,
+        "speakers": np.array(speakers)[np.concatenate([each.speakers for each in rounds])],
+    }
+    return Utterances(**{name: torch.from_numpy(column).to(device) for name, column in columns.items()})
 
 
 def part(data: Utterances, which: slice) -> Utterances:

@@ -1,0 +1,190 @@
+"""The talker in training sees and computes what it will when it speaks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from msgspec import structs
+from torch import Tensor
+
+from syrinx_stages.contract.messages import SpeechRequest, TaskType
+from syrinx_stages.model.config import ModelConfig
+from syrinx_stages.model.prompt import Prompt, build_prompt
+from syrinx_stages.model.talker import Talker
+from syrinx_stages.model.tokenizer import Tokenizer
+from training import forward
+from training.codes import Coded
+from training.config import SMOKE
+from training.layout import IGNORED, Batch, Epoch, Layout, Marks, Placed, Utterances, lengths, noise_of, pack
+from training.talker import Texts, utterances
+
+CPU = torch.device("cpu")
+SENTENCES = ["The old teacher found a bag.", "No.", "Call 555-0142 at 10:30, please!", "Yes, Anna."]
+FRAMES = [30, 5, 41, 12]
+LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
+"""Streaming, and language not told, of each sentence."""
+TRAINING = structs.replace(SMOKE.talker, rows=2, row_positions=128)
+
+
+@pytest.fixture
+def codes() -> list[Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randint(SMOKE.codec.codebook_size, (count, 16), generator=draw) for count in FRAMES]
+
+
+@pytest.fixture
+def data(bpe: Tokenizer, model_config: ModelConfig, codes: list[Tensor]) -> Utterances:
+    numbers = np.arange(len(SENTENCES), dtype=np.int32)
+    coded = Coded(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers, numbers)
+    speakers = list(model_config.talker_config.speakers.values())
+    return utterances([coded], Texts(SENTENCES, bpe), speakers, CPU)
+
+
+@pytest.fixture
+def layout(bpe: Tokenizer, model_config: ModelConfig) -> Layout:
+    return Layout(Marks(model_config, bpe.encode("\n")[0], CPU), TRAINING, SMOKE.codec.codebook_size)
+
+
+@pytest.fixture
+def placed(data: Utterances) -> Placed:
+    streaming, automatic = torch.tensor(LAYOUTS).T
+    return Placed(torch.arange(4), torch.tensor([0, 100, 128, 210]), streaming, automatic)
+
+
+@pytest.fixture
+def batch(layout: Layout, data: Utterances, placed: Placed) -> Batch:
+    return layout.build(data, placed, None)
+
+
+def prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[Prompt]:
+    voices = list(config.talker_config.speakers)
+    return [
+        build_prompt(
+            SpeechRequest(
+                id="",
+                accepted_at=0.0,
+                text=text,
+                task_type=TaskType.CUSTOM_VOICE,
+                voice=voice,
+                language="auto" if automatic else "english",
+                non_streaming_text=not streaming,
+            ),
+            talker,
+            bpe,
+            config,
+        )
+        for text, voice, (streaming, automatic) in zip(SENTENCES, voices, LAYOUTS, strict=True)
+    ]
+
+
+def spans(placed: Placed, sizes: Sequence[int]) -> list[slice]:
+    return [slice(start, start + size) for start, size in zip(placed.starts.tolist(), sizes, strict=True)]
+
+
+@torch.no_grad()
+def test_inputs_are_the_prompts_and_frames_of_the_service(
+    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: Placed, codes: list[Tensor]
+) -> None:
+    inputs = forward.embed(talker, batch, torch.float32).flatten(0, 1)
+    covered = torch.zeros(len(inputs), dtype=torch.bool)
+    for prompt, frames, start in zip(prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True):
+        rows = torch.stack([prompt.text_row(index) for index in range(len(frames))])
+        wanted = torch.cat((prompt.embeds, talker.embed_frame(frames) + rows))
+        span = slice(start, start + len(wanted))
+        torch.testing.assert_close(inputs[span], wanted, rtol=1e-4, atol=1e-5)
+        labels = batch.labels.flatten()[span]
+        first = len(prompt.embeds) - 1
+        assert (labels[:first] == IGNORED).all()
+        assert labels[first:-1].tolist() == frames[:, 0].tolist()
+        assert labels[-1] == model_config.talker_config.codec_eos_token_id
+        covered[span] = True
+    assert (batch.labels.flatten()[~covered] == IGNORED).all()
+    assert (batch.sentences.flatten()[~covered] == -1).all()
+
+
+@torch.no_grad()
+def test_logits_of_training_are_those_of_decoding(
+    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: Placed, codes: list[Tensor]
+) -> None:
+    inputs = forward.embed(talker, batch, torch.float32)
+    states = forward.talker_states(talker, inputs, batch).flatten(0, 1)
+    for prompt, frames, start in zip(prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True):
+        cache = talker.new_cache()
+        hidden = [talker.prefill(prompt.embeds, cache)]
+        for index, frame in enumerate(frames):
+            hidden.append(talker.decode(talker.embed_frame(frame[None]) + prompt.text_row(index), [cache])[0])
+        first = start + len(prompt.embeds) - 1
+        mine = talker.logits(states[first : first + len(hidden)])
+        torch.testing.assert_close(mine, talker.logits(torch.stack(hidden)), rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_logits_of_the_predictor_are_those_of_drawing(talker: Talker, batch: Batch) -> None:
+    states = forward.talker_states(talker, forward.embed(talker, batch, torch.float32), batch)
+    hidden, frames = states.flatten(0, 1)[batch.predicted], batch.predicted_codes
+    seen: list[Tensor] = []
+
+    def draw(logits: Tensor, group: int) -> Tensor:
+        seen.append(logits)
+        return frames[:, group]
+
+    talker.predict(hidden, frames[:, 0], draw)
+    mine = forward.predictor_logits(talker, hidden, batch.predicted_inputs)
+    torch.testing.assert_close(mine, torch.stack(seen), rtol=1e-3, atol=1e-3)
+
+
+def test_predicted_frames_follow_their_positions(batch: Batch) -> None:
+    assert batch.predicted_weight.sum() == min(sum(FRAMES), TRAINING.predicted_frames)
+    there = batch.predicted_weight == 1
+    assert torch.equal(batch.labels.flatten()[batch.predicted[there]], batch.predicted_codes[there, 0])
+
+
+def test_heads_share_a_norm(talker: Talker, batch: Batch) -> None:
+    """What a checkpoint cannot hold is not learnt."""
+    found = forward.losses(talker, forward.embed(talker, batch, torch.float32), batch)
+    (found.code0 + found.rest).backward()
+    for name, weight in talker.named_parameters():
+        assert weight.grad is not None, name
+        if "qk_norm" in name:
+            assert (weight.grad.abs().sum(1) > 0).nonzero().flatten().tolist() == [0, len(weight) - 1]
+
+
+def test_noise_is_the_same_for_the_same_step(layout: Layout, data: Utterances, placed: Placed, batch: Batch) -> None:
+    noisy = [layout.build(data, placed, noise_of(TRAINING, step, CPU)) for step in (3, 3, 4)]
+    assert torch.equal(noisy[0].frames, noisy[1].frames)
+    assert not torch.equal(noisy[0].frames, noisy[2].frames)
+    share = (noisy[0].frames != batch.frames)[batch.is_frame].float().mean()
+    assert 0.01 < share < 0.2
+    assert torch.equal(noisy[0].labels, batch.labels)
+
+
+def test_sentences_are_packed_whole_and_once() -> None:
+    sizes = np.random.default_rng(0).integers(5, 120, 500).tolist()
+    steps = list(pack(sizes, range(500), rows=4, width=128, all_of_them=True))
+    assert sorted(sentence for step in steps for _, sentence in step) == list(range(500))
+    for step in steps:
+        starts = [start for start, _ in step]
+        ends = [start + sizes[sentence] for start, sentence in step]
+        assert all(end <= following for end, following in zip(ends, [*starts[1:], 512], strict=True))
+        assert all(start // 128 == (end - 1) // 128 for start, end in zip(starts, ends, strict=True))
+    full = [sum(sizes[sentence] for _, sentence in step) for step in steps[:-2]]
+    assert np.mean(full) > 0.85 * 4 * 128
+
+
+def test_an_epoch_follows_from_its_number(data: Utterances) -> None:
+    def drawn(epoch: int) -> list[list[int]]:
+        return [
+            torch.cat((step.utterances, step.starts, step.streaming, step.automatic)).tolist()
+            for step in Epoch(data, TRAINING, epoch, all_of_them=True)
+        ]
+
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+
+
+def test_lengths_are_those_of_the_layouts(batch: Batch, data: Utterances) -> None:
+    streaming, automatic = np.array(LAYOUTS).astype(np.int64).T
+    expected = lengths(data.tokens_each.numpy(), data.frames.numpy(), streaming, automatic)
+    found = [int((batch.sentences == sentence).sum()) for sentence in range(4)]
+    assert found == expected.tolist()
