@@ -76,7 +76,7 @@ def train(
         parts = loss(step)
         run.learn(parts.spectral + _COMMITMENT * parts.commitment)
         if run.step % config.log_every == 0:
-            run.note(say, spectral=float(parts.spectral), commitment=float(parts.commitment))
+            run.note(say, **parts._asdict())
         if run.step % config.save_every == 0:
             run.save()
     run.save()

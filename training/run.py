@@ -121,10 +121,10 @@ class Run:
         self._optimizer.step()
         self.step += 1
 
-    def note(self, say: Say, **values: float) -> None:
+    def note(self, say: Say, **values: Tensor) -> None:
         """Writes numbers of the last step to the log, for the curves, and says them."""
         spent = (time.monotonic() - self._started) / max(1, self.step - self._first)
-        line = {"step": self.step, **{name: round(float(value), 4) for name, value in values.items()}}
+        line = {"step": self.step, **{name: round(float(value.detach()), 4) for name, value in values.items()}}
         with self.path.with_suffix(".jsonl").open("a") as log:
             log.write(json.dumps({**line, "ms": round(spent * 1e3, 1)}) + "\n")
         told = " ".join(f"{name} {value}" for name, value in line.items())

@@ -157,7 +157,7 @@ def train(learner: Learner, sentences: list[str], rounds: Rounds, deadline: Dead
         found = learner.losses(learner.layout.build(kept, placed, noise_of(learner.training, run.step, learner.device)))
         run.learn(found.code0 + found.rest)
         if run.step % config.log_every == 0:
-            run.note(say, code0=float(found.code0), rest=float(found.rest), accuracy=float(found.accuracy))
+            run.note(say, **found._asdict())
         if run.step % config.save_every == 0:
             run.save()
     run.save()

@@ -43,5 +43,3 @@ def talker(model_config: ModelConfig) -> Talker:
                 weight.normal_(0, 0.1, generator=draw)
     forward.share_norms(made)
     return made
-
-

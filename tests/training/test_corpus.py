@@ -22,11 +22,16 @@ def test_the_same_seed_draws_the_same_sentences(made: list[str], tmp_path: Path)
     assert again == made
     corpus.write(tmp_path / "corpus.txt", made)
     assert corpus.read(tmp_path / "corpus.txt") == made
-    assert corpus.digest(tmp_path / "corpus.txt") == hashlib.sha256("".join(f"{s}\n" for s in made).encode()).hexdigest()[:16]
+    assert (
+        corpus.digest(tmp_path / "corpus.txt")
+        == hashlib.sha256("".join(f"{s}\n" for s in made).encode()).hexdigest()[:16]
+    )
 
 
 def test_another_seed_draws_others(made: list[str]) -> None:
-    other = corpus.make(CorpusConfig(generated=3_000, sentences_a_source=200, seed=8), Path("/nowhere"), lambda line: None)
+    other = corpus.make(
+        CorpusConfig(generated=3_000, sentences_a_source=200, seed=8), Path("/nowhere"), lambda line: None
+    )
     assert len(set(other) & set(made)) < len(made) / 2
 
 

@@ -1,0 +1,164 @@
+"""From a corpus to a checkpoint that speaks, with the smallest preset. It has learnt to make noise."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from msgspec import structs
+from safetensors.torch import load_file
+
+from support import training as small
+from support.talker_recipe import VOICE
+from syrinx_stages.model.checkpoint import Checkpoint
+from training import codec, corpus, speak
+from training.__main__ import _UNFINISHED, main
+from training.config import SMOKE
+from training.run import Deadline
+
+SMOKE_RUN = ["--preset", "smoke", "--device", "cpu", "--workers", "1"]
+
+
+def run(step: str, out: Path, *more: str) -> int:
+    return main([step, "--out", str(out), *SMOKE_RUN, *more])
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run; of its audio espeak-ng has nothing to make, for it is there."""
+    directory = tmp_path_factory.mktemp("chain") / "run"
+    small.begin(directory)
+    assert run("all", directory) == 0
+    return directory
+
+
+def logged(path: Path, name: str) -> list[float]:
+    return [json.loads(line)[name] for line in path.read_text().splitlines()]
+
+
+def test_losses_fall(out: Path) -> None:
+    spectral = logged(out / "codec.jsonl", "spectral")
+    assert np.mean(spectral[-6:]) < 0.8 * np.mean(spectral[:4])
+    for name in ("code0", "rest"):
+        loss = logged(out / "talker.jsonl", name)
+        assert np.mean(loss[-4:]) < 0.8 * np.mean(loss[:4]), name
+
+
+def test_the_checkpoint_speaks(out: Path, tmp_path: Path) -> None:
+    speaker = speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), at_once=3)
+    case = speak.Case(voice="gb", streaming=True, sentences="natural")
+    requests = speak.wanted(case, corpus.held_out("natural")[:4])
+    said = speaker.speak(requests)
+    assert [each.ended for each in said] == [True] * 4
+    assert all(each.pcm and len(each.pcm) % (2 * 1920) == 0 for each in said)
+    assert [each.pcm for each in speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), 1).speak(requests)] == [
+        each.pcm for each in said
+    ]
+    speak.write(tmp_path / "case.npz", requests, said)
+    back = speak.read(tmp_path / "case.npz")
+    assert back.pcm.astype("<i2").tobytes() == b"".join(each.pcm for each in said)
+    assert (back.texts.tolist(), back.voice) == ([request.text for request in requests], "gb")
+
+
+def names(directory: Path) -> dict[str, int]:
+    return {name: tensor.dim() for name, tensor in load_file(directory / "model.safetensors").items()}
+
+
+def test_tensors_have_the_official_names(out: Path) -> None:
+    """Those of the bundled voice, which the official package's modules load strictly, but for the layers it lacks."""
+    for folder in (".", "speech_tokenizer"):
+        ours, official = names(out / "checkpoint" / folder), names(VOICE / folder)
+        layers = r"talker.model.layers.[2-9]", r"predictor.model.layers.[1-9]", r"pre_transformer.layers.[1-9]"
+        kept = {name: dim for name, dim in official.items() if not any(_matches(part, name) for part in layers)}
+        assert ours == kept
+
+
+def _matches(pattern: str, name: str) -> bool:
+    import re
+
+    return re.search(pattern, name) is not None
+
+
+def test_configs_have_the_official_keys(out: Path) -> None:
+    """Those of the bundled voice, at every level."""
+
+    def keys(settings: object) -> object:
+        inner = ("talker_config", "code_predictor_config", "decoder_config", "rope_scaling")
+        if not isinstance(settings, dict):
+            return None
+        return {name: keys(value) if name in inner else None for name, value in settings.items()}
+
+    for file in ("config.json", "speech_tokenizer/config.json", "tokenizer_config.json"):
+        ours, official = (json.loads((root / file).read_text()) for root in (out / "checkpoint", VOICE))
+        assert keys(ours) == keys(official), file
+
+
+def test_weights_are_float16_and_small(out: Path) -> None:
+    for file in (out / "checkpoint").rglob("*.safetensors"):
+        assert {tensor.dtype for tensor in load_file(file).values()} == {torch.float16}
+    checkpoint = Checkpoint(str(out / "checkpoint"))
+    assert checkpoint.config.talker_config.speakers.keys() == {"us", "us_f", "us_m", "gb"}
+
+
+def test_codes_of_a_round_are_kept_and_its_audio_is_not(out: Path) -> None:
+    assert sorted(path.name for path in out.glob("codes-*")) == ["codes-00.npz", "codes-01.npz"]
+    assert not list((out / "audio").rglob("*.npz"))
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return (
+        torch.equal(one, other) if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) else one == other
+    )
+
+
+def state(path: Path) -> object:
+    return torch.load(path, weights_only=True)
+
+
+class _Steps(Deadline):
+    """Is over after so many looks at it, whatever the clock says."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(math.inf)
+        self._count = count
+
+    def left(self) -> float:
+        self._count -= 1
+        return float(self._count >= 0)
+
+
+def test_a_codec_that_was_stopped_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
+    audio = torch.from_numpy(np.concatenate([small.tones("some tones in a row", speaker) for speaker in range(4)]))
+    config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, steps=8, frames=4, decoded_frames=2))
+    cpu, nothing = torch.device("cpu"), lambda line: None
+    assert codec.train(config, audio, tmp_path / "whole", cpu, Deadline(), nothing)
+    assert not codec.train(config, audio, tmp_path / "parts", cpu, _Steps(3), nothing)
+    assert not codec.train(config, audio, tmp_path / "parts", cpu, _Steps(2), nothing)
+    assert codec.train(config, audio, tmp_path / "parts", cpu, Deadline(), nothing)
+    assert same(state(tmp_path / "whole" / "codec.pt"), state(tmp_path / "parts" / "codec.pt"))
+
+
+def test_a_talker_that_was_stopped_goes_on_as_if_it_was_not(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of an epoch, and when a round had joined."""
+    for name in ("corpus.txt", "codec.pt", "codes-00.npz", "codes-01.npz"):
+        (tmp_path / name).write_bytes((out / name).read_bytes())
+    for steps in (7, 14, 1):
+        monkeypatch.setattr("training.run.Deadline", lambda seconds, steps=steps: _Steps(steps))
+        assert run("talker", tmp_path) == _UNFINISHED
+    monkeypatch.undo()
+    assert run("talker", tmp_path) == 0
+    assert same(state(tmp_path / "talker.pt"), state(out / "talker.pt"))
+
+
+def test_a_finished_run_has_nothing_left_to_do(out: Path) -> None:
+    before = state(out / "talker.pt")
+    assert run("all", out) == 0
+    assert same(before, state(out / "talker.pt"))

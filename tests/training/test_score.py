@@ -1,0 +1,79 @@
+"""What is said of audio."""
+
+import numpy as np
+import pytest
+
+from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from training import score, speak, synthesis
+from training.config import SMOKE
+from training.hearing import Recogniser
+
+TIME = np.arange(10 * FRAME_SAMPLES) / SAMPLE_RATE
+
+
+def spoken(*audio: np.ndarray, ended: bool = True) -> speak.Spoken:
+    pcm = np.concatenate(audio).astype(np.int16)
+    count = len(audio)
+    return speak.Spoken(
+        pcm, np.array([len(each) for each in audio]), np.full(count, ended), np.full(count, "Yes."), "us"
+    )
+
+
+def tone(level: float = 8_000) -> np.ndarray:
+    return level * np.sin(2 * np.pi * 440 * TIME)
+
+
+@pytest.fixture(autouse=True)
+def no_espeak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthesis, "available", lambda: False)
+
+
+def test_a_smooth_sound_has_no_borders() -> None:
+    assert score.border_ratio([tone()]) == pytest.approx(1, abs=0.2)
+
+
+def test_clicks_at_borders_are_seen() -> None:
+    clicked = tone()
+    clicked[5 * FRAME_SAMPLES :] += 2_000
+    assert score.border_ratio([clicked]) > 2
+
+
+def test_silence_at_the_beginning_is_the_longest() -> None:
+    late = tone()
+    late[: SAMPLE_RATE // 10] = 0
+    found = score.score("case", spoken(tone(), late), None, SMOKE.synthesis)
+    assert found.leading_ms == pytest.approx(100, abs=1)
+    assert found.peak_dbfs == pytest.approx(20 * np.log10(8_000 / 32_768), abs=0.05)
+
+
+def test_runaways_and_nothing_are_counted() -> None:
+    found = score.score(
+        "case", spoken(tone(), np.zeros(FRAME_SAMPLES), np.zeros(0), ended=False), None, SMOKE.synthesis
+    )
+    assert (found.unended, found.empty, found.sentences) == (3, 2, 3)
+
+
+def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthesis, "available", lambda: True)
+    monkeypatch.setattr(synthesis, "utterance", lambda text, voice, rate: np.zeros(10 * FRAME_SAMPLES, np.int16))
+    found = score.score("case", spoken(tone(), tone()[: 5 * FRAME_SAMPLES], tone()), None, SMOKE.synthesis)
+    assert found.duration_ratio == (0.5, 1.0, 1.0)
+    assert found.out_of_range == 1
+
+
+def test_a_table_has_a_line_for_each_case() -> None:
+    found = score.score("us-whole-natural", spoken(tone()), None, SMOKE.synthesis)
+    lines = score.table([found, found]).splitlines()
+    assert len(lines) == 4
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_words_that_the_recogniser_does_not_know_are_named() -> None:
+    with pytest.raises(ValueError, match="qzxv"):
+        Recogniser(["A qzxv."])
+
+
+def test_noise_is_no_sentence() -> None:
+    noise = np.random.default_rng(0).normal(0, 3_000, SAMPLE_RATE).astype("<i2").tobytes()
+    share, missed = Recogniser(["The old teacher found a bag.", "Nobody came."]).score([noise, noise])
+    assert share <= 0.5 and len(missed) >= 1

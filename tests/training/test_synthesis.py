@@ -1,0 +1,62 @@
+"""What espeak-ng is asked, and what is made of its audio; these need espeak-ng itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from training import corpus, synthesis
+from training.config import FULL, SMOKE
+from training.hearing import Recogniser
+from training.synthesis import make_round, make_shard, read_shard, shard_count, shard_path
+
+pytestmark = pytest.mark.skipif(not synthesis.available(), reason="needs espeak-ng (Debian: libespeak-ng1)")
+
+SENTENCES = ["The old teacher found a bag.", "Call 555-0142 at 10:30, please!", "Nobody came.", "...", "It was late."]
+CONFIG = structs.replace(SMOKE.synthesis, sentences_a_round=5, sentences_a_shard=3)
+
+
+def test_every_speaker_is_understood() -> None:
+    held = corpus.held_out("natural")[:6]
+    hearing = Recogniser(held)
+    for _, voice in FULL.synthesis.speakers:
+        assert hearing.score([synthesis.utterance(text, voice, 158).tobytes() for text in held])[0] >= 0.8, voice
+
+
+def test_utterances_are_whole_frames_with_little_silence() -> None:
+    samples = synthesis.utterance(SENTENCES[0], "en-us", 158)
+    assert len(samples) % FRAME_SAMPLES == 0
+    begins = np.flatnonzero(np.abs(samples.astype(int)) > 100)[0] / SAMPLE_RATE
+    assert 0.03 < begins < 0.08
+    assert np.abs(samples.astype(int)).max() < 0.8 * 32_768
+
+
+def test_what_cannot_be_heard_is_empty() -> None:
+    assert len(synthesis.utterance("...", "en-us", 158)) == 0
+
+
+def test_a_shard_follows_from_its_number() -> None:
+    shard, again, other = (make_shard(CONFIG, SENTENCES, number, 0) for number in (0, 0, 1))
+    assert all(np.array_equal(one, two) for one, two in zip(shard[1:], again[1:], strict=True))
+    # espeak-ng's noise is its own.
+    assert np.abs(shard.audio.astype(int) - again.audio).mean() < 0.1 * np.abs(shard.audio.astype(int)).mean()
+    assert len(shard.audio) != len(other.audio)
+    assert len(shard.audio) == shard.frames.sum() * FRAME_SAMPLES
+    assert SENTENCES.index("...") not in shard.sentences
+
+
+def test_only_what_is_missing_of_a_round_is_made(tmp_path: Path) -> None:
+    corpus.write(tmp_path / "corpus.txt", SENTENCES)
+    said: list[str] = []
+    for _ in range(2):
+        make_round(CONFIG, tmp_path / "corpus.txt", tmp_path, 0, 1, said.append)
+    assert said == ["synthesis: round 0: 2 of 2 shards made", "synthesis: round 0: 0 of 2 shards made"]
+    read = [read_shard(shard_path(tmp_path, 0, index)).sentences for index in range(shard_count(CONFIG, 5))]
+    assert set(np.concatenate(read).tolist()) == {0, 1, 2, 4}
+
+
+def test_a_voice_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="nobody"):
+        synthesis.utterance("Yes.", "nobody", 158)
