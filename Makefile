@@ -34,7 +34,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Speak a sente
 
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
 	$(VENV)/bin/pytest $(USUAL) -n 2 tests/unit
-	$(VENV)/bin/pytest $(USUAL) -n 2 --dist loadfile tests/contract tests/pipeline
+	$(VENV)/bin/pytest $(USUAL) -n 2 --dist loadfile tests/contract tests/pipeline tests/training
 	$(VENV)/bin/pytest $(USUAL) tests/operator
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and give it an API server in trouble

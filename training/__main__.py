@@ -236,9 +236,10 @@ def _config(given: argparse.Namespace) -> TrainingConfig:
 def _device(given: argparse.Namespace) -> torch.device:
     import torch
 
-    if given.device:
-        return torch.device(given.device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_float32_matmul_precision("high")
+    # What cannot be compiled runs as it is.
+    torch._dynamo.config.suppress_errors = True
+    return torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def main(arguments: list[str]) -> int:

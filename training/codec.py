@@ -28,8 +28,8 @@ _START_SHARE = 0.15
 """Of the steps decode a crop's beginning, so that the decoder learns to begin from silence."""
 _POSITIONS_A_FRAME = 4
 """Of the states that the convolutions turn into samples."""
-_ENCODED_FRAMES = 60_000
-"""Encoded at once."""
+_ENCODED_TOGETHER = 128
+"""Utterances."""
 
 
 class Codec(NamedTuple):
@@ -71,14 +71,15 @@ def train(
     run = _run(config.codec, codec, directory)
     run.resume()
     loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
-    while not run.finished and deadline.left() > 0:
-        step = run.step
-        parts = loss(step)
-        run.learn(parts.spectral + _COMMITMENT * parts.commitment)
-        if run.step % config.log_every == 0:
-            run.note(say, **parts._asdict())
-        if run.step % config.save_every == 0:
-            run.save()
+    # Every step has the same shapes: worth looking for the fastest convolutions.
+    with torch.backends.cudnn.flags(benchmark=True, allow_tf32=True):
+        while not run.finished and deadline.left() > 0:
+            parts = loss(run.step)
+            run.learn(parts.spectral + _COMMITMENT * parts.commitment)
+            if run.step % config.log_every == 0:
+                run.note(say, **parts._asdict())
+            if run.step % config.save_every == 0:
+                run.save()
     run.save()
     return run.finished
 
@@ -162,17 +163,31 @@ def load(config: TrainingConfig, directory: Path, device: torch.device) -> Codec
 def encode(codec: Codec, shard: Shard, device: torch.device) -> Tensor:
     """The codes of a shard's utterances, each heard by itself: [sum of frames, 16] uint8 or int16 on `device`.
 
-    In float32, so that codes do not depend on what is encoded beside.
+    Many at once, with silence behind the shorter ones: a causal encoder's codes do not know what follows.
     """
-    offsets = np.concatenate(([0], np.cumsum(shard.frames)))[:-1]
-    kind = torch.uint8 if codec.decoder.config.codebook_size <= 256 else torch.int16
+    starts, kind = np.cumsum(shard.frames) - shard.frames, codec.decoder.config.codebook_size
     audio = torch.from_numpy(shard.audio).to(device)
-    codes = torch.zeros(int(shard.frames.sum()), codec.decoder.config.num_quantizers, dtype=kind, device=device)
-    for length in np.unique(shard.frames).tolist():
-        alike = offsets[shard.frames == length]
-        for some in np.array_split(alike, -(-len(alike) * length // _ENCODED_FRAMES)):
-            starts = torch.from_numpy(some).to(device)[:, None]
-            samples = audio[starts * FRAME_SAMPLES + torch.arange(length * FRAME_SAMPLES, device=device)]
-            found = codec.quantizer.encode(codec.encoder(samples.float() / 32768))
-            codes[(starts + torch.arange(length, device=device)).flatten()] = found.flatten(0, 1).to(kind)
+    codes = torch.zeros(
+        len(audio) // FRAME_SAMPLES,
+        codec.decoder.config.num_quantizers,
+        dtype=torch.uint8 if kind <= 256 else torch.int16,
+        device=device,
+    )
+    by_length = np.argsort(shard.frames, kind="stable")
+    for some in np.array_split(by_length, -(-len(by_length) // _ENCODED_TOGETHER)):
+        first = torch.from_numpy(starts[some]).to(device)[:, None]
+        count = torch.from_numpy(shard.frames[some]).to(device)[:, None]
+        frame = torch.arange(int(shard.frames[some].max()), device=device)
+        heard = _cut(audio, first, count, len(frame))
+        found = codec.quantizer.encode(codec.encoder(heard))
+        own = frame < count
+        codes[(first + frame)[own]] = found[own].to(codes.dtype)
     return codes
+
+
+def _cut(audio: Tensor, first: Tensor, count: Tensor, frames: int) -> Tensor:
+    """Utterances of `count` frames from frame `first` [B, 1] of int16 `audio`, as [B, frames * 1,920] in -1..1."""
+    sample = torch.arange(frames * FRAME_SAMPLES, device=audio.device)
+    own = sample < count * FRAME_SAMPLES
+    place = torch.where(own, first * FRAME_SAMPLES + sample, 0)
+    return torch.where(own, audio[place].float() / 32768, 0.0)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,9 @@ from .codec import Codec, encode
 from .config import SynthesisConfig
 from .run import Say
 from .synthesis import read_shard, shard_count, shard_path
+
+_READERS = 8
+"""Threads."""
 
 
 class Coded(NamedTuple):
@@ -52,10 +56,13 @@ def encode_round(
 ) -> None:
     """Encodes a round's shards, all of which are there, into its file. lines: of the corpus."""
     parts = []
-    for index in range(shard_count(config, lines)):
-        shard = read_shard(shard_path(audio, number, index))
-        codes = encode(codec, shard, device).cpu().numpy()
-        parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
+    paths = [shard_path(audio, number, index) for index in range(shard_count(config, lines))]
+    # Reading takes longer than encoding; in chunks, for a round's audio may not fit into memory.
+    with ThreadPoolExecutor(_READERS) as pool:
+        for first in range(0, len(paths), _READERS):
+            for shard in pool.map(read_shard, paths[first : first + _READERS]):
+                codes = encode(codec, shard, device).cpu().numpy()
+                parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
     unfinished = codes_path(directory, number).with_suffix(".unfinished.npz")
     whole = Coded(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     np.savez(unfinished, **whole._asdict())

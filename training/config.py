@@ -32,7 +32,7 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 6
     sentences_a_round: int = 100_000
     """A round reads some of the corpus, drawn anew, by speakers and at rates drawn anew."""
-    sentences_a_shard: int = 500
+    sentences_a_shard: int = 1_000
     fewest_frames: int = 5
     most_frames: int = 260
 
@@ -52,7 +52,7 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     encoder_blocks: int = 3
     """ConvNeXt blocks at each of four rates."""
     seed: int = 13
-    steps: int = 2_600
+    steps: int = 2_800
     batch: int = 64
     frames: int = 80
     """Frames of a training crop, and below, those of them that are decoded to samples."""

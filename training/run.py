@@ -80,8 +80,7 @@ class Run:
         others = [weight for weight in self._weights if weight.dim() <= 1]
         groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=peak, betas=betas, fused=device.type == "cuda")
-        self._started = time.monotonic()
-        self._first = 0
+        self._noted = time.monotonic(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -96,7 +95,8 @@ class Run:
             for name, module in self._modules.items():
                 module.load_state_dict(state[name])
             self._optimizer.load_state_dict(state["optimizer"])
-            self.step = self._first = state["step"]
+            self.step = state["step"]
+            self._noted = time.monotonic(), self.step
             self.place = state["place"]
 
     def save(self) -> None:
@@ -123,7 +123,9 @@ class Run:
 
     def note(self, say: Say, **values: Tensor) -> None:
         """Writes numbers of the last step to the log, for the curves, and says them."""
-        spent = (time.monotonic() - self._started) / max(1, self.step - self._first)
+        since, first = self._noted
+        self._noted = time.monotonic(), self.step
+        spent = (self._noted[0] - since) / max(1, self.step - first)
         line = {"step": self.step, **{name: round(float(value.detach()), 4) for name, value in values.items()}}
         with self.path.with_suffix(".jsonl").open("a") as log:
             log.write(json.dumps({**line, "ms": round(spent * 1e3, 1)}) + "\n")

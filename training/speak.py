@@ -83,18 +83,30 @@ class Speaker:
     def speak(self, requests: Sequence[Wanted]) -> list[Said]:
         """Each request's speech; whatever else is spoken beside makes no difference on a CPU."""
         codes = _codes(self._talker, requests, self._at_once)
-        return [Said(self.decode(frames), ended) for frames, ended in codes]
+        pcm = self.decode([frames for frames, _ in codes])
+        return [Said(each, ended) for each, (_, ended) in zip(pcm, codes, strict=True)]
 
-    def decode(self, frames: bytes) -> bytes:
-        """Codes, int16 little-endian, to 16-bit PCM, chunk by chunk."""
-        if not frames:
-            return b""
-        self._codec.open("")
-        split = self._codec.split(frames)
-        chunks = [split[at : at + _CHUNK] for at in range(0, len(split), _CHUNK)]
-        pcm = [self._codec.launch([""], [chunk], (1, len(chunk)))[0] for chunk in chunks]
-        self._codec.release("")
-        return b"".join(pcm)
+    def decode(self, codes: Sequence[bytes]) -> list[bytes]:
+        """Streams of codes, int16 little-endian, to 16-bit PCM, chunk by chunk."""
+        decoded: list[bytes] = []
+        for first in range(0, len(codes), self._at_once):
+            decoded += self._decode_together(codes[first : first + self._at_once])
+        return decoded
+
+    def _decode_together(self, codes: Sequence[bytes]) -> list[bytes]:
+        frames = [self._codec.split(each) if each else [] for each in codes]
+        pcm: list[list[bytes]] = [[] for _ in frames]
+        for stream in range(len(frames)):
+            self._codec.open(str(stream))
+        for at in range(0, max(map(len, frames)), _CHUNK):
+            playing = [stream for stream, each in enumerate(frames) if len(each) > at]
+            chunks = [frames[stream][at : at + _CHUNK] for stream in playing]
+            made = self._codec.launch([str(stream) for stream in playing], chunks, (len(playing), _CHUNK))
+            for stream, part in zip(playing, made, strict=True):
+                pcm[stream].append(part)
+        for stream in range(len(frames)):
+            self._codec.release(str(stream))
+        return [b"".join(parts) for parts in pcm]
 
 
 def _talker(checkpoint: str, device: torch.device, at_once: int) -> TalkerEngine[Any]:

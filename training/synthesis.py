@@ -1,8 +1,8 @@
 """Text to speech by espeak-ng, through its library, in many processes: the audio that everything is learnt from.
 
 A round reads some sentences of the corpus, each by a speaker and at a rate drawn for it; what is drawn follows from
-(seed, round, shard) alone, so that rounds can be made anywhere, stopped and made on. (espeak-ng's own noise does not: the
-last bits differ from run to run.) A shard is a file of some hundred utterances. No torch here: a worker starts quickly.
+(seed, round, shard) alone, so that rounds can be made anywhere, stopped and made on. A shard is a file of some hundred
+utterances. No torch here: a worker starts in a moment.
 """
 
 from __future__ import annotations
@@ -202,8 +202,9 @@ def make_round(
     count = shard_count(config, len(_sentences(corpus_path)))
     shard_path(directory, number, 0).parent.mkdir(parents=True, exist_ok=True)
     missing = [index for index in range(count) if not shard_path(directory, number, index).exists()]
-    # Not forks: the library of a process that has used it does not work in its children.
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    # A process for each shard: what espeak-ng says depends a little on what it has said before. And no forks: the
+    # library of a process that has used it does not work in its children.
+    with ProcessPoolExecutor(workers, get_context("spawn"), max_tasks_per_child=1) as pool:
         for _ in pool.map(_write_shard, [job] * len(missing), missing):
             pass
     say(f"synthesis: round {number}: {len(missing)} of {count} shards made")

@@ -104,10 +104,11 @@ def utterances(rounds: list[Coded], texts: Texts, speakers: list[int], device: t
     return Utterances(**{name: torch.from_numpy(column).to(device) for name, column in columns.items()})
 
 
-def part(data: Utterances, which: slice) -> Utterances:
-    """Some of the utterances."""
+def part(data: Utterances, which: np.ndarray) -> Utterances:
+    """Some of the utterances, by number."""
+    index = torch.from_numpy(which).to(data.codes.device)
     fields = ("first_frame", "frames", "first_token", "tokens_each", "speakers")
-    return data._replace(**{field: getattr(data, field)[which] for field in fields})
+    return data._replace(**{field: getattr(data, field)[index] for field in fields})
 
 
 class _Data:
@@ -117,26 +118,38 @@ class _Data:
         self._learner, self._rounds = learner, rounds
         self._texts = Texts(sentences, learner.tokenizer)
         self._joined: list[Coded] = []
-        self._all: Utterances | None = None
+        self._kept: Utterances | None = None
 
     def at(self, step: int) -> Utterances:
-        """What an epoch that begins with `step` goes through, and before it what validation is for."""
+        """What an epoch that begins with `step` goes through."""
         config = self._learner.config
         count = min(config.synthesis.rounds, 1 + step // config.talker.steps_a_round)
-        if self._all is None or count > len(self._joined):
+        if self._kept is None or count > len(self._joined):
             self._joined += [self._rounds(number) for number in range(len(self._joined), count)]
-            known = self._learner.model_config.talker_config.speakers
-            speakers = [known[name] for name, _ in config.synthesis.speakers]
-            self._all = utterances(self._joined, self._texts, speakers, self._learner.device)
-        return self._all
+            read = np.concatenate([each.sentences for each in self._joined])
+            self._kept = part(self._all(), np.flatnonzero(~np.isin(read, self._held())))
+        return self._kept
+
+    def validation(self) -> Utterances:
+        """Round 0's first sentences, which are not learnt from, whoever reads them."""
+        self.at(0)
+        return part(self._all(), np.arange(self._learner.training.validation_sentences))
+
+    def _held(self) -> np.ndarray:
+        return self._joined[0].sentences[: self._learner.training.validation_sentences]
+
+    def _all(self) -> Utterances:
+        known = self._learner.model_config.talker_config.speakers
+        speakers = [known[name] for name, _ in self._learner.config.synthesis.speakers]
+        return utterances(self._joined, self._texts, speakers, self._learner.device)
 
 
 def _steps(learner: Learner, data: _Data) -> Iterator[tuple[Utterances, Placed]]:
     """From the run's next step on; an epoch that was begun is counted through to where it was left."""
-    run, count = learner.run, learner.training.validation_sentences
+    run = learner.run
     while True:
         epoch, first = run.place.get("epoch", 0), run.place.get("first", 0)
-        kept = part(data.at(first), slice(count, None))
+        kept = data.at(first)
         step = first
         for placed in Epoch(kept, learner.training, epoch):
             if step >= run.step:
@@ -161,8 +174,7 @@ def train(learner: Learner, sentences: list[str], rounds: Rounds, deadline: Dead
         if run.step % config.save_every == 0:
             run.save()
     run.save()
-    kept = part(data.at(0), slice(config.talker.validation_sentences))
-    for name, value in validate(learner, kept).items():
+    for name, value in validate(learner, data.validation()).items():
         say(f"talker: validation: {name} {value:.3f}")
     return run.finished
 
