@@ -19,8 +19,8 @@ from .config import CodecConfig, TrainingConfig
 from .forward import share_norms
 from .shapes import codec_settings, model_settings
 
-MOST_BYTES = 25 * 1024 * 1024
-"""All of a checkpoint's files."""
+MOST_BYTES = 25_000_000
+"""Of weights: what may be part of the package."""
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 
 
@@ -57,7 +57,7 @@ def export_codec(config: CodecConfig, decoder: CodecDecoder, directory: Path) ->
 
 
 def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokenizer: Path, directory: Path) -> int:
-    """Writes a whole checkpoint; returns its bytes. tokenizer: the directory of the tokenizer's files.
+    """Writes a whole checkpoint; returns the bytes of its weights. tokenizer: the directory of the tokenizer's files.
 
     Raises ValueError if it is larger than a bundled voice may be.
     """
@@ -68,7 +68,7 @@ def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokeni
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer / name, directory / name)
     export_codec(config.codec, decoder, directory)
-    size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in directory.rglob("*.safetensors"))
     if size > MOST_BYTES:
-        raise ValueError(f"the checkpoint has {size} bytes, more than {MOST_BYTES}")
+        raise ValueError(f"the checkpoint's weights have {size} bytes, more than {MOST_BYTES}")
     return size

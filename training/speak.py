@@ -78,6 +78,7 @@ class Speaker:
     def __init__(self, checkpoint: str, device: torch.device, at_once: int) -> None:
         self._device, self._at_once = device, at_once
         self._talker = _talker(checkpoint, device, at_once)
+        self._talker.warm_up()
         self._codec = EagerCodecEngine(Checkpoint(checkpoint, device).load_codec_decoder(), at_once)
 
     def speak(self, requests: Sequence[Wanted]) -> list[Said]:
