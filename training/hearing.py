@@ -17,7 +17,8 @@ _SILENCE = bytes(2 * SAMPLE_RATE // 10)
 """Around each sentence: a grammar's utterances start and end in silence, and without it some are given up unheard."""
 _NOISE = 60.0
 """Of 32,768, added to everything: the logarithm of digital silence is far from all that the recogniser has learnt. With
-it espeak-ng itself is understood, which is the measure of the measure (`gb`, long sentences: 0.94; without it 0.38)."""
+it, and with each utterance normalised by itself, espeak-ng's plain British voice is understood at 0.92 in long sentences;
+with neither at 0.38."""
 
 
 class Recogniser:
