@@ -16,9 +16,11 @@ _RECOGNISER_RATE = 16_000
 _SILENCE = bytes(2 * SAMPLE_RATE // 10)
 """Around each sentence: a grammar's utterances start and end in silence, and without it some are given up unheard."""
 _NOISE = 60.0
-"""Of 32,768, added to everything: the logarithm of digital silence is far from all that the recogniser has learnt. With
-it, and with each utterance normalised by itself, espeak-ng's plain British voice is understood at 0.92 in long sentences;
-with neither at 0.38."""
+"""Of 32,768, added to everything: the logarithm of digital silence is far from all that the recogniser has learnt.
+
+With it, and each utterance normalised by itself, espeak-ng's plain British voice is understood at 0.92 in long
+sentences; with neither at 0.38.
+"""
 
 
 class Recogniser:
