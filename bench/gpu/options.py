@@ -54,6 +54,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if set(given.only) - set(plan.LOOPS):
         parser.error(f"--only: of {', '.join(plan.LOOPS)}")
+    if given.engine == "vllm" and (given.paced or given.colocated):
+        parser.error("--engine vllm: it has a process of its own, and takes the time that it takes")
     if given.paced:
         given.device = "cpu"
     return given

@@ -116,8 +116,6 @@ def test_a_prompt_longer_than_a_step_is_fed_beside_those_that_speak(
 
 def test_steps_are_in_graphs_and_a_step_ahead(engine: VllmTalkerEngine) -> None:
     config = engine._vllm.vllm_config
-    print(engine._vllm.collective_rpc(lambda worker: type(worker.model_runner).__module__))
-    print(config.compilation_config.cudagraph_mode)
     assert config.scheduler_config.async_scheduling
     assert config.compilation_config.cudagraph_mode.has_full_cudagraphs()
 

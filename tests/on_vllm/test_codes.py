@@ -191,16 +191,17 @@ def test_workers_that_share_the_layers_say_what_one_would(make: Make, tmp_path: 
     lifetimes = Lifetimes(Reference(small), engine, resident=3, seed=6)
     lifetimes.run(steps=60)
     assert len(lifetimes.errors) > 80 and max(lifetimes.errors) < 1e-5
-    read = engine._vllm.collective_rpc
-    engine.admit([engine.prepare(small_talker.request("a", max_frames=3), b"", None)])
-    with pytest.MonkeyPatch.context() as patch:
-        said: list[list[list[bytes]]] = []
-        patch.setattr(
-            engine._vllm, "collective_rpc", lambda *given, **named: said.append(read(*given, **named)) or said[-1]
-        )
-        assert len([results for results in frames(engine, ["a"])]) == 4
-    assert any(isinstance(each[0], list) and each[0][0] for each in said), "frames were read"
-    assert all(each[0] == each[1] for each in said), "both have the same"
+    answers: list[list[object]] = []
+    usual = engine._vllm.collective_rpc
+
+    def call(*given: object, **named: object) -> list[object]:
+        answers.append(usual(*given, **named))
+        return answers[-1]
+
+    engine._vllm.collective_rpc = call
+    assert len(say(engine, [small_talker.request("a", max_frames=3)])["a"]) == 4
+    assert any(isinstance(first, list) and first[0] for first, _ in answers), "frames were read"
+    assert all(first == second for first, second in answers)
 
 
 @pytest.mark.parametrize(

@@ -258,3 +258,10 @@ async def test_the_generator_hears_what_a_service_streams_without_a_gap(monkeypa
     assert sum(outcome.playback.underruns for outcome in opened.outcomes) == 0
     assert opened.burden.processes == 2
     assert listened.outcomes and not any(outcome.error for outcome in listened.outcomes)
+
+
+@pytest.mark.parametrize("where", ["--paced", "--colocated"])
+def test_vllm_where_it_would_be_ignored_is_refused(where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--engine", "vllm", where])
+    assert "--engine vllm: it has a process of its own" in capsys.readouterr().err

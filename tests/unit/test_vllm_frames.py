@@ -135,10 +135,10 @@ def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: Frames)
     frames.close(gone)
     last = len(start.prompt.embeds) - 1
     # More than there may be requests: vLLM warms up with as many.
-    strangers = torch.tensor([0, Handle(3, 0).base + last, gone.base + last] * 3)
+    strangers = torch.tensor([0, Handle(3, 0).base + last, gone.base + last, gone.base + last + 1] * 3)
     width = eager._talker.config.hidden_size
     assert not inputs(frames, strangers, width).any()
-    assert not frames.draw(strangers, torch.randn(9, width)).any()
+    assert not frames.draw(strangers, torch.randn(12, width)).any()
     layers = Layers(eager, frames)
     assert layers.feed(last + 1) == codes_of(eager)[0][0]
 

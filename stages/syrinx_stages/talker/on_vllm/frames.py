@@ -50,9 +50,9 @@ class _Slot(Struct):
         return len(self.opened.prompt.embeds)
 
     def follows(self, place: int) -> int:
-        """The code 0 behind a place; 0 within the prompt."""
+        """The code 0 behind a place; 0 within the prompt, and where nothing was drawn yet."""
         frame = place + 1 - self.length
-        return int(self.codes[frame][0]) if frame >= 0 else 0
+        return int(self.codes[frame][0]) if 0 <= frame < len(self.codes) else 0
 
 
 class Frames(Protocol):
@@ -109,7 +109,11 @@ class EagerFrames:
 
     def draw(self, positions: Tensor, states: Tensor) -> Tensor:
         """See `Frames`."""
-        places = [(self._slots.get(run.handle), run.first) for run in runs(positions.tolist())]
+        places = [
+            (self._slots.get(run.handle), run.first + step)
+            for run in runs(positions.tolist())
+            for step in range(run.length)
+        ]
         due = [
             (row, slot)
             for row, (slot, place) in enumerate(places)
