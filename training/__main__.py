@@ -4,7 +4,8 @@ all         everything up to the checkpoint
 corpus      the texts                              corpus.txt
 synthesise  one round of audio                     (--audio)/round-00/
 codec       the tokenizer's codec                  codec.pt, codec.jsonl
-talker      talker and code predictor              talker.pt, talker.jsonl, codes-00.npz, tokenizer/
+codes       a round's audio, encoded               codes-00.npz
+talker      talker and code predictor              talker.pt, talker.jsonl, tokenizer/
 export      the checkpoint                         checkpoint/
 speak       audio of the held-out sentences        spoken/
 score       what that audio is worth               scores.json, scores.md
@@ -18,6 +19,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--audio", type=Path, help="where audio lies while it is needed (default: OUT/audio)")
     made.add_argument("--sources", type=Path, default=Path("/"), help="the root under which Debian's texts lie")
     made.add_argument("--workers", type=int, default=os.cpu_count(), help="of synthesis")
-    made.add_argument("--round", type=int, default=0, help="of synthesis")
+    made.add_argument("--round", type=int, default=0, help="of synthesis and codes")
     made.add_argument("--device", help="default: cuda where there is one")
     made.add_argument("--no-compile", action="store_true", help="run every step as it is")
     made.add_argument("--checkpoint", help="what speaks (default: OUT/checkpoint), a directory or `bundled`")
@@ -92,8 +94,24 @@ class Steps:
 
     def synthesise(self) -> bool:
         """Makes a round of audio."""
+        for _ in self._shards():
+            pass
+        return True
+
+    def _shards(self) -> Iterator[Path]:
         given = self.given
-        synthesis.make_round(self.config.synthesis, self.corpus_path, self.audio, given.round, given.workers, _say)
+        return synthesis.make_round(
+            self.config.synthesis, self.corpus_path, self.audio, given.round, given.workers, _say
+        )
+
+    def codes(self) -> bool:
+        """Makes a round of audio and encodes it; the codes are all that is kept."""
+        from . import codec, codes
+
+        device, number = _device(self.given), self.given.round
+        trained = codec.load(self.config, self.out, device)
+        codes.encode_round(trained, self._shards(), codes.codes_path(self.out, number), device)
+        codes.forget_audio(self.audio, number)
         return True
 
     def codec(self) -> bool:
@@ -108,25 +126,18 @@ class Steps:
         return codec.train(self.config, audio, self.out, device, self.deadline, _say)
 
     def talker(self) -> bool:
-        """Trains the talker, making and encoding rounds of audio as it needs them."""
-        from . import codec, codes, talker
+        """Trains the talker; rounds of codes are made beside it as it needs them."""
+        from . import codes, talker
 
         device, sentences = _device(self.given), corpus.read(self.corpus_path)
         self._tokenizer(sentences)
-        trained = codec.load(self.config, self.out, device)
-        config = self.config.synthesis
-
         with codes.Ahead(self._arguments(), _say) as ahead:
 
             def round_of(number: int) -> codes.Coded:
-                path = codes.codes_path(self.out, number)
+                path, following = codes.codes_path(self.out, number), number + 1
                 if not path.exists():
                     ahead.wait(number)
-                    codes.encode_round(config, trained, self.audio, self.out, number, len(sentences), device)
-                    codes.forget_audio(self.audio, number)
-                    _say(f"codec: round {number} encoded")
-                following = number + 1
-                if following < config.rounds and not codes.codes_path(self.out, following).exists():
+                if following < self.config.synthesis.rounds and not codes.codes_path(self.out, following).exists():
                     ahead.begin(following)
                 return codes.read_codes(path)
 
@@ -140,10 +151,11 @@ class Steps:
             tokenizer.train(sentences, self.config.talker.merges, self.out / "tokenizer")
 
     def _arguments(self) -> list[str]:
-        """Of `synthesise`, for the process beside."""
+        """Of `codes`, for the process beside."""
         given = self.given
         where = ["--out", str(self.out), "--audio", str(self.audio), "--preset", given.preset]
-        return [*where, "--workers", str(max(1, given.workers - 2))]
+        device = ["--device", given.device] if given.device else []
+        return [*where, *device, "--workers", str(max(1, given.workers - 2))]
 
     def export(self) -> bool:
         """Writes the checkpoint of what is trained so far."""
@@ -223,7 +235,7 @@ class Steps:
         return self.synthesise() and self.codec()
 
 
-STEPS = ("all", "corpus", "synthesise", "codec", "talker", "export", "speak", "score")
+STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "export", "speak", "score")
 
 
 def _config(given: argparse.Namespace) -> TrainingConfig:

@@ -1,6 +1,6 @@
 """Rounds of synthesis as codes: what the talker learns from. Small enough to keep them all.
 
-A round's audio is made while the talker learns from the rounds before it, and let go of when it is encoded.
+A round is made and encoded while the talker learns from the rounds before it; then its audio is let go of.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +20,8 @@ import numpy.typing as npt
 import torch
 
 from .codec import Codec, encode
-from .config import SynthesisConfig
 from .run import Say
-from .synthesis import read_shard, shard_count, shard_path
-
-_READERS = 8
-"""Threads."""
+from .synthesis import read_shard, shard_path
 
 
 class Coded(NamedTuple):
@@ -51,29 +46,23 @@ def read_codes(path: Path) -> Coded:
         return Coded(*(file[field] for field in Coded._fields))
 
 
-def encode_round(
-    config: SynthesisConfig, codec: Codec, audio: Path, directory: Path, number: int, lines: int, device: torch.device
-) -> None:
-    """Encodes a round's shards, all of which are there, into its file. lines: of the corpus."""
+def encode_round(codec: Codec, shards: Iterable[Path], path: Path, device: torch.device) -> None:
+    """Encodes a round's shards into its file."""
     parts = []
-    paths = [shard_path(audio, number, index) for index in range(shard_count(config, lines))]
-    # Reading takes longer than encoding; in chunks, for a round's audio may not fit into memory.
-    with ThreadPoolExecutor(_READERS) as pool:
-        for first in range(0, len(paths), _READERS):
-            for shard in pool.map(read_shard, paths[first : first + _READERS]):
-                codes = encode(codec, shard, device).cpu().numpy()
-                parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
-    unfinished = codes_path(directory, number).with_suffix(".unfinished.npz")
+    for shard in map(read_shard, shards):
+        codes = encode(codec, shard, device).cpu().numpy()
+        parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
+    unfinished = path.with_suffix(".unfinished.npz")
     whole = Coded(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     np.savez(unfinished, **whole._asdict())
-    unfinished.rename(codes_path(directory, number))
+    unfinished.rename(path)
 
 
 class Ahead:
-    """Makes the next round's audio beside the training, in processes of its own."""
+    """Makes the next round beside the training, in processes of its own."""
 
     def __init__(self, arguments: list[str], say: Say) -> None:
-        """arguments: of `python -m training synthesise`, to which the round is added."""
+        """arguments: of `python -m training codes`, to which the round is added."""
         self._arguments, self._say = arguments, say
         self._number = -1
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +77,7 @@ class Ahead:
         """Begins a round, if it is not begun."""
         if self._number != number:
             self.stop()
-            command = [sys.executable, "-m", "training", "synthesise", *self._arguments, "--round", str(number)]
+            command = [sys.executable, "-m", "training", "codes", *self._arguments, "--round", str(number)]
             nice: Callable[[], object] = _yield_cores
             self._process = subprocess.Popen(command, preexec_fn=nice, start_new_session=True)
             self._number = number
@@ -99,8 +88,8 @@ class Ahead:
         self.begin(number)
         assert self._process is not None
         if self._process.wait():
-            raise RuntimeError(f"synthesis of round {number} failed")
-        self._say(f"synthesis: waited {time.monotonic() - started:.0f} s for round {number}")
+            raise RuntimeError(f"round {number} could not be made")
+        self._say(f"codes: waited {time.monotonic() - started:.0f} s for round {number}")
 
     def stop(self) -> None:
         """Ends what is under way; the shards that are whole stay."""

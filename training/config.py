@@ -11,7 +11,7 @@ class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 7
     generated: int = 150_000
     """Sentences drawn from the grammar; drawn twice, one is kept once."""
-    sentences_a_source: int = 45_000
+    sentences_a_source: int = 90_000
     longest_spoken_words: int = 60
 
 
@@ -29,7 +29,7 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
     slowest: int = 148
     fastest: int = 168
     """Words a minute, drawn for each sentence."""
-    rounds: int = 6
+    rounds: int = 8
     sentences_a_round: int = 100_000
     """A round reads some of the corpus, drawn anew, by speakers and at rates drawn anew."""
     sentences_a_shard: int = 1_000
@@ -95,7 +95,7 @@ class TalkerTraining(msgspec.Struct, frozen=True, kw_only=True):
     frame_noise: float = 0.02
     """Input codes, and whole input frames, that are replaced by random ones."""
     learning_rate: float = 1.5e-3
-    steps_a_round: int = 4_000
+    steps_a_round: int = 3_000
     """Steps until a further round of synthesis joins those that are learnt from."""
     validation_sentences: int = 256
     """The first of round 0, never learnt from."""

@@ -156,6 +156,14 @@ def _licences(root: Path) -> Iterator[str]:
             yield from path.read_text("utf-8", "ignore").split("\n\n")
 
 
+def _wordnet(root: Path) -> Iterator[str]:
+    """Examples of how words are used, and what they mean."""
+    for kind in ("adj", "adv", "noun", "verb"):
+        for line in (root / "usr/share/wordnet" / f"data.{kind}").read_text("utf-8", "ignore").splitlines():
+            meaning, *examples = line.partition(" | ")[2].split('"')
+            yield from (meaning, *examples[::2])
+
+
 def _python(_: Path) -> Iterator[str]:
     """Docstrings of the standard library, and the language reference's topics."""
     from pydoc_data.topics import topics
@@ -172,6 +180,7 @@ SOURCES: dict[str, Callable[[Path], Iterator[str]]] = {
     "bible-kjv": _bible,
     "fortunes": _fortunes,
     "common-licenses": _licences,
+    "wordnet": _wordnet,
     "python": _python,
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -190,21 +190,21 @@ def _write_shard(job: _Job, index: int) -> None:
 
 
 def make_round(
-    config: SynthesisConfig,
-    corpus_path: Path,
-    directory: Path,
-    number: int,
-    workers: int,
-    say: Callable[[str], None],
-) -> None:
-    """Makes what is missing of a round, in `workers` processes."""
+    config: SynthesisConfig, corpus_path: Path, directory: Path, number: int, workers: int, say: Callable[[str], None]
+) -> Iterator[Path]:
+    """A round's shards in their order, each as soon as it is there; what is missing is made in `workers` processes."""
     job = _Job(config, corpus_path, directory, number)
     count = shard_count(config, len(_sentences(corpus_path)))
-    shard_path(directory, number, 0).parent.mkdir(parents=True, exist_ok=True)
-    missing = [index for index in range(count) if not shard_path(directory, number, index).exists()]
+    paths = [shard_path(directory, number, index) for index in range(count)]
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
+    missing = [index for index, path in enumerate(paths) if not path.exists()]
     # A process for each shard: what espeak-ng says depends a little on what it has said before. And no forks: the
     # library of a process that has used it does not work in its children.
     with ProcessPoolExecutor(workers, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for _ in pool.map(_write_shard, [job] * len(missing), missing):
-            pass
+        made = zip(missing, pool.map(_write_shard, [job] * len(missing), missing), strict=True)
+        awaited = set(missing)
+        for index, path in enumerate(paths):
+            if index in awaited:
+                next(made)
+            yield path
     say(f"synthesis: round {number}: {len(missing)} of {count} shards made")

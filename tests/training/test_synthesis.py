@@ -47,7 +47,9 @@ def test_a_round_follows_from_its_number(tmp_path: Path) -> None:
     """To the last bit, though espeak-ng remembers what it has said."""
     corpus.write(tmp_path / "corpus.txt", SENTENCES)
     for folder in ("one", "two"):
-        make_round(CONFIG, tmp_path / "corpus.txt", tmp_path / folder, 1, 2, lambda line: None)
+        assert list(make_round(CONFIG, tmp_path / "corpus.txt", tmp_path / folder, 1, 2, lambda line: None)) == [
+            shard_path(tmp_path / folder, 1, index) for index in range(2)
+        ]
     for index in range(2):
         one, two = (read_shard(shard_path(tmp_path / folder, 1, index)) for folder in ("one", "two"))
         assert all(np.array_equal(left, right) for left, right in zip(one, two, strict=True))
@@ -57,7 +59,7 @@ def test_only_what_is_missing_of_a_round_is_made(tmp_path: Path) -> None:
     corpus.write(tmp_path / "corpus.txt", SENTENCES)
     said: list[str] = []
     for _ in range(2):
-        make_round(CONFIG, tmp_path / "corpus.txt", tmp_path, 0, 1, said.append)
+        assert all(path.exists() for path in make_round(CONFIG, tmp_path / "corpus.txt", tmp_path, 0, 1, said.append))
     assert said == ["synthesis: round 0: 2 of 2 shards made", "synthesis: round 0: 0 of 2 shards made"]
     read = [read_shard(shard_path(tmp_path, 0, index)).sentences for index in range(shard_count(CONFIG, 5))]
     assert set(np.concatenate(read).tolist()) == {0, 1, 2, 4}
