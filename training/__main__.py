@@ -171,7 +171,7 @@ class Steps:
         return True
 
     def speak(self) -> bool:
-        """Speaks the held-out sentences, and where there is espeak-ng passes its own through the codec."""
+        """Speaks the held-out sentences, and passes espeak-ng's through a codec that was trained here."""
         from . import speak
 
         given, device = self.given, _device(self.given)
@@ -188,7 +188,7 @@ class Steps:
                 requests = speak.wanted(case, sets[case.sentences])
                 speak.write(self.out / "spoken" / f"{case.name}.npz", requests, speaker.speak(requests))
                 _say(f"speak: {case.name}")
-        if synthesis.available() and (self.out / "codec.pt").exists():
+        if (self.out / "codec.pt").exists():
             self._reconstruct(voices)
         return True
 

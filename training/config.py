@@ -21,7 +21,7 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 11
     speakers: tuple[tuple[str, str], ...] = (
         ("us", "en-us"),
-        ("us_f", "en-us+f2"),
+        ("us_f", "en-us+f1"),
         ("us_m", "en-us+m3"),
         ("gb", "gmw/en+m3"),
     )

@@ -32,9 +32,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     sentences: int
     identified: float | None
     """Share, of a closed set of as many; None where the sentences are no held-out set."""
-    duration_ratio: tuple[float, float, float] | None
-    """To espeak-ng: lowest, median, highest; None where there is no espeak-ng."""
-    out_of_range: int | None
+    duration_ratio: tuple[float, float, float]
+    """To espeak-ng: lowest, median, highest."""
+    out_of_range: int
     """Sentences whose ratio is not within 0.7 to 1.4."""
     unended: int
     """Runaways."""
@@ -67,8 +67,8 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
         case=name,
         sentences=len(audio),
         identified=identified,
-        duration_ratio=None if ratios is None else _spread(ratios),
-        out_of_range=None if ratios is None else int(((ratios < SHORTEST) | (ratios > LONGEST)).sum()),
+        duration_ratio=_spread(ratios),
+        out_of_range=int(((ratios < SHORTEST) | (ratios > LONGEST)).sum()),
         unended=int((~spoken.ended).sum()),
         empty=sum(each.peak == 0 or each.seconds == 0 for each in measures),
         leading_ms=round(max(each.leading_ms for each in measures), 1),
@@ -99,10 +99,8 @@ def border_ratio(audio: Sequence[synthesis.Samples]) -> float:
     return float(np.concatenate(near).mean()) / whole if whole else 1.0
 
 
-def _ratios(spoken: speak.Spoken, seconds: Sequence[float], config: SynthesisConfig) -> npt.NDArray[np.float64] | None:
+def _ratios(spoken: speak.Spoken, seconds: Sequence[float], config: SynthesisConfig) -> npt.NDArray[np.float64]:
     """Durations over those of espeak-ng at the middle of the rates that are learnt from."""
-    if not synthesis.available():
-        return None
     voice, rate = dict(config.speakers)[spoken.voice], (config.slowest + config.fastest) // 2
     read = [len(synthesis.utterance(str(text), voice, rate)) / SAMPLE_RATE for text in spoken.texts]
     ratios: npt.NDArray[np.float64] = np.array(seconds) / np.array(read)

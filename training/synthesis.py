@@ -8,7 +8,6 @@ utterances. No torch here: a worker starts in a moment.
 from __future__ import annotations
 
 import ctypes
-import os
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
+import espeakng_loader
 import numpy as np
 import numpy.typing as npt
 import soxr
@@ -26,10 +26,6 @@ from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
 from . import corpus
 from .config import SynthesisConfig
 from .spoken import spoken
-
-LIBRARY = "TRAINING_ESPEAK_LIBRARY"
-DATA = "TRAINING_ESPEAK_DATA"
-"""Environment: libespeak-ng, and the directory that holds `espeak-ng-data`, where they are not the system's."""
 
 Samples = npt.NDArray[np.int16]
 
@@ -51,12 +47,12 @@ class Espeak:
     """espeak-ng's library in this process, of which there is one."""
 
     def __init__(self) -> None:
-        """Raises OSError where it is not installed."""
-        self._library = ctypes.CDLL(os.environ.get(LIBRARY, "libespeak-ng.so.1"))
-        data = os.environ.get(DATA)
-        rate = self._library.espeak_Initialize(_RETRIEVAL, 0, data.encode() if data else None, _NO_PATH_EXIT)
+        """Raises OSError if its data cannot be read."""
+        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
+        data = espeakng_loader.get_data_path()
+        rate = self._library.espeak_Initialize(_RETRIEVAL, 0, data.encode(), _NO_PATH_EXIT)
         if rate != _ESPEAK_RATE:
-            raise OSError(f"espeak-ng: no voices: is its data in {DATA}? (espeak_Initialize: {rate})")
+            raise OSError(f"espeak-ng: no voices in {data} (espeak_Initialize: {rate})")
         self._heard: list[Samples] = []
         self._callback = _CALLBACK(self._hear)
         self._library.espeak_SetSynthCallback(self._callback)
@@ -83,17 +79,8 @@ class Espeak:
 
 @cache
 def espeak() -> Espeak:
-    """This process's espeak-ng. Raises OSError where it is not installed."""
+    """This process's espeak-ng."""
     return Espeak()
-
-
-def available() -> bool:
-    """Whether espeak-ng can be used here."""
-    try:
-        espeak()
-    except OSError:
-        return False
-    return True
 
 
 def utterance(sentence: str, voice: str, words_a_minute: int) -> Samples:

@@ -23,11 +23,6 @@ def tone(level: float = 8_000) -> np.ndarray:
     return level * np.sin(2 * np.pi * 440 * TIME)
 
 
-@pytest.fixture(autouse=True)
-def no_espeak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthesis, "available", lambda: False)
-
-
 def test_a_smooth_sound_has_no_borders() -> None:
     assert score.border_ratio([tone()]) == pytest.approx(1, abs=0.2)
 
@@ -54,7 +49,6 @@ def test_runaways_and_nothing_are_counted() -> None:
 
 
 def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthesis, "available", lambda: True)
     monkeypatch.setattr(synthesis, "utterance", lambda text, voice, rate: np.zeros(10 * FRAME_SAMPLES, np.int16))
     found = score.score("case", spoken(tone(), tone()[: 5 * FRAME_SAMPLES], tone()), None, SMOKE.synthesis)
     assert found.duration_ratio == (0.5, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""What espeak-ng is asked, and what is made of its audio; these need espeak-ng itself."""
+"""What espeak-ng is asked, and what is made of its audio."""
 
 from pathlib import Path
 
@@ -11,8 +11,6 @@ from training import corpus, synthesis
 from training.config import FULL, SMOKE
 from training.hearing import Recogniser
 from training.synthesis import make_round, make_shard, read_shard, shard_count, shard_path
-
-pytestmark = pytest.mark.skipif(not synthesis.available(), reason="needs espeak-ng (Debian: libespeak-ng1)")
 
 SENTENCES = ["The old teacher found a bag.", "Call 555-0142 at 10:30, please!", "Nobody came.", "...", "It was late."]
 CONFIG = structs.replace(SMOKE.synthesis, sentences_a_round=5, sentences_a_shard=3)
