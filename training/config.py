@@ -29,8 +29,8 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
     slowest: int = 148
     fastest: int = 168
     """Words a minute, drawn for each sentence."""
-    rounds: int = 8
-    sentences_a_round: int = 100_000
+    rounds: int = 10
+    sentences_a_round: int = 60_000
     """A round reads some of the corpus, drawn anew, by speakers and at rates drawn anew."""
     sentences_a_shard: int = 1_000
     fewest_frames: int = 5
@@ -61,7 +61,7 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     """First decoded frames, whose loss does not count: the convolutions lack their past."""
     unquantised_steps: int = 200
     learning_rate: float = 6e-4
-    hours: float = 40.0
+    hours: float = 24.0
     """Of audio that crops are drawn from."""
 
 
@@ -95,7 +95,7 @@ class TalkerTraining(msgspec.Struct, frozen=True, kw_only=True):
     frame_noise: float = 0.02
     """Input codes, and whole input frames, that are replaced by random ones."""
     learning_rate: float = 1.5e-3
-    steps_a_round: int = 3_000
+    steps_a_round: int = 2_000
     """Steps until a further round of synthesis joins those that are learnt from."""
     validation_sentences: int = 256
     """The first of round 0, never learnt from."""
