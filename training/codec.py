@@ -71,8 +71,9 @@ def train(
     run = _run(config.codec, codec, directory)
     run.resume()
     loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
-    # Every step has the same shapes: worth looking for the fastest convolutions.
-    with torch.backends.cudnn.flags(benchmark=True, allow_tf32=True):
+    # Every step has the same shapes: worth looking for the fastest convolutions. (Off is what `flags` has cuDNN be, where
+    # it is not told otherwise.)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
         while not run.finished and deadline.left() > 0:
             parts = loss(run.step)
             run.learn(parts.spectral + _COMMITMENT * parts.commitment)
