@@ -9,6 +9,7 @@ talker      talker and code predictor              talker.pt, talker.jsonl, toke
 export      the checkpoint                         checkpoint/
 speak       audio of the held-out sentences        spoken/
 score       what that audio is worth               scores.json, scores.md
+show        some of it to hear, and to see         shown/
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from .run import Deadline
+    from .speak import Speaker
 
 _PRESETS = {"full": FULL, "smoke": SMOKE}
 _UNFINISHED = 3
@@ -178,8 +180,7 @@ class Steps:
         """Speaks the held-out sentences, and passes espeak-ng's through a codec that was trained here."""
         from . import speak
 
-        given, device = self.given, _device(self.given)
-        speaker = speak.Speaker(given.checkpoint or str(self.out / "checkpoint"), device, given.at_once)
+        given, speaker = self.given, self._speaker()
         voices = [name for name, _ in self.config.synthesis.speakers]
         sets = {name: corpus.held_out(name) for name in corpus.HELD_OUT}
         cases = speak.cases(voices)
@@ -224,6 +225,19 @@ class Steps:
         print(score.table(scores))
         return True
 
+    def show(self) -> bool:
+        """Speaks a few sentences into files of their own, and draws them."""
+        from . import show
+
+        show.show(self._speaker(), self.out / "shown")
+        return True
+
+    def _speaker(self) -> Speaker:
+        from .speak import Speaker
+
+        given = self.given
+        return Speaker(given.checkpoint or str(self.out / "checkpoint"), _device(given), given.at_once)
+
     def all(self) -> bool:
         """From nothing to a checkpoint."""
         trained = self.corpus() and self._codec_from_nothing() and self.talker()
@@ -238,7 +252,7 @@ class Steps:
         return self.codec()
 
 
-STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "export", "speak", "score")
+STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "export", "speak", "score", "show")
 
 
 def _config(given: argparse.Namespace) -> TrainingConfig:
