@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,13 @@ def test_what_it_says_can_be_heard_and_seen(out: Path) -> None:
     assert (sound.samplerate, sound.channels, sound.frames % 1_920) == (24_000, 1, 0) and sound.frames
     height, width, _ = imread(shown["spectrograms.png"]).shape
     assert height > 100 and width > 80
+
+
+def test_everybody_may_read_a_checkpoint(out: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    files = [path for path in (out / "checkpoint").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
 
 
 def names(directory: Path) -> dict[str, int]:
