@@ -2,7 +2,8 @@
 
 BLAS libraries choose their kernel, and with it the order of summation, by the number of rows: a request's numbers
 would then change in the last bit with its neighbours in the batch. Two ways, both on one thread, keep every row's sum
-in one order (`tests/unit/test_linear.py` proves it for this machine; measured on MKL with AVX-512, Intel's and AMD's, and with AVX2):
+in one order (`tests/unit/test_linear.py` proves it for this machine; measured on MKL with AVX2, and with AVX-512 of
+Intel's and of AMD's):
 
 - `linear`, for few rows: weights are column-major, whose kernels take rows in sixes. Rows are padded to a multiple of
   `ROW_GROUP` and split into blocks of at most `MANY_ROWS`.
