@@ -389,6 +389,7 @@ async def test_nobody_waits_for_long_for_a_stage_that_is_gone():
 async def test_what_is_being_spoken_outlasts_a_stage_that_is_gone():
     """Another replica may take it over yet."""
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.1)) as running:
+        await until(lambda: running.service._was_served, "the stages were seen")
         running.stages.script = Script(pause_after=4)
         call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
         await until(lambda: running.metric("syrinx_live_streams"), "it was live")
