@@ -16,6 +16,7 @@ from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
 from . import speak, synthesis
 from .config import SynthesisConfig
 from .hearing import Recogniser
+from .sentence import Sentence
 
 _SETTLING = 48
 """Samples (2 ms) in which a decoder that starts from nothing may click: not speech."""
@@ -101,8 +102,9 @@ def border_ratio(audio: Sequence[synthesis.Samples]) -> float:
 
 def _ratios(spoken: speak.Spoken, seconds: Sequence[float], config: SynthesisConfig) -> npt.NDArray[np.float64]:
     """Durations over those of espeak-ng at the middle of the rates that are learnt from."""
-    voice, rate = dict(config.speakers)[spoken.voice], (config.slowest + config.fastest) // 2
-    read = [len(synthesis.utterance(str(text), voice, rate)) / SAMPLE_RATE for text in spoken.texts]
+    voices, rate = config.speakers[spoken.voice], (config.slowest + config.fastest) // 2
+    sentences = map(Sentence, spoken.texts.tolist(), spoken.languages.tolist())
+    read = [len(synthesis.utterance(each, voices[each.language], rate)) / SAMPLE_RATE for each in sentences]
     ratios: npt.NDArray[np.float64] = np.array(seconds) / np.array(read)
     return ratios
 

@@ -15,7 +15,12 @@ def spoken(*audio: np.ndarray, ended: bool = True) -> speak.Spoken:
     pcm = np.concatenate(audio).astype(np.int16)
     count = len(audio)
     return speak.Spoken(
-        pcm, np.array([len(each) for each in audio]), np.full(count, ended), np.full(count, "Yes."), "us"
+        pcm,
+        np.array([len(each) for each in audio]),
+        np.full(count, ended),
+        np.full(count, "Yes."),
+        np.full(count, "english"),
+        "us",
     )
 
 
@@ -49,7 +54,7 @@ def test_runaways_and_nothing_are_counted() -> None:
 
 
 def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthesis, "utterance", lambda text, voice, rate: np.zeros(10 * FRAME_SAMPLES, np.int16))
+    monkeypatch.setattr(synthesis, "utterance", lambda sentence, voice, rate: np.zeros(10 * FRAME_SAMPLES, np.int16))
     found = score.score("case", spoken(tone(), tone()[: 5 * FRAME_SAMPLES], tone()), None, SMOKE.synthesis)
     assert found.duration_ratio == (0.5, 1.0, 1.0)
     assert found.out_of_range == 1
