@@ -15,7 +15,9 @@ from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
 
 from . import speak, synthesis
 from .config import SynthesisConfig
+from .corpus import HELD_OUT
 from .hearing import Recogniser
+from .nearest import Nearest
 from .sentence import Sentence
 
 _SETTLING = 48
@@ -32,7 +34,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     sentences: int
     identified: float | None
-    """Share, of a closed set of as many; None where the sentences are no held-out set."""
+    """Share, of a closed set of as many, that a recogniser hears; None where it knows no such set."""
+    nearest: float | None
+    """Share that is nearest to espeak-ng's reading of its own sentence; None where that is no held-out set."""
     duration_ratio: tuple[float, float, float]
     """To espeak-ng: lowest, median, highest."""
     out_of_range: int
@@ -61,13 +65,16 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
     ends = np.cumsum(spoken.samples)
     audio = [spoken.pcm[end - count : end] for end, count in zip(ends, spoken.samples, strict=True)]
     measures = [_measure(each) for each in audio]
-    identified, missed = recogniser.score([each.tobytes() for each in audio]) if recogniser else (None, [])
-    ratios = _ratios(spoken, [each.seconds for each in measures], config)
+    readings = _readings(spoken, config)
+    identified, misheard = recogniser.score([each.tobytes() for each in audio]) if recogniser else (None, [])
+    nearest, mistaken = _nearest(spoken, audio, readings) if _closed(name) else (None, [])
+    ratios = np.array([len(each) / len(read) for each, read in zip(audio, readings, strict=True)])
     peak = max(each.peak for each in measures)
     return Score(
         case=name,
         sentences=len(audio),
         identified=identified,
+        nearest=nearest,
         duration_ratio=_spread(ratios),
         out_of_range=int(((ratios < SHORTEST) | (ratios > LONGEST)).sum()),
         unended=int((~spoken.ended).sum()),
@@ -75,7 +82,7 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
         leading_ms=round(max(each.leading_ms for each in measures), 1),
         border_ratio=round(border_ratio(audio), 3),
         peak_dbfs=round(20 * float(np.log10(max(peak, 1) / 32768)), 2),
-        missed=missed,
+        missed=misheard + mistaken,
     )
 
 
@@ -100,13 +107,27 @@ def border_ratio(audio: Sequence[synthesis.Samples]) -> float:
     return float(np.concatenate(near).mean()) / whole if whole else 1.0
 
 
-def _ratios(spoken: speak.Spoken, seconds: Sequence[float], config: SynthesisConfig) -> npt.NDArray[np.float64]:
-    """Durations over those of espeak-ng at the middle of the rates that are learnt from."""
+def _readings(spoken: speak.Spoken, config: SynthesisConfig) -> list[synthesis.Samples]:
+    """espeak-ng's of the same sentences by the same speaker, at the middle of the rates that are learnt from."""
     voices, rate = config.speakers[spoken.voice], (config.slowest + config.fastest) // 2
     sentences = map(Sentence, spoken.texts.tolist(), spoken.languages.tolist())
-    read = [len(synthesis.utterance(each, voices[each.language], rate)) / SAMPLE_RATE for each in sentences]
-    ratios: npt.NDArray[np.float64] = np.array(seconds) / np.array(read)
-    return ratios
+    return [synthesis.utterance(sentence, voices[sentence.language], rate) for sentence in sentences]
+
+
+def _closed(name: str) -> bool:
+    """Whether a case is of a held-out set."""
+    return name.rpartition("-")[2] in HELD_OUT
+
+
+def _nearest(
+    spoken: speak.Spoken, audio: Sequence[synthesis.Samples], readings: Sequence[synthesis.Samples]
+) -> tuple[float, list[str]]:
+    """The share that is nearest to its own reading; and what the others are nearest to."""
+    known = Nearest(readings)
+    found = [known.find(each) for each in audio]
+    texts = [*spoken.texts.tolist(), "nothing"]
+    wrong = [f"{texts[own]!r} nearest to {texts[other]!r}" for own, other in enumerate(found) if own != other]
+    return 1 - len(wrong) / len(found), wrong
 
 
 def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
@@ -117,16 +138,16 @@ def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
 def table(scores: Sequence[Score]) -> str:
     """A Markdown table."""
     lines = [
-        "| case | sentences | identified | duration to espeak-ng | outside 0.7-1.4 | runaways | empty |"
+        "| case | sentences | identified | nearest | duration to espeak-ng | outside 0.7-1.4 | runaways | empty |"
         " leading silence | border | peak |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in scores:
-        identified = "" if each.identified is None else f"{each.identified:.2f}"
-        ratio = "" if each.duration_ratio is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*each.duration_ratio)
-        outside = "" if each.out_of_range is None else str(each.out_of_range)
+        identified, nearest = ("" if share is None else f"{share:.2f}" for share in (each.identified, each.nearest))
+        ratio = "{1:.2f} ({0:.2f}-{2:.2f})".format(*each.duration_ratio)
         lines.append(
-            f"| {each.case} | {each.sentences} | {identified} | {ratio} | {outside} | {each.unended} | {each.empty} |"
+            f"| {each.case} | {each.sentences} | {identified} | {nearest} | {ratio} | {each.out_of_range} |"
+            f" {each.unended} | {each.empty} |"
             f" {each.leading_ms:.0f} ms | {each.border_ratio:.2f} | {each.peak_dbfs:.1f} dBFS |"
         )
     return "\n".join(lines) + "\n"
