@@ -219,7 +219,7 @@ class Steps:
         for path in sorted((self.out / "spoken").glob("*.npz")):
             heard = recognisers.get(path.stem.rpartition("-")[2])
             scores.append(score.score(path.stem, speak.read(path), heard, self.config.synthesis))
-            _say(f"score: {path.stem}: {scores[-1].identified}, {scores[-1].nearest}")
+            _say(f"score: {path.stem}: {scores[-1].identified}, {scores[-1].nearest}, {scores[-1].pieces}")
         score.write(self.out, scores)
         print(score.table(scores))
         return True

@@ -22,6 +22,9 @@ _LOWEST, _HIGHEST = 80.0, 7_600.0
 _FLOOR = 1e-5
 """Of an utterance's loudest band: -50 dB. What is below it is silence."""
 
+_PIECE = 25
+"""Frames: half a second."""
+
 Features = npt.NDArray[np.float32]
 """[frames of 20 ms, 24]."""
 
@@ -57,7 +60,7 @@ def features(samples: Samples) -> Features:
 
 
 class Nearest:
-    """Knows some readings."""
+    """Knows some readings, at least one."""
 
     def __init__(self, readings: Sequence[Samples]) -> None:
         known = [features(each) for each in readings]
@@ -65,27 +68,35 @@ class Nearest:
         self._known = np.zeros((len(known), self._lengths.max(), 2 * _CEPSTRA), np.float32)
         for row, each in zip(self._known, known, strict=True):
             row[: len(each)] = each
+        inside = np.arange(self._known.shape[1]) < self._lengths[:, None]
+        self._squares = np.where(inside, np.square(self._known).sum(-1), np.inf)
 
-    def distances(self, samples: Samples) -> npt.NDArray[np.float32]:
-        """Of speech to each reading [readings]: the mean over its frames along the best path.
+    def find(self, samples: Samples) -> int:
+        """Which reading speech is nearest to, from beginning to end; -1 where it is too short to be any."""
+        start = np.full_like(self._squares, np.inf)
+        start[:, 0] = 0
+        ends = self._walk(features(samples), start)[np.arange(len(start)), self._lengths - 1]
+        return int(ends.argmin()) if np.isfinite(ends).any() else -1
 
-        A path takes each frame of the speech once; from one to the next it stays in the reading, or goes on by one
-        frame or two. Infinite where it does not get to the reading's end.
+    def pieces(self, samples: Samples) -> list[int]:
+        """Which reading each half second of speech is nearest to, wherever in it; what is left at the end is not asked.
+
+        A whole sentence is found though half of it is wrong; its pieces are not.
         """
-        heard = features(samples)
-        squares = np.square(self._known).sum(-1)
-        path = np.full(squares.shape, np.inf, np.float32)
-        path[:, 0] = 0
+        heard, anywhere = features(samples), np.zeros_like(self._squares)
+        starts = range(0, max(1, len(heard) - _PIECE + 1), _PIECE)
+        return [int(self._walk(heard[at : at + _PIECE], anywhere).min(1).argmin()) for at in starts]
+
+    def _walk(self, heard: Features, path: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The lengths of the best paths to each frame of each reading [readings, frames], `path` before and after.
+
+        A path takes each frame that is heard once; from one to the next it stays in the reading, or goes on by one
+        frame or two.
+        """
         for frame in heard:
-            away = np.sqrt(np.maximum(squares - 2 * self._known @ frame + np.square(frame).sum(), 0))
             best = path.copy()
             best[:, 1:] = np.minimum(best[:, 1:], path[:, :-1])
             best[:, 2:] = np.minimum(best[:, 2:], path[:, :-2])
-            path = best + away
-        ends: npt.NDArray[np.float32] = path[np.arange(len(path)), self._lengths - 1] / len(heard)
-        return ends
-
-    def find(self, samples: Samples) -> int:
-        """Which reading speech is nearest to; -1 where it is too short to be any."""
-        distances = self.distances(samples)
-        return int(distances.argmin()) if np.isfinite(distances).any() else -1
+            away = self._squares - 2 * (self._known @ frame) + np.square(frame).sum()
+            path = best + np.sqrt(np.maximum(away, 0))
+        return path

@@ -37,6 +37,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Share, of a closed set of as many, that a recogniser hears; None where it knows no such set."""
     nearest: float | None
     """Share that is nearest to espeak-ng's reading of its own sentence; None where that is no held-out set."""
+    pieces: float | None
+    """Share of a sentence's half seconds that are nearest to a place in that reading, mean over the sentences."""
     duration_ratio: tuple[float, float, float]
     """To espeak-ng: lowest, median, highest."""
     out_of_range: int
@@ -67,14 +69,15 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
     measures = [_measure(each) for each in audio]
     readings = _readings(spoken, config)
     identified, misheard = recogniser.score([each.tobytes() for each in audio]) if recogniser else (None, [])
-    nearest, mistaken = _nearest(spoken, audio, readings) if _closed(name) else (None, [])
+    likeness = _likeness(name, spoken.texts.tolist(), audio, readings)
     ratios = np.array([len(each) / len(read) for each, read in zip(audio, readings, strict=True)])
     peak = max(each.peak for each in measures)
     return Score(
         case=name,
         sentences=len(audio),
         identified=identified,
-        nearest=nearest,
+        nearest=likeness.nearest,
+        pieces=likeness.pieces,
         duration_ratio=_spread(ratios),
         out_of_range=int(((ratios < SHORTEST) | (ratios > LONGEST)).sum()),
         unended=int((~spoken.ended).sum()),
@@ -82,7 +85,7 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
         leading_ms=round(max(each.leading_ms for each in measures), 1),
         border_ratio=round(border_ratio(audio), 3),
         peak_dbfs=round(20 * float(np.log10(max(peak, 1) / 32768)), 2),
-        missed=misheard + mistaken,
+        missed=misheard + likeness.mistaken,
     )
 
 
@@ -114,20 +117,25 @@ def _readings(spoken: speak.Spoken, config: SynthesisConfig) -> list[synthesis.S
     return [synthesis.utterance(sentence, voices[sentence.language], rate) for sentence in sentences]
 
 
-def _closed(name: str) -> bool:
-    """Whether a case is of a held-out set."""
-    return name.rpartition("-")[2] in HELD_OUT
+class _Likeness(NamedTuple):
+    """To espeak-ng's readings."""
+
+    nearest: float | None
+    pieces: float | None
+    mistaken: list[str]
 
 
-def _nearest(
-    spoken: speak.Spoken, audio: Sequence[synthesis.Samples], readings: Sequence[synthesis.Samples]
-) -> tuple[float, list[str]]:
-    """The share that is nearest to its own reading; and what the others are nearest to."""
-    known = Nearest(readings)
+def _likeness(
+    name: str, texts: list[str], audio: Sequence[synthesis.Samples], readings: Sequence[synthesis.Samples]
+) -> _Likeness:
+    """Of a held-out set; other sentences are too many to be compared with each other."""
+    if name.rpartition("-")[2] not in HELD_OUT:
+        return _Likeness(None, None, [])
+    known, called = Nearest(readings), [*texts, "nothing"]
     found = [known.find(each) for each in audio]
-    texts = [*spoken.texts.tolist(), "nothing"]
-    wrong = [f"{texts[own]!r} nearest to {texts[other]!r}" for own, other in enumerate(found) if own != other]
-    return 1 - len(wrong) / len(found), wrong
+    own = [np.mean(np.array(known.pieces(each)) == index) for index, each in enumerate(audio)]
+    wrong = [f"{texts[at]!r} nearest to {called[other]!r}" for at, other in enumerate(found) if at != other]
+    return _Likeness(1 - len(wrong) / len(found), float(np.mean(own)), wrong)
 
 
 def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
@@ -138,15 +146,16 @@ def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
 def table(scores: Sequence[Score]) -> str:
     """A Markdown table."""
     lines = [
-        "| case | sentences | identified | nearest | duration to espeak-ng | outside 0.7-1.4 | runaways | empty |"
-        " leading silence | border | peak |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| case | sentences | identified | nearest | pieces | duration to espeak-ng | outside 0.7-1.4 |"
+        " runaways | empty | leading silence | border | peak |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in scores:
-        identified, nearest = ("" if share is None else f"{share:.2f}" for share in (each.identified, each.nearest))
+        shares = (each.identified, each.nearest, each.pieces)
+        understood = " | ".join("" if share is None else f"{share:.2f}" for share in shares)
         ratio = "{1:.2f} ({0:.2f}-{2:.2f})".format(*each.duration_ratio)
         lines.append(
-            f"| {each.case} | {each.sentences} | {identified} | {nearest} | {ratio} | {each.out_of_range} |"
+            f"| {each.case} | {each.sentences} | {understood} | {ratio} | {each.out_of_range} |"
             f" {each.unended} | {each.empty} |"
             f" {each.leading_ms:.0f} ms | {each.border_ratio:.2f} | {each.peak_dbfs:.1f} dBFS |"
         )

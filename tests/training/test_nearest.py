@@ -10,6 +10,7 @@ from training.nearest import Nearest, features
 from training.synthesis import Samples
 
 HELD = corpus.held_out("german")
+HOP = SAMPLE_RATE // 50
 VOICES = [voices["german"] for voices in FULL.synthesis.speakers.values()]
 
 
@@ -29,12 +30,14 @@ def known(readings: list[Samples]) -> Nearest:
 
 @pytest.mark.parametrize(("voice", "rate"), [(VOICES[0], 148), (VOICES[0], 168), *((name, 158) for name in VOICES[1:])])
 def test_a_sentence_is_found_in_another_voice_and_at_another_rate(known: Nearest, voice: str, rate: int) -> None:
-    found = [known.find(each) for each in spoken(voice, rate)]
-    assert np.mean(np.array(found) == np.arange(50)) >= 0.98
+    audio = spoken(voice, rate)
+    assert np.mean([known.find(each) == index for index, each in enumerate(audio)]) >= 0.98
+    assert np.mean([np.mean(np.array(known.pieces(each)) == index) for index, each in enumerate(audio[:5])]) >= 0.9
 
 
-def test_a_reading_is_no_way_from_itself(known: Nearest, readings: list[Samples]) -> None:
-    assert known.distances(readings[7])[7] == pytest.approx(0, abs=1e-2)
+def test_of_a_sentence_that_turns_into_another_each_piece_is_found(known: Nearest, readings: list[Samples]) -> None:
+    mixed = np.concatenate((readings[3][: 2 * SAMPLE_RATE], readings[4][-SAMPLE_RATE - HOP :]))
+    assert known.pieces(mixed) == [3, 3, 3, 3, 4, 4]
 
 
 def test_level_makes_no_difference(readings: list[Samples]) -> None:
@@ -42,12 +45,12 @@ def test_level_makes_no_difference(readings: list[Samples]) -> None:
     assert np.abs(loud - soft).mean() < 0.1
 
 
-def test_noise_of_a_sentence_s_loudness_is_seldom_that_sentence(known: Nearest, readings: list[Samples]) -> None:
+def test_noise_of_a_sentences_loudness_is_not_that_sentence(known: Nearest, readings: list[Samples]) -> None:
     draw, found = np.random.default_rng(0), []
     for each in readings:
         loudness = np.convolve(np.abs(each.astype(float)), np.ones(480) / 480, "same")
         found.append(known.find((loudness * draw.normal(0, 0.7, len(each))).astype(np.int16)))
-    assert np.mean(np.array(found) == np.arange(50)) < 0.3
+    assert np.mean(np.array(found) == np.arange(50)) <= 0.1
 
 
 def test_what_is_too_short_is_nothing(known: Nearest) -> None:

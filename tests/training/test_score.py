@@ -68,6 +68,7 @@ def test_what_is_nearest_to_another_sentence_is_missed() -> None:
     )
     found = score.score("us-whole-german", mixed, None, SMOKE.synthesis)
     assert (found.identified, found.nearest) == (None, pytest.approx(2 / 3))
+    assert found.pieces == pytest.approx(2 / 3, abs=0.1)
     assert found.missed == [f"{held[0].text!r} nearest to {held[1].text!r}"]
     assert score.score("us-whole-random", mixed, None, SMOKE.synthesis).nearest is None
 
