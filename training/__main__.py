@@ -9,6 +9,7 @@ talker      talker and code predictor              talker.pt, talker.jsonl, toke
 export      the checkpoint                         checkpoint/
 speak       audio of the held-out sentences        spoken/
 score       what that audio is worth               scores.json, scores.md
+show        some of it to hear, and to see         shown/
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from .sentence import Sentence
 if TYPE_CHECKING:
     import torch
 
+    from .run import Deadline
+    from .speak import Speaker
+
 _PRESETS = {"full": FULL, "smoke": SMOKE}
 _UNFINISHED = 3
 """The exit status when the time is over first: run the same command again."""
@@ -51,6 +55,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=math.inf, help="stop after so many; run again to go on")
     made.add_argument("--codec-steps", type=int, help="instead of the preset's")
     made.add_argument("--talker-steps", type=int, help="instead of the preset's")
+    made.add_argument("--codec-seconds", type=float, help="as many steps as fit; the log says how many")
+    made.add_argument("--talker-seconds", type=float, help="likewise")
     made.add_argument("--audio", type=Path, help="where audio lies while it is needed (default: OUT/audio)")
     made.add_argument("--sources", type=Path, default=Path("/"), help="the root under which Debian's texts lie")
     made.add_argument("--workers", type=int, default=os.cpu_count(), help="of synthesis")
@@ -95,15 +101,13 @@ class Steps:
 
     def synthesise(self) -> bool:
         """Makes a round of audio."""
-        for _ in self._shards():
+        for _ in self._shards(self.given.round):
             pass
         return True
 
-    def _shards(self) -> Iterator[Path]:
-        given = self.given
-        return synthesis.make_round(
-            self.config.synthesis, self.corpus_path, self.audio, given.round, given.workers, _say
-        )
+    def _shards(self, number: int) -> Iterator[Path]:
+        workers = self.given.workers
+        return synthesis.make_round(self.config.synthesis, self.corpus_path, self.audio, number, workers, _say)
 
     def codes(self) -> bool:
         """Makes a round of audio and encodes it; the codes are all that is kept."""
@@ -111,26 +115,28 @@ class Steps:
 
         device, number = _device(self.given), self.given.round
         trained = codec.load(self.config, self.out, device)
-        codes.encode_round(trained, self._shards(), codes.codes_path(self.out, number), device)
+        codes.encode_round(trained, self._shards(number), codes.codes_path(self.out, number), device)
         codes.forget_audio(self.audio, number)
         return True
 
     def codec(self) -> bool:
-        """Trains the codec on round 0."""
+        """Trains the codec on the first of round 0, while the rest is made."""
         from . import codec
 
-        device = _device(self.given)
-        lines = len(corpus.read(self.corpus_path))
-        count = synthesis.shard_count(self.config.synthesis, lines)
-        shards = [synthesis.shard_path(self.audio, 0, index) for index in range(count)]
+        device, shards = _device(self.given), self._shards(0)
         audio = codec.load_audio(shards, self.config.codec.hours, device)
-        return codec.train(self.config, audio, self.out, device, self.deadline, _say)
+        fit = _fit(self.given.codec_seconds)
+        finished = codec.train(self.config, audio, self.out, device, self.deadline, _say, fit)
+        for _ in shards:
+            pass
+        return finished
 
     def talker(self) -> bool:
         """Trains the talker; rounds of codes are made beside it as it needs them."""
         from . import codes, talker
 
         device, sentences = _device(self.given), corpus.read(self.corpus_path)
+        fit = _fit(self.given.talker_seconds)
         self._tokenizer(sentences)
         with codes.Ahead(self._arguments(), _say) as ahead:
 
@@ -142,7 +148,7 @@ class Steps:
                     ahead.begin(following)
                 return codes.read_codes(path)
 
-            learner = talker.Learner(self.config, self.out, device)
+            learner = talker.Learner(self.config, self.out, device, fit)
             return talker.train(learner, sentences, round_of, self.deadline, _say)
 
     def _tokenizer(self, sentences: list[Sentence]) -> None:
@@ -177,8 +183,7 @@ class Steps:
         """Speaks the held-out sentences, and passes espeak-ng's through a codec that was trained here."""
         from . import speak
 
-        given, device = self.given, _device(self.given)
-        speaker = speak.Speaker(given.checkpoint or str(self.out / "checkpoint"), device, given.at_once)
+        given, speaker = self.given, self._speaker()
         voices = list(self.config.synthesis.speakers)
         sets = {name: corpus.held_out(name) for name in corpus.HELD_OUT}
         cases = speak.cases(voices)
@@ -224,6 +229,19 @@ class Steps:
         print(score.table(scores))
         return True
 
+    def show(self) -> bool:
+        """Speaks a few sentences into files of their own, and draws them."""
+        from . import show
+
+        show.show(self._speaker(), self.out / "shown")
+        return True
+
+    def _speaker(self) -> Speaker:
+        from .speak import Speaker
+
+        given = self.given
+        return Speaker(given.checkpoint or str(self.out / "checkpoint"), _device(given), given.at_once)
+
     def all(self) -> bool:
         """From nothing to a checkpoint."""
         trained = self.corpus() and self._codec_from_nothing() and self.talker()
@@ -235,11 +253,10 @@ class Steps:
         """Audio is needed until round 0 is encoded."""
         if (self.out / "codes-00.npz").exists():
             return True
-        self.given.round = 0
-        return self.synthesise() and self.codec()
+        return self.codec()
 
 
-STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "export", "speak", "score")
+STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "export", "speak", "score", "show")
 
 
 def _config(given: argparse.Namespace) -> TrainingConfig:
@@ -247,6 +264,12 @@ def _config(given: argparse.Namespace) -> TrainingConfig:
     codec = replace(config.codec, steps=given.codec_steps or config.codec.steps)
     talker = replace(config.talker, steps=given.talker_steps or config.talker.steps)
     return replace(config, codec=codec, talker=talker, compile=config.compile and not given.no_compile)
+
+
+def _fit(seconds: float | None) -> Deadline | None:
+    from .run import Deadline
+
+    return None if seconds is None else Deadline(seconds)
 
 
 def _device(given: argparse.Namespace) -> torch.device:

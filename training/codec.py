@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ def build(config: CodecConfig, device: torch.device) -> Codec:
     return Codec(encoder.to(device), decoder.to(device))
 
 
-def load_audio(paths: list[Path], hours: float, device: torch.device) -> Tensor:
+def load_audio(paths: Iterable[Path], hours: float, device: torch.device) -> Tensor:
     """The audio of as many shards as `hours` need, one after the other: int16 [N] on `device`."""
     parts, count = [], 0
     for path in paths:
@@ -64,15 +64,23 @@ def load_audio(paths: list[Path], hours: float, device: torch.device) -> Tensor:
 
 
 def train(
-    config: TrainingConfig, audio: Tensor, directory: Path, device: torch.device, deadline: Deadline, say: Say
+    config: TrainingConfig,
+    audio: Tensor,
+    directory: Path,
+    device: torch.device,
+    deadline: Deadline,
+    say: Say,
+    fit: Deadline | None = None,
 ) -> bool:
-    """Trains until all steps are done or the time is over; says whether all are. The state is in `directory`."""
+    """Trains until all steps are done or the time is over; says whether all are. The state is in `directory`.
+
+    fit: when to be finished; without it the config says after how many steps.
+    """
     codec = build(config.codec, device)
-    run = _run(config.codec, codec, directory)
+    run = _run(config.codec, codec, directory, fit)
     run.resume()
     loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
-    # Every step has the same shapes: worth looking for the fastest convolutions. (Off is what `flags` has cuDNN be, where
-    # it is not told otherwise.)
+    # Every step has the same shapes: worth looking for the fastest convolutions. (`flags` turns cuDNN off by itself.)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
         while not run.finished and deadline.left() > 0:
             parts = loss(run.step)
@@ -85,7 +93,7 @@ def train(
     return run.finished
 
 
-def _run(config: CodecConfig, codec: Codec, directory: Path) -> Run:
+def _run(config: CodecConfig, codec: Codec, directory: Path, fit: Deadline | None = None) -> Run:
     weights = [weight for module in codec for weight in module.parameters() if weight.requires_grad]
     return Run(
         directory / STATE,
@@ -95,6 +103,7 @@ def _run(config: CodecConfig, codec: Codec, directory: Path) -> Run:
         steps=config.steps,
         betas=(0.8, 0.99),
         decay=1e-3,
+        fit=fit,
     )
 
 

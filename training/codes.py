@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,8 +78,7 @@ class Ahead:
         if self._number != number:
             self.stop()
             command = [sys.executable, "-m", "training", "codes", *self._arguments, "--round", str(number)]
-            nice: Callable[[], object] = _yield_cores
-            self._process = subprocess.Popen(command, preexec_fn=nice, start_new_session=True)
+            self._process = subprocess.Popen(command, start_new_session=True)
             self._number = number
 
     def wait(self, number: int) -> None:
@@ -98,11 +97,6 @@ class Ahead:
             self._process.wait()
         self._process = None
         self._number = -1
-
-
-def _yield_cores() -> None:
-    """The training's own thread comes first."""
-    os.nice(10)
 
 
 def forget_audio(audio: Path, number: int) -> None:

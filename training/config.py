@@ -98,7 +98,7 @@ class TalkerTraining(msgspec.Struct, frozen=True, kw_only=True):
     frame_noise: float = 0.02
     """Input codes, and whole input frames, that are replaced by random ones."""
     learning_rate: float = 1.5e-3
-    steps_a_round: int = 2_000
+    steps_a_round: int = 2_500
     """Steps until a further round of synthesis joins those that are learnt from."""
     validation_sentences: int = 256
     """The first of round 0, never learnt from."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from syrinx_stages.model.codec_decoder import CodecDecoder
@@ -43,6 +43,11 @@ def _write_json(path: Path, settings: dict[str, Any]) -> None:
     path.write_text(json.dumps(settings, indent=1) + "\n")
 
 
+def _write_tensors(directory: Path, found: dict[str, Tensor]) -> None:
+    # safetensors' own function makes files that nobody else may read: a container is somebody else.
+    (directory / "model.safetensors").write_bytes(save(found))
+
+
 def export_codec(config: CodecConfig, decoder: CodecDecoder, directory: Path) -> None:
     """Writes `speech_tokenizer/`. Codebooks are written as entries that were used once each."""
     with torch.no_grad():
@@ -53,7 +58,7 @@ def export_codec(config: CodecConfig, decoder: CodecDecoder, directory: Path) ->
     folder = directory / "speech_tokenizer"
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", codec_settings(config))
-    save_file(tensors(decoder, "decoder"), folder / "model.safetensors")
+    _write_tensors(folder, tensors(decoder, "decoder"))
 
 
 def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokenizer: Path, directory: Path) -> int:
@@ -64,7 +69,7 @@ def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokeni
     directory.mkdir(parents=True, exist_ok=True)
     share_norms(talker)
     _write_json(directory / "config.json", model_settings(config, tokenizer))
-    save_file(tensors(talker, "talker"), directory / "model.safetensors")
+    _write_tensors(directory, tensors(talker, "talker"))
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer / name, directory / name)
     export_codec(config.codec, decoder, directory)

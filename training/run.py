@@ -21,6 +21,8 @@ Say = Callable[[str], None]
 _WARMUP_STEPS = 200
 _DECAY_SHARE = 0.3
 _CLIP = 1.0
+_FITTED_UNTIL = 0.65
+"""Of the steps: soon after it the learning rate falls, and they stay what they are."""
 
 
 def learning_rate(peak: float, step: int, steps: int) -> float:
@@ -65,8 +67,12 @@ class Run:
         steps: int,
         betas: tuple[float, float],
         decay: float,
+        fit: Deadline | None = None,
     ) -> None:
-        """path: where the state is kept, beside a log of the same name; modules: what belongs to it, by name."""
+        """path: where the state is kept, beside a log of the same name; modules: what belongs to it, by name.
+
+        fit: when to be finished: `steps` follow from it, as far as that is known when the learning rate begins to fall.
+        """
         self.path, self.steps = path, steps
         self.step = 0
         """The next one."""
@@ -80,7 +86,10 @@ class Run:
         others = [weight for weight in self._weights if weight.dim() <= 1]
         groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=peak, betas=betas, fused=device.type == "cuda")
+        self._fit = fit
         self._noted = time.monotonic(), 0
+        self._begun = 0
+        self._measured: tuple[float, int] | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -96,14 +105,21 @@ class Run:
                 module.load_state_dict(state[name])
             self._optimizer.load_state_dict(state["optimizer"])
             self.step = state["step"]
-            self._noted = time.monotonic(), self.step
+            self._noted, self._begun = (time.monotonic(), self.step), self.step
+            if self._fit is not None:
+                self.steps = state["steps"]
             self.place = state["place"]
 
     def save(self) -> None:
         """Writes the state; the old one is there until the new one is whole."""
         unfinished = self.path.with_suffix(".unfinished")
         state: dict[str, Any] = {name: module.state_dict() for name, module in self._modules.items()}
-        state |= {"optimizer": self._optimizer.state_dict(), "step": self.step, "place": self.place}
+        state |= {
+            "optimizer": self._optimizer.state_dict(),
+            "step": self.step,
+            "steps": self.steps,
+            "place": self.place,
+        }
         torch.save(state, unfinished)
         unfinished.replace(self.path)
 
@@ -129,6 +145,17 @@ class Run:
         line = {"step": self.step, **{name: round(float(value.detach()), 4) for name, value in values.items()}}
         with self.path.with_suffix(".jsonl").open("a") as log:
             log.write(json.dumps({**line, "ms": round(spent * 1e3, 1)}) + "\n")
+        self._refit()
         told = " ".join(f"{name} {value}" for name, value in line.items())
         left = (self.steps - self.step) * spent
         say(f"{self.path.stem}: {told}, {spent * 1e3:.1f} ms a step, {left:.0f} s to go")
+
+    def _refit(self) -> None:
+        """As many steps as fit, by the time of those so far; but for the first ones, in which much is compiled."""
+        if self._fit is None or self.step > _FITTED_UNTIL * self.steps or self.step - self._begun < _WARMUP_STEPS:
+            return
+        if self._measured is None:
+            self._measured = self._noted
+            return
+        (since, first), (now, step) = self._measured, self._noted
+        self.steps = step + max(1, int(self._fit.left() * (step - first) / (now - since)))

@@ -8,6 +8,7 @@ utterances. No torch here: a worker starts in a moment.
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -35,6 +36,9 @@ _RETRIEVAL, _NO_PATH_EXIT = 1, 0x8000
 _UTF8_END_PAUSE = 1 | 0x1000
 _RATE_PARAMETER = 1
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+_NICE = 10
+"""Processes that train come first."""
 
 _AUDIBLE = 40
 """Of 32,768: -58 dB. What is below it at both ends is silence."""
@@ -188,7 +192,8 @@ def make_round(
     missing = [index for index, path in enumerate(paths) if not path.exists()]
     # A process for each shard: what espeak-ng says depends a little on what it has said before. And no forks: the
     # library of a process that has used it does not work in its children.
-    with ProcessPoolExecutor(workers, get_context("spawn"), max_tasks_per_child=1) as pool:
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), os.nice, (_NICE,), max_tasks_per_child=1)
+    with pool:
         made = zip(missing, pool.map(_write_shard, [job] * len(missing), missing), strict=True)
         awaited = set(missing)
         for index, path in enumerate(paths):

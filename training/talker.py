@@ -41,8 +41,10 @@ def build(config: ModelConfig, training: TalkerTraining, device: torch.device) -
 class Learner:
     """The talker, and what it takes to learn: all a step needs but its data."""
 
-    def __init__(self, config: TrainingConfig, directory: Path, device: torch.device) -> None:
-        """directory: where tokenizer and state are."""
+    def __init__(
+        self, config: TrainingConfig, directory: Path, device: torch.device, fit: Deadline | None = None
+    ) -> None:
+        """directory: where tokenizer and state are; fit: when to be finished, else the config says after which step."""
         self.config, self.training, self.device = config, config.talker, device
         self.model_config = model_config(config, directory / "tokenizer")
         self.tokenizer = load_tokenizer(directory / "tokenizer", self.model_config)
@@ -59,6 +61,7 @@ class Learner:
             steps=training.steps,
             betas=(0.9, 0.97),
             decay=0.05,
+            fit=fit,
         )
         self.run.resume()
         graphics = device.type == "cuda"

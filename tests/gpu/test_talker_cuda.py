@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from itertools import product as combinations
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpu.checkpoint import DrawnCheckpoint, talker_settings, write_configs
+from gpu.passes import watched
 from support import small_talker
 from support.attending import Attention, check_pair, check_prompt, check_step
 from support.products import Case, Product
@@ -36,6 +38,8 @@ SIZES = (1, 2, 4, 8)
 CLOSE = {torch.float32: 0.02, torch.bfloat16: 0.06}
 """By how much of the probability a random number may miss a code's share; in float32 products are TF32."""
 ENDLESS = Sampling(top_k=0, residual_top_k=0, min_frames=99)
+DAWDLES = 0.02
+"""Seconds: many times a frame."""
 MANY_CYCLES = 400_000_000
 """Of the device: about a fifth of a second."""
 
@@ -315,3 +319,16 @@ def test_the_official_shapes_in_steps_of_every_measured_height(tmp_path: Path, m
         lifetimes.run(steps=3)
         assert len(lifetimes.errors) > size
         assert max(lifetimes.errors) < CLOSE[torch.bfloat16]
+
+
+# The benchmark's eye -------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_dawdles_shows_as_gaps_between_passes(engine: CudaTalkerEngine) -> None:
+    engine.admit([engine.prepare(small_talker.request("a", voice="ryan", sampling=ENDLESS), b"", None)])
+    with watched(engine) as passes:
+        for _ in range(6):
+            engine.read(engine.launch(["a"]))
+            time.sleep(DAWDLES)
+    assert sum(gap > 500 * DAWDLES for gap in passes.gaps()) >= 4
+    assert passes.whole() > 4 * 1_000 * DAWDLES

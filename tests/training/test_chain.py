@@ -2,18 +2,21 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
+from matplotlib.image import imread
 from msgspec import structs
 from safetensors.torch import load_file
 
 from support import training as small
 from support.talker_recipe import VOICE
 from syrinx_stages.model.checkpoint import Checkpoint
-from training import codec, corpus, speak
+from training import codec, corpus, show, speak
 from training.__main__ import _UNFINISHED, main
 from training.config import SMOKE
 from training.run import Deadline
@@ -61,6 +64,23 @@ def test_the_checkpoint_speaks(out: Path, tmp_path: Path) -> None:
     assert back.pcm.astype("<i2").tobytes() == b"".join(each.pcm for each in said)
     assert [*zip(back.texts.tolist(), back.languages.tolist(), strict=True)] == [each.sentence for each in requests]
     assert back.voice == "gb"
+
+
+def test_what_it_says_can_be_heard_and_seen(out: Path) -> None:
+    assert run("show", out) == 0
+    shown = {path.name: path for path in (out / "shown").iterdir()}
+    assert shown.keys() == {f"{case.name}.flac" for case in show.SHOWN} | {"spectrograms.png"}
+    sound = soundfile.info(shown["us-whole-templates.flac"])
+    assert (sound.samplerate, sound.channels, sound.frames % 1_920) == (24_000, 1, 0) and sound.frames
+    height, width, _ = imread(shown["spectrograms.png"]).shape
+    assert height > 100 and width > 80
+
+
+def test_everybody_may_read_a_checkpoint(out: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    files = [path for path in (out / "checkpoint").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
 
 
 def names(directory: Path) -> dict[str, int]:

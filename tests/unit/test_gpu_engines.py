@@ -1,6 +1,12 @@
-"""The talker's engines beside each other: the table."""
+"""The talker's engines beside each other: the table, and where passes begin and end."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
 
 from gpu.engines import rows_of
+from gpu.passes import watched
 
 
 def test_a_line_for_each_engine_and_batch() -> None:
@@ -10,3 +16,41 @@ def test_a_line_for_each_engine_and_batch() -> None:
         ["torch", "1", "2.05", "3.50", "35.7", "-", "-"],
         ["vllm", "8", "2.05", "3.50", "35.7", "1.2", "3.1%"],
     ]
+
+
+class Engine:
+    """As far as passes are seen from outside: a launch prepares something and replays graphs."""
+
+    def __init__(self, queued: list[str]) -> None:
+        self._recorder = self
+        self._queued = queued
+
+    def here(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def launch(self, graphs: int) -> int:
+        self._queued.append("prepare")
+        for _ in range(graphs):
+            torch.cuda.CUDAGraph.replay(None)  # type: ignore[arg-type]
+        return graphs
+
+
+def test_a_pass_is_from_its_first_graph_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the host does before the first graph is not of the pass: the device may wait for it."""
+    queued: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None: ...
+
+        def record(self) -> None:
+            queued.append("event")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: queued.append("graph"))
+    engine = Engine(queued)
+    with watched(engine) as passes:  # type: ignore[arg-type]
+        assert [engine.launch(graphs) for graphs in (2, 0, 1)] == [2, 0, 1]
+    engine.launch(1)
+    two, none, one = ["event", "graph", "graph", "event"], [], ["event", "graph", "event"]
+    assert queued == ["prepare", *two, "prepare", *none, "prepare", *one, "prepare", "graph"]
+    assert (len(passes.begun), len(passes.ended)) == (2, 2)

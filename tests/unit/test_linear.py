@@ -18,7 +18,9 @@ def test_few_rows_are_bit_identical_whatever_the_batch(inner: int, outer: int) -
             assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows]), rows
 
 
-@pytest.mark.parametrize(("inner", "outer"), [(16, 7), (16, 16), (32, 96), (128, 128), (256, 2048), (768, 192)])
+@pytest.mark.parametrize(
+    ("inner", "outer"), [(16, 1), (16, 7), (16, 16), (17, 11), (32, 96), (128, 128), (256, 2048), (768, 192)]
+)
 def test_many_rows_are_bit_identical_wherever_they_stand(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
     weight = torch.randn(inner, outer, generator=generator)

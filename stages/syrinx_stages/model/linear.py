@@ -2,11 +2,13 @@
 
 BLAS libraries choose their kernel, and with it the order of summation, by the number of rows: a request's numbers
 would then change in the last bit with its neighbours in the batch. Two ways, both on one thread, keep every row's sum
-in one order (`tests/unit/test_linear.py` proves it for this machine; measured on MKL with AVX-512 and with AVX2):
+in one order (`tests/unit/test_linear.py` proves it for this machine; measured on MKL with AVX2, and with AVX-512 of
+Intel's and of AMD's):
 
 - `linear`, for few rows: weights are column-major, whose kernels take rows in sixes. Rows are padded to a multiple of
   `ROW_GROUP` and split into blocks of at most `MANY_ROWS`.
-- `add_product`, for the many rows of the codec's convolutions: every kernel call has exactly `BLOCK` rows.
+- `add_product`, for the many rows of the codec's convolutions: every kernel call has exactly `BLOCK` rows, and columns
+  in eights.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ MANY_ROWS = 48
 BLOCK = 24
 """Rows of each kernel call of `add_product`: a third slower than one call for all rows, whose sums are not fixed."""
 
+COLUMN_GROUP = 8
+"""Columns of `add_product`'s kernel calls: with AVX-512 on AMD a row of 5, 7 or 11, say, is summed by its place."""
+
 
 def column_major(outer: int, inner: int) -> Tensor:
     """An uninitialised [outer, inner] weight whose memory is [inner, outer]: `linear` is fast on it for few rows."""
@@ -33,7 +38,7 @@ def column_major(outer: int, inner: int) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias`; on a CPU each row's result is independent of the other rows.
 
-    x: [rows, in]; weight: [out, in], column-major; bias: [out]; returns [rows, out].
+    x: [rows, in]; weight: [out, in], column-major, `out` in eights; bias: [out]; returns [rows, out].
     """
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
@@ -56,6 +61,8 @@ def add_product(out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     if out.device.type != "cpu":
         return out.addmm_(rows, weight)
     count, outer = out.shape
+    if short := -outer % COLUMN_GROUP:
+        return out.copy_(add_product(F.pad(out, (0, short)), rows, F.pad(weight, (0, short)))[:, :outer])
     whole = count - count % BLOCK
     if whole:
         _blocks(out[:whole].view(-1, BLOCK, outer), rows[:whole].view(-1, BLOCK, rows.shape[1]), weight)

@@ -11,7 +11,7 @@ All that is used of vLLM, here and in its neighbours:
   `has_unfinished_requests`, `collective_rpc`), `SamplingParams`, `RequestOutputKind`; of a `RequestOutput`,
   `request_id` and its first output's `token_ids` and `finish_reason`.
 
-Tried with vLLM 0.20.2 on an H200, by its first model runner, and on CPUs; with 0.32.0 on CPUs, where it is tested.
+Tried with vLLM 0.20.2 on an H200, by both of its model runners, and on CPUs; with 0.32.0 on CPUs, where it is tested.
 """
 
 from __future__ import annotations
