@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from . import corpus, synthesis
 from .config import FULL, SMOKE, TrainingConfig
+from .sentence import Sentence
 
 if TYPE_CHECKING:
     import torch
@@ -150,11 +151,13 @@ class Steps:
             learner = talker.Learner(self.config, self.out, device, fit)
             return talker.train(learner, sentences, round_of, self.deadline, _say)
 
-    def _tokenizer(self, sentences: list[str]) -> None:
+    def _tokenizer(self, sentences: list[Sentence]) -> None:
         from . import tokenizer
 
         if not (self.out / "tokenizer" / "tokenizer_config.json").exists():
-            tokenizer.train(sentences, self.config.talker.merges, self.out / "tokenizer")
+            tokenizer.train(
+                [sentence.text for sentence in sentences], self.config.talker.merges, self.out / "tokenizer"
+            )
 
     def _arguments(self) -> list[str]:
         """Of `codes`, for the process beside."""
@@ -181,7 +184,7 @@ class Steps:
         from . import speak
 
         given, speaker = self.given, self._speaker()
-        voices = [name for name, _ in self.config.synthesis.speakers]
+        voices = list(self.config.synthesis.speakers)
         sets = {name: corpus.held_out(name) for name in corpus.HELD_OUT}
         cases = speak.cases(voices)
         if given.random:
@@ -198,16 +201,16 @@ class Steps:
         return True
 
     def _reconstruct(self, voices: list[str]) -> None:
-        """espeak-ng's templates, encoded and decoded."""
+        """espeak-ng's templates, and German by the first voice, encoded and decoded."""
         from . import codec, reconstruct
 
         device = _device(self.given)
         trained = codec.load(self.config, self.out, device)
-        for voice in voices:
-            name = f"codec-{voice}-templates"
+        for voice, sentences in [*((voice, "templates") for voice in voices), (voices[0], "german")]:
+            name = f"codec-{voice}-{sentences}"
             if self.given.only in name:
                 path = self.out / "spoken" / f"{name}.npz"
-                reconstruct.write(path, self.config, trained, voice, corpus.held_out("templates"), device)
+                reconstruct.write(path, self.config, trained, voice, corpus.held_out(sentences), device)
                 _say(f"speak: {name}")
 
     def score(self) -> bool:
@@ -215,12 +218,13 @@ class Steps:
         from . import score, speak
         from .hearing import Recogniser
 
-        recognisers = {name: Recogniser(corpus.held_out(name)) for name in corpus.HELD_OUT}
+        english = [name for name, language in corpus.HELD_OUT.items() if language == "english"]
+        recognisers = {name: Recogniser([text for text, _ in corpus.held_out(name)]) for name in english}
         scores = []
         for path in sorted((self.out / "spoken").glob("*.npz")):
             heard = recognisers.get(path.stem.rpartition("-")[2])
             scores.append(score.score(path.stem, speak.read(path), heard, self.config.synthesis))
-            _say(f"score: {path.stem}: {scores[-1].identified}")
+            _say(f"score: {path.stem}: {scores[-1].identified}, {scores[-1].nearest}, {scores[-1].pieces}")
         score.write(self.out, scores)
         print(score.table(scores))
         return True

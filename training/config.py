@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import field
 
 
 class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Which texts."""
 
     seed: int = 7
-    generated: int = 150_000
-    """Sentences drawn from the grammar; drawn twice, one is kept once."""
+    generated: dict[str, int] = field(default_factory=lambda: {"english": 150_000, "german": 16_000})
+    """The languages, and sentences drawn from the grammar of each; drawn twice, one is kept once."""
     sentences_a_source: int = 90_000
     longest_spoken_words: int = 60
 
@@ -19,13 +20,15 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How espeak-ng reads them."""
 
     seed: int = 11
-    speakers: tuple[tuple[str, str], ...] = (
-        ("us", "en-us"),
-        ("us_f", "en-us+f1"),
-        ("us_m", "en-us+m3"),
-        ("gb", "gmw/en+m3"),
+    speakers: dict[str, dict[str, str]] = field(
+        default_factory=lambda: {
+            "us": {"english": "en-us", "german": "de"},
+            "us_f": {"english": "en-us+f1", "german": "de+f1"},
+            "us_m": {"english": "en-us+m3", "german": "de+m3"},
+            "gb": {"english": "gmw/en+m3", "german": "de+m1"},
+        }
     )
-    """Each speaker, and espeak-ng's voice of it."""
+    """Each speaker, and espeak-ng's voice of it in each language."""
     slowest: int = 148
     fastest: int = 168
     """Words a minute, drawn for each sentence."""
@@ -118,7 +121,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
 FULL = TrainingConfig()
 
 SMOKE = TrainingConfig(
-    corpus=CorpusConfig(generated=80, sentences_a_source=0, longest_spoken_words=12),
+    corpus=CorpusConfig(generated={"english": 80, "german": 24}, sentences_a_source=0, longest_spoken_words=12),
     synthesis=SynthesisConfig(rounds=2, sentences_a_round=40, sentences_a_shard=20),
     codec=CodecConfig(
         codebook_size=32,

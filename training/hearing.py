@@ -10,7 +10,7 @@ from pocketsphinx import Decoder
 
 from syrinx_stages.contract.audio import SAMPLE_RATE
 
-from .spoken import words
+from .sentence import Sentence
 
 _RECOGNISER_RATE = 16_000
 _SILENCE = bytes(2 * SAMPLE_RATE // 10)
@@ -27,8 +27,8 @@ class Recogniser:
     """Hears one of some sentences in whatever it is given."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
-        """sentences: as they are written. Raises ValueError for a word that the recogniser does not know."""
-        self.sentences = [" ".join(words(sentence)) for sentence in sentences]
+        """sentences: English, as they are written. Raises ValueError for a word that the recogniser does not know."""
+        self.sentences = [" ".join(Sentence(sentence, "english").words()) for sentence in sentences]
         # Normalised over each utterance by itself: what was heard before makes no difference.
         decoder = Decoder(samprate=_RECOGNISER_RATE, lm=None, loglevel="FATAL", cmn="batch")
         if unknown := sorted({w for s in self.sentences for w in s.split() if not decoder.lookup_word(w)}):

@@ -27,6 +27,8 @@ from syrinx_stages.model.config import CODE_GROUPS, ModelConfig
 from .config import TalkerTraining
 from .run import generator
 
+_LANGUAGE, _SPEAKER = -1, -2
+"""Among the marks: what each utterance has its own id of."""
 IGNORED = -100
 """The label of positions that nothing is learnt from."""
 _FILL = 0.97
@@ -47,7 +49,8 @@ class Utterances(NamedTuple):
     first_token: Tensor
     tokens_each: Tensor
     speakers: Tensor
-    """Ids of the talker's vocabulary."""
+    languages: Tensor
+    """Ids of the talker's vocabulary, as the speakers."""
 
 
 class Placed(NamedTuple):
@@ -137,10 +140,10 @@ class Marks:
         self.config, self.talker = config, talker
         self.role = torch.tensor([config.im_start_token_id, config.assistant_token_id, newline], device=device)
         begin, end, pad = talker.codec_think_bos_id, talker.codec_think_eos_id, talker.codec_pad_id
-        told = [talker.codec_think_id, begin, talker.codec_language_id["english"], end, -1, pad]
-        untold = [talker.codec_nothink_id, begin, end, -1, pad, pad]
+        told = [talker.codec_think_id, begin, _LANGUAGE, end, _SPEAKER, pad]
+        untold = [talker.codec_nothink_id, begin, end, _SPEAKER, pad, pad]
         self.marks = torch.tensor([told, untold], device=device)
-        """[told, not told; 6]: what stands at positions 3 to 8; -1 is the speaker."""
+        """[told, not told; 6]: what stands at positions 3 to 8."""
 
 
 class Layout:
@@ -208,7 +211,8 @@ class Layout:
     ) -> Tensor:
         talker = self._marks.talker
         mark = self._marks.marks[automatic, (q - 3).clamp(0, 5)]
-        mark = torch.where(mark == -1, data.speakers[own], mark)
+        mark = torch.where(mark == _LANGUAGE, data.languages[own], mark)
+        mark = torch.where(mark == _SPEAKER, data.speakers[own], mark)
         codec = torch.where((q >= 3) & (q < begin), mark, -1)
         codec = torch.where((q >= begin) & (q < first - 1), talker.codec_pad_id, codec)
         codec = torch.where(q == first - 1, talker.codec_bos_id, codec)

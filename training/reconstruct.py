@@ -17,20 +17,21 @@ from . import speak, synthesis
 from .codec import Codec, encode
 from .config import TrainingConfig
 from .export import export_codec
+from .sentence import Sentence
 from .shapes import decoder_config
 
 
 def write(
-    path: Path, config: TrainingConfig, codec: Codec, voice: str, sentences: Sequence[str], device: torch.device
+    path: Path, config: TrainingConfig, codec: Codec, voice: str, sentences: Sequence[Sentence], device: torch.device
 ) -> None:
     """Writes the sentences as `voice` as the exported decoder plays them."""
     decoder = _exported(config, codec, device)
     rate = (config.synthesis.slowest + config.synthesis.fastest) // 2
     said = []
     for sentence in sentences:
-        samples = synthesis.utterance(sentence, dict(config.synthesis.speakers)[voice], rate)
+        samples = synthesis.utterance(sentence, config.synthesis.speakers[voice][sentence.language], rate)
         said.append(speak.Said(_through(codec, decoder, samples, device), True))
-    requests = [speak.Wanted(text=text, voice=voice, streaming=False, seed=0) for text in sentences]
+    requests = [speak.Wanted(sentence=each, voice=voice, streaming=False, seed=0) for each in sentences]
     speak.write(path, requests, said)
 
 

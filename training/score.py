@@ -15,7 +15,10 @@ from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
 
 from . import speak, synthesis
 from .config import SynthesisConfig
+from .corpus import HELD_OUT
 from .hearing import Recogniser
+from .nearest import Nearest
+from .sentence import Sentence
 
 _SETTLING = 48
 """Samples (2 ms) in which a decoder that starts from nothing may click: not speech."""
@@ -31,7 +34,11 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     sentences: int
     identified: float | None
-    """Share, of a closed set of as many; None where the sentences are no held-out set."""
+    """Share, of a closed set of as many, that a recogniser hears; None where it knows no such set."""
+    nearest: float | None
+    """Share that is nearest to espeak-ng's reading of its own sentence; None where that is no held-out set."""
+    pieces: float | None
+    """Share of a sentence's half seconds that are nearest to a place in that reading, mean over the sentences."""
     duration_ratio: tuple[float, float, float]
     """To espeak-ng: lowest, median, highest."""
     out_of_range: int
@@ -60,13 +67,17 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
     ends = np.cumsum(spoken.samples)
     audio = [spoken.pcm[end - count : end] for end, count in zip(ends, spoken.samples, strict=True)]
     measures = [_measure(each) for each in audio]
-    identified, missed = recogniser.score([each.tobytes() for each in audio]) if recogniser else (None, [])
-    ratios = _ratios(spoken, [each.seconds for each in measures], config)
+    readings = _readings(spoken, config)
+    identified, misheard = recogniser.score([each.tobytes() for each in audio]) if recogniser else (None, [])
+    likeness = _likeness(name, spoken.texts.tolist(), audio, readings)
+    ratios = np.array([len(each) / len(read) for each, read in zip(audio, readings, strict=True)])
     peak = max(each.peak for each in measures)
     return Score(
         case=name,
         sentences=len(audio),
         identified=identified,
+        nearest=likeness.nearest,
+        pieces=likeness.pieces,
         duration_ratio=_spread(ratios),
         out_of_range=int(((ratios < SHORTEST) | (ratios > LONGEST)).sum()),
         unended=int((~spoken.ended).sum()),
@@ -74,7 +85,7 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
         leading_ms=round(max(each.leading_ms for each in measures), 1),
         border_ratio=round(border_ratio(audio), 3),
         peak_dbfs=round(20 * float(np.log10(max(peak, 1) / 32768)), 2),
-        missed=missed,
+        missed=misheard + likeness.mistaken,
     )
 
 
@@ -99,12 +110,32 @@ def border_ratio(audio: Sequence[synthesis.Samples]) -> float:
     return float(np.concatenate(near).mean()) / whole if whole else 1.0
 
 
-def _ratios(spoken: speak.Spoken, seconds: Sequence[float], config: SynthesisConfig) -> npt.NDArray[np.float64]:
-    """Durations over those of espeak-ng at the middle of the rates that are learnt from."""
-    voice, rate = dict(config.speakers)[spoken.voice], (config.slowest + config.fastest) // 2
-    read = [len(synthesis.utterance(str(text), voice, rate)) / SAMPLE_RATE for text in spoken.texts]
-    ratios: npt.NDArray[np.float64] = np.array(seconds) / np.array(read)
-    return ratios
+def _readings(spoken: speak.Spoken, config: SynthesisConfig) -> list[synthesis.Samples]:
+    """espeak-ng's of the same sentences by the same speaker, at the middle of the rates that are learnt from."""
+    voices, rate = config.speakers[spoken.voice], (config.slowest + config.fastest) // 2
+    sentences = map(Sentence, spoken.texts.tolist(), spoken.languages.tolist())
+    return [synthesis.utterance(sentence, voices[sentence.language], rate) for sentence in sentences]
+
+
+class _Likeness(NamedTuple):
+    """To espeak-ng's readings."""
+
+    nearest: float | None
+    pieces: float | None
+    mistaken: list[str]
+
+
+def _likeness(
+    name: str, texts: list[str], audio: Sequence[synthesis.Samples], readings: Sequence[synthesis.Samples]
+) -> _Likeness:
+    """Of a held-out set; other sentences are too many to be compared with each other."""
+    if name.rpartition("-")[2] not in HELD_OUT:
+        return _Likeness(None, None, [])
+    known, called = Nearest(readings), [*texts, "nothing"]
+    found = [known.find(each) for each in audio]
+    own = [np.mean(np.array(known.pieces(each)) == index) for index, each in enumerate(audio)]
+    wrong = [f"{texts[at]!r} nearest to {called[other]!r}" for at, other in enumerate(found) if at != other]
+    return _Likeness(1 - len(wrong) / len(found), float(np.mean(own)), wrong)
 
 
 def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
@@ -115,16 +146,17 @@ def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
 def table(scores: Sequence[Score]) -> str:
     """A Markdown table."""
     lines = [
-        "| case | sentences | identified | duration to espeak-ng | outside 0.7-1.4 | runaways | empty |"
-        " leading silence | border | peak |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| case | sentences | identified | nearest | pieces | duration to espeak-ng | outside 0.7-1.4 |"
+        " runaways | empty | leading silence | border | peak |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in scores:
-        identified = "" if each.identified is None else f"{each.identified:.2f}"
-        ratio = "" if each.duration_ratio is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*each.duration_ratio)
-        outside = "" if each.out_of_range is None else str(each.out_of_range)
+        shares = (each.identified, each.nearest, each.pieces)
+        understood = " | ".join("" if share is None else f"{share:.2f}" for share in shares)
+        ratio = "{1:.2f} ({0:.2f}-{2:.2f})".format(*each.duration_ratio)
         lines.append(
-            f"| {each.case} | {each.sentences} | {identified} | {ratio} | {outside} | {each.unended} | {each.empty} |"
+            f"| {each.case} | {each.sentences} | {understood} | {ratio} | {each.out_of_range} |"
+            f" {each.unended} | {each.empty} |"
             f" {each.leading_ms:.0f} ms | {each.border_ratio:.2f} | {each.peak_dbfs:.1f} dBFS |"
         )
     return "\n".join(lines) + "\n"

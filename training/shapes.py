@@ -18,7 +18,7 @@ _UPSAMPLE_RATES, _UPSAMPLING_RATIOS = [8, 5, 4, 3], [2, 2]
 _POSITIONS = 4_096
 
 # Ids above the codes, where the official checkpoints have theirs above 2,048.
-_LANGUAGES = {"english": 2}
+_LANGUAGES = {"english": 2, "german": 5}
 _CODEC_MARKS = {
     "codec_pad_id": 100,
     "codec_bos_id": 101,
@@ -76,7 +76,7 @@ def _rope_scaling(head_dim: int) -> dict[str, Any]:
 
 def _talker(config: TrainingConfig) -> dict[str, Any]:
     training, codes = config.talker, config.codec.codebook_size
-    speakers = [name for name, _ in config.synthesis.speakers]
+    speakers = list(config.synthesis.speakers)
     stack = _stack(training.hidden, training.feed_forward, training.layers, training.heads, training.head_dim)
     own = {
         "rope_scaling": _rope_scaling(training.head_dim),

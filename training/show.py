@@ -21,6 +21,7 @@ SHOWN = (
     Case(voice="us_f", streaming=False, sentences="natural"),
     Case(voice="us_m", streaming=True, sentences="natural"),
     Case(voice="gb", streaming=False, sentences="numbers"),
+    Case(voice="us", streaming=False, sentences="german"),
 )
 """Of each the first sentence."""
 
@@ -60,5 +61,5 @@ def _draw_one(axes: Axes, request: Wanted, samples: np.ndarray) -> None:
     overlap = _WINDOW - _HOP
     axes.specgram(padded + noise, NFFT=_WINDOW, Fs=SAMPLE_RATE, noverlap=overlap, vmin=_QUIETEST, vmax=_LOUDEST)
     text = "streaming text" if request.streaming else "whole text"
-    axes.set_title(f"{request.voice}, {text}: {request.text}", loc="left", fontsize="medium")
+    axes.set_title(f"{request.voice}, {text}: {request.sentence.text}", loc="left", fontsize="medium")
     axes.set(ylabel="Hz")

@@ -20,6 +20,7 @@ from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import TalkerEngine
 
 from . import corpus
+from .sentence import Sentence
 
 _CHUNK = 4
 """Frames that the codec decodes at once: what plays while a stream plays."""
@@ -29,7 +30,7 @@ _MOST_FRAMES = 500
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence to speak."""
 
-    text: str
+    sentence: Sentence
     voice: str
     streaming: bool
     seed: int
@@ -59,16 +60,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 def cases(voices: Sequence[str]) -> list[Case]:
     """What is scored: templates by every voice, the other sets by the first, each in both layouts of the text."""
-    asked = [(voice, "templates") for voice in voices] + [(voices[0], name) for name in corpus.HELD_OUT[1:]]
+    others = [name for name in corpus.HELD_OUT if name != "templates"]
+    asked = [(voice, "templates") for voice in voices] + [(voices[0], name) for name in others]
     return [
         Case(voice=voice, streaming=streaming, sentences=name) for voice, name in asked for streaming in (False, True)
     ]
 
 
-def wanted(case: Case, sentences: Sequence[str]) -> list[Wanted]:
+def wanted(case: Case, sentences: Sequence[Sentence]) -> list[Wanted]:
     """A case's requests; the seed of each is its number."""
     return [
-        Wanted(text=text, voice=case.voice, streaming=case.streaming, seed=seed) for seed, text in enumerate(sentences)
+        Wanted(sentence=sentence, voice=case.voice, streaming=case.streaming, seed=seed)
+        for seed, sentence in enumerate(sentences)
     ]
 
 
@@ -146,10 +149,10 @@ def _request(number: int, wanted: Wanted) -> SpeechRequest:
     return SpeechRequest(
         id=str(number),
         accepted_at=0.0,
-        text=wanted.text,
+        text=wanted.sentence.text,
         task_type=TaskType.CUSTOM_VOICE,
         voice=wanted.voice,
-        language="english",
+        language=wanted.sentence.language,
         non_streaming_text=not wanted.streaming,
         max_frames=_MOST_FRAMES,
         seed=wanted.seed,
@@ -164,8 +167,9 @@ class Spoken(NamedTuple):
     samples: np.ndarray
     """[sentences]: how many of each."""
     ended: np.ndarray
-    """[sentences]."""
     texts: np.ndarray
+    languages: np.ndarray
+    """[sentences] each."""
     voice: str
 
 
@@ -177,7 +181,8 @@ def write(path: Path, requests: Sequence[Wanted], said: Sequence[Said]) -> None:
         pcm=pcm,
         samples=np.array([len(each.pcm) // 2 for each in said]),
         ended=np.array([each.ended for each in said]),
-        texts=np.array([each.text for each in requests]),
+        texts=np.array([each.sentence.text for each in requests]),
+        languages=np.array([each.sentence.language for each in requests]),
         voice=requests[0].voice,
     )
     np.savez_compressed(path, **spoken._asdict())

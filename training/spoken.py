@@ -1,4 +1,4 @@
-"""How written text is read out: numbers, dates, times, money and abbreviations as words.
+"""How written English is read out: numbers, dates, times, money and abbreviations as words.
 
 The talker learns to read the written form, so what the synthesiser is given decides how it will be read.
 """
@@ -172,8 +172,3 @@ def spoken(written: str) -> str:
     for pattern, say in _COMPILED:
         text = pattern.sub(say, text)
     return f"{text}." if ends else text
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words that are heard, in lower case: what tells two sentences apart."""
-    return tuple(re.findall(r"[a-z]+(?:'[a-z]+)*", spoken(text).lower()))

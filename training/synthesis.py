@@ -26,7 +26,7 @@ from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
 
 from . import corpus
 from .config import SynthesisConfig
-from .spoken import spoken
+from .sentence import Sentence
 
 Samples = npt.NDArray[np.int16]
 
@@ -87,12 +87,12 @@ def espeak() -> Espeak:
     return Espeak()
 
 
-def utterance(sentence: str, voice: str, words_a_minute: int) -> Samples:
-    """A written sentence as it is learnt: 16-bit samples at 24 kHz, whole frames, little silence at both ends.
+def utterance(sentence: Sentence, voice: str, words_a_minute: int) -> Samples:
+    """A sentence as it is learnt: 16-bit samples at 24 kHz, whole frames, little silence at both ends.
 
     Empty if nothing is heard.
     """
-    raw = espeak().say(spoken(sentence), voice, words_a_minute)
+    raw = espeak().say(sentence.spoken(), voice, words_a_minute)
     audible = np.flatnonzero(np.abs(raw.astype(np.int32)) > _AUDIBLE)
     if not len(audible):
         return raw[:0]
@@ -137,15 +137,16 @@ def chosen(config: SynthesisConfig, lines: int, number: int) -> npt.NDArray[np.i
     return order[: config.sentences_a_round].astype(np.int32)
 
 
-def make_shard(config: SynthesisConfig, sentences: list[str], number: int, index: int) -> Shard:
+def make_shard(config: SynthesisConfig, sentences: list[Sentence], number: int, index: int) -> Shard:
     """Reads out one shard's sentences; those that are too short or too long are left out."""
     drawn = random.Random(f"{config.seed} {number} {index}")
     first = index * config.sentences_a_shard
     lines = chosen(config, len(sentences), number)[first : first + config.sentences_a_shard]
+    voices = list(config.speakers.values())
     kept: list[tuple[Samples, int, int]] = []
     for line in lines.tolist():
-        speaker, rate = drawn.randrange(len(config.speakers)), drawn.randint(config.slowest, config.fastest)
-        samples = utterance(sentences[line], config.speakers[speaker][1], rate)
+        speaker, rate = drawn.randrange(len(voices)), drawn.randint(config.slowest, config.fastest)
+        samples = utterance(sentences[line], voices[speaker][sentences[line].language], rate)
         if config.fewest_frames <= len(samples) // FRAME_SAMPLES <= config.most_frames:
             kept.append((samples, speaker, line))
     audio = np.concatenate([np.zeros(0, np.int16), *(samples for samples, _, _ in kept)])
@@ -168,7 +169,7 @@ class _Job(NamedTuple):
 
 
 @cache
-def _sentences(path: Path) -> list[str]:
+def _sentences(path: Path) -> list[Sentence]:
     return corpus.read(path)
 
 

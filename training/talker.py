@@ -20,6 +20,7 @@ from .codes import Coded
 from .config import TalkerTraining, TrainingConfig
 from .layout import Batch, Epoch, Layout, Marks, Placed, Utterances, noise_of
 from .run import Deadline, Run, Say, generator
+from .sentence import Sentence
 from .shapes import model_config
 
 STATE = "talker.pt"
@@ -80,19 +81,25 @@ class Learner:
 class Texts:
     """The corpus as token ids; a sentence is encoded when it is first asked for."""
 
-    def __init__(self, sentences: list[str], tokenizer: Tokenizer) -> None:
-        self._sentences, self._tokenizer = sentences, tokenizer
+    def __init__(self, sentences: list[Sentence], tokenizer: Tokenizer) -> None:
+        self.sentences, self._tokenizer = sentences, tokenizer
         self._ids: dict[int, Tokens] = {}
 
     def __getitem__(self, line: int) -> Tokens:
         if line not in self._ids:
-            self._ids[line] = np.array(self._tokenizer.encode(self._sentences[line]), np.int16)
+            self._ids[line] = np.array(self._tokenizer.encode(self.sentences[line].text), np.int16)
         return self._ids[line]
 
 
-def utterances(rounds: list[Coded], texts: Texts, speakers: list[int], device: torch.device) -> Utterances:
-    """Rounds of codes and their texts, on the device. speakers: the talker's id of each of the config's."""
-    said = [texts[line] for each in rounds for line in each.sentences.tolist()]
+def utterances(
+    rounds: list[Coded], texts: Texts, speakers: list[int], languages: dict[str, int], device: torch.device
+) -> Utterances:
+    """Rounds of codes and their texts, on the device.
+
+    speakers: the talker's id of each of the config's; languages: its id of each name.
+    """
+    lines = [line for each in rounds for line in each.sentences.tolist()]
+    said = [texts[line] for line in lines]
     frames = np.concatenate([each.frames for each in rounds]).astype(np.int64)
     tokens = np.array([len(ids) for ids in said])
     columns = {
@@ -103,6 +110,7 @@ def utterances(rounds: list[Coded], texts: Texts, speakers: list[int], device: t
         "first_token": np.cumsum(tokens) - tokens,
         "tokens_each": tokens,
         "speakers": np.array(speakers)[np.concatenate([each.speakers for each in rounds])],
+        "languages": np.array([languages[texts.sentences[line].language] for line in lines]),
     }
     return Utterances(**{name: torch.from_numpy(column).to(device) for name, column in columns.items()})
 
@@ -110,14 +118,14 @@ def utterances(rounds: list[Coded], texts: Texts, speakers: list[int], device: t
 def part(data: Utterances, which: np.ndarray) -> Utterances:
     """Some of the utterances, by number."""
     index = torch.from_numpy(which).to(data.codes.device)
-    fields = ("first_frame", "frames", "first_token", "tokens_each", "speakers")
+    fields = ("first_frame", "frames", "first_token", "tokens_each", "speakers", "languages")
     return data._replace(**{field: getattr(data, field)[index] for field in fields})
 
 
 class _Data:
     """The utterances of an epoch: those of the rounds that have joined by its first step."""
 
-    def __init__(self, learner: Learner, sentences: list[str], rounds: Rounds) -> None:
+    def __init__(self, learner: Learner, sentences: list[Sentence], rounds: Rounds) -> None:
         self._learner, self._rounds = learner, rounds
         self._texts = Texts(sentences, learner.tokenizer)
         self._joined: list[Coded] = []
@@ -142,9 +150,9 @@ class _Data:
         return self._joined[0].sentences[: self._learner.training.validation_sentences]
 
     def _all(self) -> Utterances:
-        known = self._learner.model_config.talker_config.speakers
-        speakers = [known[name] for name, _ in self._learner.config.synthesis.speakers]
-        return utterances(self._joined, self._texts, speakers, self._learner.device)
+        talker = self._learner.model_config.talker_config
+        speakers = [talker.speakers[name] for name in self._learner.config.synthesis.speakers]
+        return utterances(self._joined, self._texts, speakers, talker.codec_language_id, self._learner.device)
 
 
 def _steps(learner: Learner, data: _Data) -> Iterator[tuple[Utterances, Placed]]:
@@ -163,7 +171,7 @@ def _steps(learner: Learner, data: _Data) -> Iterator[tuple[Utterances, Placed]]
         run.place = {"epoch": epoch + 1, "first": step}
 
 
-def train(learner: Learner, sentences: list[str], rounds: Rounds, deadline: Deadline, say: Say) -> bool:
+def train(learner: Learner, sentences: list[Sentence], rounds: Rounds, deadline: Deadline, say: Say) -> bool:
     """Trains until all steps are done or the time is over; says whether all are."""
     config, run = learner.config, learner.run
     data = _Data(learner, sentences, rounds)

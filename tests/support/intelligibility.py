@@ -9,7 +9,7 @@ import httpx
 from training.corpus import held_out
 from training.hearing import Recogniser
 
-SENTENCES = held_out("templates")
+SENTENCES = [sentence.text for sentence in held_out("templates")]
 
 
 def recogniser() -> Recogniser:

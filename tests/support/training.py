@@ -9,27 +9,28 @@ import numpy as np
 from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
 from training import corpus, synthesis
 from training.config import SMOKE, TrainingConfig
+from training.sentence import Sentence
 from training.synthesis import Shard
 
 
-def tones(sentence: str, speaker: int) -> synthesis.Samples:
+def tones(text: str, speaker: int) -> synthesis.Samples:
     """A tone of 40 ms for each letter, higher for some speakers; whole frames, 16-bit."""
     length = SAMPLE_RATE // 25
     time = np.arange(length) / SAMPLE_RATE
-    pitches = [150 + 20 * (ord(letter) % 32) + 40 * speaker for letter in sentence]
+    pitches = [150 + 20 * (ord(letter) % 32) + 40 * speaker for letter in text]
     samples = np.concatenate([np.sin(2 * np.pi * pitch * time) for pitch in pitches]) * 8_000
     return np.pad(samples.astype(np.int16), (0, -len(samples) % FRAME_SAMPLES))
 
 
-def tone_shard(sentences: list[str], lines: np.ndarray) -> Shard:
+def tone_shard(sentences: list[Sentence], lines: np.ndarray) -> Shard:
     """Lines of a corpus as tones."""
     speakers = lines % 4
-    audio = [tones(sentences[line], speaker) for line, speaker in zip(lines, speakers, strict=True)]
+    audio = [tones(sentences[line].text, speaker) for line, speaker in zip(lines, speakers, strict=True)]
     frames = [len(each) // FRAME_SAMPLES for each in audio]
     return Shard(np.concatenate(audio), np.array(frames, np.int32), speakers.astype(np.int32), lines)
 
 
-def write_rounds(config: TrainingConfig, directory: Path, sentences: list[str]) -> None:
+def write_rounds(config: TrainingConfig, directory: Path, sentences: list[Sentence]) -> None:
     """All rounds' shards, where a run looks for them."""
     settings = config.synthesis
     for number in range(settings.rounds):
@@ -40,7 +41,7 @@ def write_rounds(config: TrainingConfig, directory: Path, sentences: list[str]) 
             np.savez(synthesis.shard_path(directory, number, index), **tone_shard(sentences, some)._asdict())
 
 
-def begin(directory: Path) -> list[str]:
+def begin(directory: Path) -> list[Sentence]:
     """A run's corpus and audio."""
     directory.mkdir()
     sentences = corpus.make(SMOKE.corpus, directory / "nothing", lambda line: None)

@@ -15,8 +15,9 @@ from training.config import SMOKE, CorpusConfig
 @pytest.fixture(scope="session")
 def tokenizer_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tokenizer")
-    sentences = corpus.make(CorpusConfig(generated=200, sentences_a_source=0), Path("/nowhere"), lambda line: None)
-    tokenizer.train(sentences, SMOKE.talker.merges, directory)
+    config = CorpusConfig(generated={"english": 200, "german": 100}, sentences_a_source=0)
+    sentences = corpus.make(config, Path("/nowhere"), lambda line: None)
+    tokenizer.train([sentence.text for sentence in sentences], SMOKE.talker.merges, directory)
     return directory
 
 

@@ -14,6 +14,7 @@ from training.config import SMOKE
 from training.encoder import LOOK_AHEAD
 from training.quantizer import kmeans, nearest
 from training.run import generator
+from training.sentence import Sentence
 
 CPU = torch.device("cpu")
 FRAMES = 7
@@ -105,7 +106,8 @@ def test_centres_are_where_points_are() -> None:
 
 def test_an_utterance_is_encoded_by_itself(codec: Codec) -> None:
     """Not beside others, of whatever length."""
-    sentences = ["a longer sentence", "short", "another one", "short"]
+    texts = ["a longer sentence", "short", "another one", "short"]
+    sentences = [Sentence(text, "english") for text in texts]
     lines = torch.arange(4).numpy().astype("int32")
     shard = small.tone_shard(sentences, lines)
     codes = codecs.encode(codec, shard, CPU)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
-from training import score, speak, synthesis
+from training import corpus, score, speak, synthesis
 from training.config import SMOKE
 from training.hearing import Recogniser
 
@@ -15,7 +15,12 @@ def spoken(*audio: np.ndarray, ended: bool = True) -> speak.Spoken:
     pcm = np.concatenate(audio).astype(np.int16)
     count = len(audio)
     return speak.Spoken(
-        pcm, np.array([len(each) for each in audio]), np.full(count, ended), np.full(count, "Yes."), "us"
+        pcm,
+        np.array([len(each) for each in audio]),
+        np.full(count, ended),
+        np.full(count, "Yes."),
+        np.full(count, "english"),
+        "us",
     )
 
 
@@ -49,10 +54,23 @@ def test_runaways_and_nothing_are_counted() -> None:
 
 
 def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthesis, "utterance", lambda text, voice, rate: np.zeros(10 * FRAME_SAMPLES, np.int16))
+    monkeypatch.setattr(synthesis, "utterance", lambda sentence, voice, rate: np.zeros(10 * FRAME_SAMPLES, np.int16))
     found = score.score("case", spoken(tone(), tone()[: 5 * FRAME_SAMPLES], tone()), None, SMOKE.synthesis)
     assert found.duration_ratio == (0.5, 1.0, 1.0)
     assert found.out_of_range == 1
+
+
+def test_what_is_nearest_to_another_sentence_is_missed() -> None:
+    held = corpus.held_out("german")[:3]
+    audio = [synthesis.utterance(each, "de", 150) for each in held]
+    mixed = spoken(audio[1], audio[1], audio[2])._replace(
+        texts=np.array([each.text for each in held]), languages=np.full(3, "german")
+    )
+    found = score.score("us-whole-german", mixed, None, SMOKE.synthesis)
+    assert (found.identified, found.nearest) == (None, pytest.approx(2 / 3))
+    assert found.pieces == pytest.approx(2 / 3, abs=0.1)
+    assert found.missed == [f"{held[0].text!r} nearest to {held[1].text!r}"]
+    assert score.score("us-whole-random", mixed, None, SMOKE.synthesis).nearest is None
 
 
 def test_a_table_has_a_line_for_each_case() -> None:

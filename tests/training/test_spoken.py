@@ -2,7 +2,9 @@
 
 import pytest
 
-from training.spoken import spoken, words
+from training import spoken_de
+from training.sentence import Sentence
+from training.spoken import spoken
 
 
 @pytest.mark.parametrize(
@@ -38,5 +40,32 @@ def test_plain_text_is_read_as_it_is() -> None:
     assert spoken(text) == text
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("Es kostet 12,50 € oder 1 Euro.", "Es kostet 12 Euro 50 oder ein Euro."),
+        ("1.250 € und 3,5 Mio. €", "1.250 Euro und 3,5 Millionen Euro"),
+        ("Um 7:05 Uhr, 9.00 Uhr und 1:30.", "Um 7 Uhr 5, 9 Uhr und ein Uhr 30."),
+        ("Am 3. Mai 1998.", "Am dritten Mai neunzehnhundertachtundneunzig."),
+        ("Der 21. Dezember 2024", "Der einundzwanzigste Dezember 2024"),
+        ("vom 01.12.1801", "vom ersten Dezember achtzehnhunderteins"),
+        ("In der 3. Etage das 17. Mal.", "In der dritten Etage das siebzehnte Mal."),
+        ("Prof. Dr. Weiß wohnt z. B. in St. Gallen.", "Professor Doktor Weiß wohnt zum Beispiel in Sankt Gallen."),
+        ("In der Schulstr. 5, Zimmer Nr. 7.", "In der Schulstraße 5, Zimmer Nummer 7."),
+        ("Äpfel, Birnen usw.", "Äpfel, Birnen und so weiter."),
+        ("20 kg, 80 km/h, 1,75 m", "20 Kilogramm, 80 Kilometer pro Stunde, 1,75 Meter"),
+        ("Er ist 12. Sie ist 1.500 m weit.", "Er ist 12. Sie ist 1.500 Meter weit."),
+    ],
+)
+def test_reading_german(written: str, said: str) -> None:
+    assert spoken_de.spoken(written) == said
+
+
+def test_a_sentence_is_read_in_its_language() -> None:
+    assert Sentence("Dr. No: 3.5", "english").spoken() == "Doctor No: three point five"
+    assert Sentence("Dr. No: 3,5", "german").spoken() == "Doktor No: 3,5"
+
+
 def test_words_are_what_is_heard() -> None:
-    assert words("It's 10:30, Dr. No!") == ("it's", "ten", "thirty", "doctor", "no")
+    assert Sentence("It's 10:30, Dr. No!", "english").words() == ("it's", "ten", "thirty", "doctor", "no")
+    assert Sentence("Für 3 €, Dr. Weiß!", "german").words() == ("für", "3", "euro", "doktor", "weiß")

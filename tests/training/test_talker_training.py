@@ -1,6 +1,7 @@
 """The talker in training sees and computes what it will when it speaks."""
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -17,14 +18,22 @@ from training import forward
 from training.codes import Coded
 from training.config import SMOKE
 from training.layout import IGNORED, Batch, Epoch, Layout, Marks, Placed, Utterances, lengths, noise_of, pack
+from training.sentence import Sentence
 from training.talker import Texts, utterances
 
 CPU = torch.device("cpu")
-SENTENCES = ["The old teacher found a bag.", "No.", "Call 555-0142 at 10:30, please!", "Yes, Anna."]
-FRAMES = [30, 5, 41, 12]
-LAYOUTS = [(False, False), (False, True), (True, False), (True, True)]
+SENTENCES = [
+    Sentence("The old teacher found a bag.", "english"),
+    Sentence("No.", "english"),
+    Sentence("Call 555-0142 at 10:30, please!", "english"),
+    Sentence("Ja, Anna.", "german"),
+    Sentence("Über Nacht.", "german"),
+    Sentence("Schön, daß Sie da sind!", "german"),
+]
+FRAMES = [30, 5, 41, 12, 9, 17]
+LAYOUTS = [(False, False), (False, True), (True, False), (True, True), (False, False), (True, False)]
 """Streaming, and language not told, of each sentence."""
-TRAINING = structs.replace(SMOKE.talker, rows=2, row_positions=128)
+TRAINING = structs.replace(SMOKE.talker, rows=3, row_positions=128)
 
 
 @pytest.fixture
@@ -36,9 +45,10 @@ def codes() -> list[Tensor]:
 @pytest.fixture
 def data(bpe: Tokenizer, model_config: ModelConfig, codes: list[Tensor]) -> Utterances:
     numbers = np.arange(len(SENTENCES), dtype=np.int32)
-    coded = Coded(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers, numbers)
-    speakers = list(model_config.talker_config.speakers.values())
-    return utterances([coded], Texts(SENTENCES, bpe), speakers, CPU)
+    coded = Coded(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers % 4, numbers)
+    talker = model_config.talker_config
+    speakers = list(talker.speakers.values())
+    return utterances([coded], Texts(SENTENCES, bpe), speakers, talker.codec_language_id, CPU)
 
 
 @pytest.fixture
@@ -49,7 +59,7 @@ def layout(bpe: Tokenizer, model_config: ModelConfig) -> Layout:
 @pytest.fixture
 def placed(data: Utterances) -> Placed:
     streaming, automatic = torch.tensor(LAYOUTS).T
-    return Placed(torch.arange(4), torch.tensor([0, 100, 128, 210]), streaming, automatic)
+    return Placed(torch.arange(6), torch.tensor([0, 100, 128, 210, 256, 330]), streaming, automatic)
 
 
 @pytest.fixture
@@ -64,17 +74,17 @@ def prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[Prompt]
             SpeechRequest(
                 id="",
                 accepted_at=0.0,
-                text=text,
+                text=sentence.text,
                 task_type=TaskType.CUSTOM_VOICE,
                 voice=voice,
-                language="auto" if automatic else "english",
+                language="auto" if automatic else sentence.language,
                 non_streaming_text=not streaming,
             ),
             talker,
             bpe,
             config,
         )
-        for text, voice, (streaming, automatic) in zip(SENTENCES, voices, LAYOUTS, strict=True)
+        for sentence, voice, (streaming, automatic) in zip(SENTENCES, cycle(voices), LAYOUTS, strict=False)
     ]
 
 
@@ -186,5 +196,5 @@ def test_an_epoch_follows_from_its_number(data: Utterances) -> None:
 def test_lengths_are_those_of_the_layouts(batch: Batch, data: Utterances) -> None:
     streaming, automatic = np.array(LAYOUTS).astype(np.int64).T
     expected = lengths(data.tokens_each.numpy(), data.frames.numpy(), streaming, automatic)
-    found = [int((batch.sentences == sentence).sum()) for sentence in range(4)]
+    found = [int((batch.sentences == sentence).sum()) for sentence in range(len(SENTENCES))]
     assert found == expected.tolist()
