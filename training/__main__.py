@@ -180,19 +180,21 @@ class Steps:
         return True
 
     def speak(self) -> bool:
-        """Speaks the held-out sentences, and passes espeak-ng's through a codec that was trained here."""
+        """Speaks the held-out sentences of its languages, and passes espeak-ng's through a codec trained here."""
         from . import speak
 
         given, speaker = self.given, self._speaker()
         voices = list(self.config.synthesis.speakers)
-        sets = {name: corpus.held_out(name) for name in corpus.HELD_OUT}
+        sets = {
+            name: corpus.held_out(name) for name, language in corpus.HELD_OUT.items() if language in speaker.languages
+        }
         cases = speak.cases(voices)
         if given.random:
-            sentences = corpus.read(self.corpus_path)
+            sentences = [each for each in corpus.read(self.corpus_path) if each.language in speaker.languages]
             sets["random"] = random.Random(self.config.corpus.seed).sample(sentences, given.random)
             cases.append(speak.Case(voice=voices[0], streaming=False, sentences="random"))
         for case in cases:
-            if given.only in case.name:
+            if given.only in case.name and case.sentences in sets:
                 requests = speak.wanted(case, sets[case.sentences])
                 speak.write(self.out / "spoken" / f"{case.name}.npz", requests, speaker.speak(requests))
                 _say(f"speak: {case.name}")

@@ -80,6 +80,8 @@ class Speaker:
 
     def __init__(self, checkpoint: str, device: torch.device, at_once: int) -> None:
         self._device, self._at_once = device, at_once
+        self.languages = frozenset(Checkpoint(checkpoint).config.talker_config.codec_language_id)
+        """Those that the checkpoint knows."""
         self._talker = _talker(checkpoint, device, at_once)
         self._talker.warm_up()
         self._codec = EagerCodecEngine(Checkpoint(checkpoint, device).load_codec_decoder(), at_once)

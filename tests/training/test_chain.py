@@ -83,6 +83,14 @@ def test_everybody_may_read_a_checkpoint(out: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
 
 
+def test_a_language_that_a_checkpoint_does_not_know_is_not_asked_of_it(tmp_path: Path) -> None:
+    """The bundled voice's is English: of that a few sentences are shown."""
+    assert run("show", tmp_path, "--checkpoint", "bundled") == 0
+    languages = Checkpoint("bundled").config.talker_config.codec_language_id
+    shown = {case.name for case in show.SHOWN if corpus.HELD_OUT[case.sentences] in languages}
+    assert {path.stem for path in (tmp_path / "shown").glob("*.flac")} == shown
+
+
 def names(directory: Path) -> dict[str, int]:
     return {name: tensor.dim() for name, tensor in load_file(directory / "model.safetensors").items()}
 
