@@ -194,8 +194,7 @@ def make_round(
     # library of a process that has used it does not work in its children.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), os.nice, (_NICE,), max_tasks_per_child=1)
     with pool:
-        made = zip(missing, pool.map(_write_shard, [job] * len(missing), missing), strict=True)
-        awaited = set(missing)
+        made, awaited = pool.map(_write_shard, [job] * len(missing), missing), set(missing)
         for index, path in enumerate(paths):
             if index in awaited:
                 next(made)
