@@ -42,7 +42,7 @@ _NICE = 10
 
 _AUDIBLE = 40
 """Of 32,768: -58 dB. What is below it at both ends is silence."""
-LEADING_SECONDS, TRAILING_SECONDS = 0.064, 0.16
+LEADING_SECONDS, TRAILING_SECONDS = 0.048, 0.16
 GAIN = 0.75
 """espeak-ng is at full scale now and then; what is learnt from it overshoots a little, and has to stay below -1 dB."""
 
