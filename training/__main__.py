@@ -6,6 +6,7 @@ synthesise  one round of audio                     (--audio)/round-00/
 codec       the tokenizer's codec                  codec.pt, codec.jsonl
 codes       a round's audio, encoded               codes-00.npz
 talker      talker and code predictor              talker.pt, talker.jsonl, tokenizer/
+polish      the codec's decoder, its codes as they are  polish.pt, polish.jsonl
 export      the checkpoint                         checkpoint/
 speak       audio of the held-out sentences        spoken/
 score       what that audio is worth               scores.json, scores.md
@@ -20,7 +21,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +56,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=math.inf, help="stop after so many; run again to go on")
     made.add_argument("--codec-steps", type=int, help="instead of the preset's")
     made.add_argument("--talker-steps", type=int, help="instead of the preset's")
+    made.add_argument("--polish-steps", type=int, help="instead of the preset's")
     made.add_argument("--codec-seconds", type=float, help="as many steps as fit; the log says how many")
     made.add_argument("--talker-seconds", type=float, help="likewise")
+    made.add_argument("--polish-seconds", type=float, help="likewise")
     made.add_argument("--audio", type=Path, help="where audio lies while it is needed (default: OUT/audio)")
     made.add_argument("--sources", type=Path, default=Path("/"), help="the root under which Debian's texts lie")
     made.add_argument("--workers", type=int, default=os.cpu_count(), help="of synthesis")
@@ -105,7 +108,7 @@ class Steps:
             pass
         return True
 
-    def _shards(self, number: int) -> Iterator[Path]:
+    def _shards(self, number: int) -> Generator[Path]:
         workers = self.given.workers
         return synthesis.make_round(self.config.synthesis, self.corpus_path, self.audio, number, workers, _say)
 
@@ -151,6 +154,20 @@ class Steps:
             learner = talker.Learner(self.config, self.out, device, fit)
             return talker.train(learner, sentences, round_of, self.deadline, _say)
 
+    def polish(self) -> bool:
+        """Trains the decoder on, on audio of a round that the talker does not learn from. May run beside the talker."""
+        from . import codec, codes
+
+        number, device = self.config.synthesis.rounds, _device(self.given)
+        shards = self._shards(number)
+        audio = codec.load_audio(shards, self.config.codec.hours, device)
+        shards.close()
+        fit = _fit(self.given.polish_seconds)
+        finished = codec.polish(self.config, audio, self.out, device, self.deadline, _say, fit)
+        if finished:
+            codes.forget_audio(self.audio, number)
+        return finished
+
     def _tokenizer(self, sentences: list[Sentence]) -> None:
         from . import tokenizer
 
@@ -174,7 +191,7 @@ class Steps:
 
         device = torch.device("cpu")
         learner = talker.Learner(self.config, self.out, device)
-        decoder = codec.load(self.config, self.out, device).decoder
+        decoder = codec.load_polished(self.config, self.out, device).decoder
         size = export.export(self.config, learner.talker, decoder, self.out / "tokenizer", self.out / "checkpoint")
         _say(f"export: {self.out / 'checkpoint'}: {size} bytes after {learner.run.step} steps")
         return True
@@ -207,7 +224,7 @@ class Steps:
         from . import codec, reconstruct
 
         device = _device(self.given)
-        trained = codec.load(self.config, self.out, device)
+        trained = codec.load_polished(self.config, self.out, device)
         for voice, sentences in [*((voice, "templates") for voice in voices), (voices[0], "german")]:
             name = f"codec-{voice}-{sentences}"
             if self.given.only in name:
@@ -246,7 +263,7 @@ class Steps:
 
     def all(self) -> bool:
         """From nothing to a checkpoint."""
-        trained = self.corpus() and self._codec_from_nothing() and self.talker()
+        trained = self.corpus() and self._codec_from_nothing() and self.talker() and self.polish()
         if (self.out / "talker.pt").exists():
             self.export()
         return trained
@@ -258,12 +275,16 @@ class Steps:
         return self.codec()
 
 
-STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "export", "speak", "score", "show")
+STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "polish", "export", "speak", "score", "show")
 
 
 def _config(given: argparse.Namespace) -> TrainingConfig:
     config = _PRESETS[given.preset]
-    codec = replace(config.codec, steps=given.codec_steps or config.codec.steps)
+    codec = replace(
+        config.codec,
+        steps=given.codec_steps or config.codec.steps,
+        polish_steps=given.polish_steps or config.codec.polish_steps,
+    )
     talker = replace(config.talker, steps=given.talker_steps or config.talker.steps)
     return replace(config, codec=codec, talker=talker, compile=config.compile and not given.no_compile)
 

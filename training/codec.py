@@ -22,7 +22,7 @@ from .shapes import decoder_config
 from .spectral import SpectralLoss
 from .synthesis import Shard, read_shard
 
-STATE = "codec.pt"
+STATE, POLISHED = "codec.pt", "polish.pt"
 _COMMITMENT = 0.25
 _START_SHARE = 0.15
 """Of the steps decode a crop's beginning, so that the decoder learns to begin from silence."""
@@ -80,6 +80,30 @@ def train(
     run = _run(config.codec, codec, directory, fit)
     run.resume()
     loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
+    return _learn(config, run, loss, deadline, say)
+
+
+def polish(
+    config: TrainingConfig,
+    audio: Tensor,
+    directory: Path,
+    device: torch.device,
+    deadline: Deadline,
+    say: Say,
+    fit: Deadline | None = None,
+) -> bool:
+    """Trains the decoder on, with the codes as they are: it sounds clearer, and no talker has to learn them anew.
+
+    As `train` otherwise.
+    """
+    codec = load(config, directory, device)
+    run = _polish_run(config.codec, codec, directory, fit)
+    run.resume()
+    loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda", codes_stay=True)
+    return _learn(config, run, loss, deadline, say)
+
+
+def _learn(config: TrainingConfig, run: Run, loss: _Loss, deadline: Deadline, say: Say) -> bool:
     # Every step has the same shapes: worth looking for the fastest convolutions. (`flags` turns cuDNN off by itself.)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
         while not run.finished and deadline.left() > 0:
@@ -107,6 +131,21 @@ def _run(config: CodecConfig, codec: Codec, directory: Path, fit: Deadline | Non
     )
 
 
+def _polish_run(config: CodecConfig, codec: Codec, directory: Path, fit: Deadline | None = None) -> Run:
+    for name, weight in codec.decoder.named_parameters():
+        weight.requires_grad_(not name.startswith("quantizer."))
+    return Run(
+        directory / POLISHED,
+        {"decoder": codec.decoder},
+        [weight for weight in codec.decoder.parameters() if weight.requires_grad],
+        peak=config.polish_learning_rate,
+        steps=config.polish_steps,
+        betas=(0.8, 0.99),
+        decay=1e-3,
+        fit=fit,
+    )
+
+
 class _Parts(NamedTuple):
     """The loss."""
 
@@ -117,8 +156,11 @@ class _Parts(NamedTuple):
 class _Loss:
     """What a step computes."""
 
-    def __init__(self, config: CodecConfig, codec: Codec, audio: Tensor, *, compiled: bool) -> None:
-        self._config, self._codec, self._audio = config, codec, audio
+    def __init__(
+        self, config: CodecConfig, codec: Codec, audio: Tensor, *, compiled: bool, codes_stay: bool = False
+    ) -> None:
+        """codes_stay: nothing but what the decoder makes of them is learnt."""
+        self._config, self._codec, self._audio, self._codes_stay = config, codec, audio, codes_stay
         self._spectral = SpectralLoss().to(audio.device)
         waveform: Callable[[CodecDecoder, Tensor], Tensor] = decoding.waveform
         self._waveform = torch.compile(waveform) if compiled else waveform
@@ -129,13 +171,7 @@ class _Loss:
         config, device = self._config, self._audio.device
         draw = generator(device, config.seed, step)
         crops = self._crops(draw)
-        with self._half:
-            encoded = self._codec.encoder(crops)
-        encoded = encoded.float()
-        vectors, commitment = encoded, encoded.new_zeros(())
-        if step >= config.unquantised_steps:
-            first = step == config.unquantised_steps
-            vectors, _, commitment = self._codec.quantizer(encoded, draw, first=first, step=step)
+        vectors, commitment = self._looked_up(crops) if self._codes_stay else self._quantised(crops, draw, step)
         with self._half:
             states = decoding.hidden(self._codec.decoder, vectors)
         first_frame, skipped = self._window(step)
@@ -144,6 +180,24 @@ class _Loss:
         made = self._waveform(self._codec.decoder, part)[:, skipped * FRAME_SAMPLES :]
         wanted = crops[:, (first_frame + skipped) * FRAME_SAMPLES : end * FRAME_SAMPLES]
         return _Parts(self._spectral(made, wanted), commitment)
+
+    def _quantised(self, crops: Tensor, draw: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
+        """What the decoder is given of crops, and how far that is from what the encoder says."""
+        with self._half:
+            encoded = self._codec.encoder(crops)
+        encoded = encoded.float()
+        unquantised = self._config.unquantised_steps
+        if step < unquantised:
+            return encoded, encoded.new_zeros(())
+        found = self._codec.quantizer(encoded, draw, first=step == unquantised, step=step)
+        return found.vectors, found.commitment
+
+    @torch.no_grad()
+    def _looked_up(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+        """What the decoder finds for the codes of crops."""
+        codes = self._codec.quantizer.encode(self._codec.encoder(crops))
+        vectors = self._codec.decoder.quantizer(codes).transpose(1, 2)
+        return vectors, vectors.new_zeros(())
 
     def _crops(self, draw: torch.Generator) -> Tensor:
         """Random crops [batch, frames * 1,920] in -1..1."""
@@ -160,10 +214,20 @@ class _Loss:
 
 
 def load(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
-    """The trained modules, as far as they are."""
+    """The trained modules, as far as they are; the decoder not polished."""
     codec = build(config.codec, device)
-    run = _run(config.codec, codec, directory)
-    run.resume()
+    _run(config.codec, codec, directory).resume()
+    return _still(codec)
+
+
+def load_polished(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
+    """The trained modules, the decoder as far as it is polished."""
+    codec = load(config, directory, device)
+    _polish_run(config.codec, codec, directory).resume()
+    return _still(codec)
+
+
+def _still(codec: Codec) -> Codec:
     for module in codec:
         module.eval().requires_grad_(False)
     return codec

@@ -64,6 +64,9 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     """First decoded frames, whose loss does not count: the convolutions lack their past."""
     unquantised_steps: int = 200
     learning_rate: float = 6e-4
+    polish_steps: int = 12_000
+    polish_learning_rate: float = 4e-4
+    """Of the decoder by itself, when the codes are what they will be."""
     hours: float = 24.0
     """Of audio that crops are drawn from."""
 
@@ -141,6 +144,7 @@ SMOKE = TrainingConfig(
         warmup_frames=1,
         unquantised_steps=4,
         learning_rate=2e-3,
+        polish_steps=12,
         hours=0.1,
     ),
     talker=TalkerTraining(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -183,7 +183,7 @@ def _write_shard(job: _Job, index: int) -> None:
 
 def make_round(
     config: SynthesisConfig, corpus_path: Path, directory: Path, number: int, workers: int, say: Callable[[str], None]
-) -> Iterator[Path]:
+) -> Generator[Path]:
     """A round's shards in their order, each as soon as it is there; what is missing is made in `workers` processes."""
     job = _Job(config, corpus_path, directory, number)
     count = shard_count(config, len(_sentences(corpus_path)))
@@ -193,10 +193,13 @@ def make_round(
     # A process for each shard: what espeak-ng says depends a little on what it has said before. And no forks: the
     # library of a process that has used it does not work in its children.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), os.nice, (_NICE,), max_tasks_per_child=1)
-    with pool:
+    try:
         made, awaited = pool.map(_write_shard, [job] * len(missing), missing), set(missing)
         for index, path in enumerate(paths):
             if index in awaited:
                 next(made)
             yield path
+    finally:
+        # Whoever needs no more of them does not wait for the rest.
+        pool.shutdown(cancel_futures=True)
     say(f"synthesis: round {number}: {len(missing)} of {count} shards made")
