@@ -263,7 +263,7 @@ class Steps:
 
     def all(self) -> bool:
         """From nothing to a checkpoint."""
-        trained = self.corpus() and self._codec_from_nothing() and self.talker() and self.polish()
+        trained = self.corpus() and self._codec_from_nothing() and self.talker() and self._polished()
         if (self.out / "talker.pt").exists():
             self.export()
         return trained
@@ -273,6 +273,12 @@ class Steps:
         if (self.out / "codes-00.npz").exists():
             return True
         return self.codec()
+
+    def _polished(self) -> bool:
+        """Audio is needed until the decoder is finished."""
+        from . import codec
+
+        return codec.is_polished(self.out) or self.polish()
 
 
 STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "polish", "export", "speak", "score", "show")

@@ -103,6 +103,15 @@ def polish(
     return _learn(config, run, loss, deadline, say)
 
 
+def is_polished(directory: Path) -> bool:
+    """Whether `polish` has done all its steps."""
+    path = directory / POLISHED
+    if not path.exists():
+        return False
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return bool(state["step"] >= state["steps"])
+
+
 def _learn(config: TrainingConfig, run: Run, loss: _Loss, deadline: Deadline, say: Say) -> bool:
     # Every step has the same shapes: worth looking for the fastest convolutions. (`flags` turns cuDNN off by itself.)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):

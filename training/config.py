@@ -144,7 +144,8 @@ SMOKE = TrainingConfig(
         warmup_frames=1,
         unquantised_steps=4,
         learning_rate=2e-3,
-        polish_steps=12,
+        polish_steps=16,
+        polish_learning_rate=1e-3,
         hours=0.1,
     ),
     talker=TalkerTraining(

@@ -31,9 +31,9 @@ def tone_shard(sentences: list[Sentence], lines: np.ndarray) -> Shard:
 
 
 def write_rounds(config: TrainingConfig, directory: Path, sentences: list[Sentence]) -> None:
-    """All rounds' shards, where a run looks for them."""
+    """All rounds' shards, the decoder's own last one too, where a run looks for them."""
     settings = config.synthesis
-    for number in range(settings.rounds):
+    for number in range(settings.rounds + 1):
         lines = synthesis.chosen(settings, len(sentences), number)
         synthesis.shard_path(directory, number, 0).parent.mkdir(parents=True)
         for index in range(synthesis.shard_count(settings, len(sentences))):

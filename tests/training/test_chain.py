@@ -49,6 +49,27 @@ def test_losses_fall(out: Path) -> None:
         assert np.mean(loss[-4:]) < 0.8 * np.mean(loss[:4]), name
 
 
+def test_polishing_changes_the_decoder_alone(out: Path) -> None:
+    """And what it makes of the same codes is nearer to what was said."""
+    trained, polished = (load(SMOKE, out, torch.device("cpu")) for load in (codec.load, codec.load_polished))
+    assert same(trained.encoder.state_dict(), polished.encoder.state_dict())
+    before, after = trained.decoder.state_dict(), polished.decoder.state_dict()
+    changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"pre_conv", "pre_transformer", "upsample", "decoder"}
+    exported = load_file(out / "checkpoint" / "speech_tokenizer" / "model.safetensors")
+    first = "decoder.0.conv.weight"
+    assert torch.equal(exported[f"decoder.{first}"], after[first].half())
+    audio = torch.from_numpy(np.concatenate([small.tones("some other tones", speaker) for speaker in range(4)]))
+    first_loss, last_loss = (mean_loss(each, audio) for each in (trained, polished))
+    assert last_loss < 0.99 * first_loss
+
+
+@torch.no_grad()
+def mean_loss(made: codec.Codec, audio: torch.Tensor) -> float:
+    loss = codec._Loss(SMOKE.codec, made, audio, compiled=False, codes_stay=True)
+    return float(np.mean([float(loss(step).spectral) for step in range(12)]))
+
+
 def test_the_checkpoint_speaks(out: Path, tmp_path: Path) -> None:
     speaker = speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), at_once=3)
     case = speak.Case(voice="gb", streaming=True, sentences="natural")
@@ -173,6 +194,21 @@ def test_a_codec_that_was_stopped_goes_on_as_if_it_was_not(tmp_path: Path) -> No
     assert same(state(tmp_path / "whole" / "codec.pt"), state(tmp_path / "parts" / "codec.pt"))
 
 
+def test_polishing_that_was_stopped_goes_on_as_if_it_was_not(out: Path, tmp_path: Path) -> None:
+    audio = torch.from_numpy(np.concatenate([small.tones("some tones in a row", speaker) for speaker in range(4)]))
+    config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, polish_steps=6, frames=4, decoded_frames=2))
+    cpu, nothing = torch.device("cpu"), lambda line: None
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "codec.pt").write_bytes((out / "codec.pt").read_bytes())
+    assert codec.polish(config, audio, tmp_path / "whole", cpu, Deadline(), nothing)
+    assert not codec.polish(config, audio, tmp_path / "parts", cpu, _Steps(3), nothing)
+    assert not codec.is_polished(tmp_path / "parts")
+    assert codec.polish(config, audio, tmp_path / "parts", cpu, Deadline(), nothing)
+    assert codec.is_polished(tmp_path / "parts")
+    assert same(state(tmp_path / "whole" / "polish.pt"), state(tmp_path / "parts" / "polish.pt"))
+
+
 def test_a_talker_that_was_stopped_goes_on_as_if_it_was_not(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,3 +227,4 @@ def test_a_finished_run_has_nothing_left_to_do(out: Path) -> None:
     before = state(out / "talker.pt")
     assert run("all", out) == 0
     assert same(before, state(out / "talker.pt"))
+    assert not list((out / "audio").rglob("*.npz"))
