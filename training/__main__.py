@@ -124,10 +124,10 @@ class Steps:
 
     def codec(self) -> bool:
         """Trains the codec on the first of round 0, while the rest is made."""
-        from . import codec
+        from . import codec, crops
 
         device, shards = _device(self.given), self._shards(0)
-        audio = codec.load_audio(shards, self.config.codec.hours, device)
+        audio = crops.load_audio(shards, self.config.codec.hours, device)
         fit = _fit(self.given.codec_seconds)
         finished = codec.train(self.config, audio, self.out, device, self.deadline, _say, fit)
         for _ in shards:
@@ -156,11 +156,11 @@ class Steps:
 
     def polish(self) -> bool:
         """Trains the decoder on, on audio of a round that the talker does not learn from. May run beside the talker."""
-        from . import codec, codes
+        from . import codec, codes, crops
 
         number, device = self.config.synthesis.rounds, _device(self.given)
         shards = self._shards(number)
-        audio = codec.load_audio(shards, self.config.codec.hours, device)
+        audio = crops.load_audio(shards, self.config.codec.hours, device)
         shards.close()
         fit = _fit(self.given.polish_seconds)
         finished = codec.polish(self.config, audio, self.out, device, self.deadline, _say, fit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,22 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.audio import FRAME_SAMPLES
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import decoder as decoding
 from .config import CodecConfig, TrainingConfig
+from .crops import Audio, crops, window
 from .encoder import Encoder
 from .quantizer import QuantizerTraining
 from .run import Deadline, Run, Say, generator
 from .shapes import decoder_config
 from .spectral import SpectralLoss
-from .synthesis import Shard, read_shard
+from .synthesis import Shard
 
 STATE, POLISHED = "codec.pt", "polish.pt"
 _COMMITMENT = 0.25
-_START_SHARE = 0.15
-"""Of the steps decode a crop's beginning, so that the decoder learns to begin from silence."""
 _POSITIONS_A_FRAME = 4
 """Of the states that the convolutions turn into samples."""
 _ENCODED_TOGETHER = 128
@@ -52,20 +51,9 @@ def build(config: CodecConfig, device: torch.device) -> Codec:
     return Codec(encoder.to(device), decoder.to(device))
 
 
-def load_audio(paths: Iterable[Path], hours: float, device: torch.device) -> Tensor:
-    """The audio of as many shards as `hours` need, one after the other: int16 [N] on `device`."""
-    parts, count = [], 0
-    for path in paths:
-        parts.append(torch.from_numpy(read_shard(path).audio).to(device))
-        count += len(parts[-1])
-        if count >= hours * 3600 * SAMPLE_RATE:
-            break
-    return torch.cat(parts)
-
-
 def train(
     config: TrainingConfig,
-    audio: Tensor,
+    audio: Audio,
     directory: Path,
     device: torch.device,
     deadline: Deadline,
@@ -85,7 +73,7 @@ def train(
 
 def polish(
     config: TrainingConfig,
-    audio: Tensor,
+    audio: Audio,
     directory: Path,
     device: torch.device,
     deadline: Deadline,
@@ -166,34 +154,34 @@ class _Loss:
     """What a step computes."""
 
     def __init__(
-        self, config: CodecConfig, codec: Codec, audio: Tensor, *, compiled: bool, codes_stay: bool = False
+        self, config: CodecConfig, codec: Codec, audio: Audio, *, compiled: bool, codes_stay: bool = False
     ) -> None:
         """codes_stay: nothing but what the decoder makes of them is learnt."""
         self._config, self._codec, self._audio, self._codes_stay = config, codec, audio, codes_stay
-        self._spectral = SpectralLoss().to(audio.device)
+        device = audio.samples.device
+        self._spectral = SpectralLoss().to(device)
         waveform: Callable[[CodecDecoder, Tensor], Tensor] = decoding.waveform
         self._waveform = torch.compile(waveform) if compiled else waveform
-        self._half = torch.autocast(audio.device.type, torch.bfloat16, enabled=audio.device.type == "cuda")
+        self._half = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
     def __call__(self, step: int) -> _Parts:
         """The loss of the crops that `step` draws."""
-        config, device = self._config, self._audio.device
-        draw = generator(device, config.seed, step)
-        crops = self._crops(draw)
-        vectors, commitment = self._looked_up(crops) if self._codes_stay else self._quantised(crops, draw, step)
+        config = self._config
+        draw, decoded = generator(self._audio.samples.device, config.seed, step), window(config, step)
+        heard = crops(config, self._audio, draw, begins=decoded.begins)
+        vectors, commitment = self._looked_up(heard) if self._codes_stay else self._quantised(heard, draw, step)
         with self._half:
             states = decoding.hidden(self._codec.decoder, vectors)
-        first_frame, skipped = self._window(step)
-        end = first_frame + config.decoded_frames
-        part = states.float()[..., first_frame * _POSITIONS_A_FRAME : end * _POSITIONS_A_FRAME].contiguous()
-        made = self._waveform(self._codec.decoder, part)[:, skipped * FRAME_SAMPLES :]
-        wanted = crops[:, (first_frame + skipped) * FRAME_SAMPLES : end * FRAME_SAMPLES]
+        end = decoded.first + config.decoded_frames
+        part = states.float()[..., decoded.first * _POSITIONS_A_FRAME : end * _POSITIONS_A_FRAME].contiguous()
+        made = self._waveform(self._codec.decoder, part)[:, decoded.skipped * FRAME_SAMPLES :]
+        wanted = heard[:, (decoded.first + decoded.skipped) * FRAME_SAMPLES : end * FRAME_SAMPLES]
         return _Parts(self._spectral(made, wanted), commitment)
 
-    def _quantised(self, crops: Tensor, draw: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
+    def _quantised(self, heard: Tensor, draw: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
         """What the decoder is given of crops, and how far that is from what the encoder says."""
         with self._half:
-            encoded = self._codec.encoder(crops)
+            encoded = self._codec.encoder(heard)
         encoded = encoded.float()
         unquantised = self._config.unquantised_steps
         if step < unquantised:
@@ -202,24 +190,11 @@ class _Loss:
         return found.vectors, found.commitment
 
     @torch.no_grad()
-    def _looked_up(self, crops: Tensor) -> tuple[Tensor, Tensor]:
+    def _looked_up(self, heard: Tensor) -> tuple[Tensor, Tensor]:
         """What the decoder finds for the codes of crops."""
-        codes = self._codec.quantizer.encode(self._codec.encoder(crops))
+        codes = self._codec.quantizer.encode(self._codec.encoder(heard))
         vectors = self._codec.decoder.quantizer(codes).transpose(1, 2)
         return vectors, vectors.new_zeros(())
-
-    def _crops(self, draw: torch.Generator) -> Tensor:
-        """Random crops [batch, frames * 1,920] in -1..1."""
-        length, device = self._config.frames * FRAME_SAMPLES, self._audio.device
-        starts = torch.randint(len(self._audio) - length, (self._config.batch, 1), generator=draw, device=device)
-        return self._audio[starts + torch.arange(length, device=device)].float() / 32768
-
-    def _window(self, step: int) -> tuple[int, int]:
-        """The first frame that is decoded to samples, and how many of them do not count."""
-        config, drawn = self._config, np.random.default_rng((self._config.seed, step))
-        if drawn.random() < _START_SHARE:
-            return 0, 0
-        return int(drawn.integers(config.frames - config.decoded_frames + 1)), config.warmup_frames
 
 
 def load(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:

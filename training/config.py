@@ -145,7 +145,7 @@ SMOKE = TrainingConfig(
         unquantised_steps=4,
         learning_rate=2e-3,
         polish_steps=16,
-        polish_learning_rate=1e-3,
+        polish_learning_rate=4e-3,
         hours=0.1,
     ),
     talker=TalkerTraining(

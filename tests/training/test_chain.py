@@ -19,6 +19,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from training import codec, corpus, show, speak
 from training.__main__ import _UNFINISHED, main
 from training.config import SMOKE
+from training.crops import Audio
 from training.run import Deadline
 
 SMOKE_RUN = ["--preset", "smoke", "--device", "cpu", "--workers", "1"]
@@ -59,13 +60,19 @@ def test_polishing_changes_the_decoder_alone(out: Path) -> None:
     exported = load_file(out / "checkpoint" / "speech_tokenizer" / "model.safetensors")
     first = "decoder.0.conv.weight"
     assert torch.equal(exported[f"decoder.{first}"], after[first].half())
-    audio = torch.from_numpy(np.concatenate([small.tones("some other tones", speaker) for speaker in range(4)]))
+    audio = tones("some other tones")
     first_loss, last_loss = (mean_loss(each, audio) for each in (trained, polished))
     assert last_loss < 0.99 * first_loss
 
 
+def tones(text: str) -> Audio:
+    said = [small.tones(text, speaker) for speaker in range(4)]
+    begins = np.cumsum([0, *map(len, said[:-1])])
+    return Audio(torch.from_numpy(np.concatenate(said)), torch.from_numpy(begins))
+
+
 @torch.no_grad()
-def mean_loss(made: codec.Codec, audio: torch.Tensor) -> float:
+def mean_loss(made: codec.Codec, audio: Audio) -> float:
     loss = codec._Loss(SMOKE.codec, made, audio, compiled=False, codes_stay=True)
     return float(np.mean([float(loss(step).spectral) for step in range(12)]))
 
@@ -184,7 +191,7 @@ class _Steps(Deadline):
 
 
 def test_a_codec_that_was_stopped_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
-    audio = torch.from_numpy(np.concatenate([small.tones("some tones in a row", speaker) for speaker in range(4)]))
+    audio = tones("some tones in a row")
     config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, steps=8, frames=4, decoded_frames=2))
     cpu, nothing = torch.device("cpu"), lambda line: None
     assert codec.train(config, audio, tmp_path / "whole", cpu, Deadline(), nothing)
@@ -195,7 +202,7 @@ def test_a_codec_that_was_stopped_goes_on_as_if_it_was_not(tmp_path: Path) -> No
 
 
 def test_polishing_that_was_stopped_goes_on_as_if_it_was_not(out: Path, tmp_path: Path) -> None:
-    audio = torch.from_numpy(np.concatenate([small.tones("some tones in a row", speaker) for speaker in range(4)]))
+    audio = tones("some tones in a row")
     config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, polish_steps=6, frames=4, decoded_frames=2))
     cpu, nothing = torch.device("cpu"), lambda line: None
     for name in ("whole", "parts"):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from msgspec import structs
 from torch import Tensor
 
 from support import training as small
@@ -118,13 +117,3 @@ def test_an_utterance_is_encoded_by_itself(codec: Codec) -> None:
         # Untrained codebooks have entries that are nearly the same: a last bit decides between them.
         assert (codes[first : first + len(alone)] == alone).float().mean() > 0.9
         first += len(alone)
-
-
-def test_steps_draw_their_own_crops(codec: Codec) -> None:
-    samples = (audio(5, 200).flatten() * 32767).to(torch.int16)
-    loss = codecs._Loss(structs.replace(SMOKE.codec, unquantised_steps=0), codec, samples, compiled=False)
-    assert torch.equal(loss._crops(generator(CPU, 1)), loss._crops(generator(CPU, 1)))
-    assert not torch.equal(loss._crops(generator(CPU, 1)), loss._crops(generator(CPU, 2)))
-    windows = {loss._window(step) for step in range(200)}
-    assert (0, 0) in windows and len(windows) > 2
-    assert max(first for first, _ in windows) + SMOKE.codec.decoded_frames == SMOKE.codec.frames

@@ -1,0 +1,76 @@
+"""What the codec hears in training."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from support import training as small
+from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from training import crops
+from training.config import SMOKE
+from training.run import generator
+from training.sentence import Sentence
+
+CPU = torch.device("cpu")
+SENTENCES = [
+    Sentence(text, "english") for text in ("a longer sentence than the others", "short", "another one", "last")
+]
+CONFIG = SMOKE.codec
+LENGTH = CONFIG.frames * FRAME_SAMPLES
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / "0.npz", tmp_path / "1.npz"]
+    for path, lines in zip(paths, ([0, 1], [2, 3]), strict=True):
+        np.savez(path, **small.tone_shard(SENTENCES, np.array(lines, np.int32))._asdict())
+    return paths
+
+
+@pytest.fixture
+def audio(shards: list[Path]) -> crops.Audio:
+    return crops.load_audio(shards, 1.0, CPU)
+
+
+def test_audio_knows_where_its_utterances_begin(audio: crops.Audio) -> None:
+    said = [small.tones(sentence.text, number) for number, sentence in enumerate(SENTENCES)]
+    assert torch.equal(audio.samples, torch.from_numpy(np.concatenate(said)))
+    assert audio.begins.tolist() == np.cumsum([0, *map(len, said[:-1])]).tolist()
+
+
+def test_no_more_shards_are_read_than_the_hours_need(shards: list[Path]) -> None:
+    first = small.tone_shard(SENTENCES, np.array([0, 1], np.int32))
+    heard = crops.load_audio(shards, len(first.audio) / SAMPLE_RATE / 3600, CPU)
+    assert len(heard.samples) == len(first.audio)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_seed_is_a_crop(audio: crops.Audio, begins: bool) -> None:
+    one, same, other = (crops.crops(CONFIG, audio, generator(CPU, seed), begins=begins) for seed in (1, 1, 2))
+    assert one.shape == (CONFIG.batch, LENGTH)
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+def test_some_crops_are_beginnings(audio: crops.Audio) -> None:
+    whole = audio.samples.float() / 32768
+    possible = [whole[first : first + LENGTH] for first in audio.begins.tolist() if first + LENGTH <= len(whole)]
+    draw = generator(CPU, 3)
+    drawn = [crop for _ in range(20) for crop in crops.crops(CONFIG, audio, draw, begins=True)]
+    assert all(any(torch.equal(crop, begin) for begin in possible) for crop in drawn)
+    assert all(any(torch.equal(crop, begin) for crop in drawn) for begin in possible)
+
+
+def test_the_last_crop_ends_with_the_audio(audio: crops.Audio) -> None:
+    short = audio._replace(samples=audio.samples[:LENGTH])
+    assert torch.equal(crops.crops(CONFIG, short, generator(CPU, 0), begins=False)[0], short.samples.float() / 32768)
+
+
+def test_steps_decode_beginnings_and_other_parts() -> None:
+    windows = [crops.window(CONFIG, step) for step in range(200)]
+    assert 10 < sum(each.begins for each in windows) < 60
+    assert {(each.first, each.skipped) for each in windows if each.begins} == {(0, 0)}
+    others = [each for each in windows if not each.begins]
+    assert {each.skipped for each in others} == {CONFIG.warmup_frames}
+    assert {each.first for each in others} == set(range(CONFIG.frames - CONFIG.decoded_frames + 1))
