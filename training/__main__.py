@@ -6,7 +6,7 @@ synthesise  one round of audio                     (--audio)/round-00/
 codec       the tokenizer's codec                  codec.pt, codec.jsonl
 codes       a round's audio, encoded               codes-00.npz
 talker      talker and code predictor              talker.pt, talker.jsonl, tokenizer/
-polish      the codec's decoder, its codes as they are  polish.pt, polish.jsonl
+polish      the codec's decoder alone              polish.pt, polish.jsonl
 export      the checkpoint                         checkpoint/
 speak       audio of the held-out sentences        spoken/
 score       what that audio is worth               scores.json, scores.md
@@ -278,7 +278,8 @@ class Steps:
         """Audio is needed until the decoder is finished."""
         from . import codec
 
-        return codec.is_polished(self.out) or self.polish()
+        steps = None if self.given.polish_seconds is not None else self.config.codec.polish_steps
+        return codec.is_polished(self.out, steps) or self.polish()
 
 
 STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "polish", "export", "speak", "score", "show")

@@ -91,13 +91,13 @@ def polish(
     return _learn(config, run, loss, deadline, say)
 
 
-def is_polished(directory: Path) -> bool:
-    """Whether `polish` has done all its steps."""
+def is_polished(directory: Path, steps: int | None) -> bool:
+    """Whether `polish` has done so many steps; None: as many as fitted."""
     path = directory / POLISHED
     if not path.exists():
         return False
     state = torch.load(path, map_location="cpu", weights_only=True)
-    return bool(state["step"] >= state["steps"])
+    return bool(state["step"] >= (state["steps"] if steps is None else steps))
 
 
 def _learn(config: TrainingConfig, run: Run, loss: _Loss, deadline: Deadline, say: Say) -> bool:

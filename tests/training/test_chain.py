@@ -210,9 +210,10 @@ def test_polishing_that_was_stopped_goes_on_as_if_it_was_not(out: Path, tmp_path
         (tmp_path / name / "codec.pt").write_bytes((out / "codec.pt").read_bytes())
     assert codec.polish(config, audio, tmp_path / "whole", cpu, Deadline(), nothing)
     assert not codec.polish(config, audio, tmp_path / "parts", cpu, _Steps(3), nothing)
-    assert not codec.is_polished(tmp_path / "parts")
+    assert not codec.is_polished(tmp_path / "parts", None)
     assert codec.polish(config, audio, tmp_path / "parts", cpu, Deadline(), nothing)
-    assert codec.is_polished(tmp_path / "parts")
+    done = {steps: codec.is_polished(tmp_path / "parts", steps) for steps in (None, 6, 7)}
+    assert done == {None: True, 6: True, 7: False}
     assert same(state(tmp_path / "whole" / "polish.pt"), state(tmp_path / "parts" / "polish.pt"))
 
 
