@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,19 +14,16 @@ from syrinx_stages.contract.audio import FRAME_SAMPLES
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import decoder as decoding
+from .codec_loss import Loss, PolishLoss
 from .config import CodecConfig, TrainingConfig
-from .crops import Audio, crops, window
+from .crops import Audio
 from .encoder import Encoder
 from .quantizer import QuantizerTraining
+from .replay import Replayed
 from .run import Deadline, Run, Say, generator
 from .shapes import decoder_config
-from .spectral import SpectralLoss
-from .synthesis import Shard
 
 STATE, POLISHED = "codec.pt", "polish.pt"
-_COMMITMENT = 0.25
-_POSITIONS_A_FRAME = 4
-"""Of the states that the convolutions turn into samples."""
 _ENCODED_TOGETHER = 128
 """Utterances."""
 
@@ -67,7 +64,7 @@ def train(
     codec = build(config.codec, device)
     run = _run(config.codec, codec, directory, fit)
     run.resume()
-    loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
+    loss = Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
     return _learn(config, run, loss, deadline, say)
 
 
@@ -87,7 +84,8 @@ def polish(
     codec = load(config, directory, device)
     run = _polish_run(config.codec, codec, directory, fit)
     run.resume()
-    loss = _Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda", codes_stay=True)
+    codes = encode(codec, audio.samples, audio.frames())
+    loss = PolishLoss(config.codec, codec, audio, codes, compiled=config.compile and device.type == "cuda")
     return _learn(config, run, loss, deadline, say)
 
 
@@ -100,14 +98,15 @@ def is_polished(directory: Path, steps: int | None) -> bool:
     return bool(state["step"] >= (state["steps"] if steps is None else steps))
 
 
-def _learn(config: TrainingConfig, run: Run, loss: _Loss, deadline: Deadline, say: Say) -> bool:
+def _learn(config: TrainingConfig, run: Run, loss: Loss | PolishLoss, deadline: Deadline, say: Say) -> bool:
+    step = Replayed(loss.parts, run.weights, loss.device)
     # Every step has the same shapes: worth looking for the fastest convolutions. (`flags` turns cuDNN off by itself.)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
         while not run.finished and deadline.left() > 0:
-            parts = loss(run.step)
-            run.learn(parts.spectral + _COMMITMENT * parts.commitment)
+            parts = step(*loss.inputs(run.step))
+            run.follow()
             if run.step % config.log_every == 0:
-                run.note(say, **parts._asdict())
+                run.note(say, **dict(zip(loss.NAMES, parts, strict=True)))
             if run.step % config.save_every == 0:
                 run.save()
     run.save()
@@ -143,60 +142,6 @@ def _polish_run(config: CodecConfig, codec: Codec, directory: Path, fit: Deadlin
     )
 
 
-class _Parts(NamedTuple):
-    """The loss."""
-
-    spectral: Tensor
-    commitment: Tensor
-
-
-class _Loss:
-    """What a step computes."""
-
-    def __init__(
-        self, config: CodecConfig, codec: Codec, audio: Audio, *, compiled: bool, codes_stay: bool = False
-    ) -> None:
-        """codes_stay: nothing but what the decoder makes of them is learnt."""
-        self._config, self._codec, self._audio, self._codes_stay = config, codec, audio, codes_stay
-        device = audio.samples.device
-        self._spectral = SpectralLoss().to(device)
-        waveform: Callable[[CodecDecoder, Tensor], Tensor] = decoding.waveform
-        self._waveform = torch.compile(waveform) if compiled else waveform
-        self._half = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-
-    def __call__(self, step: int) -> _Parts:
-        """The loss of the crops that `step` draws."""
-        config = self._config
-        draw, decoded = generator(self._audio.samples.device, config.seed, step), window(config, step)
-        heard = crops(config, self._audio, draw, begins=decoded.begins)
-        vectors, commitment = self._looked_up(heard) if self._codes_stay else self._quantised(heard, draw, step)
-        with self._half:
-            states = decoding.hidden(self._codec.decoder, vectors)
-        end = decoded.first + config.decoded_frames
-        part = states.float()[..., decoded.first * _POSITIONS_A_FRAME : end * _POSITIONS_A_FRAME].contiguous()
-        made = self._waveform(self._codec.decoder, part)[:, decoded.skipped * FRAME_SAMPLES :]
-        wanted = heard[:, (decoded.first + decoded.skipped) * FRAME_SAMPLES : end * FRAME_SAMPLES]
-        return _Parts(self._spectral(made, wanted), commitment)
-
-    def _quantised(self, heard: Tensor, draw: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
-        """What the decoder is given of crops, and how far that is from what the encoder says."""
-        with self._half:
-            encoded = self._codec.encoder(heard)
-        encoded = encoded.float()
-        unquantised = self._config.unquantised_steps
-        if step < unquantised:
-            return encoded, encoded.new_zeros(())
-        found = self._codec.quantizer(encoded, draw, first=step == unquantised, step=step)
-        return found.vectors, found.commitment
-
-    @torch.no_grad()
-    def _looked_up(self, heard: Tensor) -> tuple[Tensor, Tensor]:
-        """What the decoder finds for the codes of crops."""
-        codes = self._codec.quantizer.encode(self._codec.encoder(heard))
-        vectors = self._codec.decoder.quantizer(codes).transpose(1, 2)
-        return vectors, vectors.new_zeros(())
-
-
 def load(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
     """The trained modules, as far as they are; the decoder not polished."""
     codec = build(config.codec, device)
@@ -218,24 +163,24 @@ def _still(codec: Codec) -> Codec:
 
 
 @torch.no_grad()
-def encode(codec: Codec, shard: Shard, device: torch.device) -> Tensor:
-    """The codes of a shard's utterances, each heard by itself: [sum of frames, 16] uint8 or int16 on `device`.
+def encode(codec: Codec, audio: Tensor, frames: npt.NDArray[np.integer]) -> Tensor:
+    """The codes of utterances of so many frames each, heard by itself: [sum of frames, 16] uint8 or int16.
 
-    Many at once, with silence behind the shorter ones: a causal encoder's codes do not know what follows.
+    audio: their samples, one after the other, int16. Many are encoded at once, with silence behind the shorter ones: a
+    causal encoder's codes do not know what follows.
     """
-    starts, kind = np.cumsum(shard.frames) - shard.frames, codec.decoder.config.codebook_size
-    audio = torch.from_numpy(shard.audio).to(device)
+    device, starts, kind = audio.device, np.cumsum(frames) - frames, codec.decoder.config.codebook_size
     codes = torch.zeros(
         len(audio) // FRAME_SAMPLES,
         codec.decoder.config.num_quantizers,
         dtype=torch.uint8 if kind <= 256 else torch.int16,
         device=device,
     )
-    by_length = np.argsort(shard.frames, kind="stable")
+    by_length = np.argsort(frames, kind="stable")
     for some in np.array_split(by_length, -(-len(by_length) // _ENCODED_TOGETHER)):
         first = torch.from_numpy(starts[some]).to(device)[:, None]
-        count = torch.from_numpy(shard.frames[some]).to(device)[:, None]
-        frame = torch.arange(int(shard.frames[some].max()), device=device)
+        count = torch.from_numpy(frames[some]).to(device)[:, None]
+        frame = torch.arange(int(frames[some].max()), device=device)
         heard = _cut(audio, first, count, len(frame))
         found = codec.quantizer.encode(codec.encoder(heard))
         own = frame < count

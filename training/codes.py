@@ -50,7 +50,7 @@ def encode_round(codec: Codec, shards: Iterable[Path], path: Path, device: torch
     """Encodes a round's shards into its file."""
     parts = []
     for shard in map(read_shard, shards):
-        codes = encode(codec, shard, device).cpu().numpy()
+        codes = encode(codec, torch.from_numpy(shard.audio).to(device), shard.frames).cpu().numpy()
         parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
     unfinished = path.with_suffix(".unfinished.npz")
     whole = Coded(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +27,11 @@ class Audio(NamedTuple):
     """int16 [N]."""
     begins: Tensor
     """[utterances]: the first sample of each."""
+
+    def frames(self) -> npt.NDArray[np.integer]:
+        """[utterances]: how many each has."""
+        ends = np.append(self.begins.cpu().numpy(), len(self.samples)) // FRAME_SAMPLES
+        return np.diff(ends)
 
 
 class Window(NamedTuple):
@@ -59,10 +65,10 @@ def window(config: CodecConfig, step: int) -> Window:
     return Window(int(drawn.integers(config.frames - config.decoded_frames + 1)), config.warmup_frames, False)
 
 
-def crops(config: CodecConfig, audio: Audio, draw: torch.Generator, *, begins: bool) -> Tensor:
-    """Random crops [batch, frames * 1,920] in -1..1, from anywhere or from beginnings of utterances.
+def crops(config: CodecConfig, audio: Audio, draw: torch.Generator, *, begins: bool, grain: int = 1) -> Tensor:
+    """The samples [batch, frames * 1,920] of random crops, from anywhere or from beginnings of utterances.
 
-    What follows a short utterance is the next one.
+    grain: crops from anywhere begin at multiples of so many samples. What follows a short utterance is the next one.
     """
     length, device = config.frames * FRAME_SAMPLES, audio.samples.device
     last = len(audio.samples) - length
@@ -71,5 +77,10 @@ def crops(config: CodecConfig, audio: Audio, draw: torch.Generator, *, begins: b
         possible = audio.begins[audio.begins <= last]
         starts = possible[torch.randint(len(possible), shape, generator=draw, device=device)]
     else:
-        starts = torch.randint(last + 1, shape, generator=draw, device=device)
-    return audio.samples[starts + torch.arange(length, device=device)].float() / 32768
+        starts = torch.randint(last // grain + 1, shape, generator=draw, device=device) * grain
+    return starts + torch.arange(length, device=device)
+
+
+def heard(audio: Audio, samples: Tensor) -> Tensor:
+    """What the crops sound like, in -1..1."""
+    return audio.samples[samples].float() / 32768

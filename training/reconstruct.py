@@ -46,8 +46,7 @@ def _exported(config: TrainingConfig, codec: Codec, device: torch.device) -> Cod
 
 def _through(codec: Codec, decoder: CodecDecoder, heard: synthesis.Samples, device: torch.device) -> bytes:
     frames = np.array([len(heard) // FRAME_SAMPLES], np.int32)
-    nobody = np.zeros(1, np.int32)
-    codes = encode(codec, synthesis.Shard(heard, frames, nobody, nobody), device).long()[None]
+    codes = encode(codec, torch.from_numpy(heard).to(device), frames).long()[None]
     lengths = torch.tensor([codes.shape[1]], device=device)
     pcm, _ = decoder(codes, lengths, decoder.new_state(1))
     samples = pcm[0].float().mul(32767).round().clamp(-32768, 32767).to(torch.int16)

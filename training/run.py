@@ -54,6 +54,12 @@ def generator(device: torch.device, *seeds: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(mixed)
 
 
+class _Guarded(torch.optim.AdamW):
+    """As `torch.amp.GradScaler` has it: where `found_inf` is 1, a step changes nothing, and nobody waits to know."""
+
+    found_inf: Tensor
+
+
 class Run:
     """One model's training: `step` after `step`, until all are done or the time is over."""
 
@@ -79,13 +85,12 @@ class Run:
         self.place: dict[str, int] = {}
         """Where in its data the run is, for whoever gives it the data; kept with the state."""
         self._modules = modules
-        self._weights = list(weights)
+        self.weights = list(weights)
         self._peak = peak
-        device = self._weights[0].device
-        decayed = [weight for weight in self._weights if weight.dim() > 1]
-        others = [weight for weight in self._weights if weight.dim() <= 1]
+        decayed = [weight for weight in self.weights if weight.dim() > 1]
+        others = [weight for weight in self.weights if weight.dim() <= 1]
         groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(groups, lr=peak, betas=betas, fused=device.type == "cuda")
+        self._optimizer = _Guarded(groups, lr=peak, betas=betas, fused=True)
         self._fit = fit
         self._noted = time.monotonic(), 0
         self._begun = 0
@@ -124,16 +129,18 @@ class Run:
         unfinished.replace(self.path)
 
     def learn(self, loss: Tensor) -> None:
-        """One step down the gradient of `loss`; one whose gradient is not finite changes nothing."""
+        """One step down the gradient of `loss`."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.follow()
+
+    def follow(self) -> None:
+        """One step down the gradients that the weights have; where one is not finite, nothing is learnt."""
         rate = learning_rate(self._peak, self.step, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._weights, _CLIP)
-        for weight in self._weights:
-            if weight.grad is not None:
-                weight.grad.copy_(torch.where(norm.isfinite(), weight.grad, 0.0))
+        norm = nn.utils.clip_grad_norm_(self.weights, _CLIP)
+        self._optimizer.found_inf = (~norm.isfinite()).float()
         self._optimizer.step()
         self.step += 1
 

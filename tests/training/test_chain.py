@@ -18,6 +18,7 @@ from support.talker_recipe import VOICE
 from syrinx_stages.model.checkpoint import Checkpoint
 from training import codec, corpus, show, speak
 from training.__main__ import _UNFINISHED, main
+from training.codec_loss import PolishLoss
 from training.config import SMOKE
 from training.crops import Audio
 from training.run import Deadline
@@ -73,8 +74,8 @@ def tones(text: str) -> Audio:
 
 @torch.no_grad()
 def mean_loss(made: codec.Codec, audio: Audio) -> float:
-    loss = codec._Loss(SMOKE.codec, made, audio, compiled=False, codes_stay=True)
-    return float(np.mean([float(loss(step).spectral) for step in range(12)]))
+    loss = PolishLoss(SMOKE.codec, made, audio, codec.encode(made, audio.samples, audio.frames()), compiled=False)
+    return float(np.mean([float(loss.parts(*loss.inputs(step))[0]) for step in range(12)]))
 
 
 def test_the_checkpoint_speaks(out: Path, tmp_path: Path) -> None:

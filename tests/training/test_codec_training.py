@@ -11,9 +11,10 @@ from training import decoder as decoding
 from training.codec import Codec
 from training.config import SMOKE
 from training.encoder import LOOK_AHEAD
-from training.quantizer import kmeans, nearest
+from training.quantizer import kmeans, nearest, revives
 from training.run import generator
 from training.sentence import Sentence
+from training.synthesis import Shard
 
 CPU = torch.device("cpu")
 FRAMES = 7
@@ -32,7 +33,7 @@ def codec() -> Codec:
                 weight.uniform_(0.5, 1.5, generator=draw)
             elif name.endswith(("bias", "alpha", "beta")):
                 weight.normal_(0, 0.1, generator=draw)
-    made.quantizer(made.encoder(audio(3)), draw, first=True, step=0)
+    made.quantizer.begin(made.encoder(audio(3)), draw)
     return made
 
 
@@ -78,9 +79,9 @@ def test_what_is_trained_is_what_streams(codec: Codec) -> None:
 def test_quantised_vectors_are_what_the_decoder_looks_up(codec: Codec) -> None:
     codec.decoder.quantizer._values = None
     vectors = codec.encoder(audio(0))
-    draw = torch.Generator().manual_seed(0)
+    draws = codec.quantizer.draw(2, FRAMES, generator(CPU, 0))
     before = codec.decoder.quantizer(codec.quantizer.encode(vectors)).transpose(1, 2)
-    found = codec.quantizer(vectors, draw, first=False, step=1)
+    found = codec.quantizer(vectors, draws, revives=False)
     whole = (found.codes == codec.quantizer.encode(vectors)).all()
     assert found.vectors.shape == before.shape and found.codes.shape == (2, FRAMES, 16)
     assert found.commitment > 0 and whole is not None
@@ -91,8 +92,10 @@ def test_quantised_vectors_are_what_the_decoder_looks_up(codec: Codec) -> None:
 def test_codebooks_follow_what_they_see(codec: Codec) -> None:
     """The same vectors again and again: what is left of them falls."""
     vectors = codec.encoder(audio(4, 40)).detach()
-    draw = generator(CPU, 1)
-    errors = [float(codec.quantizer(vectors, draw, first=False, step=step).commitment.detach()) for step in range(60)]
+    draw, errors = generator(CPU, 1), []
+    for step in range(60):
+        draws = codec.quantizer.draw(2, 40, draw)
+        errors.append(float(codec.quantizer(vectors, draws, revives=revives(step)).commitment.detach()))
     assert sum(errors[-10:]) < 0.9 * sum(errors[:10])
 
 
@@ -103,17 +106,21 @@ def test_centres_are_where_points_are() -> None:
     assert (points[:, None] - centres).square().sum(2).amin(1).mean() < 50
 
 
+def encode(codec: Codec, shard: Shard) -> Tensor:
+    return codecs.encode(codec, torch.from_numpy(shard.audio), shard.frames)
+
+
 def test_an_utterance_is_encoded_by_itself(codec: Codec) -> None:
     """Not beside others, of whatever length."""
     texts = ["a longer sentence", "short", "another one", "short"]
     sentences = [Sentence(text, "english") for text in texts]
     lines = torch.arange(4).numpy().astype("int32")
     shard = small.tone_shard(sentences, lines)
-    codes = codecs.encode(codec, shard, CPU)
+    codes = encode(codec, shard)
     assert len(codes) == shard.frames.sum()
     first = 0
     for line in range(4):
-        alone = codecs.encode(codec, small.tone_shard(sentences, lines[line : line + 1]), CPU)
+        alone = encode(codec, small.tone_shard(sentences, lines[line : line + 1]))
         # Untrained codebooks have entries that are nearly the same: a last bit decides between them.
         assert (codes[first : first + len(alone)] == alone).float().mean() > 0.9
         first += len(alone)

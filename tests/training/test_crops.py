@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from support import training as small
 from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
@@ -38,6 +39,7 @@ def test_audio_knows_where_its_utterances_begin(audio: crops.Audio) -> None:
     said = [small.tones(sentence.text, number) for number, sentence in enumerate(SENTENCES)]
     assert torch.equal(audio.samples, torch.from_numpy(np.concatenate(said)))
     assert audio.begins.tolist() == np.cumsum([0, *map(len, said[:-1])]).tolist()
+    assert audio.frames().tolist() == [len(each) // FRAME_SAMPLES for each in said]
 
 
 def test_no_more_shards_are_read_than_the_hours_need(shards: list[Path]) -> None:
@@ -46,9 +48,13 @@ def test_no_more_shards_are_read_than_the_hours_need(shards: list[Path]) -> None
     assert len(heard.samples) == len(first.audio)
 
 
+def crop(audio: crops.Audio, seed: int, *, begins: bool, grain: int = 1) -> Tensor:
+    return crops.heard(audio, crops.crops(CONFIG, audio, generator(CPU, seed), begins=begins, grain=grain))
+
+
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_seed_is_a_crop(audio: crops.Audio, begins: bool) -> None:
-    one, same, other = (crops.crops(CONFIG, audio, generator(CPU, seed), begins=begins) for seed in (1, 1, 2))
+    one, same, other = (crop(audio, seed, begins=begins) for seed in (1, 1, 2))
     assert one.shape == (CONFIG.batch, LENGTH)
     assert torch.equal(one, same) and not torch.equal(one, other)
 
@@ -56,15 +62,23 @@ def test_a_seed_is_a_crop(audio: crops.Audio, begins: bool) -> None:
 def test_some_crops_are_beginnings(audio: crops.Audio) -> None:
     whole = audio.samples.float() / 32768
     possible = [whole[first : first + LENGTH] for first in audio.begins.tolist() if first + LENGTH <= len(whole)]
-    draw = generator(CPU, 3)
-    drawn = [crop for _ in range(20) for crop in crops.crops(CONFIG, audio, draw, begins=True)]
-    assert all(any(torch.equal(crop, begin) for begin in possible) for crop in drawn)
-    assert all(any(torch.equal(crop, begin) for crop in drawn) for begin in possible)
+    drawn = [each for seed in range(20) for each in crop(audio, seed, begins=True)]
+    assert all(any(torch.equal(each, begin) for begin in possible) for each in drawn)
+    assert all(any(torch.equal(each, begin) for each in drawn) for begin in possible)
+
+
+def test_crops_may_begin_with_frames(audio: crops.Audio) -> None:
+    frames = audio.samples.float().view(-1, FRAME_SAMPLES) / 32768
+    possible = [frames[first : first + CONFIG.frames].flatten() for first in range(len(frames) - CONFIG.frames + 1)]
+    drawn = [each for seed in range(40) for each in crop(audio, seed, begins=False, grain=FRAME_SAMPLES)]
+    found = {place for each in drawn for place, begin in enumerate(possible) if torch.equal(each, begin)}
+    assert all(any(torch.equal(each, begin) for begin in possible) for each in drawn)
+    assert {0, len(possible) - 1} <= found
 
 
 def test_the_last_crop_ends_with_the_audio(audio: crops.Audio) -> None:
     short = audio._replace(samples=audio.samples[:LENGTH])
-    assert torch.equal(crops.crops(CONFIG, short, generator(CPU, 0), begins=False)[0], short.samples.float() / 32768)
+    assert torch.equal(crop(short, 0, begins=False)[0], short.samples.float() / 32768)
 
 
 def test_steps_decode_beginnings_and_other_parts() -> None:

@@ -1,4 +1,4 @@
-"""A run that has to be finished by some time: how many steps it makes."""
+"""A run: what it learns from, and how many steps it makes where it has to be finished by some time."""
 
 from pathlib import Path
 
@@ -78,3 +78,22 @@ def test_without_a_time_steps_are_as_they_were_asked_for(tmp_path: Path, clock: 
     run = new(tmp_path, None, steps=400)
     go(run, clock)
     assert run.step == 400
+
+
+@pytest.mark.parametrize("gradient", [float("nan"), float("inf")])
+def test_nothing_is_learnt_from_a_gradient_that_is_not_finite(tmp_path: Path, gradient: float) -> None:
+    run, other = new(tmp_path / "one", None), new(tmp_path / "other", None)
+    for each in (run, other):
+        for weight in each.weights:
+            torch.nn.init.ones_(weight)
+    for step in range(4):
+        for weight in run.weights:
+            weight.grad = torch.full_like(weight, gradient if step == 2 else 1.0)
+        run.follow()
+        if step != 2:
+            for weight in other.weights:
+                weight.grad = torch.ones_like(weight)
+            other.step = step
+            other.follow()
+    assert [weight.tolist() for weight in run.weights] == [weight.tolist() for weight in other.weights]
+    assert all(weight.detach().max() < 1 for weight in run.weights)
