@@ -19,7 +19,6 @@ from .config import CodecConfig, TrainingConfig
 from .crops import Audio
 from .encoder import Encoder
 from .quantizer import QuantizerTraining
-from .replay import Replayed
 from .run import Deadline, Run, Say, generator
 from .shapes import decoder_config
 
@@ -99,14 +98,13 @@ def is_polished(directory: Path, steps: int | None) -> bool:
 
 
 def _learn(config: TrainingConfig, run: Run, loss: Loss | PolishLoss, deadline: Deadline, say: Say) -> bool:
-    step = Replayed(loss.parts, run.weights, loss.device)
     # Every step has the same shapes: worth looking for the fastest convolutions. (`flags` turns cuDNN off by itself.)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
         while not run.finished and deadline.left() > 0:
-            parts = step(*loss.inputs(run.step))
-            run.follow()
+            parts = loss(run.step)
+            run.learn(parts.total())
             if run.step % config.log_every == 0:
-                run.note(say, **dict(zip(loss.NAMES, parts, strict=True)))
+                run.note(say, **parts._asdict())
             if run.step % config.save_every == 0:
                 run.save()
     run.save()

@@ -51,82 +51,48 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return centres
 
 
-class Draws(NamedTuple):
-    """What of a step is random; drawn before it, so that it can be replayed."""
-
-    depth: Tensor
-    """[B]: how many of the codebooks after the first each utterance is quantised with."""
-    strays: Tensor
-    """[quantizers, codebook_size]: the vectors that unused entries are put at."""
-
-
 class QuantizerTraining:
     """Quantises, and moves the codebooks of a decoder's quantizer after what it saw."""
 
     def __init__(self, quantizer: Quantizer) -> None:
         self.quantizer = quantizer
 
-    def draw(self, batch: int, frames: int, generator: torch.Generator) -> Draws:
-        """For a step of so many utterances of so many frames, on the generator's device."""
-        device, count = generator.device, len(self.quantizer.rvq_rest._books)
-        dropped = torch.rand(batch, generator=generator, device=device) < _DROPOUT
-        kept = torch.randint(1, count + 1, (batch,), generator=generator, device=device)
-        shape = 1 + count, self.quantizer.size
-        strays = torch.randint(batch * frames, shape, generator=generator, device=device)
-        return Draws(torch.where(dropped, kept, count), strays)
-
-    @torch.no_grad()
-    def begin(self, x: Tensor, generator: torch.Generator) -> None:
-        """Sets the codebooks to centres of x, the encoder's vectors [B, codebook_dim, F]."""
-        start = _quantize(self.quantizer.rvq_first, x, begun_by=generator)
-        _quantize(self.quantizer.rvq_rest, x - start.vectors, begun_by=generator)
-
-    def __call__(self, x: Tensor, draws: Draws, *, revives: bool) -> Quantized:
-        """x: the encoder's vectors [B, codebook_dim, F]; revives: entries that few chose begin anew."""
-        first, rest = draws.strays[:1], draws.strays[1:]
-        start = _quantize(self.quantizer.rvq_first, x, strays=first, revives=revives)
-        end = _quantize(
-            self.quantizer.rvq_rest, x - start.vectors.detach(), depth=draws.depth, strays=rest, revives=revives
-        )
+    def __call__(self, x: Tensor, generator: torch.Generator, *, first: bool, step: int) -> Quantized:
+        """x: the encoder's vectors [B, codebook_dim, F]; first: codebooks are not begun yet."""
+        rest = self.quantizer.rvq_rest
+        count = len(rest._books)
+        dropped = torch.rand(len(x), generator=generator, device=x.device) < _DROPOUT
+        kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
+        depth = torch.where(dropped & (not first), kept, count)
+        learner = _Learner(generator, first, step)
+        start = _quantize(self.quantizer.rvq_first, x, None, learner)
+        end = _quantize(rest, x - start.vectors.detach(), depth, learner)
         codes = torch.cat((start.codes, end.codes), 2)
         return Quantized(start.vectors + end.vectors, codes, start.commitment + end.commitment)
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
         """Codes [B, F, quantizers] of the encoder's vectors [B, codebook_dim, F]; nothing is learnt."""
-        start = _quantize(self.quantizer.rvq_first, x)
-        end = _quantize(self.quantizer.rvq_rest, x - start.vectors)
+        start = _quantize(self.quantizer.rvq_first, x, None, None)
+        end = _quantize(self.quantizer.rvq_rest, x - start.vectors, None, None)
         return torch.cat((start.codes, end.codes), 2)
 
 
-def revives(step: int) -> bool:
-    """Whether unused entries begin anew at this step."""
-    return step % _REVIVE_EVERY == 0
-
-
-def _quantize(
-    part: ResidualQuantizer,
-    x: Tensor,
-    *,
-    begun_by: torch.Generator | None = None,
-    depth: Tensor | None = None,
-    strays: Tensor | None = None,
-    revives: bool = False,
-) -> Quantized:
-    """begun_by: entries are set to centres; strays: entries move; depth: how many codebooks an utterance is given."""
+def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, learner: _Learner | None) -> Quantized:
+    """depth: [B], how many of the part's codebooks each utterance is quantised with."""
     batch, _, frames = x.shape
     inner = F.conv1d(x, part.input_proj.weight).transpose(1, 2).flatten(0, 1).float()
     residual, total = inner.detach(), torch.zeros_like(inner)
     codes = []
     for index, book in enumerate(part._books):
-        if begun_by is not None:
-            _begin(book, residual, begun_by)
+        if learner and learner.first:
+            learner.begin(book, residual)
         chosen = nearest(residual, book.entries())
         found = book.entries()[chosen]
-        if strays is not None:
-            _follow(book, residual, chosen, strays[index] if revives else None)
+        if learner:
+            learner.follow(book, residual, chosen)
         if depth is not None:
-            found = found * (index < depth).float()[:, None].expand(batch, frames).reshape(-1, 1)
+            found = found * (index < depth).float().repeat_interleave(frames)[:, None]
         total, residual = total + found, residual - found
         codes.append(chosen.view(batch, frames))
     straight = (inner + (total - inner).detach()).view(batch, frames, -1).transpose(1, 2)
@@ -134,23 +100,29 @@ def _quantize(
     return Quantized(vectors, torch.stack(codes, 2), F.mse_loss(inner, total))
 
 
-@torch.no_grad()
-def _begin(book: Codebook, x: Tensor, generator: torch.Generator) -> None:
-    """Sets the entries to centres of x [N, D]."""
-    book.embedding_sum.copy_(kmeans(x, len(book.cluster_usage), generator))
-    book.cluster_usage.fill_(1)
+class _Learner:
+    """Moves codebooks."""
 
+    def __init__(self, generator: torch.Generator, first: bool, step: int) -> None:
+        self.generator, self.first, self.step = generator, first, step
 
-@torch.no_grad()
-def _follow(book: Codebook, x: Tensor, chosen: Tensor, strays: Tensor | None) -> None:
-    """Moves the entries towards the x [N, D] that chose them [N]; those that few choose to x[strays]."""
-    size = len(book.cluster_usage)
-    members = (torch.arange(size, device=x.device)[:, None] == chosen).to(x)
-    # Counted in shares of an average entry's, so that the sums keep their size whatever the batch.
-    share = size / len(x)
-    book.cluster_usage.mul_(_DECAY).add_(members.sum(1) * share, alpha=1 - _DECAY)
-    book.embedding_sum.mul_(_DECAY).add_(members @ x * share, alpha=1 - _DECAY)
-    if strays is not None:
-        unused = book.cluster_usage < _UNUSED
-        book.embedding_sum.copy_(torch.where(unused[:, None], x[strays] * 0.3, book.embedding_sum))
-        book.cluster_usage.masked_fill_(unused, 0.3)
+    @torch.no_grad()
+    def begin(self, book: Codebook, x: Tensor) -> None:
+        """Sets the entries to centres of x [N, D]."""
+        book.embedding_sum.copy_(kmeans(x, len(book.cluster_usage), self.generator))
+        book.cluster_usage.fill_(1)
+
+    @torch.no_grad()
+    def follow(self, book: Codebook, x: Tensor, chosen: Tensor) -> None:
+        """Moves the entries towards the x [N, D] that chose them [N]; some that few choose begin anew."""
+        size = len(book.cluster_usage)
+        members = F.one_hot(chosen, size).to(x).T
+        # Counted in shares of an average entry's, so that the sums keep their size whatever the batch.
+        share = size / len(x)
+        book.cluster_usage.mul_(_DECAY).add_(members.sum(1) * share, alpha=1 - _DECAY)
+        book.embedding_sum.mul_(_DECAY).add_(members @ x * share, alpha=1 - _DECAY)
+        if self.step % _REVIVE_EVERY == 0:
+            unused = book.cluster_usage < _UNUSED
+            strays = x[torch.randint(len(x), (size,), generator=self.generator, device=x.device)]
+            book.embedding_sum.copy_(torch.where(unused[:, None], strays * 0.3, book.embedding_sum))
+            book.cluster_usage.masked_fill_(unused, 0.3)

@@ -85,10 +85,10 @@ class Run:
         self.place: dict[str, int] = {}
         """Where in its data the run is, for whoever gives it the data; kept with the state."""
         self._modules = modules
-        self.weights = list(weights)
+        self._weights = list(weights)
         self._peak = peak
-        decayed = [weight for weight in self.weights if weight.dim() > 1]
-        others = [weight for weight in self.weights if weight.dim() <= 1]
+        decayed = [weight for weight in self._weights if weight.dim() > 1]
+        others = [weight for weight in self._weights if weight.dim() <= 1]
         groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
         self._optimizer = _Guarded(groups, lr=peak, betas=betas, fused=True)
         self._fit = fit
@@ -129,17 +129,13 @@ class Run:
         unfinished.replace(self.path)
 
     def learn(self, loss: Tensor) -> None:
-        """One step down the gradient of `loss`."""
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.follow()
-
-    def follow(self) -> None:
-        """One step down the gradients that the weights have; where one is not finite, nothing is learnt."""
+        """One step down the gradient of `loss`; from one that is not finite, nothing is learnt."""
         rate = learning_rate(self._peak, self.step, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        norm = nn.utils.clip_grad_norm_(self.weights, _CLIP)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self._weights, _CLIP)
         self._optimizer.found_inf = (~norm.isfinite()).float()
         self._optimizer.step()
         self.step += 1

@@ -11,7 +11,7 @@ from training import decoder as decoding
 from training.codec import Codec
 from training.config import SMOKE
 from training.encoder import LOOK_AHEAD
-from training.quantizer import kmeans, nearest, revives
+from training.quantizer import kmeans, nearest
 from training.run import generator
 from training.sentence import Sentence
 from training.synthesis import Shard
@@ -33,7 +33,7 @@ def codec() -> Codec:
                 weight.uniform_(0.5, 1.5, generator=draw)
             elif name.endswith(("bias", "alpha", "beta")):
                 weight.normal_(0, 0.1, generator=draw)
-    made.quantizer.begin(made.encoder(audio(3)), draw)
+    made.quantizer(made.encoder(audio(3)), draw, first=True, step=0)
     return made
 
 
@@ -79,9 +79,9 @@ def test_what_is_trained_is_what_streams(codec: Codec) -> None:
 def test_quantised_vectors_are_what_the_decoder_looks_up(codec: Codec) -> None:
     codec.decoder.quantizer._values = None
     vectors = codec.encoder(audio(0))
-    draws = codec.quantizer.draw(2, FRAMES, generator(CPU, 0))
+    draw = torch.Generator().manual_seed(0)
     before = codec.decoder.quantizer(codec.quantizer.encode(vectors)).transpose(1, 2)
-    found = codec.quantizer(vectors, draws, revives=False)
+    found = codec.quantizer(vectors, draw, first=False, step=1)
     whole = (found.codes == codec.quantizer.encode(vectors)).all()
     assert found.vectors.shape == before.shape and found.codes.shape == (2, FRAMES, 16)
     assert found.commitment > 0 and whole is not None
@@ -92,10 +92,8 @@ def test_quantised_vectors_are_what_the_decoder_looks_up(codec: Codec) -> None:
 def test_codebooks_follow_what_they_see(codec: Codec) -> None:
     """The same vectors again and again: what is left of them falls."""
     vectors = codec.encoder(audio(4, 40)).detach()
-    draw, errors = generator(CPU, 1), []
-    for step in range(60):
-        draws = codec.quantizer.draw(2, 40, draw)
-        errors.append(float(codec.quantizer(vectors, draws, revives=revives(step)).commitment.detach()))
+    draw = generator(CPU, 1)
+    errors = [float(codec.quantizer(vectors, draw, first=False, step=step).commitment.detach()) for step in range(60)]
     assert sum(errors[-10:]) < 0.9 * sum(errors[:10])
 
 
