@@ -71,7 +71,7 @@ def test_requests_that_come_and_go_say_what_each_says_alone(
     engine = make(3)
     rings = set()
     lifetimes = Lifetimes(
-        Reference(voice), engine, resident=3, seed=56, between=lambda: poison(engine),
+        Reference(voice), engine, resident=3, seed=16, between=lambda: poison(engine),
         launched=lambda step: rings.update({step.ring} if step.rows else ()),
     )  # fmt: skip
     lifetimes.run(steps=9)
