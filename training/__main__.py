@@ -235,10 +235,10 @@ class Steps:
     def score(self) -> bool:
         """Scores what was spoken."""
         from . import score, speak
-        from .hearing import Recogniser
+        from .hearing import Recognisers
 
         english = [name for name, language in corpus.HELD_OUT.items() if language == "english"]
-        recognisers = {name: Recogniser([text for text, _ in corpus.held_out(name)]) for name in english}
+        recognisers = {name: Recognisers.of([text for text, _ in corpus.held_out(name)]) for name in english}
         scores = []
         for path in sorted((self.out / "spoken").glob("*.npz")):
             heard = recognisers.get(path.stem.rpartition("-")[2])

@@ -55,7 +55,7 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     encoder_blocks: int = 3
     """ConvNeXt blocks at each of four rates."""
     seed: int = 13
-    steps: int = 2_800
+    steps: int = 3_100
     batch: int = 64
     frames: int = 80
     """Frames of a training crop, and below, those of them that are decoded to samples."""
@@ -64,7 +64,7 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     """First decoded frames, whose loss does not count: the convolutions lack their past."""
     unquantised_steps: int = 200
     learning_rate: float = 6e-4
-    polish_steps: int = 12_000
+    polish_steps: int = 22_800
     polish_learning_rate: float = 4e-4
     """Of the decoder by itself, when the codes are what they will be."""
     hours: float = 24.0
@@ -87,7 +87,7 @@ class TalkerTraining(msgspec.Struct, frozen=True, kw_only=True):
     predictor_heads: int = 3
     predictor_feed_forward: int = 384
     seed: int = 17
-    steps: int = 24_000
+    steps: int = 24_700
     rows: int = 128
     row_positions: int = 512
     """Positions of a row that whole sentences are packed into; with `rows`, those of a step."""

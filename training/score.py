@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from syrinx_stages.contract.audible import first_audible
 from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.leading import LeadingSilence
 
 from . import speak, synthesis
 from .config import SynthesisConfig
 from .corpus import HELD_OUT
-from .hearing import Recogniser
+from .hearing import Recognisers
 from .nearest import Nearest
 from .sentence import Sentence
 
@@ -35,6 +36,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     sentences: int
     identified: float | None
     """Share, of a closed set of as many, that a recogniser hears; None where it knows no such set."""
+    identified_plain: float | None
+    """The same, of what listeners are sent (without leading silence), by a recogniser that nothing is done to help."""
     nearest: float | None
     """Share that is nearest to espeak-ng's reading of its own sentence; None where that is no held-out set."""
     pieces: float | None
@@ -62,20 +65,21 @@ class _Measures(NamedTuple):
     peak: int
 
 
-def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config: SynthesisConfig) -> Score:
+def score(name: str, spoken: speak.Spoken, recognisers: Recognisers | None, config: SynthesisConfig) -> Score:
     """A case's score."""
     ends = np.cumsum(spoken.samples)
     audio = [spoken.pcm[end - count : end] for end, count in zip(ends, spoken.samples, strict=True)]
     measures = [_measure(each) for each in audio]
     readings = _readings(spoken, config)
-    identified, misheard = recogniser.score([each.tobytes() for each in audio]) if recogniser else (None, [])
+    heard = _heard([each.tobytes() for each in audio], recognisers)
     likeness = _likeness(name, spoken.texts.tolist(), audio, readings)
     ratios = np.array([len(each) / len(read) for each, read in zip(audio, readings, strict=True)])
     peak = max(each.peak for each in measures)
     return Score(
         case=name,
         sentences=len(audio),
-        identified=identified,
+        identified=heard.identified,
+        identified_plain=heard.plain,
         nearest=likeness.nearest,
         pieces=likeness.pieces,
         duration_ratio=_spread(ratios),
@@ -85,8 +89,30 @@ def score(name: str, spoken: speak.Spoken, recogniser: Recogniser | None, config
         leading_ms=round(max(each.leading_ms for each in measures), 1),
         border_ratio=round(border_ratio(audio), 3),
         peak_dbfs=round(20 * float(np.log10(max(peak, 1) / 32768)), 2),
-        missed=misheard + likeness.mistaken,
+        missed=heard.missed + likeness.mistaken,
     )
+
+
+class _Heard(NamedTuple):
+    """By recognisers."""
+
+    identified: float | None
+    plain: float | None
+    missed: list[str]
+
+
+def _heard(audio: Sequence[bytes], recognisers: Recognisers | None) -> _Heard:
+    if recognisers is None:
+        return _Heard(None, None, [])
+    identified, missed = recognisers.helped.score(audio)
+    plain, _ = recognisers.plain.score([sent(each) for each in audio])
+    return _Heard(identified, plain, missed)
+
+
+def sent(pcm: bytes) -> bytes:
+    """What listeners are sent of an utterance."""
+    cut = LeadingSilence()
+    return cut.feed(pcm) + cut.end()
 
 
 def _measure(samples: synthesis.Samples) -> _Measures:
@@ -146,12 +172,12 @@ def _spread(ratios: npt.NDArray[np.float64]) -> tuple[float, float, float]:
 def table(scores: Sequence[Score]) -> str:
     """A Markdown table."""
     lines = [
-        "| case | sentences | identified | nearest | pieces | duration to espeak-ng | outside 0.7-1.4 |"
+        "| case | sentences | identified | plain | nearest | pieces | duration to espeak-ng | outside 0.7-1.4 |"
         " runaways | empty | leading silence | border | peak |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in scores:
-        shares = (each.identified, each.nearest, each.pieces)
+        shares = (each.identified, each.identified_plain, each.nearest, each.pieces)
         understood = " | ".join("" if share is None else f"{share:.2f}" for share in shares)
         ratio = "{1:.2f} ({0:.2f}-{2:.2f})".format(*each.duration_ratio)
         lines.append(

@@ -17,12 +17,13 @@ def recogniser() -> Recogniser:
     return Recogniser(SENTENCES)
 
 
-async def speak_all(url: str, at_once: int) -> list[bytes]:
+async def speak_all(url: str, at_once: int, *, voice: str = "us", streaming_text: bool = False) -> list[bytes]:
     """Every sentence's PCM, with official sampling."""
     turns = asyncio.Semaphore(at_once)
 
     async def speak(client: httpx.AsyncClient, number: int, sentence: str) -> bytes:
-        body = {"input": sentence, "voice": "us", "response_format": "pcm", "seed": number}
+        body = {"input": sentence, "voice": voice, "response_format": "pcm", "seed": number}
+        body["non_streaming_mode"] = not streaming_text
         async with turns:
             response = await client.post(f"{url}/v1/audio/speech", json=body)
         assert response.status_code == 200, response.text

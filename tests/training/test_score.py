@@ -6,7 +6,7 @@ import pytest
 from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
 from training import corpus, score, speak, synthesis
 from training.config import SMOKE
-from training.hearing import Recogniser
+from training.hearing import Recogniser, Recognisers
 
 TIME = np.arange(10 * FRAME_SAMPLES) / SAMPLE_RATE
 
@@ -89,3 +89,18 @@ def test_noise_is_no_sentence() -> None:
     noise = np.random.default_rng(0).normal(0, 3_000, SAMPLE_RATE).astype("<i2").tobytes()
     share, missed = Recogniser(["The old teacher found a bag.", "Nobody came."]).score([noise, noise])
     assert share <= 0.5 and len(missed) >= 1
+
+
+def test_what_listeners_are_sent_is_heard_plain() -> None:
+    """Silence before it makes a difference to nobody: it is not sent."""
+    held = corpus.held_out("templates")[:4]
+    audio = [synthesis.utterance(each, "en-us", 158) for each in held]
+    late = [np.pad(each, (2_400, 0)) for each in audio]
+    said = spoken(*audio[:3], audio[0])._replace(texts=np.array([each.text for each in held]))
+    recognisers = Recognisers.of([each.text for each in held])
+    found = score.score("us-whole-templates", said, recognisers, SMOKE.synthesis)
+    assert (found.identified, found.identified_plain) == (0.75, 0.75)
+    assert len(found.missed) == 2
+    one, other = score.sent(audio[0].tobytes()), score.sent(late[0].tobytes())
+    assert one == other and len(one) < 2 * len(audio[0])
+    assert recognisers.plain.hear(one) == recognisers.plain.sentences[0]
