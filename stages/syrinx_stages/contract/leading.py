@@ -1,7 +1,7 @@
 """The near-silence that speech begins with, which listeners are not sent: pure.
 
-A model's first frame is mostly silent, so that every listener would wait 50 to 80 ms for nothing. Here, for the gateway cuts
-it and the codec has to know how much sooner playback runs dry.
+A model's first frame is mostly silent, so that every listener would wait 50 to 80 ms for nothing. Here, for the gateway
+cuts it and the codec has to know how much sooner playback runs dry.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LONGEST_CUT = 5_760
 """240 ms, three times what voices were seen to begin with: who begins with a longer pause means it."""
 
 SETTLING = 48
-"""Samples (2 ms) in which a decoder that starts from nothing may click: if silence follows, speech has not begun. One was
-seen that did so for 1 ms at -25 dB of full scale, the same in every utterance. The bundled voice does not: it is silent
-for 48 ms, and its speech begins so steeply that anything from -55 to -40 dB would find the same place, to 3 ms; what is
-audible for TTFA, -50 dB, is what ends the silence here."""
+"""Samples (2 ms) in which a decoder that starts from nothing may click: if silence follows, speech has not begun. One
+was seen that did so for 1 ms at -25 dB of full scale, the same in every utterance. The bundled voice does not: it is
+silent for 48 ms, and its speech begins so steeply that anything from -55 to -40 dB would find the same place, to 3 ms;
+what is audible for TTFA, -50 dB, is what ends the silence here."""
 
 _REACH = LONGEST_CUT + SHORTEST_LEAD_IN
 """Samples after which the cut is known in any case."""
