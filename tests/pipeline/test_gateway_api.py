@@ -504,7 +504,7 @@ async def test_head_answers_as_get_does_without_the_body(running: Gateway, path:
 async def test_voices_are_listed(running: Gateway):
     listed = (await running.http.get("/v1/audio/voices")).json()
     assert listed["voices"] == ["us", "us_f", "us_m", "gb"]
-    assert (listed["default"], listed["languages"]) == ("us", ["auto", "english"])
+    assert (listed["default"], listed["languages"]) == ("us", ["auto", "english", "german"])
 
 
 # Measures --------------------------------------------------------------------------------------------------------
