@@ -50,7 +50,7 @@ async def test_text_becomes_speech_in_the_chunks_of_the_ramp() -> None:
     assert 1.0 < heard.chunks[-1] * FRAME_SECONDS < 5.0
     assert np.abs(samples).max() > 20 * AUDIBLE_PEAK
     assert heard.chunks[0] == 2
-    # Half of that is silence, which nobody is sent: an idle codec gives what there is before playback runs dry.
+    # A quarter of that is silence, which nobody is sent: an idle codec gives what there is before playback runs dry.
     assert {4, 8, 16} <= set(heard.chunks), "whatever was given out meanwhile, chunks end where the ramp says"
     assert (heard.talkers, heard.codecs) == (["talker-0"], ["codec-0"])
 
