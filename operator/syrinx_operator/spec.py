@@ -121,7 +121,7 @@ class ModelCache(Object, frozen=True, kw_only=True):
 class ModelSpec(Object, frozen=True, kw_only=True):
     """The Qwen3-TTS checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`."""
 
-    bundled: Annotated[bool, Meta(description="Serve the small English voice that comes with Syrinx.")] = False
+    bundled: Annotated[bool, Meta(description="Serve the small voice that comes with Syrinx.")] = False
     path: Annotated[
         Annotated[Line, Meta(max_length=1024)] | None,
         Meta(
