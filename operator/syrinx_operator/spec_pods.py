@@ -164,12 +164,9 @@ class PodFields(Object, frozen=True, kw_only=True):
         ),
     ] = ()
     affinity: Annotated[
-        dict[str, Any],
-        Meta(
-            description="Node and pod affinity, as in a pod's `spec.affinity`. Default: none.",
-            extra=KUBERNETES,
-        ),
-    ] = {}
+        dict[str, Any] | None,
+        Meta(description="Node and pod affinity, as in a pod's `spec.affinity`. Default: none.", extra=KUBERNETES),
+    ] = None
     topology_spread_constraints: Annotated[
         tuple[Annotated[dict[str, Any], Meta(description="As in a pod's spec.")], ...],
         Meta(

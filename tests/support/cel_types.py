@@ -17,7 +17,7 @@ BOOL, INT, DOUBLE, TEXT = ({"type": name} for name in ("boolean", "integer", "nu
 _METHODS: dict[str, tuple[tuple[str, ...], tuple[Schema, ...], Schema]] = {
     "matches": (("string",), (TEXT,), BOOL),
     "startsWith": (("string",), (TEXT,), BOOL),
-    "size": (("string", "array", "object"), (), INT),
+    "size": (("string", "array", "map"), (), INT),
     "isSorted": (("array",), (), BOOL),
 }
 """Types of the receiver, of the arguments and of the result."""
@@ -199,7 +199,9 @@ class _Checker:
         if name in _MACROS:
             return self._macro(target, name, arguments)
         receivers, parameters, result = _METHODS.get(name, ((), (), BOOL))
-        if target.get("type") not in receivers or len(arguments) != len(parameters):
+        is_map = "additionalProperties" in target  # An object with fields is a message to CEL, not a map.
+        kind = "map" if is_map else target.get("type")
+        if kind not in receivers or len(arguments) != len(parameters):
             raise CelTypeError(f"not known to be accepted: {_name(target)}.{name}()")
         for argument, wanted in zip(arguments, parameters, strict=True):
             self._expect(argument, wanted)

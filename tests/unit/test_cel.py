@@ -53,6 +53,8 @@ SCHEMA = {
         "quantity": {"x-kubernetes-int-or-string": True, "default": 1},
         "names": {"type": "array", "items": {"type": "string"}, "default": []},
         "namespace": {"type": "string", "default": "x"},
+        "anything": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}, "default": {}},
     },
 }
 
@@ -67,6 +69,8 @@ SCHEMA = {
         "self.names.all(name, name in ['a', self.must])",
         "self.__namespace__ == 'x'",
         "int(self.quantity) > self.count",
+        "!has(self.anything)",
+        "self.labels.size() == 0",
     ],
 )
 def test_what_is_taken(expression):
@@ -96,6 +100,8 @@ def test_what_is_taken(expression):
         "name == 'a'",
         "self.count.matches('a')",
         "self.must.all(name, true)",
+        # A real API server: "found no matching overload for 'size' applied to 'object.()'".
+        "has(self.anything) && self.anything.size() == 0",
     ],
 )
 def test_what_the_api_server_refuses_though_cel_python_may_not(expression):
