@@ -62,8 +62,8 @@ lint: $(VENV)/.develops ## Check style and types
 	$(VENV)/bin/mypy
 
 generate: $(VENV)/.develops ## Write the files that are made from the typed resource
-	$(VENV)/bin/python -m syrinx_operator.crd crd > crds/ttspipelines.syrinx.dev.yaml
-	$(VENV)/bin/python -m syrinx_operator.crd fields > docs/fields.md
+	$(VENV)/bin/python -m syrinx_operator.resource crd > crds/ttspipelines.syrinx.dev.yaml
+	$(VENV)/bin/python -m syrinx_operator.resource fields > docs/fields.md
 	$(VENV)/bin/python charts/generate.py
 
 # make images IMAGES=my.registry/syrinx BUILD=podman STAGES_ARGS="--build-arg VARIANT=cuda"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,40 +10,16 @@ import torch
 from torch import Tensor
 
 from syrinx_stages.contract.audio import FRAME_SAMPLES
-from syrinx_stages.model.codec_decoder import CodecDecoder
 
-from . import decoder as decoding
 from .codec_loss import Loss, PolishLoss
+from .codec_model import Codec, build
 from .config import CodecConfig, TrainingConfig
 from .crops import Audio
-from .encoder import Encoder
-from .quantizer import QuantizerTraining
-from .run import Deadline, Run, Say, generator
-from .shapes import decoder_config
+from .run import Deadline, Run, Say
 
 STATE, POLISHED = "codec.pt", "polish.pt"
 _ENCODED_TOGETHER = 128
 """Utterances."""
-
-
-class Codec(NamedTuple):
-    """The modules that are trained together."""
-
-    encoder: Encoder
-    decoder: CodecDecoder
-
-    @property
-    def quantizer(self) -> QuantizerTraining:
-        """On the decoder's codebooks."""
-        return QuantizerTraining(self.decoder.quantizer)
-
-
-def build(config: CodecConfig, device: torch.device) -> Codec:
-    """Untrained modules; the same for the same seed, whatever the device."""
-    torch.manual_seed(config.seed)
-    encoder, decoder = Encoder(config), CodecDecoder(decoder_config(config))
-    decoding.initialise(decoder, generator(torch.device("cpu"), config.seed))
-    return Codec(encoder.to(device), decoder.to(device))
 
 
 def train(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +12,11 @@ from syrinx_stages.contract.audio import FRAME_SAMPLES
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import decoder as decoding
+from .codec_model import Codec
 from .config import CodecConfig
 from .crops import Audio, Window, crops, heard, window
 from .run import generator
 from .spectral import SpectralLoss
-
-if TYPE_CHECKING:
-    from .codec import Codec
 
 _COMMITMENT = 0.25
 _POSITIONS_A_FRAME = 4

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .codec import Codec, encode
+from .codec import encode
+from .codec_model import Codec
 from .run import Say
 from .synthesis import read_shard, shard_path
 

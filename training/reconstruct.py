@@ -14,7 +14,8 @@ from syrinx_stages.model.checkpoint import load_module
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import speak, synthesis
-from .codec import Codec, encode
+from .codec import encode
+from .codec_model import Codec
 from .config import TrainingConfig
 from .export import export_codec
 from .sentence import Sentence

@@ -19,9 +19,9 @@ import msgspec
 from gpu import table
 from gpu.generators import Generators, Heard
 from gpu.requests import Requests
-from syrinx_operator import leash
-from syrinx_operator.bench.run import corpus
-from syrinx_operator.bench.stats import Loop, summarise
+from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.stats import Loop, summarise
+from syrinx_operator.local import leash
 from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SECONDS
 
 RAMP = (2, 2, 4, 8, 12)

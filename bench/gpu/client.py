@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gpu.requests import Requests
-from syrinx_operator.bench.playback import Listener
-from syrinx_operator.bench.stats import Outcome
+from syrinx_operator.commands.bench.playback import Listener
+from syrinx_operator.commands.bench.stats import Outcome
 
 READ_SECONDS = 120.0
 """The longest an answer may take, from its request to its end."""

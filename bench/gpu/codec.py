@@ -23,7 +23,7 @@ import torch
 from gpu.checkpoint import codec_deviation, codec_settings, draw
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
-from syrinx_operator.files import write_whole
+from syrinx_operator.local.files import write_whole
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 from syrinx_stages.codec.program import Program
 from syrinx_stages.model.checkpoint import Checkpoint

@@ -25,8 +25,8 @@ from msgspec import structs
 from gpu import table
 from gpu.options import RESULTS
 from gpu.passes import watched
-from syrinx_operator.bench.machine import revision
-from syrinx_operator.files import write_whole
+from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.machine import revision
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings, VllmOptions

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from gpu.client import Client
 from gpu.requests import Requests
-from syrinx_operator.bench.loadgen import PAUSE_AFTER_ERROR, Limit, closed_loop
-from syrinx_operator.bench.stats import Outcome
+from syrinx_operator.commands.bench.loadgen import PAUSE_AFTER_ERROR, Limit, closed_loop
+from syrinx_operator.commands.bench.stats import Outcome
 
 
 class Open(Struct, frozen=True, tag=True):

@@ -17,9 +17,9 @@ from msgspec import Struct, structs
 
 from gpu.generator import Answer, Closed, Live, Open, Task
 from gpu.requests import Requests
-from syrinx_operator import leash
-from syrinx_operator.bench.loadgen import Limit, poisson
-from syrinx_operator.bench.stats import Outcome, quantile
+from syrinx_operator.commands.bench.loadgen import Limit, poisson
+from syrinx_operator.commands.bench.stats import Outcome, quantile
+from syrinx_operator.local import leash
 
 RATE_EACH = 10
 """Requests a second that one process sends before another joins it."""

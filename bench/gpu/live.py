@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from syrinx_operator.bench.stats import Point
+from syrinx_operator.commands.bench.stats import Point
 
 TTFA_SECONDS = 0.5
 """A level at which one in twenty listeners waits longer than this between utterances is not carried."""

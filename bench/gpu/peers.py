@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 from msgspec import Struct
 
-from syrinx_operator import leash
+from syrinx_operator.local import leash
 
 START_SECONDS = 900.0
 """A peer may compile and capture for minutes."""

@@ -19,7 +19,7 @@ from gpu.gathered import PRIMARY, EngineResult, Gathered, figures, gather
 from gpu.options import RESULTS
 from gpu.results import ServiceRun
 from gpu.targets import QUOTED, TARGETS, Target
-from syrinx_operator.files import write_whole
+from syrinx_operator.local.files import write_whole
 
 PRECISION = (
     "Against the modules in float32, all fed the same codes (code 0 / codes 1 to 15): the error of the scores, the "

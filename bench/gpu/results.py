@@ -11,9 +11,9 @@ from msgspec import Struct
 from gpu.generators import Burden
 from gpu.system import Setup
 from gpu.watch import Watched
-from syrinx_operator.bench.machine import Machine
-from syrinx_operator.bench.stats import Point
-from syrinx_operator.files import write_whole
+from syrinx_operator.commands.bench.stats import Point
+from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.machine import Machine
 
 
 class ServicePoint(Struct, frozen=True, kw_only=True):

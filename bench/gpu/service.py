@@ -31,12 +31,12 @@ from gpu.requests import Requests
 from gpu.results import ServicePoint, ServiceRun, save
 from gpu.system import System
 from gpu.watch import Watch
-from syrinx_operator.bench.machine import describe, publishable_command, revision
-from syrinx_operator.bench.run import corpus
-from syrinx_operator.bench.stats import Loop, Point, summarise
-from syrinx_operator.client import SpeechError, connect, voices
-from syrinx_operator.local import LocalError
-from syrinx_operator.supervisor import StageFailed
+from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.stats import Loop, Point, summarise
+from syrinx_operator.commands.client import SpeechError, connect, voices
+from syrinx_operator.local.machine import describe, publishable_command, revision
+from syrinx_operator.local.pipeline import LocalError
+from syrinx_operator.local.supervisor import StageFailed
 from syrinx_stages.connector.server import RedisServerError
 from syrinx_stages.model.config import CheckpointError, read_model_config
 

@@ -19,10 +19,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
-from syrinx_operator.events import Event, Exited, Log, exit_words
-from syrinx_operator.local import LocalPipeline, stage_environment
-from syrinx_operator.plan import Stage, plan_local
-from syrinx_operator.spec import (
+from syrinx_operator.local.events import Event, Exited, Log, exit_words
+from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
+from syrinx_operator.local.supervisor import Child, Member
+from syrinx_operator.resource.spec import (
     API_VERSION,
     KIND,
     CaptureShape,
@@ -36,7 +36,7 @@ from syrinx_operator.spec import (
     TTSPipeline,
     TuningSpec,
 )
-from syrinx_operator.supervisor import Child, Member
+from syrinx_operator.resource.stage_config import Stage, plan_local
 from syrinx_stages.connector.server import RedisServer
 
 START_SECONDS = 240.0

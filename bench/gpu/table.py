@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpu.results import ServicePoint
-from syrinx_operator.bench.stats import Spread
+from syrinx_operator.commands.bench.stats import Spread
 
 Cell = Callable[[ServicePoint], str]
 

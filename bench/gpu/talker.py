@@ -28,7 +28,7 @@ from gpu.breakdown import breakdown
 from gpu.checkpoint import SIZES, DrawnCheckpoint, write_configs
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, stamp
-from syrinx_operator.files import write_whole
+from syrinx_operator.local.files import write_whole
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerConfig

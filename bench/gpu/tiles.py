@@ -25,7 +25,7 @@ from torch import Tensor
 from gpu.checkpoint import talker_settings
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, elapsed_ms
-from syrinx_operator.files import write_whole
+from syrinx_operator.local.files import write_whole
 from syrinx_stages.kernels.attention import Heads
 from syrinx_stages.kernels.linear import Direct, Matrix, Tile
 from syrinx_stages.kernels.recorder import recorder

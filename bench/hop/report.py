@@ -7,7 +7,7 @@ import datetime
 from msgspec import Struct
 
 from hop.cases import Case, Hop
-from syrinx_operator.bench.machine import Machine, describe, revision
+from syrinx_operator.local.machine import Machine, describe, revision
 
 COLUMNS = (
     *("hop", "streams", "p50 ms", "p99 ms", "max ms", "naive: p50 ms", "p99 ms"),

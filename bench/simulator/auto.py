@@ -8,11 +8,11 @@ import msgspec
 
 from simulator.scenario import Scenario
 from simulator.world import Array, World, clock, good
-from syrinx_operator.spec import default_pipeline
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Event, assignment, decide, since
-from syrinx_operator.tuner.knobs import Knob, Setting
 from syrinx_operator.tuner.policy import Policy, policy_of
-from syrinx_operator.tuner.state import State
 
 _AFTER = 30.0
 """Seconds after a trial in which requests may still suffer from it."""

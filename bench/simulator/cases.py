@@ -14,8 +14,8 @@ import numpy as np
 from simulator import costs
 from simulator.scenario import Costs, Scenario
 from simulator.world import World
-from syrinx_operator.spec import CaptureShape
-from syrinx_operator.tuner.knobs import Setting
+from syrinx_operator.resource.knobs import Setting
+from syrinx_operator.resource.spec import CaptureShape
 
 HERE = Path(__file__).parent
 PUBLISHED = HERE / "published.csv"

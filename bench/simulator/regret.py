@@ -12,7 +12,7 @@ from msgspec import Struct
 from simulator.auto import hurt, policy, tune
 from simulator.scenario import Scenario
 from simulator.world import fixed
-from syrinx_operator.tuner.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.tuner.policy import Policy
 
 ROUNDS = ((120.0, 30), (600.0, 8), (7200.0, 1))

@@ -11,7 +11,7 @@ from msgspec import Struct
 from simulator import costs
 from simulator.auto import policy, tune
 from simulator.scenario import Scenario
-from syrinx_operator.tuner.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.tuner.policy import Objective, Policy
 
 HOURS = 2.0

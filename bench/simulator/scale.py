@@ -12,7 +12,7 @@ import numpy as np
 from simulator.costs import H200_PROTOTYPE
 from simulator.scenario import Scenario
 from simulator.world import World, goodput
-from syrinx_operator.tuner.knobs import Setting
+from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.tuner.policy import Objective
 
 DAY, HOUR = 86_400.0, 3_600.0

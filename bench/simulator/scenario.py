@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.knobs import Identity, Setting, Stage
+from syrinx_operator.resource.knobs import Identity, Setting, Stage
 from syrinx_operator.tuner.policy import Objective
 
 TASK_TYPES = ("CustomVoice", "VoiceDesign", "Base")

@@ -14,7 +14,7 @@ from simulator.cases import RESULTS
 from simulator.regret import Result, measure_all
 from simulator.same import Aa
 from simulator.workloads import workloads
-from syrinx_operator.tuner.knobs import Setting
+from syrinx_operator.resource.knobs import Setting
 
 COMMAND = "PYTHONPATH=bench python -m simulator tuning"
 

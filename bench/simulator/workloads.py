@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simulator import costs
 from simulator.scenario import Costs, Scenario
-from syrinx_operator.tuner.knobs import Setting
+from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.tuner.policy import Objective
 
 _USUAL = (2, 2, 4, 8, 12)

@@ -11,9 +11,9 @@ import numpy as np
 
 from simulator import kernel, layout
 from simulator.scenario import TASK_TYPES, Scenario
+from syrinx_operator.resource.knobs import Setting, Stage, live_values
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
 from syrinx_operator.tuner.evidence import Call, Capture, Evidence, Route, Served, Step, Turned, Worker
-from syrinx_operator.tuner.knobs import Setting, Stage, live_values
 from syrinx_operator.tuner.record import STALE_SECONDS
 from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
 

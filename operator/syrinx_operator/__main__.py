@@ -2,6 +2,6 @@
 
 import sys
 
-from syrinx_operator.cli import main
+from syrinx_operator.commands.cli import main
 
 sys.exit(main())

@@ -12,7 +12,7 @@ import kopf
 
 from syrinx_operator.cluster.config import ConfigError, options
 from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
-from syrinx_operator.cluster.shell import Operator, configure, connection
+from syrinx_operator.cluster.operator import Operator, configure, connection
 
 try:
     OPTIONS = options(os.environ)

@@ -10,10 +10,10 @@ import httpx
 
 from cluster.client import Kubernetes
 from cluster.speech import service_path
-from syrinx_operator.bench.loadgen import Limit, Script, closed_loop, open_loop, poisson, speaker
-from syrinx_operator.bench.run import corpus
-from syrinx_operator.bench.stats import Loop, Outcome, summarise
-from syrinx_operator.client import SpeechError, speech
+from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, poisson, speaker
+from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.stats import Loop, Outcome, summarise
+from syrinx_operator.commands.client import SpeechError, speech
 
 VOICE = "us"
 SENTENCES = ("The farmer found two heavy bags.", "The old teacher carried seven green apples before breakfast.")

@@ -4,8 +4,8 @@ import pytest
 from msgspec import structs
 
 from support.intelligibility import SENTENCES, recogniser, speak_all
-from syrinx_operator.local import LocalPipeline
-from syrinx_operator.spec import TTSPipeline, default_pipeline
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
 pytestmark = pytest.mark.vllm
 

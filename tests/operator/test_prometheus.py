@@ -17,7 +17,8 @@ from syrinx_operator.cluster import measure, prometheus
 from syrinx_operator.cluster.measure import Meter, window
 from syrinx_operator.cluster.prometheus import PLAIN, Access, access, clock_query, counters_query, selector
 from syrinx_operator.cluster.state import Component, Objective, Owner, Replica
-from syrinx_operator.spec import (
+from syrinx_operator.resource.knobs import Identity, Stage
+from syrinx_operator.resource.spec import (
     MonitoringSpec,
     PipelineSpec,
     PodMonitorSpec,
@@ -28,7 +29,6 @@ from syrinx_operator.spec import (
     default_pipeline,
 )
 from syrinx_operator.tuner.evidence import Call, Step, Worker
-from syrinx_operator.tuner.knobs import Identity, Stage
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Seen, Tuner
 from syrinx_stages.contract.metrics import LIVE_STREAMS

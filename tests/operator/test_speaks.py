@@ -17,11 +17,11 @@ import yaml
 
 from support.kube import KubeCluster, Rights
 from support.kube.controllers import is_ready
-from syrinx_operator.cluster.resource import parse
+from syrinx_operator.cluster.parse import parse
 from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_operator.resource.knobs import Knob, setting_of
+from syrinx_operator.resource.tuning_status import Period, State, Trial
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
-from syrinx_operator.tuner.knobs import Knob, setting_of
-from syrinx_operator.tuner.state import Period, State, Trial
 from syrinx_stages.contract.audio import FRAME_BYTES, SAMPLE_RATE
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ import pytest
 
 from support.kube import KubeCluster, Rights
 from support.operator import CRD
-from syrinx_operator.spec import default_pipeline
-from syrinx_operator.tuner.knobs import Knob, setting_of
-from syrinx_operator.tuner.state import State
+from syrinx_operator.resource.knobs import Knob, setting_of
+from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.tuning_status import State
 
 RIGHTS = [{"apiGroups": ["syrinx.dev"], "resources": ["ttspipelines"], "verbs": ["get"]}]
 

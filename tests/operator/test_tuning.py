@@ -11,8 +11,8 @@ import pytest
 
 from support.listeners import Listeners
 from support.operator import Desk
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import Period, Promotion, Soak, State, Trial
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.tuning_status import Period, Promotion, Soak, State, Trial
 
 pytestmark = pytest.mark.trouble
 

@@ -13,9 +13,9 @@ import torch
 
 from support import small_checkpoint
 from support.stages import DEADLINE, Heard, listen, pipeline, request, speak, submit
-from syrinx_operator.local import LocalPipeline
-from syrinx_operator.spec import default_pipeline
-from syrinx_operator.supervisor import StageFailed
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.local.supervisor import StageFailed
+from syrinx_operator.resource.spec import default_pipeline
 from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE
 from syrinx_stages.contract.keys import REFERENCE, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason, Reference, Sampling, TaskType

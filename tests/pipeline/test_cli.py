@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from syrinx_operator.bench.report import load, show
-from syrinx_operator.cli import main
+from syrinx_operator.commands.bench.report import load, show
+from syrinx_operator.commands.cli import main
 from syrinx_stages.contract.audio import AUDIBLE_PEAK
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from syrinx_operator.local import LocalPipeline
-from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.supervisor import Member
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.local.supervisor import Member
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.audio import FRAME_BYTES
 from syrinx_stages.contract.metrics import BY_STAGE
 

@@ -19,8 +19,8 @@ import pytest
 from support import small_checkpoint
 from support.hub import NAME, TOKEN, Hub, serve
 from support.stages import DEADLINE
-from syrinx_operator.local import LocalPipeline
-from syrinx_operator.spec import default_pipeline
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.resource.spec import default_pipeline
 
 COMMIT = "a" * 40
 WEIGHTS = "model.safetensors"

@@ -16,9 +16,9 @@ import pytest_asyncio
 import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from syrinx_operator.local import LocalPipeline
-from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.supervisor import Child
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.local.supervisor import Child
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.audio import FRAME_BYTES
 from syrinx_stages.contract.metrics import BY_STAGE

@@ -25,9 +25,9 @@ from syrinx_operator.cluster.health import HealthServer
 from syrinx_operator.cluster.loop import Outcome
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.local import LocalPipeline
-from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.tuner import knobs as tuner
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.resource import knobs as tuner
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.tuner.snapshot import WANTED
 from syrinx_stages.contract import metrics
 

@@ -8,8 +8,8 @@ import yaml
 
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import Component, ObjectKey, Observed, OperatorConfig, Owner, Replica
-from syrinx_operator.rules import cluster_violations, violations
-from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.resource.rules import cluster_violations, violations
+from syrinx_operator.resource.spec import TTSPipeline
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "golden"
 DOCUMENTS = sorted(path.name.removesuffix(".pipeline.yaml") for path in GOLDEN.glob("*.pipeline.yaml"))

@@ -15,8 +15,8 @@ from typing import Any, Self
 import httpx
 
 from support.kube import KubeCluster, Rights
-from syrinx_operator import leash
 from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_operator.local import leash
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"

@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 
 from support.gateway_metrics import Gateway, Worker
-from syrinx_operator import leash
 from syrinx_operator.cluster.prometheus import clock_query, counters_query
 from syrinx_operator.cluster.state import Owner
-from syrinx_operator.tuner.knobs import Stage
+from syrinx_operator.local import leash
+from syrinx_operator.resource.knobs import Stage
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"

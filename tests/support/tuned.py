@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from syrinx_operator.bench.loadgen import Limit, Script, open_loop, poisson, speaker
-from syrinx_operator.bench.run import corpus
-from syrinx_operator.bench.stats import Outcome
-from syrinx_operator.client import SpeechError, connect, speech
-from syrinx_operator.running import find
-from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.tuner import kept
-from syrinx_operator.tuner.state import State
+from syrinx_operator.commands.bench.loadgen import Limit, Script, open_loop, poisson, speaker
+from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.stats import Outcome
+from syrinx_operator.commands.client import SpeechError, connect, speech
+from syrinx_operator.local import tuning_files
+from syrinx_operator.local.running import find
+from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.tuning_status import State
 
 START_SECONDS = 120.0
 VOICE = "us"
@@ -56,8 +56,8 @@ class Up:
         return found[0].url
 
     @property
-    def memory(self) -> kept.Kept | None:
-        return kept.load(self.directory)
+    def memory(self) -> tuning_files.Kept | None:
+        return tuning_files.load(self.directory)
 
     @property
     def state(self) -> State:

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import numpy as np
 
-from syrinx_operator.spec import default_pipeline
+from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_values
+from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Decision, assignment, decide, since
 from syrinx_operator.tuner.evidence import Call, Evidence, Route, Served, Step, Worker
-from syrinx_operator.tuner.knobs import Identity, Setting, Stage, live_values
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
-from syrinx_operator.tuner.state import State
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDENTITY = Identity(model="m1", image="syrinx 0.1.0", device="cpu")

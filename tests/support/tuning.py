@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from syrinx_operator.spec import CaptureShape
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.spec import CaptureShape
+from syrinx_operator.resource.tuning_status import Cell, Counts, Period, State, Trial
 from syrinx_operator.tuner.decide import Event
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import Cell, Counts, Period, State, Trial
 from syrinx_operator.tuner.telemetry import Series, TunerTelemetry
 
 BASE = Setting(

@@ -19,6 +19,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from training import codec, corpus, show, speak
 from training.__main__ import _UNFINISHED, main
 from training.codec_loss import PolishLoss
+from training.codec_model import Codec
 from training.config import SMOKE
 from training.crops import Audio
 from training.run import Deadline
@@ -73,7 +74,7 @@ def tones(text: str) -> Audio:
 
 
 @torch.no_grad()
-def mean_loss(made: codec.Codec, audio: Audio) -> float:
+def mean_loss(made: Codec, audio: Audio) -> float:
     loss = PolishLoss(SMOKE.codec, made, audio, codec.encode(made, audio.samples, audio.frames()), compiled=False)
     return float(np.mean([float(loss(step).spectral) for step in range(12)]))
 

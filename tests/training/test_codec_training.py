@@ -8,7 +8,7 @@ from support import training as small
 from syrinx_stages.contract.audio import FRAME_SAMPLES
 from training import codec as codecs
 from training import decoder as decoding
-from training.codec import Codec
+from training.codec_model import Codec, build
 from training.config import SMOKE
 from training.encoder import LOOK_AHEAD
 from training.quantizer import kmeans, nearest
@@ -23,7 +23,7 @@ FRAMES = 7
 @pytest.fixture
 def codec() -> Codec:
     """Codebooks that are begun, and weights and scales that are heard."""
-    made = codecs.build(SMOKE.codec, CPU)
+    made = build(SMOKE.codec, CPU)
     draw = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, weight in made.decoder.named_parameters():

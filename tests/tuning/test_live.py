@@ -13,11 +13,14 @@ import msgspec
 import pytest
 
 from support.tuned import VOICE, Up, load, pcm
-from syrinx_operator.bench.loadgen import Limit, Script, closed_loop, open_loop, poisson, speaker
-from syrinx_operator.bench.run import corpus
-from syrinx_operator.bench.stats import Loop, summarise
-from syrinx_operator.client import connect
-from syrinx_operator.spec import (
+from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, poisson, speaker
+from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.stats import Loop, summarise
+from syrinx_operator.commands.client import connect
+from syrinx_operator.local import tuning_files
+from syrinx_operator.local.tuner import identity_of
+from syrinx_operator.resource.knobs import Knob, setting_of
+from syrinx_operator.resource.spec import (
     CodecSpec,
     GatewaySpec,
     PipelineSpec,
@@ -28,10 +31,7 @@ from syrinx_operator.spec import (
     TuningSpec,
     default_pipeline,
 )
-from syrinx_operator.tuner import kept
-from syrinx_operator.tuner.knobs import Knob, setting_of
-from syrinx_operator.tuner.local import identity_of
-from syrinx_operator.tuner.state import Cell, Context, Period, State, Trial
+from syrinx_operator.resource.tuning_status import Cell, Context, Period, State, Trial
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 pytestmark = [pytest.mark.tuning, pytest.mark.asyncio(loop_scope="module")]
@@ -150,7 +150,7 @@ async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
     )
     directory = tmp_path / "syrinx" / pipeline.name
     directory.mkdir(parents=True)
-    kept.save(directory, kept.Kept(state=memory, at=now, initial=good))
+    tuning_files.save(directory, tuning_files.Kept(state=memory, at=now, initial=good))
     with Up(tmp_path, pipeline) as up:
         async with load(up.url, untuned.rate, 3):
             state = await up.until(lambda state: state.history, "the trial is over", FIND_SECONDS)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_operator.bench.loadgen import Limit, Script, poisson
-from syrinx_operator.bench.playback import Arrival, Listener, simulate
-from syrinx_operator.bench.run import corpus
-from syrinx_operator.bench.stats import Loop, Outcome, quantile, spread, summarise
+from syrinx_operator.commands.bench.loadgen import Limit, Script, poisson
+from syrinx_operator.commands.bench.playback import Arrival, Listener, simulate
+from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.stats import Loop, Outcome, quantile, spread, summarise
 from syrinx_stages.contract.audible import first_audible
 
 SECOND = 24_000

@@ -6,7 +6,7 @@ import pytest
 
 from support.admission import storage_schema
 from support.cel_types import BOOL, CelTypeError, type_of
-from syrinx_operator.crd import custom_resource
+from syrinx_operator.resource.crd import custom_resource
 
 ROOT = copy.deepcopy(storage_schema(custom_resource()))
 ROOT["required"] = ["metadata"]

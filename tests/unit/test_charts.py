@@ -7,12 +7,12 @@ import yaml
 
 from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, one, pods, rendered
 from syrinx_operator import __version__
-from syrinx_operator.check import load_one
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
 from syrinx_operator.cluster.state import Owner
-from syrinx_operator.spec import default_pipeline
+from syrinx_operator.resource.check import load_one
+from syrinx_operator.resource.spec import default_pipeline
 
 OLDEST = "1.28.0"
 KUBERNETES = (OLDEST, kubernetes_validate.latest_version())

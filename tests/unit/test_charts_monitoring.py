@@ -11,12 +11,12 @@ from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
 from support.tuning import tell
 from syrinx_operator.cluster.loop import Outcome
-from syrinx_operator.cluster.report import ConditionStatus, ConditionType
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.spec import PipelineSpec, TtfaMs
+from syrinx_operator.resource.spec import PipelineSpec, TtfaMs
+from syrinx_operator.resource.status import ConditionStatus, ConditionType
+from syrinx_operator.resource.tuning_status import Verdict
 from syrinx_operator.tuner import trial
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.state import Verdict
 from syrinx_stages.codec.scheduler import Row, schedule
 from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.contract.metrics import BY_STAGE, TTFA, TTFA_BUCKETS

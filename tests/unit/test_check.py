@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.admission import admit
-from syrinx_operator.check import InvalidPipeline, check, load_one
 from syrinx_operator.cluster.names import workload_key
 from syrinx_operator.cluster.plan.redis import acl
 from syrinx_operator.cluster.state import Component
-from syrinx_operator.crd import custom_resource
-from syrinx_operator.spec import default_pipeline
+from syrinx_operator.resource.check import InvalidPipeline, check, load_one
+from syrinx_operator.resource.crd import custom_resource
+from syrinx_operator.resource.spec import default_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = "apiVersion: syrinx.dev/v1alpha1\nkind: TTSPipeline\nmetadata:\n  name: demo\n"

@@ -12,8 +12,8 @@ from support.gateway_metrics import Gateway
 from syrinx_operator.cluster import measure
 from syrinx_operator.cluster.measure import Meter, measured, window
 from syrinx_operator.cluster.state import Component, Objective, Owner, Replica
-from syrinx_operator.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
-from syrinx_operator.tuner.knobs import Identity
+from syrinx_operator.resource.knobs import Identity
+from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Seen, Tuner
 

@@ -9,8 +9,8 @@ import pytest
 
 from support.cluster_plan import DOCUMENTS, document, planned, templates
 from syrinx_operator.cluster.state import Component
-from syrinx_operator.rules import violations
-from syrinx_operator.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.rules import violations
+from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 
 REDIS, GATEWAY, TALKER, CODEC = Component.REDIS, Component.GATEWAY, Component.TALKER, Component.CODEC
 STAGES = {GATEWAY, TALKER, CODEC}

@@ -25,8 +25,8 @@ from support.cluster_plan import (
 from syrinx_operator.cluster.plan import plan, pods, redis
 from syrinx_operator.cluster.plan.release import Release, recorded
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig
-from syrinx_operator.rules import RESERVED_ENV
-from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.resource.rules import RESERVED_ENV
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import load_config
 

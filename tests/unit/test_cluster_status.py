@@ -11,7 +11,6 @@ import pytest
 from syrinx_operator.cluster import status
 from syrinx_operator.cluster.observe import key_of
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.report import Condition, PipelineStatus
 from syrinx_operator.cluster.state import (
     Component,
     Measured,
@@ -24,7 +23,8 @@ from syrinx_operator.cluster.state import (
     Reported,
 )
 from syrinx_operator.cluster.status import Problem
-from syrinx_operator.spec import (
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
     ConnectorSpec,
@@ -38,8 +38,8 @@ from syrinx_operator.spec import (
     TuningSpec,
     default_pipeline,
 )
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import Cell, Counts, Period, State, Trial
+from syrinx_operator.resource.status import Condition, PipelineStatus
+from syrinx_operator.resource.tuning_status import Cell, Counts, Period, State, Trial
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-11-21T10:00:00Z"

@@ -13,8 +13,8 @@ from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.plan.tuning import copied
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Reported
 from syrinx_operator.cluster.status import read
-from syrinx_operator.tuner.knobs import Identity, Knob, Stage, setting_of
-from syrinx_operator.tuner.state import Period, State, Trial
+from syrinx_operator.resource.knobs import Identity, Knob, Stage, setting_of
+from syrinx_operator.resource.tuning_status import Period, State, Trial
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TALKER, CODEC = Component.TALKER, Component.CODEC

@@ -12,12 +12,12 @@ from hypothesis import event, given, settings
 
 from support.admission import Refused, admit, storage_schema
 from support.pipelines import resources
-from syrinx_operator.check import check, field_name, problems_of
-from syrinx_operator.cluster.resource import parse
-from syrinx_operator.crd import crd_file, custom_resource
-from syrinx_operator.fields import fields_file
-from syrinx_operator.rules import cluster_violations
-from syrinx_operator.spec import TTSPipeline, default_pipeline
+from syrinx_operator.cluster.parse import parse
+from syrinx_operator.resource.check import check, field_name, problems_of
+from syrinx_operator.resource.crd import crd_file, custom_resource
+from syrinx_operator.resource.fields import fields_file
+from syrinx_operator.resource.rules import cluster_violations
+from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
 ROOT = Path(__file__).parents[2]
 RESOURCES = ROOT / "tests" / "fixtures" / "resources"

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from support.charts import ROOT, objects, of_kind, one
-from syrinx_operator.spec import API_VERSION
+from syrinx_operator.resource.spec import API_VERSION
 
 DEPLOY = ROOT / "deploy"
 VARIANTS = {"namespaced": DEPLOY, "cluster-wide": DEPLOY / "cluster-wide"}

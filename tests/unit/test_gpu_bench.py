@@ -16,12 +16,12 @@ from gpu.options import parse, plan_of, setup_of
 from gpu.requests import MEAN_SECONDS, Requests, seconds
 from gpu.results import ServicePoint, ServiceRun
 from gpu.watch import Watched
-from syrinx_operator.bench.machine import Machine
-from syrinx_operator.bench.playback import Playback
-from syrinx_operator.bench.run import corpus
-from syrinx_operator.bench.stats import Loop, Outcome, summarise
-from syrinx_operator.rules import violations
-from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.commands.bench.playback import Playback
+from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.stats import Loop, Outcome, summarise
+from syrinx_operator.local.machine import Machine
+from syrinx_operator.resource.rules import violations
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from support.known_gateway import LOUD, SECOND, KnownGateway, serve
-from syrinx_operator.bench.loadgen import Limit, Script, closed_loop, open_loop, speaker
-from syrinx_operator.bench.stats import Loop, summarise
-from syrinx_operator.client import SpeechError, connect, voices
+from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, speaker
+from syrinx_operator.commands.bench.stats import Loop, summarise
+from syrinx_operator.commands.client import SpeechError, connect, voices
 
 SCRIPT = Script(["Hello."], ["us"], seed=0)
 SLACK = 0.2

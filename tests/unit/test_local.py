@@ -14,12 +14,12 @@ import httpx
 import msgspec
 import pytest
 
-from syrinx_operator.events import Exited, Log, Ready, Stopped, exit_words
-from syrinx_operator.local import LocalError, LocalPipeline, stage_environment
-from syrinx_operator.plan import Stage
-from syrinx_operator.running import AlreadyUp, claim, find
-from syrinx_operator.spec import CodecSpec, ConnectorSpec, PipelineSpec, TalkerSpec, default_pipeline
-from syrinx_operator.supervisor import StageFailed, restart_delay
+from syrinx_operator.local.events import Exited, Log, Ready, Stopped, exit_words
+from syrinx_operator.local.pipeline import LocalError, LocalPipeline, stage_environment
+from syrinx_operator.local.running import AlreadyUp, claim, find
+from syrinx_operator.local.supervisor import StageFailed, restart_delay
+from syrinx_operator.resource.spec import CodecSpec, ConnectorSpec, PipelineSpec, TalkerSpec, default_pipeline
+from syrinx_operator.resource.stage_config import Stage
 
 SMALL_STAGE = Path(__file__).parents[1] / "support" / "small_stage.py"
 DEADLINE = 20.0
@@ -121,7 +121,7 @@ async def test_a_stage_that_never_gets_ready_fails_in_time(tmp_path):
 
 
 async def test_a_stage_that_will_not_leave_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("syrinx_operator.local.KILL_SECONDS", 0.2)
+    monkeypatch.setattr("syrinx_operator.local.pipeline.KILL_SECONDS", 0.2)
     seen = []
     pipeline = local(tmp_path, seen, codec="deaf")
     async with pipeline:
@@ -244,7 +244,7 @@ def test_a_running_pipeline_is_found_while_it_serves_and_its_name_is_taken(tmp_p
 
 def test_what_a_killed_process_left_behind_is_not_a_running_pipeline(tmp_path):
     script = (
-        "import sys; from pathlib import Path; from syrinx_operator.running import claim\n"
+        "import sys; from pathlib import Path; from syrinx_operator.local.running import claim\n"
         f"with claim(Path({str(tmp_path)!r}), 'demo') as slot:\n"
         "    slot.announce('http://127.0.0.1:1234'); print('up', flush=True); sys.stdin.read()\n"
     )

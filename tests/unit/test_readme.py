@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from syrinx_operator.bench.report import load, markdown
+from syrinx_operator.commands.bench.report import load, markdown
 
 ROOT = Path(__file__).parents[2]
 

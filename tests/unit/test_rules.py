@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from syrinx_operator.rules import cluster_violations, violations
-from syrinx_operator.spec import (
+from syrinx_operator.resource.pods import ConfigMapKey, EnvVar, ExtraVolume, Resources, SecretKey, Toleration
+from syrinx_operator.resource.rules import cluster_violations, violations
+from syrinx_operator.resource.spec import (
     CaptureBounds,
     CaptureShape,
     CodecSpec,
@@ -19,7 +20,6 @@ from syrinx_operator.spec import (
     VllmSpec,
     default_pipeline,
 )
-from syrinx_operator.spec_pods import ConfigMapKey, EnvVar, ExtraVolume, Resources, SecretKey, Toleration
 
 
 def pipeline(**spec):

@@ -9,8 +9,8 @@ from simulator.scenario import Failure
 from simulator.tuning import Report, write_table
 from simulator.workloads import workloads
 from simulator.world import fixed
+from syrinx_operator.resource.knobs import Stage
 from syrinx_operator.tuner.decide import assignment
-from syrinx_operator.tuner.knobs import Stage
 
 HOUR = 3600.0
 SCENARIOS = {scenario.name: scenario for scenario in workloads()}

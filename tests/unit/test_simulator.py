@@ -24,9 +24,9 @@ from simulator import (
     line,
 )
 from simulator.cases import benched, published, simulate
-from syrinx_operator.spec import CaptureShape
+from syrinx_operator.resource.knobs import Knob, Setting, Stage
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
-from syrinx_operator.tuner.knobs import Knob, Setting, Stage
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.codec import scheduler as real_codec
 from syrinx_stages.contract.settings import CodecSettings

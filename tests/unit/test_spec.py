@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from syrinx_operator.local import LocalError, LocalPipeline
-from syrinx_operator.plan import NotLocal, Stage, model_generation, plan_local, unused_locally
-from syrinx_operator.rules import violations
-from syrinx_operator.spec import (
+from syrinx_operator.local.pipeline import LocalError, LocalPipeline
+from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey
+from syrinx_operator.resource.rules import violations
+from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
     ConnectorSpec,
@@ -24,7 +24,7 @@ from syrinx_operator.spec import (
     VllmSpec,
     default_pipeline,
 )
-from syrinx_operator.spec_pods import EnvVar, Resources, SecretKey
+from syrinx_operator.resource.stage_config import NotLocal, Stage, model_generation, plan_local, unused_locally
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, VllmOptions, load_config
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from syrinx_operator.cli import main
-from syrinx_operator.running import claim
-from syrinx_operator.tune.source import Local, TuneError
-from syrinx_operator.tune.watch import watch
-from syrinx_operator.tuner import kept
-from syrinx_operator.tuner.kept import Kept
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import Cell, Comparison, Counts, Period, State, Trial
+from syrinx_operator.commands.cli import main
+from syrinx_operator.commands.tune.source import Local, TuneError
+from syrinx_operator.commands.tune.watch import watch
+from syrinx_operator.local import tuning_files
+from syrinx_operator.local.running import claim
+from syrinx_operator.local.tuning_files import Kept
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.tuning_status import Cell, Comparison, Counts, Period, State, Trial
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
@@ -41,7 +41,7 @@ def up(root):
 
 
 def keep(slot, state=STATE):
-    kept.save(slot.directory, Kept(state=state, at=datetime.now(UTC), initial=INITIAL))
+    tuning_files.save(slot.directory, Kept(state=state, at=datetime.now(UTC), initial=INITIAL))
 
 
 def refusal(capsys, *arguments):
@@ -69,7 +69,7 @@ def test_what_would_help_is_said(root, capsys):
         assert "no pipeline named other is up here; up: demo" in refusal(capsys, "other")
         slot.announce("http://127.0.0.1:1", "http://127.0.0.1:1", "Auto")
         assert "demo has just started" in refusal(capsys)
-        (slot.directory / kept.STATE_FILE).write_text("{")
+        (slot.directory / tuning_files.STATE_FILE).write_text("{")
         assert "tuning.json: " in refusal(capsys)
     assert "which pipeline of namespace speech?" in refusal(capsys, "-n", "speech")
     assert "--trial and --audit belong to --plot" in refusal(capsys, "--trial", "3")
@@ -81,7 +81,7 @@ def test_a_cluster_that_is_not_there_is_said(root, capsys, monkeypatch):
 
 
 async def test_watching_without_a_terminal_prints_what_changes(up, monkeypatch):
-    monkeypatch.setattr("syrinx_operator.tune.watch.SECONDS", 0.01)
+    monkeypatch.setattr("syrinx_operator.commands.tune.watch.SECONDS", 0.01)
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(Local(None), Console(file=out, width=200)))
@@ -95,7 +95,7 @@ async def test_watching_without_a_terminal_prints_what_changes(up, monkeypatch):
 
 
 async def test_watching_on_a_terminal_redraws_all_of_it(up, monkeypatch):
-    monkeypatch.setattr("syrinx_operator.tune.watch.SECONDS", 0.01)
+    monkeypatch.setattr("syrinx_operator.commands.tune.watch.SECONDS", 0.01)
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(Local(None), Console(file=out, width=200, height=40, force_terminal=True)))
@@ -175,7 +175,7 @@ def test_trials_are_drawn_from_the_operators_log(root, log, tmp_path, capsys):
 
 def test_trials_of_a_pipeline_that_was_up_are_drawn_from_its_directory(root, log, tmp_path, capsys):
     with claim(root, "demo") as slot:
-        write = kept.audit_log(slot.directory)
+        write = tuning_files.audit_log(slot.directory)
         for line in audit_lines():
             write(msgspec.json.encode(line).decode())
     file = tmp_path / "all.png"
@@ -198,11 +198,11 @@ def test_what_cannot_be_drawn_is_said(root, up, log, tmp_path, capsys):
 
 
 def test_the_log_of_decisions_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "AUDIT_BYTES", 100)
-    write = kept.audit_log(tmp_path)
+    monkeypatch.setattr(tuning_files, "AUDIT_BYTES", 100)
+    write = tuning_files.audit_log(tmp_path)
     for number in range(50):
         write(f"line {number:03}")
-    files = kept.audit_files(tmp_path)
+    files = tuning_files.audit_files(tmp_path)
     assert sum(file.stat().st_size for file in files) < 250
     text = "".join(file.read_text() for file in files)
     assert text.endswith("line 048\nline 049\n") and text.count("\n") >= 12

@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from syrinx_operator.cluster.report import SloReport
-from syrinx_operator.spec import CaptureShape, TtfaObjective
-from syrinx_operator.tune.view import View, changes, lines, words
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import (
+from syrinx_operator.commands.tune.view import View, changes, lines, words
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
+from syrinx_operator.resource.status import SloReport
+from syrinx_operator.resource.tuning_status import (
     Cell,
     Comparison,
     Context,

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from support.tuner_world import IDENTITY, World, auto
+from syrinx_operator.resource.knobs import Setting, Stage
+from syrinx_operator.resource.tuning_status import Context, Known, State
 from syrinx_operator.tuner.decide import assignment, decide
-from syrinx_operator.tuner.knobs import Setting, Stage
 from syrinx_operator.tuner.policy import Objective
-from syrinx_operator.tuner.state import Context, Known, State
 
 HOUR = 3600
 LONE = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4, 8, 12))

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from support.tuner_world import IDENTITY, START, auto
+from syrinx_operator.resource.knobs import Setting, Stage
 from syrinx_operator.tuner.estimate import Curve, fit, fullness, load, predicted
 from syrinx_operator.tuner.evidence import Call, Evidence, Route, Served, Step, Worker
-from syrinx_operator.tuner.knobs import Setting, Stage
 
 USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
 SECONDS = 100.0

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from syrinx_operator.plan import Stage
-from syrinx_operator.spec import CodecSpec, PipelineSpec, TalkerSpec, TuningSpec, default_pipeline
-from syrinx_operator.tuner import kept
+from syrinx_operator.local import tuning_files
+from syrinx_operator.local.tuner import LocalTuner, identity_of
+from syrinx_operator.resource.knobs import Knob, setting_of
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TuningSpec, default_pipeline
+from syrinx_operator.resource.stage_config import Stage
+from syrinx_operator.resource.tuning_status import Period, State, Trial
 from syrinx_operator.tuner.decide import Decision, Event
-from syrinx_operator.tuner.knobs import Knob, setting_of
-from syrinx_operator.tuner.local import LocalTuner, identity_of
-from syrinx_operator.tuner.state import Period, State, Trial
 from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.admin import create_admin
@@ -131,7 +131,7 @@ class Beside:
 
     @property
     def state(self):
-        return kept.load(self.directory).state
+        return tuning_files.load(self.directory).state
 
     @property
     def warnings(self):
@@ -195,7 +195,7 @@ async def test_nothing_is_set_before_it_is_remembered(beside, children, script, 
 
     script.turns = [choose(CHOSEN), choose(CHOSEN), choose(CHOSEN)]
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "save", full)
+        patch.setattr(tuning_files, "save", full)
         assert await beside.look() == await beside.look() == 30.0
     assert children[0].live.base.max_num_seqs == 1
     assert beside.warnings == ["this look is left out: OSError: [Errno 28] No space left on device"], "told once"
@@ -238,7 +238,7 @@ def keep(directory, **fields):
     pipeline = a_pipeline()
     state = State(mode="Auto", spec=INITIAL, chosen=CHOSEN, identity=identity_of(pipeline))
     state = msgspec.structs.replace(state, **fields)
-    kept.save(directory, kept.Kept(state=state, at=NOW, initial=INITIAL))
+    tuning_files.save(directory, tuning_files.Kept(state=state, at=NOW, initial=INITIAL))
 
 
 def started(directory, pipeline=None):
@@ -275,7 +275,7 @@ def test_what_the_resource_no_longer_allows_is_not_taken_up(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"state": {"mode": "Sometimes"}}', b"\xff\x00"])
 def test_a_damaged_memory_is_told_and_tuning_starts_anew(tmp_path, damage):
-    (tmp_path / kept.STATE_FILE).write_bytes(damage)
+    (tmp_path / tuning_files.STATE_FILE).write_bytes(damage)
     told = []
     tuner = LocalTuner(a_pipeline(), tmp_path, told.append)
     assert setting_of(tuner.start_with().spec) == INITIAL
@@ -285,17 +285,17 @@ def test_a_damaged_memory_is_told_and_tuning_starts_anew(tmp_path, damage):
 
 def test_memory_is_whole_whenever_its_writer_dies(tmp_path):
     keep(tmp_path)
-    before = (tmp_path / kept.STATE_FILE).read_bytes()
+    before = (tmp_path / tuning_files.STATE_FILE).read_bytes()
     with contextlib.suppress(TypeError):
-        kept.save(tmp_path, kept.Kept(state=object(), at=NOW, initial=INITIAL))
-    (tmp_path / f".{kept.STATE_FILE}.part").write_bytes(b"half")  # What a kill -9 in mid-write leaves.
-    assert (tmp_path / kept.STATE_FILE).read_bytes() == before
-    assert kept.load(tmp_path).state.chosen == CHOSEN
+        tuning_files.save(tmp_path, tuning_files.Kept(state=object(), at=NOW, initial=INITIAL))
+    (tmp_path / f".{tuning_files.STATE_FILE}.part").write_bytes(b"half")  # What a kill -9 in mid-write leaves.
+    assert (tmp_path / tuning_files.STATE_FILE).read_bytes() == before
+    assert tuning_files.load(tmp_path).state.chosen == CHOSEN
 
 
 async def test_decisions_are_told_and_logged(beside, children, script, tmp_path):
     await beside.look()
     assert [event.message for event in beside.told] == ["decided"]
-    (file,) = kept.audit_files(tmp_path)
+    (file,) = tuning_files.audit_files(tmp_path)
     (line,) = file.read_text().splitlines()
     assert msgspec.json.decode(line)["reason"] == "Turned"

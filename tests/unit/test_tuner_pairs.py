@@ -9,7 +9,7 @@ from itertools import combinations
 import msgspec
 import pytest
 
-from syrinx_operator.spec import CaptureShape
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner import pair_search
 from syrinx_operator.tuner.evidence import Call, Capture
 from syrinx_operator.tuner.pair_search import Limits, Load, Search

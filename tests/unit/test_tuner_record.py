@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from support.gateway_metrics import Gateway
 from support.gateway_metrics import Worker as Pod
-from syrinx_operator.spec import PipelineSpec, SloSpec, TtfaObjective
+from syrinx_operator.resource.knobs import Identity, Stage
+from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective
 from syrinx_operator.tuner import record as records
 from syrinx_operator.tuner.evidence import Call, Capture, Route, Step, Turned, Worker
-from syrinx_operator.tuner.knobs import Identity, Stage
 from syrinx_operator.tuner.policy import Objective, policy_of
 from syrinx_operator.tuner.record import Record, Snapshot, snapshot
 from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series

@@ -11,15 +11,15 @@ import pytest
 
 from support.gateway_metrics import Gateway
 from support.gateway_metrics import Worker as Pod
-from syrinx_operator.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec
+from syrinx_operator.resource.knobs import Identity, Stage, live_values
+from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
 from syrinx_operator.tuner.decide import assignment
 from syrinx_operator.tuner.evidence import Worker
-from syrinx_operator.tuner.knobs import Identity, Stage, live_values
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.record import snapshot
 from syrinx_operator.tuner.runner import Seen, Tuner
-from syrinx_operator.tuner.state import State
 
 SLO = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))
 IDENTITY = Identity(model="m", image="i", device="d")

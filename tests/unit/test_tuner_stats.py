@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from syrinx_operator.tuner.state import Comparison
+from syrinx_operator.resource.tuning_status import Comparison
 from syrinx_operator.tuner.stats import ALPHA, DEADBAND, bet, interval, threshold
 
 PAIRS = 45

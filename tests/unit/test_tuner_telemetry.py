@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from syrinx_operator.spec import CaptureShape
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.spec import CaptureShape
+from syrinx_operator.resource.tuning_status import Cell, Counts, Period, State, Trial
 from syrinx_operator.tuner.decide import Event
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import Cell, Counts, Period, State, Trial
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

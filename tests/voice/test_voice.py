@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from support.intelligibility import SENTENCES, recogniser, speak_all
-from syrinx_operator.local import LocalPipeline
-from syrinx_operator.spec import default_pipeline
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.resource.spec import default_pipeline
 from syrinx_stages.contract.audio import SAMPLE_RATE
 
 ENOUGH = 0.94

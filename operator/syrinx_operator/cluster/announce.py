@@ -14,7 +14,7 @@ from syrinx_operator.cluster.kinds import EVENT
 from syrinx_operator.cluster.names import FIELD_MANAGER
 from syrinx_operator.cluster.state import Manifest, Owner
 from syrinx_operator.cluster.status import Transition
-from syrinx_operator.spec import API_VERSION, KIND
+from syrinx_operator.resource.spec import API_VERSION, KIND
 
 log = logging.getLogger(__name__)
 

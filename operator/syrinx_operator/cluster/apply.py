@@ -15,7 +15,7 @@ from syrinx_operator.cluster.observe import is_owned, key_of
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Owner
 from syrinx_operator.cluster.status import Problem
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.spec import KIND
+from syrinx_operator.resource.spec import KIND
 
 log = logging.getLogger(__name__)
 

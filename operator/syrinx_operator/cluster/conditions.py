@@ -9,13 +9,13 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
+from syrinx_operator.cluster.diagnosis import CRASH_LOOP, Trouble, moment, time_to_start, trouble
 from syrinx_operator.cluster.missing import missing
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.report import MAX_MESSAGE, Condition, ConditionStatus, ConditionType
 from syrinx_operator.cluster.state import STAGES, Component, Measured, Observed, Replica
-from syrinx_operator.cluster.trouble import CRASH_LOOP, Trouble, moment, time_to_start, trouble
-from syrinx_operator.spec import TTSPipeline
-from syrinx_operator.tuner.state import Phase, State
+from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType
+from syrinx_operator.resource.tuning_status import Phase, State
 
 _AT_WORK: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}

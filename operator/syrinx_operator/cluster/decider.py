@@ -13,7 +13,7 @@ from syrinx_operator.cluster.measure import Look, Meter, measured, window
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.state import Component, Measured, Observed, Owner, Replica
 from syrinx_operator.cluster.tuning import Tuning, identity, moving, workers
-from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.tuner.decide import Decision
 from syrinx_operator.tuner.runner import Seen, Tuner
 from syrinx_operator.tuner.telemetry import TunerTelemetry

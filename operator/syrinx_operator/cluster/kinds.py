@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from syrinx_operator.spec import API_VERSION
-from syrinx_operator.spec import KIND as PIPELINE_KIND
+from syrinx_operator.resource.spec import API_VERSION
+from syrinx_operator.resource.spec import KIND as PIPELINE_KIND
 
 
 class Kind(Struct, frozen=True):

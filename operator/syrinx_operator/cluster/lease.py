@@ -14,7 +14,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.state import Manifest, Owner
-from syrinx_operator.spec import KIND
+from syrinx_operator.resource.spec import KIND
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import STAGES, Component, Measured, Objective, Owner, Replica
-from syrinx_operator.spec import TTSPipeline, TuningSpec
+from syrinx_operator.resource.knobs import Stage
+from syrinx_operator.resource.spec import TTSPipeline, TuningSpec
 from syrinx_operator.tuner.evidence import Evidence, Served
 from syrinx_operator.tuner.exposition import snapshot
-from syrinx_operator.tuner.knobs import Stage
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.snapshot import Snapshot
 from syrinx_operator.tuner.workload import histogram, quantile

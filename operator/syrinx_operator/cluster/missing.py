@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from syrinx_operator.cluster.diagnosis import MAX_WORDS
 from syrinx_operator.cluster.state import Manifest
-from syrinx_operator.cluster.trouble import MAX_WORDS
 
 MISSING_AFTER = timedelta(seconds=60)
 """How long a workload may be short of pods: Kubernetes makes them within seconds."""

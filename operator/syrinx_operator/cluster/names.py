@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from syrinx_operator.cluster.state import Component, ObjectKey, Owner
-from syrinx_operator.spec import API_VERSION, KIND
+from syrinx_operator.resource.spec import API_VERSION, KIND
 
 FIELD_MANAGER: Final = "syrinx-operator"
 
@@ -24,7 +24,6 @@ APPLIED_ANNOTATION: Final = "syrinx.dev/applied"
 
 HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
-ADMIN_PORT: Final = 9090
 GUEST_ADMIN_PORT_NAME: Final = "admin-codec"
 GUEST_ADMIN_PORT: Final = 9091
 """Of a codec in a talker's pod."""

@@ -23,7 +23,7 @@ from msgspec import Struct
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import STAGES, Component, Owner
 from syrinx_operator.cluster.topology import GUEST, HOST
-from syrinx_operator.tuner.knobs import Stage
+from syrinx_operator.resource.knobs import Stage
 from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, WANTED, Sample, Snapshot, marked, series, snapshot_of
 
 DEADLINE = 10.0

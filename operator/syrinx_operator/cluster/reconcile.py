@@ -22,14 +22,14 @@ from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.loop import Key, Outcome, Result
 from syrinx_operator.cluster.observe import Observer, is_owned, key_of
+from syrinx_operator.cluster.parse import InvalidSpec, owner_of, parse
 from syrinx_operator.cluster.plan import Plan, password_secret, plan
 from syrinx_operator.cluster.plan.tuning import copied
-from syrinx_operator.cluster.resource import InvalidSpec, owner_of, parse
 from syrinx_operator.cluster.stage_api import StageApi, Wanted
 from syrinx_operator.cluster.state import Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.status import Problem, Transition
 from syrinx_operator.cluster.tuning import Tuning, as_tuned, look_in, remembered, transitions_of, tuning
-from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.resource.spec import TTSPipeline
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from msgspec import Struct
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.config import Access
 from syrinx_operator.cluster.kinds import POD
-from syrinx_operator.cluster.names import ADMIN_PORT, GUEST_ADMIN_PORT
+from syrinx_operator.cluster.names import GUEST_ADMIN_PORT
 from syrinx_operator.cluster.state import STAGES, Replica, Reported
 from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
 
 log = logging.getLogger(__name__)

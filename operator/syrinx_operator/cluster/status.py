@@ -12,7 +12,10 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.conditions import Conclusion, Problem, Seen, conditions, dated, has_confirmed
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.settings import recorded_settings
-from syrinx_operator.cluster.report import (
+from syrinx_operator.cluster.state import Component, Measured, Observed, Owner, Replica
+from syrinx_operator.cluster.transitions import Transition, transitions
+from syrinx_operator.resource.spec import CaptureShape, TtfaObjective, TTSPipeline
+from syrinx_operator.resource.status import (
     MAX_CONFIRMED,
     TASK_TYPES,
     CodecReport,
@@ -30,10 +33,7 @@ from syrinx_operator.cluster.report import (
     TalkerValues,
     read,
 )
-from syrinx_operator.cluster.state import Component, Measured, Observed, Owner, Replica
-from syrinx_operator.cluster.transitions import Transition, transitions
-from syrinx_operator.spec import CaptureShape, TtfaObjective, TTSPipeline
-from syrinx_operator.tuner.state import State
+from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from syrinx_operator.cluster.state import STAGES, Component
-from syrinx_operator.spec import PipelineSpec
+from syrinx_operator.resource.spec import PipelineSpec
 
 HOST, GUEST = Component.TALKER, Component.CODEC
 """Where they share one: whose workload it is, and who else is in its pods."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from syrinx_operator.cluster.report import Condition, PipelineStatus, StageReport, read
 from syrinx_operator.cluster.state import STAGES
+from syrinx_operator.resource.status import Condition, PipelineStatus, StageReport, read
 
 MAX_MESSAGE = 1000
 """Characters of an event's message; Kubernetes takes 1,024."""

@@ -11,17 +11,17 @@ from msgspec import Struct
 from syrinx_operator.cluster.conditions import Problem, incomplete, live_pods
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning import restored
-from syrinx_operator.cluster.report import read
 from syrinx_operator.cluster.state import Component, Observed, Owner, Replica
 from syrinx_operator.cluster.transitions import MAX_MESSAGE, Transition
-from syrinx_operator.plan import engine_words
-from syrinx_operator.rules import cluster_violations, violations
-from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_values, tuned
+from syrinx_operator.resource.rules import cluster_violations, violations
+from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.stage_config import engine_words
+from syrinx_operator.resource.status import read
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment, Decision, Event, assignment
 from syrinx_operator.tuner.evidence import Worker
-from syrinx_operator.tuner.knobs import Identity, Setting, Stage, live_values, tuned
 from syrinx_operator.tuner.policy import Policy, policy_of
-from syrinx_operator.tuner.state import State
 
 STAGES: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}
 RENEW_SECONDS = TRIAL_SETTINGS_SECONDS / 3

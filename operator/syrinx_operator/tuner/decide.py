@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from syrinx_operator.resource.knobs import Setting, Stage
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.knobs import Setting, Stage
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.promoting import promote_on, soak_on
 from syrinx_operator.tuner.settling import settle
-from syrinx_operator.tuner.state import State
 from syrinx_operator.tuner.trying import try_on
 from syrinx_operator.tuner.turn import Event, Turn, in_force, stage_of
 from syrinx_operator.tuner.watching import watch

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
+from syrinx_operator.resource.knobs import Setting, Stage
 from syrinx_operator.tuner.evidence import Evidence, Worker
-from syrinx_operator.tuner.knobs import Setting, Stage
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.workload import histogram, quantile, rate, totals, with_turned
 from syrinx_stages.contract.audio import FRAME_SECONDS

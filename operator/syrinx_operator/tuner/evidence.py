@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.knobs import Identity, Stage
+from syrinx_operator.resource.knobs import Identity, Stage
 
 
 class Route(NamedTuple):

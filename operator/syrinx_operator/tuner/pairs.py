@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from syrinx_operator.spec import CaptureShape
+from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner.evidence import Call, Capture
 from syrinx_operator.tuner.pair_search import Limits, Load, Search
 from syrinx_operator.tuner.pair_times import Shape, capture_cost, means, times

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from msgspec import Struct
 
-from syrinx_operator.spec import PipelineSpec, RowBounds
-from syrinx_operator.tuner.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Setting, setting_of
-
-Mode = Literal["Off", "Recommend", "Auto"]
+from syrinx_operator.resource.knobs import RAMP_LADDER, ROWS_LADDER, Knob, Mode, Setting, setting_of
+from syrinx_operator.resource.spec import PipelineSpec, RowBounds
 
 
 class Objective(Struct, frozen=True):

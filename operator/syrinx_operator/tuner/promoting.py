@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import MAX_CANDIDATES, MAX_KNOWLEDGE, Known, Promotion, Record, Soak, Trial
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.tuning_status import MAX_CANDIDATES, MAX_KNOWLEDGE, Known, Promotion, Record, Soak, Trial
 from syrinx_operator.tuner.trial import wash_out
 from syrinx_operator.tuner.turn import Turn, all_words, in_force, stage_of, words
 from syrinx_operator.tuner.workload import LEAST_REQUESTS, alike, context, share, together, totals, with_turned

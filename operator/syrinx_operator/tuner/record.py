@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.tuner.counted import as_served, as_turned, streams, with_counts
 from syrinx_operator.tuner.evidence import Evidence, Worker
 from syrinx_operator.tuner.exposition import snapshot
-from syrinx_operator.tuner.knobs import Identity
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.snapshot import Series, Snapshot
 

@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import Struct
 
+from syrinx_operator.resource.knobs import Identity, Setting
+from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Decision, Event, assignment, decide, since
 from syrinx_operator.tuner.evidence import Evidence, Worker
-from syrinx_operator.tuner.knobs import Identity, Setting
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.record import Record, Snapshot
-from syrinx_operator.tuner.state import State
 
 GIVEN_UP = timedelta(minutes=30)
 """How long nothing is tried after the tuner itself has failed."""

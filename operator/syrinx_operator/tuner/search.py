@@ -8,12 +8,12 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from syrinx_operator.resource.knobs import Knob, Setting, Stage
+from syrinx_operator.resource.tuning_status import Goal, State
 from syrinx_operator.tuner.estimate import fullness, load, predicted
 from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.knobs import Knob, Setting, Stage
 from syrinx_operator.tuner.pairs import plan_pairs
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.state import Goal, State
 from syrinx_operator.tuner.workload import CROWDED, alike, overloaded
 
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)

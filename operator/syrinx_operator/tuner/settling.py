@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from syrinx_operator.tuner.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.tuning_status import Phase
 from syrinx_operator.tuner.search import ladder
-from syrinx_operator.tuner.state import Phase
 from syrinx_operator.tuner.turn import Turn
 
 _ANOTHER = "the model, the image, the device or the engine is another one"

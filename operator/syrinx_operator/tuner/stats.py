@@ -18,7 +18,7 @@ import math
 
 import msgspec
 
-from syrinx_operator.tuner.state import Bet, Comparison
+from syrinx_operator.resource.tuning_status import Bet, Comparison
 
 ALPHA = 0.05
 """Probability of a false verdict of each kind, over all cells of a trial together."""

@@ -10,9 +10,9 @@ from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.tuning_status import Phase, State, Verdict
 from syrinx_operator.tuner.decide import Event
-from syrinx_operator.tuner.knobs import Knob, Setting
-from syrinx_operator.tuner.state import Phase, State, Verdict
 
 PIPELINE = ("pipeline_namespace", "pipeline")
 """Labels of every series. A scrape has a label `namespace` of its own: that of whoever is scraped."""

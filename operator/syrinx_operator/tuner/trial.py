@@ -10,12 +10,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from syrinx_operator.tuner.estimate import STORMY, fullness, load
-from syrinx_operator.tuner.evidence import Evidence, Route, Served, Worker
-from syrinx_operator.tuner.knobs import Setting, Stage, live_values
-from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.search import Proposal
-from syrinx_operator.tuner.state import (
+from syrinx_operator.resource.knobs import Setting, Stage, live_values
+from syrinx_operator.resource.tuning_status import (
     MAX_CANDIDATES,
     Cell,
     CellName,
@@ -27,6 +23,10 @@ from syrinx_operator.tuner.state import (
     Trial,
     Verdict,
 )
+from syrinx_operator.tuner.estimate import STORMY, fullness, load
+from syrinx_operator.tuner.evidence import Evidence, Route, Served, Worker
+from syrinx_operator.tuner.policy import Policy
+from syrinx_operator.tuner.search import Proposal
 from syrinx_operator.tuner.stats import ALPHA, DEADBAND, bet, interval, threshold
 from syrinx_operator.tuner.workload import (
     CROWDED,

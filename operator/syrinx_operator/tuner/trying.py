@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import msgspec
 
+from syrinx_operator.resource.tuning_status import Trial
 from syrinx_operator.tuner import trial as trials
 from syrinx_operator.tuner.promoting import promote
-from syrinx_operator.tuner.state import Trial
 from syrinx_operator.tuner.turn import Turn
 
 TRIAL_LOOK = 10.0

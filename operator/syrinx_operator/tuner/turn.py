@@ -9,10 +9,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.knobs import Knob, Setting, Stage
-from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.state import (
+from syrinx_operator.resource.knobs import Knob, Setting, Stage
+from syrinx_operator.resource.tuning_status import (
     MAX_HISTORY,
     MAX_QUARANTINE,
     Phase,
@@ -22,6 +20,8 @@ from syrinx_operator.tuner.state import (
     Trial,
     Verdict,
 )
+from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.stats import interval
 from syrinx_operator.tuner.workload import alike
 

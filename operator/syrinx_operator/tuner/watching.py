@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from syrinx_operator.resource.tuning_status import Recommendation
 from syrinx_operator.tuner import trial as trials
 from syrinx_operator.tuner.search import Proposal, propose
-from syrinx_operator.tuner.state import Recommendation
 from syrinx_operator.tuner.turn import Turn, in_force, words
 from syrinx_operator.tuner.workload import LEAST_REQUESTS, alike, context, missed, together, totals, with_turned
 

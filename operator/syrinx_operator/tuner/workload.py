@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from syrinx_operator.resource.knobs import Stage
+from syrinx_operator.resource.tuning_status import Context, Counts
 from syrinx_operator.tuner.evidence import Evidence, Route, Served
-from syrinx_operator.tuner.knobs import Stage
 from syrinx_operator.tuner.policy import Objective, Policy
-from syrinx_operator.tuner.state import Context, Counts
 
 LEAST_REQUESTS = 20
 """Requests from which a share says something."""

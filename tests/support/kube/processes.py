@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from support.kube.store import Object
-from syrinx_operator import leash
+from syrinx_operator.local import leash
 from syrinx_stages.connector.server import find_redis_server
 
 _ENTRY_POINTS = {"redis": ["redis-server"], "valkey": ["redis-server"]}

@@ -30,7 +30,7 @@ from syrinx_operator.cluster.plan.stages import stage_partition, stage_workload
 from syrinx_operator.cluster.plan.tuning import Copy, tuning_config_map
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
 from syrinx_operator.cluster.topology import GUEST, HOST, members, workload_of, workloads
-from syrinx_operator.spec import TTSPipeline
+from syrinx_operator.resource.spec import TTSPipeline
 
 __all__ = ["Plan", "Release", "Settings", "password_secret", "plan"]
 

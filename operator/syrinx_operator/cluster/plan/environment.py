@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import Component, Manifest
-from syrinx_operator.spec import ConnectorSpec
-from syrinx_operator.spec_pods import EnvVar, SecretKey
+from syrinx_operator.resource.pods import EnvVar, SecretKey
+from syrinx_operator.resource.spec import ConnectorSpec
 
 BASE: list[Manifest] = [
     {"name": "HOME", "value": "/tmp"},

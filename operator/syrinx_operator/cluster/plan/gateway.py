@@ -7,8 +7,8 @@ from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.plan.release import FrozenTemplate
 from syrinx_operator.cluster.plan.replicas import Replicas
 from syrinx_operator.cluster.state import Component, Manifest, Owner
-from syrinx_operator.plan import codec_process
-from syrinx_operator.spec import PipelineSpec
+from syrinx_operator.resource.spec import PipelineSpec
+from syrinx_operator.resource.stage_config import codec_process
 
 _PROGRESS_SECONDS = 600
 

@@ -8,7 +8,7 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.environment import secret_value
 from syrinx_operator.cluster.plan.objects import claim_spec, given, manifest, present
 from syrinx_operator.cluster.state import Component, Manifest, Owner
-from syrinx_operator.spec import HuggingFace, ModelSpec
+from syrinx_operator.resource.spec import HuggingFace, ModelSpec
 
 MODELS_VOLUME = "syrinx-models"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.state import STAGES, Manifest, Observed, Owner
-from syrinx_operator.spec import PipelineSpec
+from syrinx_operator.resource.spec import PipelineSpec
 
 POD_MONITOR_KIND = "PodMonitor"
 

@@ -8,8 +8,9 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, OperatorConfig, Owner
 from syrinx_operator.cluster.topology import members, workloads
-from syrinx_operator.spec import PipelineSpec
-from syrinx_operator.spec_pods import Peer
+from syrinx_operator.resource.pods import Peer
+from syrinx_operator.resource.rules import ADMIN_PORT
+from syrinx_operator.resource.spec import PipelineSpec
 
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
@@ -18,7 +19,7 @@ def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -
     """The public API for everybody, admin ports for the operator and Prometheus, Redis for the stages alone."""
     operator = Peer(namespace=config.operator_namespace, pod_labels={"app.kubernetes.io/name": "syrinx-operator"})
     readers = [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)]
-    admin = _rule(names.ADMIN_PORT, readers)
+    admin = _rule(ADMIN_PORT, readers)
     policies = [_policy(owner, Component.GATEWAY, [_rule(spec.gateway.port), admin])]
     for stage in workloads(spec)[1:]:
         guests = [_rule(names.GUEST_ADMIN_PORT, readers) for _ in members(spec, stage)[1:]]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner
-from syrinx_operator.spec_pods import Storage
+from syrinx_operator.resource.pods import Storage
 
 
 def manifest(

@@ -14,8 +14,9 @@ from syrinx_operator.cluster.plan.release import Running
 from syrinx_operator.cluster.plan.security import container_security, pod_security
 from syrinx_operator.cluster.state import Component, Manifest
 from syrinx_operator.cluster.topology import members, workloads
-from syrinx_operator.spec import GatewaySpec, PipelineSpec, StageSpec, TTSPipeline
-from syrinx_operator.spec_pods import PodFields, Resources
+from syrinx_operator.resource.pods import PodFields, Resources
+from syrinx_operator.resource.rules import ADMIN_PORT
+from syrinx_operator.resource.spec import GatewaySpec, PipelineSpec, StageSpec, TTSPipeline
 
 USER = 65_532
 """Nobody's: nothing in the image belongs to it."""
@@ -29,7 +30,7 @@ _STARTUP_PERIOD = 5
 _CONFIGS = (names.CONFIG_ANNOTATION, names.GUEST_CONFIG_ANNOTATION)
 _SCRAPE = {
     "prometheus.io/scrape": "true",
-    "prometheus.io/port": str(names.ADMIN_PORT),
+    "prometheus.io/port": str(ADMIN_PORT),
     "prometheus.io/path": "/metrics",
 }
 
@@ -165,7 +166,7 @@ def _command(spec: PipelineSpec, stage: Component) -> list[str]:
 
 def _ports(spec: PipelineSpec, stage: Component) -> list[Manifest]:
     ports = [_port(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
-    ports.append(_port(names.ADMIN_PORT_NAME, names.ADMIN_PORT))
+    ports.append(_port(names.ADMIN_PORT_NAME, ADMIN_PORT))
     return ports + [_port(names.GUEST_ADMIN_PORT_NAME, names.GUEST_ADMIN_PORT) for _ in members(spec, stage)[1:]]
 
 

@@ -13,8 +13,8 @@ from syrinx_operator.cluster.plan.objects import claim_spec, given, manifest, pr
 from syrinx_operator.cluster.plan.release import FrozenTemplate, Running
 from syrinx_operator.cluster.plan.security import container_security
 from syrinx_operator.cluster.state import Component, Manifest, Owner
-from syrinx_operator.spec import ConnectorSpec, TTSPipeline
-from syrinx_operator.spec_pods import Quantity
+from syrinx_operator.resource.pods import Quantity
+from syrinx_operator.resource.spec import ConnectorSpec, TTSPipeline
 
 USER = 999
 """Redis's own in the official images of Redis and Valkey."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import digest, given, manifest, owned, recorded_text
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
-from syrinx_operator.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 
 
 class FrozenTemplate(Struct, frozen=True):

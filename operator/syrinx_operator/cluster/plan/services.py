@@ -8,7 +8,8 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest, present
 from syrinx_operator.cluster.state import Component, Manifest, Owner
 from syrinx_operator.cluster.topology import members, workloads
-from syrinx_operator.spec import PipelineSpec
+from syrinx_operator.resource.rules import ADMIN_PORT
+from syrinx_operator.resource.spec import PipelineSpec
 
 
 def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
@@ -39,7 +40,7 @@ def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
 
 
 def _headless(owner: Owner, spec: PipelineSpec, stage: Component) -> Manifest:
-    ports = [_port(names.ADMIN_PORT_NAME, names.ADMIN_PORT)]
+    ports = [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)]
     ports += [_port(names.GUEST_ADMIN_PORT_NAME, names.GUEST_ADMIN_PORT) for _ in members(spec, stage)[1:]]
     # A pod that is not ready is the one somebody wants to look at.
     return _service(owner, stage, ports, type="ClusterIP", clusterIP="None", publishNotReadyAddresses=True)

@@ -14,8 +14,15 @@ from syrinx_operator.cluster.plan import model
 from syrinx_operator.cluster.plan.objects import given, manifest, recorded_text
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner
 from syrinx_operator.cluster.topology import workloads
-from syrinx_operator.plan import codec_process, codec_settings, gateway_settings, talker_settings, vllm_options
-from syrinx_operator.spec import CodecSpec, GatewaySpec, PipelineSpec, StageSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.rules import ADMIN_PORT
+from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, PipelineSpec, StageSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.stage_config import (
+    codec_process,
+    codec_settings,
+    gateway_settings,
+    talker_settings,
+    vllm_options,
+)
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, StageSettings, TalkerSettings
 
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
@@ -52,7 +59,7 @@ def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> St
         generation=generation,
         model=model.directory(pipeline.spec.model),
         host="",
-        admin_port=names.GUEST_ADMIN_PORT if guest else names.ADMIN_PORT,
+        admin_port=names.GUEST_ADMIN_PORT if guest else ADMIN_PORT,
         drain_seconds=part.drain_seconds,
         settings_file=names.GUEST_SETTINGS_FILE if guest else names.SETTINGS_FILE,
     )

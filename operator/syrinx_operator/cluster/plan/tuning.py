@@ -7,8 +7,8 @@ import msgspec
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest, recorded_text
 from syrinx_operator.cluster.state import Manifest, Observed, Owner
-from syrinx_operator.tuner.knobs import Identity, Part, Setting
-from syrinx_operator.tuner.state import State
+from syrinx_operator.resource.knobs import Identity, Part, Setting
+from syrinx_operator.resource.tuning_status import State
 
 
 class Copy(Part, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from syrinx_operator.cluster.plan import model
 from syrinx_operator.cluster.plan.objects import present
 from syrinx_operator.cluster.state import Component, Manifest
 from syrinx_operator.cluster.topology import members
-from syrinx_operator.spec import PipelineSpec
-from syrinx_operator.spec_pods import ExtraVolume
+from syrinx_operator.resource.pods import ExtraVolume
+from syrinx_operator.resource.spec import PipelineSpec
 
 _START, _SETTINGS, _TMP, _REDIS_CA = "syrinx-start", "syrinx-settings", "syrinx-tmp", "syrinx-redis-ca"
 _GUEST_SETTINGS = "syrinx-codec-settings"

@@ -1,0 +1,165 @@
+"""The command line: `syrinx up | say | check | bench | tune`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from syrinx_operator import __version__
+from syrinx_operator.commands.bench.loadgen import Limit
+from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, line, load, markdown, save, show
+from syrinx_operator.commands.bench.run import BenchPlan, bench
+from syrinx_operator.commands.client import SpeechError
+from syrinx_operator.commands.parser import make_parser
+from syrinx_operator.commands.say import SayError, Utterance, say, summary
+from syrinx_operator.commands.tune.source import TuneError
+from syrinx_operator.commands.up import up
+from syrinx_operator.local.console import PipelineView, make_console
+from syrinx_operator.local.machine import publishable_command
+from syrinx_operator.local.pipeline import LocalError, LocalPipeline
+from syrinx_operator.local.running import AlreadyUp, NoState, find, state_directory
+from syrinx_operator.local.supervisor import StageFailed
+from syrinx_operator.resource.check import InvalidPipeline, check, load_file, read_file
+from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
+
+INTERRUPTED = 130
+_EXPECTED = (
+    *(InvalidPipeline, SpeechError, LocalError, AlreadyUp, NoState),
+    *(SayError, StageFailed, ReportError, TuneError),
+)
+"""Failures whose message is all that a person needs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status: 0, 1 (it failed, and said why), 2 (usage) or 130 (interrupted)."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Cleans up as after Ctrl-C.
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = make_parser(__version__).parse_args(given)
+    commands = {"up": _up, "say": _say, "check": _check, "bench": _bench, "tune": _tune}
+    try:
+        return commands[options.command](options, given)
+    except _EXPECTED as error:
+        print(f"syrinx {options.command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has left; the flush at exit must not complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _check(options: argparse.Namespace, given: list[str]) -> int:
+    failed = False
+    for file in options.files:
+        checked = check(file, read_file(file))
+        for problem in (*checked.problems, *checked.unused, *checked.on_kubernetes):
+            print(problem)
+        failed = failed or bool(checked.problems)
+        for pipeline in () if checked.problems else checked.pipelines:
+            print(f"{file}: TTSPipeline {pipeline.name} is valid")
+    return 1 if failed else 0
+
+
+def _up(options: argparse.Namespace, given: list[str]) -> int:
+    console = make_console()
+    pipeline = load_file(options.file, tell=lambda line: console.print(line, markup=False))
+    return asyncio.run(up(pipeline, console, port=options.port, logs=not options.quiet))
+
+
+def _say(options: argparse.Namespace, given: list[str]) -> int:
+    utterance = Utterance(
+        text=options.text,
+        output=options.output,
+        format=options.format,
+        stream=options.stream,
+        voice=options.voice,
+        language=options.language,
+        instructions=options.instructions,
+        seed=options.seed,
+    )
+    utterance.container  # noqa: B018  Refused before anything is started.
+
+    async def speak() -> None:
+        async with _gateway(options.url, options.file, reuse=True) as (url, _):
+            print(summary(utterance, await say(utterance, url)), file=sys.stderr)
+
+    asyncio.run(speak())
+    return 0
+
+
+def _bench(options: argparse.Namespace, given: list[str]) -> int:
+    if options.table:
+        print(markdown(load(Path(options.table))))
+        return 0
+    for file in filter(None, (options.json, options.plot)):
+        check_writable(Path(file))
+    console = make_console(stderr=True)
+    plan = BenchPlan(
+        concurrency=() if options.rate and not options.concurrency else options.concurrency or (1, 2, 4, 8),
+        rates=options.rate or (),
+        limit=Limit(requests=options.requests, seconds=None if options.requests else options.duration),
+        warmup=options.warmup,
+        seed=options.seed,
+        voices=options.voices or (),
+    )
+
+    async def measure() -> Report:
+        async with _gateway(options.url, options.file, reuse=False) as (url, pipeline):
+            return await bench(
+                url, plan, pipeline, publishable_command(given), lambda point: console.print(line(point))
+            )
+
+    report = asyncio.run(measure())
+    show(report.points, make_console())
+    if options.json:
+        save(report, Path(options.json))
+    if options.plot:
+        from syrinx_operator.commands.bench.plot import plot  # Here, for matplotlib takes half a second to import.
+
+        plot(report, Path(options.plot))
+    return 0
+
+
+def _tune(options: argparse.Namespace, given: list[str]) -> int:
+    from syrinx_operator.commands.tune.command import tune  # Here, for the other commands need none of it.
+
+    tune(
+        options.name,
+        options.namespace,
+        watching=options.watch,
+        as_json=options.json,
+        plot=options.plot,
+        trial=options.trial,
+        audit=options.audit,
+    )
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIterator[tuple[str, TTSPipeline | None]]:
+    """Something that speaks: `url`, a pipeline of `file`, SYRINX_URL, with `reuse` one that is up, or a bundled one.
+
+    Gives its URL, and the resource if it was started for this.
+    """
+    known = url or (None if file else os.environ.get("SYRINX_URL") or (_one_that_is_up() if reuse else None))
+    if known:
+        yield known, None
+        return
+    pipeline = load_file(file) if file else default_pipeline()
+    with PipelineView(make_console(stderr=True), logs=False) as view:
+        async with LocalPipeline(pipeline, port=0, observe=view) as running:
+            yield running.gateway_url, pipeline
+
+
+def _one_that_is_up() -> str | None:
+    with contextlib.suppress(NoState):
+        return next((running.url for running in find(state_directory(os.environ))), None)
+    return None

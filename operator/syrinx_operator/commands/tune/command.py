@@ -1,0 +1,83 @@
+"""`syrinx tune`: chooses what is read and how it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from syrinx_operator.commands.tune.audit import Line, read_audit
+from syrinx_operator.commands.tune.source import Local, Source, TuneError, running_pipeline
+from syrinx_operator.commands.tune.view import lines
+from syrinx_operator.commands.tune.watch import watch
+from syrinx_operator.local import tuning_files
+from syrinx_operator.local.console import make_console
+from syrinx_operator.local.running import state_directory
+
+
+def tune(
+    name: str | None,
+    namespace: str | None,
+    *,
+    watching: bool,
+    as_json: bool,
+    plot: str | None,
+    trial: int | None,
+    audit: str | None,
+) -> None:
+    """Prints, draws, or goes on until Ctrl-C. Raises `TuneError` or `ReportError`."""
+    if plot is None and (trial is not None or audit is not None):
+        raise TuneError("--trial and --audit belong to --plot FILE.png")
+    if plot is not None:
+        _plot(_audit(name, namespace, audit), Path(plot), trial)
+        return
+    source = _source(name, namespace)
+    if watching:
+        with contextlib.suppress(KeyboardInterrupt):  # That is how it is left.
+            asyncio.run(watch(source, make_console()))
+        return
+    view = asyncio.run(source.view())
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(view.state), indent=2).decode())
+    else:
+        make_console().print("\n".join(lines(view, datetime.now(UTC))), markup=False)
+
+
+def _source(name: str | None, namespace: str | None) -> Source:
+    if namespace is None:
+        return Local(name)
+    if name is None:
+        raise TuneError(f"which pipeline of namespace {namespace}? `kubectl get ttsp -n {namespace}` lists them")
+    try:
+        from syrinx_operator.commands.tune.cluster import Cluster  # Imported late: only the operator extra installs it.
+    except ImportError:
+        raise TuneError(
+            "reading a cluster needs the operator extra: pip install -e '.[operator]' in the Syrinx checkout"
+        ) from None
+    return Cluster(namespace, name)
+
+
+def _audit(name: str | None, namespace: str | None, file: str | None) -> list[Line]:
+    """The decisions of one pipeline. One that is not up any more has left them, too."""
+    pipeline = name if namespace is None or name is None else f"{namespace}/{name}"
+    if file is not None:
+        return read_audit([None if file == "-" else Path(file)], pipeline)
+    if namespace is not None:
+        raise TuneError(
+            "decisions on Kubernetes are in the operator's log: kubectl logs deploy/syrinx-operator > log, "
+            "then --audit log"
+        )
+    directory = state_directory(os.environ) / (name or running_pipeline(None).name)
+    return read_audit(tuning_files.audit_files(directory), None)
+
+
+def _plot(found: list[Line], file: Path, trial: int | None) -> None:
+    from syrinx_operator.commands.tune.plot import plot  # Here, for matplotlib takes half a second to import.
+
+    plot(found, file, trial)
+    print(f"{file}: {len(found)} decisions", file=sys.stderr)

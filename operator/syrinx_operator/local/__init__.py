@@ -1,0 +1,1 @@
+"""Runs a pipeline as processes of this machine: `syrinx up`."""

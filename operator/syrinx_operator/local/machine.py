@@ -1,0 +1,97 @@
+"""What a result was measured on, fit to be published: no host names, no paths of the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from syrinx_operator.resource.spec import TTSPipeline
+
+_PACKAGES = ("syrinx", "torch", "numpy", "hiredis", "fastapi", "uvicorn")
+
+
+class Machine(Struct, frozen=True):
+    """Hardware and software."""
+
+    cpu: str
+    cores: int
+    """That this process may use."""
+    memory_gib: float
+    system: str
+    python: str
+    packages: dict[str, str]
+
+
+def describe() -> Machine:
+    """This machine."""
+    return Machine(
+        cpu=_cpu(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        packages={name: found for name in _PACKAGES if (found := _version(name))},
+    )
+
+
+def revision() -> str | None:
+    """The commit of the source tree this runs from, with `+changes` if it was edited; None outside of one."""
+    here = Path(__file__).parent
+    try:
+        commit = _git(here, "rev-parse", "--short=12", "HEAD")
+        changed = _git(here, "status", "--porcelain", "--untracked-files=no", ":/operator", ":/stages")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+changes" if changed else "")
+
+
+def publishable_command(arguments: Sequence[str]) -> str:
+    """The command line without absolute paths and hosts."""
+    return " ".join(["syrinx", *(_publishable(argument) for argument in arguments)])
+
+
+def publishable_pipeline(pipeline: TTSPipeline) -> TTSPipeline:
+    """The resource without absolute paths and hosts."""
+    spec = pipeline.spec
+    if spec.model.path is not None:
+        spec = structs.replace(spec, model=structs.replace(spec.model, path=_publishable(spec.model.path)))
+    if spec.connector.url is not None:
+        spec = structs.replace(spec, connector=structs.replace(spec.connector, url=_publishable(spec.connector.url)))
+    spec = structs.replace(spec, gateway=structs.replace(spec.gateway, reference_hosts=()))
+    return structs.replace(pipeline, spec=spec)
+
+
+def _publishable(text: str) -> str:
+    option, equals, value = text.partition("=") if text.startswith("--") else ("", "", text)
+    if url := re.match(r"([a-z]+)://", value):
+        value = f"{url[1]}://…"
+    elif value.startswith(("/", "~")):
+        value = f"…/{Path(value).name}"
+    return option + equals + value
+
+
+def _cpu() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(directory), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

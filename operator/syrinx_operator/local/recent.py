@@ -1,0 +1,31 @@
+"""How each task type did within a window, as people are told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from syrinx_operator.resource.spec import TtfaObjective
+from syrinx_operator.resource.status import TASK_TYPES, SloReport, TaskType
+from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.workload import histogram, quantile
+
+
+def lately(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloReport, ...]:
+    """Of each task type that was asked for, or has an objective."""
+    objectives = {each.task_type: each for each in wanted}
+    heard = {route.task_type for route in evidence.served}
+    return tuple(_one(name, objectives.get(name), evidence) for name in TASK_TYPES if name in heard | {*objectives})
+
+
+def _one(task_type: TaskType, objective: TtfaObjective | None, evidence: Evidence) -> SloReport:
+    served = [one for route, one in evidence.served.items() if route.task_type == task_type]
+    requests, within = sum(one.requests for one in served), sum(one.within for one in served)
+    p95 = quantile(histogram(served), 0.95)
+    share = within / requests if requests and objective else None
+    return SloReport(
+        task_type=task_type,
+        requests=None if evidence.problem else requests,
+        within=share,
+        ttfa_p95_ms=None if p95 is None else round(1000 * p95),
+        met="Unknown" if share is None or objective is None else "True" if share >= objective.target else "False",
+    )

@@ -1,0 +1,305 @@
+"""One stage process: started, watched until ready, logged, restarted when it dies, stopped in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from syrinx_operator.local import leash
+from syrinx_operator.local.events import Exited, Log, Observer, Ready, Starting, Stopped, Stopping, exit_words
+from syrinx_operator.local.files import write_whole
+from syrinx_operator.resource.stage_config import Stage, StageProcess
+from syrinx_stages.contract.settings import StageConfig
+
+BACKOFF_MOST = 30.0
+BACKOFF_RESET = 60.0
+"""Seconds a process must have lived for its next restart to be immediate again."""
+PROBE_SECONDS = 0.05
+TAIL_LINES = 12
+_LINE_BYTES = 64 * 1024
+
+
+class StageFailed(Exception):
+    """A stage never became ready; the message holds the stage's own last words."""
+
+
+class Announcement(Struct, frozen=True):
+    """The line a stage prints on stdout once its HTTP server is bound."""
+
+    stage: str
+    replica: str
+    url: str
+    admin_url: str
+    """Where its health, metrics and settings are."""
+
+
+def restart_delay(crashes: int) -> float:
+    """Seconds before restart number `crashes` (from 1) in a row: none, then 1, 2, 4, ... up to half a minute."""
+    return 0.0 if crashes <= 1 else min(2.0 ** (crashes - 2), BACKOFF_MOST)
+
+
+class Member:
+    """One stage of a process, as others see it: over its admin port."""
+
+    def __init__(self, stage: Stage, config: StageConfig, directory: Path) -> None:
+        self.stage = stage
+        self.name = config.replica
+        self.is_ready = False
+        """Whether it serves now."""
+        self.restarts = 0
+        self.url: str | None = None
+        self.admin_url: str | None = None
+        """Where it serves, and its health, metrics and settings; both stay the same over restarts."""
+        self.config_file = directory / f"{self.name}.json"
+        self._settings_file = directory / f"{self.name}.settings.json"
+        self._config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
+
+    def keep_settings(self, body: Mapping[str, Any]) -> None:
+        """What it starts with from now on, as the body of `PUT /settings`. Raises `OSError`."""
+        write_whole(self._settings_file, msgspec.json.encode(body))
+
+    def forget_settings(self) -> None:
+        """What an earlier run kept: the plan has all that is to be known now."""
+        self._settings_file.unlink(missing_ok=True)
+
+    def write_config(self) -> None:
+        """What the process reads when it starts."""
+        self.config_file.write_bytes(msgspec.json.encode(self._config))
+
+    def bound(self, announced: Announcement) -> None:
+        """It serves, and where; there it shall serve after a restart too."""
+        self.url, self.admin_url = announced.url, announced.admin_url
+        ports = {"admin_port": urlsplit(self.admin_url).port}
+        if self.url != self.admin_url:
+            ports["port"] = urlsplit(self.url).port
+        self._config = msgspec.structs.replace(self._config, **ports)
+        self.is_ready = True
+
+
+class Child:
+    """A stage process that is kept running until it is stopped.
+
+    One that never became ready is not restarted: it has failed, and `ready` says why.
+    """
+
+    def __init__(
+        self,
+        process: StageProcess,
+        *,
+        directory: Path,
+        environment: Mapping[str, str],
+        observe: Observer,
+        start_timeout: float,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """`command` is run with the config files' paths behind it; by default the stage's own module."""
+        self.stage = process.stage
+        self.members = tuple(Member(stage, config, directory) for stage, config in process.stages)
+        self.name = "+".join(member.name for member in self.members)
+        self.pid: int | None = None
+        self.drain_seconds = process.config.drain_seconds
+        self._log_file = directory / f"{self.name}.log"
+        self._environment = dict(environment)
+        self._observe = observe
+        self._start_timeout = start_timeout
+        self._command = list(command or (sys.executable, "-m", f"syrinx_stages.{process.module}"))
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._code = 0
+        self._begin = 0.0
+        self._ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[StageFailed | None] | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Where its first stage serves."""
+        return self.members[0].url
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where the first stage's health, metrics and settings are."""
+        return self.members[0].admin_url
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return self.members[0].restarts
+
+    def start(self) -> None:
+        """Starts keeping the process running."""
+        for member in self.members:
+            member.forget_settings()
+        self._task = asyncio.create_task(self._keep_running(), name=f"keep {self.name} running")
+
+    async def ready(self) -> None:
+        """Waits until the process serves. Raises `StageFailed` if it cannot start."""
+        assert self._task is not None, "start() comes first"
+        waiting = asyncio.ensure_future(self._ready.wait())
+        try:
+            await asyncio.wait({waiting, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not self._ready.is_set():
+            raise self._task.result() or StageFailed(f"{self.name} was stopped before it was ready")
+
+    async def stop(self, grace: float) -> None:
+        """Asks the process to drain and leave, and kills it after `grace` seconds. Idempotent."""
+        if self._task is None or self._stopping.is_set():
+            return
+        self._stopping.set()
+        running, begin = self.pid is not None, time.monotonic()
+        if running:
+            self._observe(Stopping(self.name))
+            self._signal(signal.SIGTERM)
+        done, _ = await asyncio.wait({self._task}, timeout=grace)
+        if not done:
+            self.kill()
+            await asyncio.wait({self._task})
+        if running:
+            self._observe(Stopped(self.name, self._code, time.monotonic() - begin))
+
+    def kill(self) -> None:
+        """Ends the process at once, for good."""
+        self._stopping.set()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    async def _keep_running(self) -> StageFailed | None:
+        crashes, ever_ready = 0, False
+        with self._log_file.open("w", encoding="utf-8", buffering=1) as log:
+            while True:
+                self._begin = time.monotonic()
+                self._code = await self._run_once(log)
+                ever_ready = ever_ready or self.url is not None
+                if self._stopping.is_set():
+                    return None
+                if not ever_ready:
+                    words = "\n".join(f"  {line}" for line in self._tail) or "  (it said nothing)"
+                    return StageFailed(f"{self.name} could not start ({exit_words(self._code)}). It said:\n{words}")
+                crashes = 1 if time.monotonic() - self._begin >= BACKOFF_RESET else crashes + 1
+                delay = restart_delay(crashes)
+                self._observe(Exited(self.name, self._code, delay))
+                if await self._stopped_within(delay):
+                    return None
+                for member in self.members:
+                    member.restarts += 1
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _run_once(self, log: TextIO) -> int:
+        """One life of the process: its exit code (negative: the signal that killed it)."""
+        self._observe(Starting(self.name))
+        for member in self.members:
+            member.write_config()
+        configs = (str(member.config_file) for member in self.members)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, leash.__file__, str(os.getpid()), *self._command, *configs),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._environment,
+            start_new_session=True,  # Ctrl-C in the terminal is ours to pass on, in order.
+        )
+        assert process.stdout is not None and process.stderr is not None
+        self.pid = process.pid
+        bound: asyncio.Queue[Announcement] = asyncio.Queue()
+        readers = [
+            asyncio.create_task(self._read_output(process.stdout, log, bound)),
+            asyncio.create_task(self._read_errors(process.stderr, log)),
+        ]
+        probe = asyncio.create_task(self._probe(bound))
+        try:
+            if self._stopping.is_set():
+                self.kill()
+            code = await process.wait()
+            await asyncio.wait(readers, timeout=1.0)
+            return code
+        finally:
+            self._signal(signal.SIGKILL)
+            self._ready.clear()
+            for member in self.members:
+                member.is_ready = False
+            self.pid = None
+            for task in (probe, *readers):
+                task.cancel()
+
+    async def _read_output(self, stream: asyncio.StreamReader, log: TextIO, bound: asyncio.Queue[Announcement]) -> None:
+        announced = 0
+        async for line in _lines(stream):
+            if announced < len(self.members) and line.startswith("{"):
+                with contextlib.suppress(msgspec.DecodeError):
+                    bound.put_nowait(msgspec.json.decode(line, type=Announcement))
+                    announced += 1
+                    continue
+            self._log(line, log)
+
+    async def _read_errors(self, stream: asyncio.StreamReader, log: TextIO) -> None:
+        async for line in _lines(stream):
+            self._log(line, log)
+
+    def _log(self, line: str, log: TextIO) -> None:
+        self._tail.append(line)
+        log.write(line + "\n")
+        self._observe(Log(self.name, line))
+
+    async def _probe(self, bound: asyncio.Queue[Announcement]) -> None:
+        """Waits until the process says it is ready; kills it when that takes too long."""
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                announced = {each.replica: each for each in [await bound.get() for _ in self.members]}
+                for each in announced.values():
+                    await _answers(f"{each.admin_url}/readyz")
+        except TimeoutError:
+            self._tail.append(f"not ready within {self._start_timeout:g} s")
+            self._signal(signal.SIGKILL)
+            return
+        for member in self.members:
+            member.bound(announced[member.name])
+        self._ready.set()
+        urls = " and ".join(each.url for each in announced.values())
+        self._observe(Ready(self.name, urls, time.monotonic() - self._begin))
+
+
+async def _answers(url: str) -> None:
+    """Waits until a URL answers 200."""
+    async with httpx.AsyncClient(timeout=2.0, trust_env=False, verify=False) as client:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(url)).status_code == httpx.codes.OK:
+                    return
+            await asyncio.sleep(PROBE_SECONDS)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """The lines of a stream; an overlong one is cut into pieces."""
+    rest = b""
+    while data := await stream.read(_LINE_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) >= _LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            yield line.decode("utf-8", "replace").rstrip("\r")
+    if rest:
+        yield rest.decode("utf-8", "replace")

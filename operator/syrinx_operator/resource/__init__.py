@@ -1,0 +1,1 @@
+"""The TTSPipeline resource: its types, validation rules, CRD and reference, and the status types. Pure."""

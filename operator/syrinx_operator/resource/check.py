@@ -1,0 +1,329 @@
+"""Checks TTSPipeline resources: all problems at once, each with its place, its field and what would be accepted."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+from msgspec import Struct, inspect
+
+from syrinx_operator.resource.documents import MAX_BYTES, Document, DocumentError, Mark, Path, read_documents
+from syrinx_operator.resource.rules import cluster_violations, violations
+from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
+
+SET_BY_THE_CLUSTER = (
+    *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName"),
+    *("generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
+)
+"""Fields of `metadata` that a resource read from a cluster has, and that say nothing of what is to run."""
+
+Finding = tuple[Path, str]
+"""A field and what is to be said about it."""
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong in a file."""
+
+    file: str
+    mark: Mark
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.mark.line}:{self.mark.column}"
+        return f"{where}: {field_name(self.path)}: {self.message}" if self.path else f"{where}: {self.message}"
+
+
+class Checked(Struct, frozen=True):
+    """What a file holds: its valid pipelines, and everything that is wrong with it."""
+
+    pipelines: tuple[TTSPipeline, ...]
+    problems: tuple[Problem, ...]
+    unused: tuple[Problem, ...] = ()
+    """What only a resource has that was read from a cluster."""
+    on_kubernetes: tuple[Problem, ...] = ()
+    """What is accepted here, but not on Kubernetes."""
+
+
+class InvalidPipeline(Exception):
+    """A file does not hold what was asked for; the message has one line per problem."""
+
+
+def _tell_nobody(line: str) -> None:
+    pass
+
+
+def field_name(path: Path) -> str:
+    """`spec.codec.capturePairs[2].rows`."""
+    text = ""
+    for part in path:
+        shown = part if isinstance(part, int) or (part.isprintable() and part.strip()) else repr(part)
+        if isinstance(part, int) or (text and "." in part):
+            text += f"[{shown}]"
+        else:
+            text += f".{shown}" if text else f"{shown}"
+    return text
+
+
+def check(file: str, data: bytes) -> Checked:
+    """Reads every TTSPipeline of a file and leaves other kinds alone. `file` is only its name in messages."""
+    pipelines: list[TTSPipeline] = []
+    problems: list[Problem] = []
+    unused: list[Problem] = []
+    on_kubernetes: list[Problem] = []
+    count = 0
+    try:
+        for document in read_documents(data):
+            if _is_of_another_kind(document.value):
+                beside = (("kind",), f"on Kubernetes: {document.value['kind']}; not checked")
+                on_kubernetes += _in_order(file, document, [beside])
+                continue
+            count += 1
+            value, left_out = _as_written(document.value)
+            found = list(problems_of(value))
+            problems += _in_order(file, document, found)
+            if found:
+                continue
+            pipeline = msgspec.convert(value, TTSPipeline)
+            if pipeline.name in (other.name for other in pipelines):
+                message = f"{pipeline.name!r} names an earlier pipeline of this file too"
+                problems += _in_order(file, document, [(("metadata", "name"), message)])
+            pipelines.append(pipeline)
+            unused += _in_order(file, document, [(path, "set by the cluster; not used") for path in left_out])
+            elsewhere = [(each.path, f"on Kubernetes: {each.message}") for each in cluster_violations(pipeline)]
+            on_kubernetes += _in_order(file, document, elsewhere)
+    except DocumentError as error:
+        problems.append(Problem(file, error.mark, error.path, str(error)))
+    if not count and not problems:
+        problems.append(Problem(file, Mark(1, 1), (), f"holds no resource; expected a {KIND}"))
+    return Checked(tuple(pipelines), tuple(problems), tuple(unused), tuple(on_kubernetes))
+
+
+def _in_order(file: str, document: Document, found: list[Finding]) -> list[Problem]:
+    marked = [Problem(file, document.mark(path), path, message) for path, message in found]
+    return sorted(marked, key=lambda problem: (problem.mark.line, problem.mark.column))
+
+
+def _is_of_another_kind(value: Any) -> bool:
+    """Whether it is a resource that goes to the cluster beside the pipelines, as an autoscaler."""
+    if not isinstance(value, dict):
+        return False
+    version, kind = value.get("apiVersion"), value.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str) or not kind.isprintable():
+        return False
+    return kind != KIND and version.partition("/")[0] != API_VERSION.partition("/")[0]
+
+
+def _as_written(value: Any) -> tuple[Any, list[Path]]:
+    """The resource as a person writes it, and what of one that was read from a cluster was left out."""
+    if not isinstance(value, dict):
+        return value, []
+    rest = {name: each for name, each in value.items() if name != "status"}
+    unused: list[Path] = [("status",)] if "status" in value else []
+    if isinstance(value.get("metadata"), dict):
+        rest["metadata"] = {name: each for name, each in value["metadata"].items() if name not in SET_BY_THE_CLUSTER}
+        unused += [("metadata", name) for name in value["metadata"] if name in SET_BY_THE_CLUSTER]
+    return rest, unused
+
+
+def load_one(file: str, data: bytes, tell: Callable[[str], None] = _tell_nobody) -> TTSPipeline:
+    """The one pipeline a file holds; tells what of the file is not used.
+
+    Raises `InvalidPipeline` with every problem, or if there are several.
+    """
+    checked = check(file, data)
+    if checked.problems:
+        raise InvalidPipeline("\n".join(str(problem) for problem in checked.problems))
+    if len(checked.pipelines) > 1:
+        names = ", ".join(pipeline.name for pipeline in checked.pipelines)
+        raise InvalidPipeline(f"{file}: holds {len(checked.pipelines)} pipelines ({names}); one at a time can be run")
+    if checked.unused:
+        tell(f"set by a cluster and not used here: {', '.join(field_name(each.path) for each in checked.unused)}")
+    return checked.pipelines[0]
+
+
+def load_file(file: str, tell: Callable[[str], None] = _tell_nobody) -> TTSPipeline:
+    """`load_one` for a path (`-`: standard input), with the model's path made absolute. Raises `InvalidPipeline`."""
+    pipeline = load_one(file, read_file(file), tell)
+    model = pipeline.spec.model
+    if model.path is None:
+        return pipeline
+    directory = FilePath.cwd() if file == "-" else FilePath(file).resolve().parent
+    absolute = msgspec.structs.replace(model, path=str(directory / FilePath(model.path).expanduser()))
+    return msgspec.structs.replace(pipeline, spec=msgspec.structs.replace(pipeline.spec, model=absolute))
+
+
+def read_file(file: str) -> bytes:
+    """A file's bytes, or those of standard input for `-`. Raises `InvalidPipeline`."""
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with open(file, "rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidPipeline(f"{file}: {error.strerror}") from None
+
+
+def problems_of(value: Any) -> Iterator[Finding]:
+    """What is wrong with each field of a resource; if nothing is, what is wrong between them."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind is not None and kind != KIND:
+        yield ("kind",), f"{_shown(kind)} is not accepted; expected {KIND}"
+        return
+    found = list(_problems(value, TTSPipeline, ()))
+    yield from found
+    if not found:
+        for violation in violations(msgspec.convert(value, TTSPipeline)):
+            yield violation.path, violation.message
+
+
+def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
+    bare = _without_metadata(annotation)
+    inner = _optional(bare)
+    if inner is not None and value is not None:
+        yield from _problems(value, inner, path)
+    elif isinstance(bare, type) and issubclass(bare, Struct):
+        yield from _struct_problems(value, bare, path)
+    elif typing.get_origin(bare) is tuple and isinstance(value, list):
+        item = typing.get_args(bare)[0]
+        found = [problem for index, each in enumerate(value) for problem in _problems(each, item, (*path, index))]
+        yield from found or _value_problems(value, annotation, path)
+    elif typing.get_origin(bare) is dict and isinstance(value, dict):
+        key_type, value_type = typing.get_args(bare)
+        found = [
+            ((*path, key), message.replace("is not accepted", "is no name that is accepted here", 1))
+            for key in value
+            for _, message in _value_problems(key, key_type, path)
+        ]
+        found += [problem for key, each in value.items() for problem in _problems(each, value_type, (*path, key))]
+        yield from found or _value_problems(value, annotation, path)
+    else:
+        yield from _value_problems(value, annotation, path)
+
+
+def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[Finding]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    if not isinstance(value, dict):
+        yield path, f"{_shown(value)} is not accepted; expected the fields {_field_names(struct)}"
+        return
+    for name in (name for name in value if name not in fields):
+        near = difflib.get_close_matches(name, fields, n=1)
+        folded = [field for field in fields if field.lower() == name.lower().replace("_", "").replace("-", "")]
+        guess = next(iter(folded or near), None)
+        hint = f"did you mean {guess}?" if guess else f"accepted here: {_field_names(struct)}"
+        yield (*path, name), f"unknown field; {hint}"
+    for name, field in fields.items():
+        if name in value:
+            yield from _problems(value[name], field.type, (*path, name))
+        elif field.required:
+            yield (*path, name), f"missing; expected {_accepted(field.type)}"
+
+
+def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
+    if isinstance(value, str) and not value.isprintable() and not (_is_unicode(value) and _is_free(annotation)):
+        yield path, f"{_shown(value)} is not accepted: it holds a control character or a line break"
+        return
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        yield path, f"{_shown(value)} is not accepted; expected {_accepted(annotation)}"
+
+
+def _is_free(annotation: Any) -> bool:
+    """Whether a text may have line breaks, as that of an annotation."""
+    kind = inspect.type_info(annotation)
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    return isinstance(kind, inspect.AnyType) or (isinstance(kind, inspect.StrType) and kind.pattern is None)
+
+
+def _is_unicode(text: str) -> bool:
+    return text.encode(errors="ignore").decode() == text
+
+
+def _optional(bare: Any) -> Any:
+    """What a field takes besides null; None if that is not one thing."""
+    if typing.get_origin(bare) not in (typing.Union, types.UnionType) or type(None) not in typing.get_args(bare):
+        return None
+    others = [each for each in typing.get_args(bare) if each is not type(None)]
+    return others[0] if len(others) == 1 else None
+
+
+def _without_metadata(annotation: Any) -> Any:
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing (null)"
+    text = repr(value) if not isinstance(value, bool) else str(value).lower()
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _accepted(annotation: Any) -> str:
+    """What a field accepts, in words."""
+    return _words(inspect.type_info(annotation))
+
+
+def _words(kind: inspect.Type) -> str:
+    description = ""
+    if isinstance(kind, inspect.Metadata):
+        description = (kind.extra_json_schema or {}).get("description", "")
+        kind = kind.type
+    match kind:
+        case inspect.IntType():
+            return "an integer" + _bounds(kind)
+        case inspect.FloatType():
+            return "a number" + _bounds(kind)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return _text(kind, description)
+        case inspect.LiteralType(values=values):
+            return " or ".join(map(str, values))
+        case inspect.UnionType(types=types_):
+            return " or ".join(_words(each) for each in types_ if not isinstance(each, inspect.NoneType))
+        case inspect.VarTupleType(item_type=item):
+            return f"a list of {_count(kind)}, each {_words(item)}"
+        case inspect.DictType():
+            return f"a mapping of {_count(kind)}"
+        case inspect.StructType(cls=struct):
+            return f"the fields {_field_names(struct)}"
+    raise TypeError(f"the resource has no such type: {kind}")
+
+
+def _field_names(struct: type[Struct]) -> str:
+    """First the struct's own fields, then those it has in common with others."""
+    lineage = [each for each in struct.__mro__ if issubclass(each, Struct)]
+    names = [
+        field
+        for each, base in itertools.pairwise(lineage)
+        for field in each.__struct_fields__
+        if field not in base.__struct_fields__
+    ]
+    encoded = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
+    return ", ".join(encoded[name] for name in names)
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.gt is not None:
+        return f" above {kind.gt:g}, at most {kind.le}"
+    return f" from {kind.ge}" + (f" to {kind.le}" if kind.le is not None else "")
+
+
+def _count(kind: inspect.VarTupleType | inspect.DictType) -> str:
+    return f"{kind.min_length or 0} to {kind.max_length} items" if kind.max_length else "items by name"
+
+
+def _text(kind: inspect.StrType, description: str) -> str:
+    bound = f" of up to {kind.max_length} characters" if kind.max_length else ""
+    return f"text{bound}" + (f" ({description})" if kind.pattern and description else "")

@@ -1,0 +1,124 @@
+"""Imports follow one direction: a package imports only packages below it, and no two modules import each other."""
+
+import ast
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {
+    "syrinx_operator": ROOT / "operator/syrinx_operator",
+    "syrinx_stages": ROOT / "stages/syrinx_stages",
+    "training": ROOT / "training",
+    "gpu": ROOT / "bench/gpu",
+    "hop": ROOT / "bench/hop",
+    "simulator": ROOT / "bench/simulator",
+}
+ALLOWED = {
+    "syrinx_operator.resource": {"syrinx_stages.contract"},
+    "syrinx_operator.tuner": {"syrinx_operator.resource", "syrinx_stages.contract"},
+    "syrinx_operator.cluster": {"syrinx_operator.resource", "syrinx_operator.tuner", "syrinx_stages.contract"},
+    "syrinx_operator.local": {
+        "syrinx_operator.resource",
+        "syrinx_operator.tuner",
+        "syrinx_stages.contract",
+        "syrinx_stages.connector",
+    },
+    "syrinx_operator.commands": {
+        "syrinx_operator.resource",
+        "syrinx_operator.tuner",
+        "syrinx_operator.cluster",
+        "syrinx_operator.local",
+        "syrinx_stages.contract",
+        "syrinx_stages.connector",
+    },
+    "syrinx_operator.main": {"syrinx_operator.cluster"},
+    "syrinx_stages.contract": set(),
+    "syrinx_stages.connector": {"syrinx_stages.contract"},
+    "syrinx_stages.runtime": {"syrinx_stages.contract", "syrinx_stages.connector", "syrinx_stages.model"},
+    "syrinx_stages.kernels": set(),
+}
+"""The packages of the project that each package may import besides itself."""
+FORBIDDEN = {"syrinx_operator": {"torch"}, "syrinx_stages": {"kopf", "kubernetes", "syrinx_operator"}}
+"""Top-level packages that a source tree never imports, not even late."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Module names to files."""
+    found = {}
+    for package, folder in SOURCES.items():
+        for file in sorted(folder.rglob("*.py")):
+            parts = (package, *file.relative_to(folder).with_suffix("").parts)
+            found[".".join(parts).removesuffix(".__init__")] = file
+    return found
+
+
+def imports(module: str) -> set[str]:
+    """Names that a module imports, inside functions and type-checking blocks too."""
+    tree = ast.parse(modules()[module].read_text())
+    is_package = modules()[module].name == "__init__.py"
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{source}.{alias.name}" for alias in node.names}
+    return found
+
+
+def internal(module: str) -> set[str]:
+    """The project's modules that a module imports."""
+    found = set()
+    for name in imports(module):
+        found.add(name if name in modules() else name.rpartition(".")[0])
+    return (found & modules().keys()) - {module}
+
+
+def room(module: str) -> str:
+    """The package of a module, two levels deep."""
+    return ".".join(module.split(".")[:2])
+
+
+def test_no_modules_import_each_other():
+    # A package's __init__ runs before its modules; a module that imports it is no circle.
+    graph = {module: internal(module) for module in modules()}
+    graph = {module: {each for each in found if not module.startswith(f"{each}.")} for module, found in graph.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_package_imports_only_what_is_below_it(package):
+    members = [module for module in modules() if room(module) == package]
+    assert members
+    wrong = {
+        (module, name)
+        for module in members
+        for name in internal(module)
+        if room(name) not in {package, *ALLOWED[package]} and room(name) != name.split(".")[0]
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("tree", FORBIDDEN)
+def test_a_source_tree_never_imports_what_belongs_to_another(tree):
+    wrong = {
+        (module, name)
+        for module in modules()
+        if module.split(".")[0] == tree
+        for name in imports(module)
+        if name.split(".")[0] in FORBIDDEN[tree]
+    }
+    assert not wrong
+
+
+def test_the_operator_package_has_at_most_nine_entries_at_its_root():
+    entries = [file for file in SOURCES["syrinx_operator"].iterdir() if file.name not in ("__init__.py", "__pycache__")]
+    assert len(entries) <= 9
