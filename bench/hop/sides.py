@@ -13,7 +13,7 @@ from prometheus_client import Histogram
 from hop.cases import Case, Read, Written
 from syrinx_stages.connector.base import Admission, Append, Gone, StreamEntry, Superseded
 from syrinx_stages.connector.redis_streams import RedisConnector, connect
-from syrinx_stages.contract.keys import OPENED, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry, SpeechRequest, TaskType
 from syrinx_stages.gateway.fanout import Teller
 from syrinx_stages.runtime.publisher import Publisher
@@ -63,7 +63,7 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
     reader = connector.reader()
     teller, telling = _teller(connector, case)
     for name in _names(case):
-        reader.watch(name, case.kind, OPENED)
+        reader.watch(name, case.kind, STREAM_CREATED)
     seen: list[tuple[int, float]] = []
 
     async def follow() -> None:

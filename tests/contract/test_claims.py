@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from syrinx_stages.connector.base import MAX_DELIVERIES, Append, Superseded
-from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason
 
 TALKERS, CODECS = Group.TALKERS, Group.CODECS
 
 
 def end(claim, kind=StreamKind.CODES, frames=1):
-    return Append(claim.request.id, kind, Position(frames, END_PART), End(EndReason.STOP), claim.entry_id)
+    return Append(claim.request.id, kind, Position(frames, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
 
 
 async def test_each_group_gets_every_request_once(world):

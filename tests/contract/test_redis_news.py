@@ -8,8 +8,8 @@ from redis import Redis as Client
 
 from syrinx_stages.connector import redis_news, redis_reader
 from syrinx_stages.connector.base import Append, ConnectorError, StreamEntry, Superseded
-from syrinx_stages.contract.keys import OPENED, START, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, Played, encode
+from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress, encode
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 LARGE = bytes(redis_news.MOST_BYTES)
@@ -39,7 +39,7 @@ async def followed(redis_world):
     writer, reader = redis_world.connector(), redis_world.connector().reader()
     for request_id in ("one", "two"):
         await redis_world.submit(writer, request_id)
-        reader.watch(request_id, CODES, OPENED)
+        reader.watch(request_id, CODES, STREAM_CREATED)
     await writer.append([codes(1, "one"), codes(1, "two")])
     assert sorted(await frames_of(reader, 2)) == [("one", 1), ("two", 1)]
     return writer, reader
@@ -47,7 +47,7 @@ async def followed(redis_world):
 
 async def test_what_is_too_large_for_the_news_arrives_all_the_same(redis_world, followed):
     writer, reader = followed
-    reader.watch("one", AUDIO, OPENED)
+    reader.watch("one", AUDIO, STREAM_CREATED)
     pcm = [bytes([part]) * (redis_news.MOST_BYTES // 2) for part in range(4)]
     await writer.append([Append("one", AUDIO, Position(frames + 1), Audio(pcm[frames])) for frames in range(4)])
     assert [event.entry for event in await read(reader, 4)] == [Audio(part) for part in pcm]
@@ -153,12 +153,12 @@ async def test_what_clients_have_been_handed_is_told_for_all_of_them_at_once(red
     gateway, reader = redis_world.connector(), redis_world.connector().reader()
     for request_id in ("one", "two", "gone"):
         ticket = await redis_world.submit(gateway, request_id)
-        reader.watch(request_id, StreamKind.PLAYED, START)
+        reader.watch(request_id, StreamKind.PLAYBACK, STREAM_START)
     assert sorted(await frames_of(reader, 3)) == [("gone", 0), ("one", 0), ("two", 0)]
     await gateway.played({"one": 4, "two": 8})
     assert await frames_of(reader, 2) == [("one", 4), ("two", 8)]
     await gateway.release(ticket)
     await gateway.played({"one": 4, "two": 12, "gone": 4, "never": 1})
     assert [event for event in await read(reader, 2) if isinstance(event, StreamEntry)] == [
-        StreamEntry("two", StreamKind.PLAYED, Position(12), Played())
+        StreamEntry("two", StreamKind.PLAYBACK, Position(12), PlaybackProgress())
     ]

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 from syrinx_stages.connector.base import STREAM_TTL_SECONDS, Admission, Append, Cancelled, ConnectorError, Gone
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Keys, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, End, EndReason, Opened
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.messages import Codes, End, EndReason, StreamCreated
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 
@@ -72,13 +72,13 @@ async def test_bytes_that_are_no_entry_end_their_stream_with_an_error(redis_worl
     await world.submit(writer, "good")
     await world.raw.xadd(world.keys.stream("bad", CODES), {"d": b"\xc1 secret"}, id="1-0")
     reader = writer.reader()
-    reader.watch("bad", CODES, OPENED)
+    reader.watch("bad", CODES, STREAM_CREATED)
     (event,) = await reader.read()
     assert event.position == Position(1) and isinstance(event.entry, End)
     assert event.entry.reason is EndReason.ERROR and "cannot read" in event.entry.message
     assert (await writer.history("bad", CODES))[1] == event
     assert "secret" not in caplog.text
-    reader.watch("good", CODES, START)
+    reader.watch("good", CODES, STREAM_START)
     assert [event.request_id for event in await read(reader, 1)] == ["good"]
 
 
@@ -122,7 +122,7 @@ async def test_a_lost_reply_is_not_another_replicas_entry(private_redis, private
     _, client = private_redis
     writer, reader = private_world.connector(), private_world.connector().reader()
     await private_world.submit(writer)
-    reader.watch("one", CODES, OPENED)
+    reader.watch("one", CODES, STREAM_CREATED)
 
     reading = asyncio.create_task(read(reader, 100))
     for frames in range(1, 101):
@@ -160,7 +160,7 @@ async def test_a_restarted_redis_is_used_again_without_what_it_held(private_redi
     gateway, stages = world.connector(), world.connector()
     reader, consumer = stages.reader(), stages.consumer(Group.TALKERS, "t")
     await world.submit_claimed(gateway, consumer)
-    reader.watch("one", CODES, OPENED)
+    reader.watch("one", CODES, STREAM_CREATED)
     reading, claiming = asyncio.create_task(read(reader, 1)), asyncio.create_task(claim_one(consumer))
     await stages.append([codes(1)])
     assert [event.position.frames for event in await reading] == [1]
@@ -171,7 +171,7 @@ async def test_a_restarted_redis_is_used_again_without_what_it_held(private_redi
     with RedisServer(port=first.port, password=first.password):
         assert isinstance((await stages.append([codes(2)]))[0], Gone)
         await world.submit(gateway, "two")
-        reader.watch("two", CODES, START)
+        reader.watch("two", CODES, STREAM_START)
         assert (await claiming).request.id == "two"
         assert [event.request_id for event in await reading] == ["two"]
         assert stages.statistics()["errors"] >= 2
@@ -247,7 +247,7 @@ async def test_closing_leaves_no_connection_task_thread_or_descriptor(private_re
     waiting = [asyncio.create_task(reader.read()) for reader in readers]
     waiting += [asyncio.create_task(consumer.claim(1)) for consumer in consumers]
     await asyncio.gather(*(connector.submit(world.request(f"r{i}"), world.admission) for i in range(20)))
-    readers[0].watch("r1", CODES, START)
+    readers[0].watch("r1", CODES, STREAM_START)
     waiting[1].cancel()
     assert await connections() > before[0] + 5
     await connector.close()
@@ -291,8 +291,8 @@ async def test_a_cancellation_while_the_reader_was_cut_off_is_not_missed(private
     gateway, reader = private_world.connector(), private_world.connector().reader()
     early, ticket = await private_world.submit(gateway, "early"), await private_world.submit(gateway, "one")
     await gateway.release(early)
-    reader.watch("one", CODES, START)
-    assert [event.entry for event in await read(reader, 1)] == [Opened()], "nothing from before its time"
+    reader.watch("one", CODES, STREAM_START)
+    assert [event.entry for event in await read(reader, 1)] == [StreamCreated()], "nothing from before its time"
     await client.client_kill_filter(_type="normal", skipme=True)
     await gateway.release(ticket)
     assert await read(reader, 1) == [Cancelled("one")]
@@ -304,7 +304,7 @@ async def test_a_last_entry_that_arrived_twice_still_finishes(private_redis, pri
     process = private_world.connector()
     consumer = process.consumer(Group.CODECS, "c")
     _, claim = await private_world.submit_claimed(private_world.connector(), consumer)
-    last = Append("one", AUDIO, Position(3, END_PART), End(EndReason.STOP), claim.entry_id)
+    last = Append("one", AUDIO, Position(3, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
     replies = lose_the_first_reply(process)
     assert await process.append([last]) == [None]
     assert replies == [[0], [0]]

@@ -9,7 +9,7 @@ from support.tls import Authority, has_tls, tls_front, tls_redis
 from syrinx_stages.connector.base import Append, ConnectorError
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.keys import START, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import STREAM_START, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
@@ -69,7 +69,7 @@ async def test_commands_blocking_reads_and_their_waking_all_go_over_tls(authorit
         (claim,) = await claiming
         loop = asyncio.get_running_loop()
         began = loop.time()
-        reader.watch("one", StreamKind.CODES, START)
+        reader.watch("one", StreamKind.CODES, STREAM_START)
         opened, *_ = await reading
         assert opened.kind == StreamKind.CODES and claim.entry_id == ticket.entry_id
         reading = asyncio.create_task(reader.read())

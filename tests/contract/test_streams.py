@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from syrinx_stages.connector.base import Admission, Append, ConnectorError, Gone, QueueFull, Superseded
-from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Opened, Played
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, StreamCreated
 
-CODES, AUDIO, PLAYED = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYED
+CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
 
 
 def codes(frames, text=b"", request_id="one", part=0):
@@ -20,7 +20,7 @@ def audio(frames, request_id="one"):
 
 
 def end(frames, finishes=None, kind=CODES):
-    return Append("one", kind, Position(frames, END_PART), End(EndReason.STOP), finishes)
+    return Append("one", kind, Position(frames, END_SEQUENCE), End(EndReason.STOP), finishes)
 
 
 async def positions(connector, kind, request_id="one"):
@@ -32,8 +32,13 @@ async def test_submitting_opens_every_stream(world):
     await world.submit(gateway)
     for kind in StreamKind:
         (entry,) = await talker.history("one", kind)
-        assert (entry.request_id, entry.kind, entry.position, entry.entry) == ("one", kind, OPENED, Opened())
-        assert await talker.last_position("one", kind) == OPENED
+        assert (entry.request_id, entry.kind, entry.position, entry.entry) == (
+            "one",
+            kind,
+            STREAM_CREATED,
+            StreamCreated(),
+        )
+        assert await talker.last_position("one", kind) == STREAM_CREATED
 
 
 async def test_what_is_written_is_read_by_others_in_order(world):
@@ -41,8 +46,8 @@ async def test_what_is_written_is_read_by_others_in_order(world):
     await world.submit(writer)
     assert await writer.append([codes(1, b"a"), codes(2, b"b"), codes(2, b"c", part=1), end(2)]) == [None] * 4
     entries = [entry.entry for entry in await reader.history("one", CODES)]
-    assert entries == [Opened(), Codes(b"a"), Codes(b"b"), Codes(b"c"), End(EndReason.STOP)]
-    assert await reader.last_position("one", CODES) == Position(2, END_PART)
+    assert entries == [StreamCreated(), Codes(b"a"), Codes(b"b"), Codes(b"c"), End(EndReason.STOP)]
+    assert await reader.last_position("one", CODES) == Position(2, END_SEQUENCE)
 
 
 async def test_nothing_to_write_is_no_error(world):
@@ -119,10 +124,10 @@ async def test_played_lets_go_of_audio_but_not_of_its_end(world):
     await world.submit(gateway)
     await codec.append([audio(2), audio(4), audio(8), end(8, kind=AUDIO)])
     await gateway.played({"one": 4})
-    assert await positions(codec, AUDIO) == [Position(8), Position(8, END_PART)]
+    assert await positions(codec, AUDIO) == [Position(8), Position(8, END_SEQUENCE)]
     await gateway.played({"one": 8})
-    assert await positions(codec, AUDIO) == [Position(8, END_PART)]
-    assert await codec.last_position("one", AUDIO) == Position(8, END_PART)
+    assert await positions(codec, AUDIO) == [Position(8, END_SEQUENCE)]
+    assert await codec.last_position("one", AUDIO) == Position(8, END_SEQUENCE)
 
 
 async def test_trimming_does_not_open_positions_again(world):
@@ -141,8 +146,8 @@ async def test_played_keeps_the_last_position_and_never_goes_back(world):
     await world.submit(gateway)
     for frames in (0, 3, 7, 7, 5):
         await gateway.played({"one": frames})
-    (entry,) = await talker.history("one", PLAYED)
-    assert (entry.position, entry.entry) == (Position(7), Played())
+    (entry,) = await talker.history("one", PLAYBACK)
+    assert (entry.position, entry.entry) == (Position(7), PlaybackProgress())
 
 
 async def test_release_is_idempotent(world):
@@ -175,7 +180,7 @@ async def test_a_request_that_was_never_claimed_leaves_nothing(world):
 
 async def test_only_those_who_claim_can_finish():
     with pytest.raises(ValueError, match=r"finishes: .*played"):
-        Append("one", PLAYED, START, Played(), finishes="1-0")
+        Append("one", PLAYBACK, STREAM_START, PlaybackProgress(), finishes="1-0")
 
 
 @pytest.mark.parametrize("bound", [0, 1, 3])

@@ -11,7 +11,7 @@ import pytest
 
 from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
 from syrinx_stages.connector.base import Append
-from syrinx_stages.contract.keys import END_PART, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.worker import Worker
@@ -166,7 +166,7 @@ async def test_a_replica_counts_the_requests_that_it_failed_at(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("at", "entry"),
     [
-        (Position(0, END_PART), End(EndReason.ERROR, "the talker failed at this request")),
+        (Position(0, END_SEQUENCE), End(EndReason.ERROR, "the talker failed at this request")),
         (Position(1), Codes(b"\1\0")),
     ],
     ids=["it says so", "its codes are torn"],

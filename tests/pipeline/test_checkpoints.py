@@ -17,7 +17,7 @@ from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import StageFailed
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE
-from syrinx_stages.contract.keys import REFERENCE, StreamKind
+from syrinx_stages.contract.keys import REFERENCE_POSITION, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason, Reference, Sampling, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 
@@ -59,7 +59,7 @@ async def test_a_clone_continues_its_reference_and_does_not_repeat_it(
         heard = await listen(connector, "a")
         entries = await connector.history("a", StreamKind.CODES)
         await connector.release(ticket)
-    assert (entries[1].position, type(entries[1].entry)) == (REFERENCE, Reference)
+    assert (entries[1].position, type(entries[1].entry)) == (REFERENCE_POSITION, Reference)
     spoken = [np.frombuffer(item.entry.codes, "<i2") for item in entries if isinstance(item.entry, Codes | Reference)]
     codes = torch.from_numpy(np.concatenate(spoken).reshape(1, -1, 16).astype(np.int64))
     assert codes.shape[1] == 20 + FRAMES

@@ -178,7 +178,9 @@ async def test_a_claim_outlives_the_talker_for_the_codec(undisturbed: bytes) -> 
     async with processes(2) as stages:
         go = [hold_codec(process) for process in stages.processes]
         await submit(stages.connector(), request("a", LONG, live=False))
-        await until(lambda: Position(0, 9).part in {at.part for at in stages.positions(StreamKind.CODES)}, "it ended")
+        await until(
+            lambda: Position(0, 9).sequence in {at.sequence for at in stages.positions(StreamKind.CODES)}, "it ended"
+        )
         process = next(each for each in stages.processes if each.workers[1].ownership.claims)
         assert not process.workers[0].ownership.claims
         # Longer than a lease: nobody else takes it.
@@ -198,7 +200,7 @@ async def test_a_process_dies_after_the_talker_has_ended_and_another_decodes_the
         await submit(stages.connector(), request("a", LONG, live=False))
         await listen(stages.connector(), "a", until_frames=4)
         go = hold_codec(first)
-        await until(lambda: any(at.part == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
+        await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
         killing = asyncio.create_task(stages.kill_process(first))
         await asyncio.sleep(0)
         go.set()
@@ -256,7 +258,7 @@ async def test_a_client_that_leaves_after_the_talker_has_ended_frees_the_codec()
         process, connector = stages.processes[0], stages.connector()
         go = hold_codec(process)
         ticket = await submit(connector, request("a", live=False))
-        await until(lambda: any(at.part == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
+        await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
         await connector.release(ticket)
         await until(lambda: not process.workers[1].ownership.claims, "the codec has let go")
         go.set()

@@ -21,7 +21,7 @@ from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
-from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.body import LARGE_BODIES, LARGE_BODY
@@ -164,7 +164,7 @@ async def test_the_talker_is_told_how_far_the_client_has_been_served(running: Ga
     running.stages.script = script = Script(pause_after=6)
 
     def played() -> int:
-        stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYED)
+        stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYBACK)
         return stream.last.frames if stream else -1
 
     async with running.http.stream("POST", "/v1/audio/speech", json={"input": "Hi.", "stream": True}):
@@ -399,7 +399,7 @@ async def test_what_is_being_spoken_outlasts_a_stage_that_is_gone():
         assert running.service._unserved() is not None
         connector = MemoryConnector(running.streams)
         end = End(EndReason.STOP)
-        await connector.append([Append(request.id, StreamKind.AUDIO, Position(4, END_PART), end)])
+        await connector.append([Append(request.id, StreamKind.AUDIO, Position(4, END_SEQUENCE), end)])
         assert (await call).content == tone(4)
 
 

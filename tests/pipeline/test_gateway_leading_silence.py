@@ -43,7 +43,7 @@ async def counted(running: Gateway, outcome: str = "stop") -> None:
 
 def told(running: Gateway) -> int:
     """Frames that the talkers know to be played."""
-    stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYED) if running.stages.seen else None
+    stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYBACK) if running.stages.seen else None
     return stream.last.frames if stream else -1
 
 

@@ -12,7 +12,7 @@ from support import small_checkpoint
 from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
 from syrinx_stages.connector.base import Append, Claim, Connector, ConnectorError
 from syrinx_stages.contract.audio import FRAME_SECONDS
-from syrinx_stages.contract.keys import REFERENCE, Group, StreamKind
+from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, StreamKind
 from syrinx_stages.contract.messages import EndReason, Reference, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 
@@ -113,7 +113,7 @@ async def test_a_talker_that_dies_between_reference_and_first_frame_is_followed_
         await claimed_by_the_dead(stages.connector(), Group.TALKERS)
         talker = await stages.talker()
         codes = talker.engine.prepare(item, b"", reference).reference_codes
-        entry = Append("a", StreamKind.CODES, REFERENCE, Reference(codes))
+        entry = Append("a", StreamKind.CODES, REFERENCE_POSITION, Reference(codes))
         assert await stages.connector().append([entry]) == [None]
         await stages.codec()
         heard = await listen(connector, "a")

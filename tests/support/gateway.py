@@ -19,7 +19,7 @@ from syrinx_stages.connector.base import Append, Claim, Gone
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE
-from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.api import create_app
@@ -126,7 +126,7 @@ class Stages:
                 return
             self.spoken[claim.request.id] = frames
         if script.end is not None:
-            await self._write(claim, Position(frames, END_PART), script.end, finishes=claim.entry_id)
+            await self._write(claim, Position(frames, END_SEQUENCE), script.end, finishes=claim.entry_id)
 
     async def _write(self, claim: Claim, at: Position, entry: Audio | End, finishes: str | None = None) -> bool:
         [outcome] = await self._connector.append([Append(claim.request.id, StreamKind.AUDIO, at, entry, finishes)])

@@ -14,7 +14,7 @@ from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import Admission, Connector, Ticket
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
-from syrinx_stages.contract.keys import START, StreamKind
+from syrinx_stages.contract.keys import STREAM_START, StreamKind
 from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -141,7 +141,7 @@ async def listen(connector: Connector, request_id: str, until_frames: int | None
     """Reads a request's audio to its end, or until some frames have come."""
     heard = Heard()
     reader = connector.reader()
-    reader.watch(request_id, StreamKind.AUDIO, START)
+    reader.watch(request_id, StreamKind.AUDIO, STREAM_START)
     try:
         async with asyncio.timeout(DEADLINE):
             while True:

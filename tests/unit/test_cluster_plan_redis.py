@@ -23,7 +23,7 @@ from syrinx_stages.connector import redis_scripts
 from syrinx_stages.connector.base import Admission, Append
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.connector.server import find_redis_server
-from syrinx_stages.contract.keys import END_PART, START, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, SpeechRequest, TaskType
 
 CONNECTOR = Path(redis_scripts.__file__).parent
@@ -166,12 +166,12 @@ async def test_a_request_goes_all_the_way_under_these_users(port):
         reader = gateway.reader()
         request = SpeechRequest(id="one", accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE)
         ticket = await gateway.submit(request, Admission(max_queue=10, max_queue_seconds=60), b"reference")
-        reader.watch("one", StreamKind.AUDIO, START)
+        reader.watch("one", StreamKind.AUDIO, STREAM_START)
         (claim,) = await talkers.claim(1)
         assert await talkers.refresh([claim.entry_id]) == [] and await talker.reference("one") == b"reference"
         await talkers.hand_over([claim.entry_id])
         (claim,) = await talker.consumer(Group.TALKERS, "t-1").take_over(1)
-        end = Append("one", StreamKind.CODES, Position(1, END_PART), End(EndReason.STOP), claim.entry_id)
+        end = Append("one", StreamKind.CODES, Position(1, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
         assert await talker.append([Append("one", StreamKind.CODES, Position(1), Codes(b"c")), end]) == [None, None]
         (claim,) = await codecs.claim(1)
         assert [entry.position.frames for entry in await codec.history("one", StreamKind.CODES)] == [0, 1, 1]

@@ -17,7 +17,7 @@ from syrinx_stages.codec.shapes import Shapes
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
-from syrinx_stages.contract.keys import END_PART, OPENED, START, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.leading import LeadingSilence
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
@@ -103,8 +103,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     async def admit(self, claim: Claim) -> None:
         """Opens a row; its frames follow from the codes stream, from the first one on."""
         request = claim.request
-        last = await self.connector.last_position(request.id, self.writes) if claim.begun else OPENED
-        if last is None or last.part == END_PART:
+        last = await self.connector.last_position(request.id, self.writes) if claim.begun else STREAM_CREATED
+        if last is None or last.sequence == END_SEQUENCE:
             await self.ownership.finish(request.id)
             self.drop(request.id)
             return
@@ -124,7 +124,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             leading=None if last.frames else LeadingSilence(),
         )
         self.order(lambda: self.engine.open(request.id))
-        self.reader.watch(request.id, self.reads, START)
+        self.reader.watch(request.id, self.reads, STREAM_START)
 
     def settings_changed(self) -> None:
         """Looks at the rows again under the new settings, and shows these."""

@@ -22,8 +22,8 @@ from syrinx_stages.connector.base import (
     Ticket,
     refusal,
 )
-from syrinx_stages.contract.keys import END_PART, OPENED, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Entry, Opened, Played, SpeechRequest
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Entry, PlaybackProgress, SpeechRequest, StreamCreated
 
 
 class Reads(Protocol):
@@ -44,8 +44,8 @@ class MemoryStream:
     """One request's stream of one kind."""
 
     def __init__(self, expires: float) -> None:
-        self.entries: list[tuple[Position, Entry]] = [(OPENED, Opened())]
-        self.last = OPENED
+        self.entries: list[tuple[Position, Entry]] = [(STREAM_CREATED, StreamCreated())]
+        self.last = STREAM_CREATED
         self.expires = expires
 
     def after(self, position: Position) -> Sequence[tuple[Position, Entry]]:
@@ -134,16 +134,16 @@ class MemoryStreams:
 
     def played(self, request_id: str, frames: int) -> None:
         """Moves the client's position, trims the audio and keeps every stream of the request."""
-        played = self.stream(request_id, StreamKind.PLAYED)
-        if played is None or not played.write(Position(frames), Played()):
+        played = self.stream(request_id, StreamKind.PLAYBACK)
+        if played is None or not played.write(Position(frames), PlaybackProgress()):
             return
         del played.entries[:-1]
         if audio := self.stream(request_id, StreamKind.AUDIO):
-            audio.entries = [item for item in audio.entries if item[0] >= Position(frames, END_PART)]
+            audio.entries = [item for item in audio.entries if item[0] >= Position(frames, END_SEQUENCE)]
         for kind in StreamKind:
             if stream := self.stream(request_id, kind):
                 stream.expires = max(stream.expires, self._clock() + STREAM_TTL_SECONDS)
-        self._notice(request_id, StreamKind.PLAYED)
+        self._notice(request_id, StreamKind.PLAYBACK)
 
     def _notice(self, request_id: str, kind: StreamKind) -> None:
         for reader in self.readers:

@@ -38,7 +38,7 @@ class Item(Struct, frozen=True, array_like=True, gc=False):
 
     request_id: str
     frames: int
-    part: int
+    sequence: int
     entry: Entry
 
 

@@ -97,7 +97,7 @@ class _Channel:
                     continue
                 if watched.looked_at:
                     self._look_at(watched)
-                elif (position := Position(item.frames, item.part)) > watched.after:
+                elif (position := Position(item.frames, item.sequence)) > watched.after:
                     watched.after = position
                     events.append(StreamEntry(item.request_id, self._kind, position, item.entry))
             self._deliver(events)

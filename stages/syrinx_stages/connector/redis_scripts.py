@@ -135,7 +135,7 @@ return failure or outcomes
 """
 )
 
-PLAYED = Script(
+PLAYBACK = Script(
     _TELL
     + """
 -- KEYS: the news of played, then for each request: played, audio, codes, reference

@@ -30,13 +30,13 @@ from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_link import Commands
 from syrinx_stages.connector.redis_news import pack
 from syrinx_stages.connector.redis_reader import RedisReader, entry_of
-from syrinx_stages.contract.keys import END_PART, OPENED, Group, Keys, Position, StreamKind
-from syrinx_stages.contract.messages import Opened, Played, SpeechRequest, encode
+from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Keys, Position, StreamKind
+from syrinx_stages.contract.messages import PlaybackProgress, SpeechRequest, StreamCreated, encode
 
 CONTROL_ENTRIES = 10_000
 """Cancellations kept, about: more than any reader can be behind."""
-_OPENED = encode(Opened())
-_PLAYED = Played()
+_OPENED = encode(StreamCreated())
+_PLAYED = PlaybackProgress()
 
 
 def connect(
@@ -64,7 +64,7 @@ class RedisConnector:
         """Creates the request's streams and queues it, atomically."""
         queue_ms = round(1000 * admission.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
-        arguments: Command = [encode(request), str(OPENED), _OPENED, ttl, admission.max_queue, queue_ms]
+        arguments: Command = [encode(request), str(STREAM_CREATED), _OPENED, ttl, admission.max_queue, queue_ms]
         status, *details = await self._commands.run(
             scripts.SUBMIT,
             [self._keys.requests, self._keys.reference(request.id), *self._streams(request.id)],
@@ -111,18 +111,18 @@ class RedisConnector:
     async def played(self, frames: Mapping[str, int]) -> None:
         """Says how far clients have been served."""
         counts = [(request_id, count) for request_id, count in frames.items() if count > 0]
-        plays = [Append(request_id, StreamKind.PLAYED, Position(count), _PLAYED) for request_id, count in counts]
+        plays = [Append(request_id, StreamKind.PLAYBACK, Position(count), _PLAYED) for request_id, count in counts]
         if not plays:
             return
-        keys = [self._keys.news(StreamKind.PLAYED)]
+        keys = [self._keys.news(StreamKind.PLAYBACK)]
         arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, encode(_PLAYED), *pack(plays, 0)]
         for play in plays:
-            kinds = (StreamKind.PLAYED, StreamKind.AUDIO, StreamKind.CODES)
+            kinds = (StreamKind.PLAYBACK, StreamKind.AUDIO, StreamKind.CODES)
             keys += (self._keys.stream(play.request_id, kind) for kind in kinds)
             keys.append(self._keys.reference(play.request_id))
             # The end may be written at this very frame, and not have been read yet.
-            arguments += (str(play.position), str(Position(play.position.frames, END_PART)))
-        await self._commands.run(scripts.PLAYED, keys, arguments)
+            arguments += (str(play.position), str(Position(play.position.frames, END_SEQUENCE)))
+        await self._commands.run(scripts.PLAYBACK, keys, arguments)
 
     async def release(self, ticket: Ticket) -> None:
         """Deletes the request and all its streams."""

@@ -31,7 +31,7 @@ class StreamKind(StrEnum):
     """Talker to codec."""
     AUDIO = "audio"
     """Codec to gateway."""
-    PLAYED = "played"
+    PLAYBACK = "played"
     """Gateway to talker: how far the client has been served."""
 
 
@@ -42,26 +42,26 @@ class Position(NamedTuple):
     """
 
     frames: int
-    part: int = 0
+    sequence: int = 0
 
     def __str__(self) -> str:
-        return f"{self.frames}-{self.part}"
+        return f"{self.frames}-{self.sequence}"
 
     @classmethod
     def parse(cls, text: str | bytes) -> Position:
-        """Reads `frames-part`."""
-        frames, _, part = (text.decode() if isinstance(text, bytes) else text).partition("-")
-        return cls(int(frames), int(part or 0))
+        """Reads `frames-sequence`."""
+        frames, _, sequence = (text.decode() if isinstance(text, bytes) else text).partition("-")
+        return cls(int(frames), int(sequence or 0))
 
 
-START = Position(0, 0)
+STREAM_START = Position(0, 0)
 """Before every entry."""
-OPENED = Position(0, 1)
+STREAM_CREATED = Position(0, 1)
 """The entry that creates a stream."""
-REFERENCE = Position(0, 2)
+REFERENCE_POSITION = Position(0, 2)
 """Reference codes come before the first frame."""
-END_PART = 9
-"""The part of a stream's last entry: after everything else at its frame."""
+END_SEQUENCE = 9
+"""The sequence of a stream's last entry: after everything else at its frame."""
 
 
 class Keys(Struct, frozen=True, dict=True):

@@ -95,11 +95,11 @@ class Audio(msgspec.Struct, frozen=True, tag="audio", omit_defaults=True):
     """The replicas that made it, said in the first entry each owner writes."""
 
 
-class Played(msgspec.Struct, frozen=True, tag="played"):
+class PlaybackProgress(msgspec.Struct, frozen=True, tag="played"):
     """The client has been handed everything up to this entry's frame."""
 
 
-class Opened(msgspec.Struct, frozen=True, tag="open"):
+class StreamCreated(msgspec.Struct, frozen=True, tag="open"):
     """The first entry of every stream: it exists, and nothing has been said yet."""
 
 
@@ -113,7 +113,7 @@ class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
     """For `error`: the request field to blame, if one is."""
 
 
-Entry = Opened | Reference | Codes | Audio | Played | End
+Entry = StreamCreated | Reference | Codes | Audio | PlaybackProgress | End
 """Anything a per-request stream can hold."""
 
 _request_decoder = msgspec.msgpack.Decoder(SpeechRequest)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from syrinx_stages.connector.base import Connector, ConnectorError, Reader, StreamEntry
-from syrinx_stages.contract.keys import START, StreamKind
+from syrinx_stages.contract.keys import STREAM_START, StreamKind
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class FanOut:
     def open(self, request_id: str) -> Inbox:
         """Follows a request's audio from its start."""
         inbox = self._inboxes[request_id] = Inbox()
-        self._reader.watch(request_id, StreamKind.AUDIO, START)
+        self._reader.watch(request_id, StreamKind.AUDIO, STREAM_START)
         return inbox
 
     def close(self, request_id: str) -> None:

@@ -25,7 +25,7 @@ from syrinx_stages.connector.base import (
     Superseded,
 )
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.keys import END_PART, Group, Position, StreamKind
+from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.engine import Engine
@@ -236,7 +236,7 @@ class Worker(ABC, Generic[R, S, E]):
         claim = self.ownership.claims.get(request_id)
         self.rows.pop(request_id, None)
         if claim is not None:
-            at = Position(frames, END_PART)
+            at = Position(frames, END_SEQUENCE)
             self.publisher.put([_Ending(request_id, self.writes, at, end, claim.entry_id, counted)])
 
     def drop(self, request_id: str) -> None:

@@ -17,8 +17,8 @@ from msgspec import Struct
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS
-from syrinx_stages.contract.keys import REFERENCE, START, Group, Position, StreamKind
-from syrinx_stages.contract.messages import Codes, End, EndReason, Played, Reference
+from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
+from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
@@ -68,7 +68,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
 
     stage = "talker"
     group = Group.TALKERS
-    reads = StreamKind.PLAYED
+    reads = StreamKind.PLAYBACK
     writes = StreamKind.CODES
 
     def __init__(
@@ -131,8 +131,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             return
         if prepared.reference_codes is not None and not told:
             entry = Reference(prepared.reference_codes)
-            self.publisher.put([Append(request.id, self.writes, REFERENCE, entry)])
-        self._waiting[request.id] = Waiting(claim, prepared, played or START)
+            self.publisher.put([Append(request.id, self.writes, REFERENCE_POSITION, entry)])
+        self._waiting[request.id] = Waiting(claim, prepared, played or STREAM_START)
         self.work.set()
 
     def drop(self, request_id: str) -> None:
@@ -146,7 +146,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     def on_entry(self, event: StreamEntry) -> None:
         """Notes how far the client has been served."""
         row = self.rows.get(event.request_id)
-        if row is None or not isinstance(event.entry, Played):
+        if row is None or not isinstance(event.entry, PlaybackProgress):
             return
         row.heard = time.monotonic()
         row.delivered = event.position.frames
