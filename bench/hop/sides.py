@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from prometheus_client import Histogram
 
 from hop.cases import Case, Read, Written
-from syrinx_stages.connector.base import Admission, Append, Gone, StreamEntry, Superseded
+from syrinx_stages.connector.base import AdmissionLimits, Append, Gone, StreamEntry, Superseded
 from syrinx_stages.connector.redis_streams import RedisConnector, connect
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry, SpeechRequest, TaskType
@@ -19,7 +19,7 @@ from syrinx_stages.gateway.fanout import Teller
 from syrinx_stages.runtime.publisher import Publisher
 
 KEYS = Keys("hop", "1")
-_ADMISSION = Admission(max_queue=100_000, max_queue_seconds=3600)
+_ADMISSION = AdmissionLimits(max_queue=100_000, max_queue_seconds=3600)
 
 
 def write(url: str, case: Case, steps: int, parent: Connection) -> None:
@@ -63,7 +63,7 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
     reader = connector.reader()
     teller, telling = _teller(connector, case)
     for name in _names(case):
-        reader.watch(name, case.kind, STREAM_CREATED)
+        reader.subscribe(name, case.kind, STREAM_CREATED)
     seen: list[tuple[int, float]] = []
 
     async def follow() -> None:

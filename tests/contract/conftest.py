@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from syrinx_stages.connector.base import Admission
+from syrinx_stages.connector.base import AdmissionLimits
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.connector.redis_streams import connect
@@ -44,7 +44,7 @@ def with_deadline(test):
 class World:
     """A pipeline's streams, and as many replicas of its stages as a test asks for."""
 
-    admission = Admission(max_queue=10_000, max_queue_seconds=60)
+    admission = AdmissionLimits(max_queue=10_000, max_queue_seconds=60)
 
     def __init__(self):
         self.connectors = []

@@ -310,21 +310,21 @@ async def test_a_claim_left_by_closing_is_taken_over_later(world):
 @pytest.mark.parametrize("group", Group)
 async def test_a_group_is_served_while_a_replica_looks_for_work(world, until, group):
     gateway, other = world.connector(), [each for each in Group if each is not group]
-    assert not await gateway.served(group, 5)
+    assert not await gateway.has_live_consumer(group, 5)
     first, second = world.replica(group, "a"), world.replica(group, "b")
     await first.take_over(1)
-    assert await gateway.served(group, 5)
-    assert not any([await gateway.served(each, 5) for each in other])
+    assert await gateway.has_live_consumer(group, 5)
+    assert not any([await gateway.has_live_consumer(each, 5) for each in other])
 
     async def silent():
-        return not await gateway.served(group, 0.05)
+        return not await gateway.has_live_consumer(group, 0.05)
 
     await until(silent)
     await second.take_over(1)
-    assert await gateway.served(group, 0.05)
+    assert await gateway.has_live_consumer(group, 0.05)
     await until(silent)
     await first.take_over(1)
-    assert await gateway.served(group, 0.05)
+    assert await gateway.has_live_consumer(group, 0.05)
 
 
 @pytest.mark.parametrize("group", Group)
@@ -333,15 +333,15 @@ async def test_a_replica_with_no_free_row_serves_by_refreshing(world, until, gro
     _, claim = await world.submit_claimed(gateway, busy)
 
     async def silent():
-        return not await gateway.served(group, 0.05)
+        return not await gateway.has_live_consumer(group, 0.05)
 
     await until(silent)
     assert not await busy.refresh([claim.entry_id])
-    assert await gateway.served(group, 0.05)
+    assert await gateway.has_live_consumer(group, 0.05)
 
 
 async def test_replicas_that_leave_serve_no_longer(world):
     gateway, leaving = world.connector(), world.replica(TALKERS, "a")
     await leaving.take_over(1)
     await leaving.close()
-    assert not await gateway.served(TALKERS, 5)
+    assert not await gateway.has_live_consumer(TALKERS, 5)

@@ -30,17 +30,22 @@ async def test_reads_from_behind_a_position(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
     await writer.append([codes(1), codes(2), codes(3)])
-    reader.watch("one", CODES, Position(1))
+    reader.subscribe("one", CODES, Position(1))
     assert [event.position for event in await read(reader, 2)] == [Position(2), Position(3)]
-    reader.unwatch("one", CODES)
-    reader.watch("one", CODES, STREAM_START)
-    assert [event.position for event in await read(reader, 4)] == [OPENED, Position(1), Position(2), Position(3)]
+    reader.unsubscribe("one", CODES)
+    reader.subscribe("one", CODES, STREAM_START)
+    assert [event.position for event in await read(reader, 4)] == [
+        STREAM_CREATED,
+        Position(1),
+        Position(2),
+        Position(3),
+    ]
 
 
 async def test_a_waiting_read_gets_what_is_written(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
-    reader.watch("one", CODES, STREAM_CREATED)
+    reader.subscribe("one", CODES, STREAM_CREATED)
     for frames in range(1, 50):
         reading = asyncio.create_task(read(reader, 1))
         await writer.append([codes(frames, text=b"x%d" % frames)])
@@ -57,10 +62,10 @@ async def test_watching_wakes_a_waiting_read_every_time(world):
         reading = asyncio.create_task(read(reader, 1))
         for _ in range(index % 7):
             await asyncio.sleep(0.0002 * (index % 3))
-        reader.watch(request_id, CODES, STREAM_START)
+        reader.subscribe(request_id, CODES, STREAM_START)
         (event,) = await reading
         assert (event.request_id, event.entry) == (request_id, StreamCreated())
-        reader.unwatch(request_id, CODES)
+        reader.unsubscribe(request_id, CODES)
 
 
 async def test_watching_many_at_once_while_reading(world):
@@ -68,7 +73,7 @@ async def test_watching_many_at_once_while_reading(world):
     tickets = await asyncio.gather(*(world.submit(gateway, f"r{index}") for index in range(100)))
     reading = asyncio.create_task(read(reader, 100))
     for index, _ in enumerate(tickets):
-        reader.watch(f"r{index}", CODES, STREAM_START)
+        reader.subscribe(f"r{index}", CODES, STREAM_START)
         if index % 3 == 0:
             await asyncio.sleep(0)
     assert sorted(event.request_id for event in await reading) == sorted(f"r{index}" for index in range(100))
@@ -80,7 +85,7 @@ async def test_a_thousand_streams_in_one_reader(world):
     for start in range(0, 1000, 100):
         await asyncio.gather(*(world.submit(gateway, name) for name in names[start : start + 100]))
     for name in names:
-        reader.watch(name, CODES, STREAM_CREATED)
+        reader.subscribe(name, CODES, STREAM_CREATED)
     reading = asyncio.create_task(read(reader, 3000))
     for frames in (1, 2, 3):
         assert await writer.append([codes(frames, name) for name in names]) == [None] * 1000
@@ -94,14 +99,14 @@ async def test_what_is_not_watched_is_not_read(world):
     writer, reader = world.connector(), world.connector().reader()
     for request_id in ("one", "two", "three"):
         await world.submit(writer, request_id)
-    reader.watch("one", CODES, STREAM_CREATED)
-    reader.watch("two", CODES, STREAM_CREATED)
-    reader.watch("three", CODES, STREAM_CREATED)
-    reader.unwatch("three", CODES)
-    reader.unwatch("never", CODES)
+    reader.subscribe("one", CODES, STREAM_CREATED)
+    reader.subscribe("two", CODES, STREAM_CREATED)
+    reader.subscribe("three", CODES, STREAM_CREATED)
+    reader.unsubscribe("three", CODES)
+    reader.unsubscribe("never", CODES)
     reading = asyncio.create_task(read(reader, 2))
     await asyncio.sleep(0)
-    reader.unwatch("two", CODES)
+    reader.unsubscribe("two", CODES)
     await writer.append([codes(1, "two"), codes(1, "three"), codes(1, "one")])
     await writer.append([codes(2, "one")])
     assert [(event.request_id, event.position.frames) for event in await reading] == [("one", 1), ("one", 2)]
@@ -111,13 +116,13 @@ async def test_watching_again_from_earlier_forgets_what_was_on_its_way(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
     await writer.append([codes(1), codes(2)])
-    reader.watch("one", CODES, Position(2))
+    reader.subscribe("one", CODES, Position(2))
     reading = asyncio.create_task(reader.read())
     await asyncio.sleep(0.05)
     reading.cancel()
     await writer.append([codes(3)])
     await asyncio.sleep(0.05)
-    reader.watch("one", CODES, STREAM_START)
+    reader.subscribe("one", CODES, STREAM_START)
     assert [event.position.frames for event in await read(reader, 4)] == [0, 1, 2, 3]
 
 
@@ -125,10 +130,10 @@ async def test_watching_a_stream_that_is_gone_is_harmless(world):
     gateway = world.connector()
     await gateway.release(await world.submit(gateway, "gone"))
     reader = world.connector().reader()
-    reader.watch("gone", CODES, STREAM_START)
-    reader.watch("never", CODES, STREAM_START)
+    reader.subscribe("gone", CODES, STREAM_START)
+    reader.subscribe("never", CODES, STREAM_START)
     await world.submit(gateway, "one")
-    reader.watch("one", CODES, STREAM_START)
+    reader.subscribe("one", CODES, STREAM_START)
     assert [event.request_id for event in await read(reader, 1)] == ["one"]
 
 
@@ -137,7 +142,7 @@ async def test_a_cancellation_reaches_every_reader(world):
     readers = [world.connector().reader() for _ in range(3)]
     ticket, other = await world.submit(gateway, "one"), await world.submit(gateway, "two")
     for reader in readers:
-        reader.watch("one", CODES, STREAM_START)
+        reader.subscribe("one", CODES, STREAM_START)
         await read(reader, 1)
     reading = [asyncio.create_task(read(reader, 2)) for reader in readers]
     await gateway.release(ticket)
@@ -149,7 +154,7 @@ async def test_a_cancellation_reaches_every_reader(world):
 async def test_releasing_after_the_end_cancels_nothing(world):
     gateway, process, reader = world.connector(), world.connector(), world.connector().reader()
     done, dropped = await world.submit(gateway, "one"), await world.submit(gateway, "two")
-    reader.watch("two", CODES, STREAM_START)
+    reader.subscribe("two", CODES, STREAM_START)
     await read(reader, 1)
     codec = process.consumer(Group.CODECS, "c")
     claim = next(claim for claim in await codec.claim(2) if claim.request.id == "one")
@@ -164,7 +169,7 @@ async def test_releasing_after_the_end_cancels_nothing(world):
 async def test_a_cancelled_read_loses_and_repeats_nothing(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
-    reader.watch("one", CODES, STREAM_CREATED)
+    reader.subscribe("one", CODES, STREAM_CREATED)
     got = []
     for frames in range(1, 60):
         reading = asyncio.create_task(reader.read())

@@ -8,7 +8,7 @@ import traceback
 import pytest
 from redis.asyncio import Redis
 
-from syrinx_stages.connector.base import STREAM_TTL_SECONDS, Admission, Append, Cancelled, ConnectorError, Gone
+from syrinx_stages.connector.base import STREAM_TTL_SECONDS, AdmissionLimits, Append, Cancelled, ConnectorError, Gone
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Keys, Position, StreamKind
@@ -53,7 +53,7 @@ async def kill_connections(client, tenths):
 
 async def test_everything_a_request_has_expires(redis_world):
     world, gateway = redis_world, redis_world.connector()
-    admission = Admission(max_queue=9, max_queue_seconds=30)
+    admission = AdmissionLimits(max_queue=9, max_queue_seconds=30)
     await gateway.submit(world.request(has_reference=True), admission, b"sound")
     own = [world.keys.stream("one", kind) for kind in StreamKind] + [world.keys.reference("one")]
     assert await world.names() == {world.keys.requests, *own}
@@ -62,7 +62,7 @@ async def test_everything_a_request_has_expires(redis_world):
         await world.raw.expire(key, 7)
     await gateway.append([codes(1)])
     assert [await world.raw.ttl(key) > 100 for key in own] == [True, False, False, False]
-    await gateway.played({"one": 1})
+    await gateway.report_playback({"one": 1})
     assert all([await world.raw.ttl(key) > 100 for key in own])
 
 
@@ -72,13 +72,13 @@ async def test_bytes_that_are_no_entry_end_their_stream_with_an_error(redis_worl
     await world.submit(writer, "good")
     await world.raw.xadd(world.keys.stream("bad", CODES), {"d": b"\xc1 secret"}, id="1-0")
     reader = writer.reader()
-    reader.watch("bad", CODES, STREAM_CREATED)
+    reader.subscribe("bad", CODES, STREAM_CREATED)
     (event,) = await reader.read()
     assert event.position == Position(1) and isinstance(event.entry, End)
     assert event.entry.reason is EndReason.ERROR and "cannot read" in event.entry.message
     assert (await writer.history("bad", CODES))[1] == event
     assert "secret" not in caplog.text
-    reader.watch("good", CODES, STREAM_START)
+    reader.subscribe("good", CODES, STREAM_START)
     assert [event.request_id for event in await read(reader, 1)] == ["good"]
 
 
@@ -122,7 +122,7 @@ async def test_a_lost_reply_is_not_another_replicas_entry(private_redis, private
     _, client = private_redis
     writer, reader = private_world.connector(), private_world.connector().reader()
     await private_world.submit(writer)
-    reader.watch("one", CODES, STREAM_CREATED)
+    reader.subscribe("one", CODES, STREAM_CREATED)
 
     reading = asyncio.create_task(read(reader, 100))
     for frames in range(1, 101):
@@ -160,7 +160,7 @@ async def test_a_restarted_redis_is_used_again_without_what_it_held(private_redi
     gateway, stages = world.connector(), world.connector()
     reader, consumer = stages.reader(), stages.consumer(Group.TALKERS, "t")
     await world.submit_claimed(gateway, consumer)
-    reader.watch("one", CODES, STREAM_CREATED)
+    reader.subscribe("one", CODES, STREAM_CREATED)
     reading, claiming = asyncio.create_task(read(reader, 1)), asyncio.create_task(claim_one(consumer))
     await stages.append([codes(1)])
     assert [event.position.frames for event in await reading] == [1]
@@ -171,7 +171,7 @@ async def test_a_restarted_redis_is_used_again_without_what_it_held(private_redi
     with RedisServer(port=first.port, password=first.password):
         assert isinstance((await stages.append([codes(2)]))[0], Gone)
         await world.submit(gateway, "two")
-        reader.watch("two", CODES, STREAM_START)
+        reader.subscribe("two", CODES, STREAM_START)
         assert (await claiming).request.id == "two"
         assert [event.request_id for event in await reading] == ["two"]
         assert stages.statistics()["errors"] >= 2
@@ -291,7 +291,7 @@ async def test_a_cancellation_while_the_reader_was_cut_off_is_not_missed(private
     gateway, reader = private_world.connector(), private_world.connector().reader()
     early, ticket = await private_world.submit(gateway, "early"), await private_world.submit(gateway, "one")
     await gateway.release(early)
-    reader.watch("one", CODES, STREAM_START)
+    reader.subscribe("one", CODES, STREAM_START)
     assert [event.entry for event in await read(reader, 1)] == [StreamCreated()], "nothing from before its time"
     await client.client_kill_filter(_type="normal", skipme=True)
     await gateway.release(ticket)

@@ -69,7 +69,7 @@ async def test_commands_blocking_reads_and_their_waking_all_go_over_tls(authorit
         (claim,) = await claiming
         loop = asyncio.get_running_loop()
         began = loop.time()
-        reader.watch("one", StreamKind.CODES, STREAM_START)
+        reader.subscribe("one", StreamKind.CODES, STREAM_START)
         opened, *_ = await reading
         assert opened.kind == StreamKind.CODES and claim.entry_id == ticket.entry_id
         reading = asyncio.create_task(reader.read())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from syrinx_stages.connector.base import Admission, Append, ConnectorError, Gone, QueueFull, Superseded
+from syrinx_stages.connector.base import AdmissionLimits, Append, ConnectorError, Gone, QueueFull, Superseded
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, StreamCreated
 
@@ -80,7 +80,7 @@ async def test_a_released_request_cannot_be_written_again(world):
     await gateway.release(ticket)
     (outcome,) = await talker.append([codes(2)])
     assert isinstance(outcome, Gone)
-    await talker.played({"one": 3})
+    await talker.report_playback({"one": 3})
     for kind in StreamKind:
         assert list(await talker.history("one", kind)) == []
         assert await talker.last_position("one", kind) is None
@@ -123,9 +123,9 @@ async def test_played_lets_go_of_audio_but_not_of_its_end(world):
     gateway, codec = world.connector(), world.connector()
     await world.submit(gateway)
     await codec.append([audio(2), audio(4), audio(8), end(8, kind=AUDIO)])
-    await gateway.played({"one": 4})
+    await gateway.report_playback({"one": 4})
     assert await positions(codec, AUDIO) == [Position(8), Position(8, END_SEQUENCE)]
-    await gateway.played({"one": 8})
+    await gateway.report_playback({"one": 8})
     assert await positions(codec, AUDIO) == [Position(8, END_SEQUENCE)]
     assert await codec.last_position("one", AUDIO) == Position(8, END_SEQUENCE)
 
@@ -134,7 +134,7 @@ async def test_trimming_does_not_open_positions_again(world):
     gateway, codec = world.connector(), world.connector()
     await world.submit(gateway)
     await codec.append([audio(4)])
-    await gateway.played({"one": 4})
+    await gateway.report_playback({"one": 4})
     assert await positions(codec, AUDIO) == []
     assert await codec.last_position("one", AUDIO) == Position(4)
     (outcome,) = await codec.append([audio(4)])
@@ -145,7 +145,7 @@ async def test_played_keeps_the_last_position_and_never_goes_back(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)
     for frames in (0, 3, 7, 7, 5):
-        await gateway.played({"one": frames})
+        await gateway.report_playback({"one": frames})
     (entry,) = await talker.history("one", PLAYBACK)
     assert (entry.position, entry.entry) == (Position(7), PlaybackProgress())
 
@@ -166,7 +166,7 @@ async def test_a_finished_and_released_request_leaves_nothing(world):
     (other,) = await codec.claim(1)
     assert await stages.append([codes(1), end(1, claim.entry_id)]) == [None, None]
     assert await stages.append([audio(1), end(1, other.entry_id, AUDIO)]) == [None, None]
-    await gateway.played({"one": 1})
+    await gateway.report_playback({"one": 1})
     await gateway.release(ticket)
     assert await world.left() == set()
 
@@ -186,7 +186,7 @@ async def test_only_those_who_claim_can_finish():
 @pytest.mark.parametrize("bound", [0, 1, 3])
 async def test_admission_is_bounded_by_count(world, bound):
     gateway = world.connector()
-    admission = Admission(max_queue=bound, max_queue_seconds=60)
+    admission = AdmissionLimits(max_queue=bound, max_queue_seconds=60)
     for index in range(bound):
         await gateway.submit(world.request(f"r{index}"), admission)
     with pytest.raises(QueueFull) as refused:
@@ -198,7 +198,7 @@ async def test_admission_is_bounded_by_count(world, bound):
 
 async def test_what_a_talker_has_claimed_does_not_count(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    admission = Admission(max_queue=2, max_queue_seconds=60)
+    admission = AdmissionLimits(max_queue=2, max_queue_seconds=60)
     for index in range(2):
         await gateway.submit(world.request(f"r{index}"), admission)
     assert len(await talker.claim(1)) == 1
@@ -218,14 +218,14 @@ async def test_admission_is_bounded_by_age(world, until):
 
     await until(has_waited)
     with pytest.raises(QueueFull, match="wait for a talker"):
-        await gateway.submit(world.request("late"), Admission(max_queue=100, max_queue_seconds=0.02))
+        await gateway.submit(world.request("late"), AdmissionLimits(max_queue=100, max_queue_seconds=0.02))
     assert len(await talker.claim(1)) == 1
-    await gateway.submit(world.request("next"), Admission(max_queue=100, max_queue_seconds=0.02))
+    await gateway.submit(world.request("next"), AdmissionLimits(max_queue=100, max_queue_seconds=0.02))
 
 
 async def test_a_released_request_does_not_wait(world):
     gateway = world.connector()
-    admission = Admission(max_queue=1, max_queue_seconds=60)
+    admission = AdmissionLimits(max_queue=1, max_queue_seconds=60)
     await gateway.release(await gateway.submit(world.request("one"), admission))
     await gateway.submit(world.request("two"), admission)
     state = await gateway.queue(Group.TALKERS)
@@ -239,7 +239,7 @@ async def test_an_empty_queue_has_no_age(world):
 
 async def test_gateways_together_respect_the_bound(world):
     gateways = [world.connector() for _ in range(4)]
-    admission = Admission(max_queue=5, max_queue_seconds=60)
+    admission = AdmissionLimits(max_queue=5, max_queue_seconds=60)
     submits = [gateways[i % 4].submit(world.request(f"r{i}"), admission) for i in range(20)]
     results = await asyncio.gather(*submits, return_exceptions=True)
     assert sum(isinstance(result, QueueFull) for result in results) == 15

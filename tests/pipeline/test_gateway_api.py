@@ -363,7 +363,7 @@ async def test_it_is_ready_when_both_stages_are_there_and_stays_so_when_they_go(
         await until(lambda: service.ready() is None, "the codec was seen")
         await replicas.close()
         await service._measure()
-        assert not await connector.served(Group.TALKERS, 5.0)
+        assert not await connector.has_live_consumer(Group.TALKERS, 5.0)
         assert service.ready() is None
     finally:
         await service.close()

@@ -132,7 +132,7 @@ async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(st
         connector = stages.connector()
         await submit(connector, request("a", LONG_TEXT))
         await listen(connector, "a", until_frames=8)
-        await connector.played({"a": 8})
+        await connector.report_playback({"a": 8})
         await stages.kill(workers[stage])
         successor = await (stages.talker("new", lead_limit_seconds=1.0) if stage == "talker" else stages.codec("new"))
         await until(lambda: "a" in successor.rows, "it was taken over")

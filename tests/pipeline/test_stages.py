@@ -167,7 +167,7 @@ async def test_a_stream_waits_for_a_listener_who_is_too_far_behind() -> None:
         )
         produced = talker.rows["a"].produced
         assert produced == 13, "the lead limit of 1 s is 12.5 frames"
-        await connector.played({"a": 12})
+        await connector.report_playback({"a": 12})
         await until(lambda: talker.rows["a"].produced > produced, "the talker goes on")
     finally:
         await stages.close()

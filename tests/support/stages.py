@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector.base import Admission, Connector, Ticket
+from syrinx_stages.connector.base import AdmissionLimits, Connector, Ticket
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.contract.keys import STREAM_START, StreamKind
@@ -134,14 +134,14 @@ def metrics() -> Metrics:
 
 
 async def submit(connector: Connector, item: SpeechRequest, reference: bytes | None = None) -> Ticket:
-    return await connector.submit(item, Admission(100, 60.0), reference)
+    return await connector.submit(item, AdmissionLimits(100, 60.0), reference)
 
 
 async def listen(connector: Connector, request_id: str, until_frames: int | None = None) -> Heard:
     """Reads a request's audio to its end, or until some frames have come."""
     heard = Heard()
     reader = connector.reader()
-    reader.watch(request_id, StreamKind.AUDIO, STREAM_START)
+    reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
     try:
         async with asyncio.timeout(DEADLINE):
             while True:

@@ -20,7 +20,7 @@ from syrinx_operator.cluster.plan import password_secret
 from syrinx_operator.cluster.plan.redis import in_units
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts
-from syrinx_stages.connector.base import Admission, Append
+from syrinx_stages.connector.base import AdmissionLimits, Append
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Keys, Position, StreamKind
@@ -165,8 +165,8 @@ async def test_a_request_goes_all_the_way_under_these_users(port):
         talkers, codecs = talker.consumer(Group.TALKERS, "t-0"), codec.consumer(Group.CODECS, "c-0")
         reader = gateway.reader()
         request = SpeechRequest(id="one", accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE)
-        ticket = await gateway.submit(request, Admission(max_queue=10, max_queue_seconds=60), b"reference")
-        reader.watch("one", StreamKind.AUDIO, STREAM_START)
+        ticket = await gateway.submit(request, AdmissionLimits(max_queue=10, max_queue_seconds=60), b"reference")
+        reader.subscribe("one", StreamKind.AUDIO, STREAM_START)
         (claim,) = await talkers.claim(1)
         assert await talkers.refresh([claim.entry_id]) == [] and await talker.reference("one") == b"reference"
         await talkers.hand_over([claim.entry_id])
@@ -178,7 +178,7 @@ async def test_a_request_goes_all_the_way_under_these_users(port):
         assert await codec.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b"pcm"))]) == [None]
         heard = [event async for event in until_audio(reader)]
         assert heard[-1].entry == Audio(b"pcm")
-        await gateway.played({"one": 1})
+        await gateway.report_playback({"one": 1})
         await codecs.finish(claim.entry_id)
         await gateway.release(ticket)
         assert (await gateway.queue(Group.TALKERS)).length == 0

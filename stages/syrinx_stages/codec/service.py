@@ -103,7 +103,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     async def admit(self, claim: Claim) -> None:
         """Opens a row; its frames follow from the codes stream, from the first one on."""
         request = claim.request
-        last = await self.connector.last_position(request.id, self.writes) if claim.begun else STREAM_CREATED
+        last = await self.connector.last_position(request.id, self.writes) if claim.redelivered else STREAM_CREATED
         if last is None or last.sequence == END_SEQUENCE:
             await self.ownership.finish(request.id)
             self.drop(request.id)
@@ -124,7 +124,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             leading=None if last.frames else LeadingSilence(),
         )
         self.order(lambda: self.engine.open(request.id))
-        self.reader.watch(request.id, self.reads, STREAM_START)
+        self.reader.subscribe(request.id, self.reads, STREAM_START)
 
     def settings_changed(self) -> None:
         """Looks at the rows again under the new settings, and shows these."""

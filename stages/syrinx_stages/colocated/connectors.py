@@ -30,13 +30,13 @@ class _TellingReader:
         self._reader = reader
         self._handover = handover
 
-    def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
+    def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
         """Follows a stream from behind `after`."""
-        self._reader.watch(request_id, kind, after)
+        self._reader.subscribe(request_id, kind, after)
 
-    def unwatch(self, request_id: str, kind: StreamKind) -> None:
+    def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
         """Stops following it."""
-        self._reader.unwatch(request_id, kind)
+        self._reader.unsubscribe(request_id, kind)
 
     async def read(self) -> Sequence[Event]:
         """Waits for the next events."""
@@ -60,9 +60,9 @@ class TalkerSide:
         """There is one once the talker has joined its group."""
         self._connector = connector
 
-    def hand(self, appends: Sequence[Append]) -> None:
+    def deliver_locally(self, appends: Sequence[Append]) -> None:
         """The codec has its codes before Redis does."""
-        self.handover.hand(appends)
+        self.handover.deliver_locally(appends)
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         """Writes entries; the claim outlives the talker's end, for the codec."""
@@ -108,7 +108,7 @@ class CodecSide:
         self._connector = connector
         self._talker = talker
 
-    def hand(self, appends: Sequence[Append]) -> None:
+    def deliver_locally(self, appends: Sequence[Append]) -> None:
         """Audio is for gateways: in other processes."""
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:

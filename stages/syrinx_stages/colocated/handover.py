@@ -61,7 +61,7 @@ class Handover:
             if codes is not None and codes.write(item.position, item.entry):
                 self._notice(item.request_id)
 
-    def hand(self, appends: Sequence[Append]) -> None:
+    def deliver_locally(self, appends: Sequence[Append]) -> None:
         """What the talker has made; Redis does not have it yet."""
         for append in appends:
             codes = self._codes.get(append.request_id)

@@ -32,9 +32,9 @@ CLAIM_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 """How long a command is tried again while the streams cannot be reached."""
 
-WRITES = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
+OUTPUT_STREAM = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
 """The stream each group writes: while it exists, somebody waits for the result."""
-WRITER = {kind: group for group, kind in WRITES.items()}
+WRITER_GROUP = {kind: group for group, kind in OUTPUT_STREAM.items()}
 """The group that writes a stream."""
 
 
@@ -58,7 +58,7 @@ class Superseded(ConnectorError):
     """The stream is already past this position: another replica carries the request on."""
 
 
-class Admission(Struct, frozen=True):
+class AdmissionLimits(Struct, frozen=True):
     """Bounds on requests that no talker has claimed; the first one reached refuses."""
 
     max_queue: int
@@ -81,7 +81,7 @@ class Claim(Struct, frozen=True):
     request: SpeechRequest
     deliveries: int = 1
     """Times it has been delivered to this group, this time included and hand-overs left out."""
-    begun: bool = False
+    redelivered: bool = False
     """It was delivered before, so some of its result may have been written."""
 
 
@@ -99,7 +99,7 @@ class Append(Struct, frozen=True):
     finishes: str | None = None
 
     def __post_init__(self) -> None:
-        if self.finishes is not None and self.kind not in WRITER:
+        if self.finishes is not None and self.kind not in WRITER_GROUP:
             raise ValueError(f"finishes: no group claims a request to write its {self.kind} stream")
 
 
@@ -129,7 +129,7 @@ class QueueState(Struct, frozen=True):
 Event = StreamEntry | Cancelled
 
 
-def refusal(state: QueueState) -> QueueFull:
+def queue_full_error(state: QueueState) -> QueueFull:
     """The answer to a request that finds the queue in this state. Hint: about as long as the oldest has waited."""
     message = f"too many requests wait for a talker, the oldest for {state.oldest_seconds:.1f} s"
     return QueueFull(message, min(max(state.oldest_seconds, 1.0), 30.0))
@@ -142,10 +142,10 @@ class Reader(Protocol):
     released or expires yields nothing more: whoever waits for its end keeps a deadline.
     """
 
-    def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
+    def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
         """Follows a stream of a submitted request from behind `after`; again, if it was watched already."""
 
-    def unwatch(self, request_id: str, kind: StreamKind) -> None:
+    def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
         """Stops following it; entries already read but not yet returned are dropped."""
 
     async def read(self) -> Sequence[Event]:
@@ -198,7 +198,7 @@ class Consumer(Protocol):
 class StageConnector(Protocol):
     """What a talker or a codec asks of the streams."""
 
-    def hand(self, appends: Sequence[Append]) -> None:
+    def deliver_locally(self, appends: Sequence[Append]) -> None:
         """Entries that `append` is going to be asked to write, in order: readers of this very process may have them
         at once. A connector without such readers does nothing.
         """
@@ -229,10 +229,10 @@ class StageConnector(Protocol):
 class Connector(StageConnector, Protocol):
     """One process's access to the streams of one pipeline generation."""
 
-    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
+    async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
         """Creates the request's streams and queues it, atomically. Raises `QueueFull`. The id must be new."""
 
-    async def played(self, frames: Mapping[str, int]) -> None:
+    async def report_playback(self, frames: Mapping[str, int]) -> None:
         """Says how many frames each request's client has been handed in all, and lets go of the audio up to there.
 
         The stream keeps the last of these only. Says nothing of a request whose frames did not grow or that is gone.
@@ -244,7 +244,7 @@ class Connector(StageConnector, Protocol):
     async def queue(self, group: Group) -> QueueState:
         """Requests waiting for a group."""
 
-    async def served(self, group: Group, seconds: float) -> bool:
+    async def has_live_consumer(self, group: Group, seconds: float) -> bool:
         """Whether a replica of the group has looked for work (`take_over`, or `refresh` of claims) in so many seconds.
 
         One that leaves no longer counts; one that dies counts until its time is over.

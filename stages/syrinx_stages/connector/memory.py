@@ -12,7 +12,7 @@ from typing import Protocol
 
 from syrinx_stages.connector.base import (
     CLAIM_SECONDS,
-    Admission,
+    AdmissionLimits,
     Append,
     Cancelled,
     Claim,
@@ -51,12 +51,12 @@ class MemoryReader:
         self._closed = False
         streams.readers.add(self)
 
-    def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
+    def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
         """Follows a stream from behind `after`."""
         self._watched[request_id, kind] = after
         self.notice(request_id, kind)
 
-    def unwatch(self, request_id: str, kind: StreamKind) -> None:
+    def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
         """Stops following it."""
         self._watched.pop((request_id, kind), None)
 
@@ -195,11 +195,11 @@ class MemoryConnector:
             raise ConnectorError("the connector is closed")
         return self._streams
 
-    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
+    async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
         """Creates the request's streams and queues it."""
-        return self._open().submit(request, admission, reference)
+        return self._open().submit(request, limits, reference)
 
-    def hand(self, appends: Sequence[Append]) -> None:
+    def deliver_locally(self, appends: Sequence[Append]) -> None:
         """Readers have what was appended as soon."""
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
@@ -213,10 +213,10 @@ class MemoryConnector:
                 consumer.forget(append.request_id)
         return outcome
 
-    async def played(self, frames: Mapping[str, int]) -> None:
+    async def report_playback(self, frames: Mapping[str, int]) -> None:
         """Says how far clients have been served."""
         for request_id, count in frames.items():
-            self._open().played(request_id, count)
+            self._open().report_playback(request_id, count)
 
     async def release(self, ticket: Ticket) -> None:
         """Deletes the request and all its streams and tells the stages."""
@@ -240,9 +240,9 @@ class MemoryConnector:
         """Requests waiting for a group."""
         return self._open().queue(group)
 
-    async def served(self, group: Group, seconds: float) -> bool:
+    async def has_live_consumer(self, group: Group, seconds: float) -> bool:
         """Whether a replica of the group has looked for work of late."""
-        return self._open().served(group, seconds)
+        return self._open().has_live_consumer(group, seconds)
 
     async def ping(self) -> None:
         """Raises `ConnectorError` once closed."""

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from syrinx_stages.connector.base import (
     LEASE_SECONDS,
+    OUTPUT_STREAM,
     STREAM_TTL_SECONDS,
-    WRITER,
-    WRITES,
-    Admission,
+    WRITER_GROUP,
+    AdmissionLimits,
     Append,
     Claim,
     ConnectorError,
@@ -20,7 +20,7 @@ from syrinx_stages.connector.base import (
     QueueState,
     Superseded,
     Ticket,
-    refusal,
+    queue_full_error,
 )
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Entry, PlaybackProgress, SpeechRequest, StreamCreated
@@ -128,11 +128,11 @@ class MemoryStreams:
             return Superseded(f"the {append.kind} stream of request {append.request_id} is past {append.position}")
         stream.expires = self._clock() + STREAM_TTL_SECONDS
         if append.finishes is not None:
-            self.finish(WRITER[append.kind], append.finishes)
+            self.finish(WRITER_GROUP[append.kind], append.finishes)
         self._notice(append.request_id, append.kind)
         return None
 
-    def played(self, request_id: str, frames: int) -> None:
+    def report_playback(self, request_id: str, frames: int) -> None:
         """Moves the client's position, trims the audio and keeps every stream of the request."""
         played = self.stream(request_id, StreamKind.PLAYBACK)
         if played is None or not played.write(Position(frames), PlaybackProgress()):
@@ -158,16 +158,16 @@ class MemoryStreams:
 
     # Requests -----------------------------------------------------------------------------------------------------
 
-    def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None) -> Ticket:
+    def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None) -> Ticket:
         """Queues a request for both groups and creates its streams."""
         self._expire()
-        self._admit(self.queue(Group.TALKERS), admission)
+        self._admit(self.queue(Group.TALKERS), limits)
         if self.stream(request.id, StreamKind.CODES):
             raise ConnectorError(f"request id {request.id} is in use")
         self._submitted += 1
         entry_id = f"{self._submitted}-0"
         self._queued[entry_id] = _Queued(request, self._clock())
-        expires = self._clock() + STREAM_TTL_SECONDS + admission.max_queue_seconds
+        expires = self._clock() + STREAM_TTL_SECONDS + limits.max_queue_seconds
         for kind in StreamKind:
             self._streams[request.id, kind] = MemoryStream(expires)
         if reference is not None:
@@ -180,9 +180,9 @@ class MemoryStreams:
             self._notice(request.id, kind)
         return Ticket(request.id, entry_id)
 
-    def _admit(self, state: QueueState, admission: Admission) -> None:
-        if state.length >= admission.max_queue or state.oldest_seconds > admission.max_queue_seconds:
-            raise refusal(state)
+    def _admit(self, state: QueueState, limits: AdmissionLimits) -> None:
+        if state.length >= limits.max_queue or state.oldest_seconds > limits.max_queue_seconds:
+            raise queue_full_error(state)
 
     def queue(self, group: Group) -> QueueState:
         """Requests that nobody of the group has claimed."""
@@ -216,7 +216,7 @@ class MemoryStreams:
             entry_id = next(iter(state.waiting))
             del state.waiting[entry_id]
             state.pending[entry_id] = _Pending(owner, self._clock())
-            claims += self._wanted(group, entry_id, begun=False)
+            claims += self._wanted(group, entry_id, redelivered=False)
         return claims
 
     def take_over(self, group: Group, owner: str, count: int, held: Set[str]) -> list[Claim]:
@@ -228,26 +228,26 @@ class MemoryStreams:
             if len(claims) < count and silent and entry_id not in held:
                 pending.owner, pending.since = owner, now
                 pending.deliveries += 1
-                claims += self._wanted(group, entry_id, begun=True)
+                claims += self._wanted(group, entry_id, redelivered=True)
         return claims
 
-    def _wanted(self, group: Group, entry_id: str, begun: bool) -> list[Claim]:
+    def _wanted(self, group: Group, entry_id: str, redelivered: bool) -> list[Claim]:
         """The claim, or nothing if nobody waits for its result any more."""
         request = self._queued[entry_id].request
-        if self.stream(request.id, WRITES[group]) is None:
+        if self.stream(request.id, OUTPUT_STREAM[group]) is None:
             self.finish(group, entry_id)
             return []
-        return [Claim(entry_id, request, self._groups[group].pending[entry_id].deliveries, begun)]
+        return [Claim(entry_id, request, self._groups[group].pending[entry_id].deliveries, redelivered)]
 
     def refresh(self, group: Group, owner: str, entry_id: str) -> bool:
         """Renews a lease; False if it is not the owner's any more or nobody waits for the result."""
         pending = self._groups[group].pending.get(entry_id)
-        if pending is None or pending.owner != owner or not self._wanted(group, entry_id, begun=True):
+        if pending is None or pending.owner != owner or not self._wanted(group, entry_id, redelivered=True):
             return False
         pending.since = self._groups[group].seen[owner] = self._clock()
         return True
 
-    def served(self, group: Group, seconds: float) -> bool:
+    def has_live_consumer(self, group: Group, seconds: float) -> bool:
         """Whether a consumer of the group has looked for work of late."""
         return any(self._clock() - at <= seconds for at in self._groups[group].seen.values())
 

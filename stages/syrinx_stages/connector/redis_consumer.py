@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.base import CLAIM_SECONDS, WRITES, Claim, ConnectorError
+from syrinx_stages.connector.base import CLAIM_SECONDS, OUTPUT_STREAM, Claim, ConnectorError
 from syrinx_stages.connector.redis_blocking import Blocking
 from syrinx_stages.connector.redis_connection import Command
 from syrinx_stages.connector.redis_errors import ReplyError
@@ -118,7 +118,7 @@ class RedisConsumer:
             log.warning("%s could not leave %s, its leases will run out: %s", self._name, self._group, error)
 
     def _output(self, request_id: str) -> str:
-        return self._keys.stream(request_id, WRITES[self._group])
+        return self._keys.stream(request_id, OUTPUT_STREAM[self._group])
 
     async def _join(self) -> None:
         self._joined = True
@@ -172,9 +172,9 @@ class RedisConsumer:
     async def _accept(self, delivered: Sequence[_Delivered]) -> list[Claim]:
         """Makes claims of what was delivered, without what cannot be read and what nobody waits for."""
         claims: list[Claim] = []
-        for entry_id, payload, deliveries, begun in delivered:
+        for entry_id, payload, deliveries, redelivered in delivered:
             try:
-                claims.append(Claim(entry_id.decode(), decode_request(payload), deliveries, begun))
+                claims.append(Claim(entry_id.decode(), decode_request(payload), deliveries, redelivered))
             except msgspec.DecodeError as error:
                 log.error("dropping request entry %s, which cannot be read: %s", entry_id.decode(), error)
                 await self.finish(entry_id.decode())

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Event, StreamEntry
+from syrinx_stages.connector.redis_change_feed import Entries, StreamTail, unpack
 from syrinx_stages.connector.redis_link import Commands
-from syrinx_stages.connector.redis_news import Entries, Follower, unpack
 from syrinx_stages.contract.keys import Keys, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry, decode_entry
 
@@ -56,18 +56,18 @@ class _Channel:
         self._watched: dict[str, _Watched] = {}
         self._to_look_at: dict[str, _Watched] = {}
         self._look = asyncio.Event()
-        self._follower = Follower(commands, keys.news(kind), self._look_at_all, self._arrived)
+        self._follower = StreamTail(commands, keys.change_feed(kind), self._look_at_all, self._arrived)
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """To be run until cancelled."""
         return self._follower.run(), self._look_loop()
 
-    def watch(self, request_id: str, after: Position) -> None:
+    def subscribe(self, request_id: str, after: Position) -> None:
         """Follows a stream from behind `after`."""
         watched = self._watched[request_id] = _Watched(request_id, after)
         self._look_at(watched)
 
-    def unwatch(self, request_id: str) -> None:
+    def unsubscribe(self, request_id: str) -> None:
         """Stops following it."""
         self._watched.pop(request_id, None)
         self._to_look_at.pop(request_id, None)
@@ -148,7 +148,7 @@ class RedisReader:
         self._commands = commands
         self._keys = keys
         self._channels: dict[StreamKind, _Channel] = {}
-        self._control = Follower(commands, keys.control, lambda: None, self._cancelled)
+        self._control = StreamTail(commands, keys.control, lambda: None, self._cancelled)
         self._tasks: list[asyncio.Task[None]] = []
         self._events: list[Event] = []
         self._news = asyncio.Event()
@@ -156,20 +156,20 @@ class RedisReader:
         self._started = False
         self._closed = False
 
-    def watch(self, request_id: str, kind: StreamKind, after: Position) -> None:
+    def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
         """Follows a stream from behind `after`."""
         self._drop(request_id, kind)
         channel = self._channels.get(kind)
         if channel is None:
             channel = self._channels[kind] = _Channel(self._commands, self._keys, kind, self._deliver)
             self._run(*channel.loops())
-        channel.watch(request_id, after)
+        channel.subscribe(request_id, after)
 
-    def unwatch(self, request_id: str, kind: StreamKind) -> None:
+    def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
         """Stops following it."""
         self._drop(request_id, kind)
         if (channel := self._channels.get(kind)) is not None:
-            channel.unwatch(request_id)
+            channel.unsubscribe(request_id)
 
     async def read(self) -> Sequence[Event]:
         """Waits for the next events."""

@@ -17,13 +17,13 @@ class Script:
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
-NEWS_SECONDS = 5
+FEED_RETENTION_SECONDS = 5
 """News are kept for so long: who did not read them for longer looks at the streams themselves."""
 
 _TELL = f"""
 -- Says what was written: field `d` with the entries, or `l` with the requests whose streams have something new.
 local function tell(news, field, content, ttl)
-  local oldest = redis.call('TIME')[1] - {NEWS_SECONDS} .. '000'
+  local oldest = redis.call('TIME')[1] - {FEED_RETENTION_SECONDS} .. '000'
   redis.call('XADD', news, 'MINID', '~', oldest, '*', field, content)
   redis.call('EXPIRE', news, ttl)
 end
@@ -194,7 +194,7 @@ return {length, oldest}
 """
 )
 
-SERVED = Script(
+HAS_LIVE_CONSUMER = Script(
     """
 -- KEYS: requests. ARGV: again, group, milliseconds. Returns 1 if a consumer was active in that time
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[2])

@@ -13,8 +13,8 @@ from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
     LEASE_SECONDS,
     STREAM_TTL_SECONDS,
-    WRITER,
-    Admission,
+    WRITER_GROUP,
+    AdmissionLimits,
     Append,
     ConnectorError,
     Gone,
@@ -22,13 +22,13 @@ from syrinx_stages.connector.base import (
     StreamEntry,
     Superseded,
     Ticket,
-    refusal,
+    queue_full_error,
 )
 from syrinx_stages.connector.redis_address import Address
+from syrinx_stages.connector.redis_change_feed import pack
 from syrinx_stages.connector.redis_connection import Command
 from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_link import Commands
-from syrinx_stages.connector.redis_news import pack
 from syrinx_stages.connector.redis_reader import RedisReader, entry_of
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import PlaybackProgress, SpeechRequest, StreamCreated, encode
@@ -60,23 +60,23 @@ class RedisConnector:
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
-    async def submit(self, request: SpeechRequest, admission: Admission, reference: bytes | None = None) -> Ticket:
+    async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
         """Creates the request's streams and queues it, atomically."""
-        queue_ms = round(1000 * admission.max_queue_seconds)
+        queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
-        arguments: Command = [encode(request), str(STREAM_CREATED), _OPENED, ttl, admission.max_queue, queue_ms]
+        arguments: Command = [encode(request), str(STREAM_CREATED), _OPENED, ttl, limits.max_queue, queue_ms]
         status, *details = await self._commands.run(
             scripts.SUBMIT,
             [self._keys.requests, self._keys.reference(request.id), *self._streams(request.id)],
             [*arguments, int(reference is not None), reference or b""],
         )
         if status == b"full":
-            raise refusal(QueueState(details[0], details[1] / 1000))
+            raise queue_full_error(QueueState(details[0], details[1] / 1000))
         if status != b"queued":
             raise ConnectorError(f"request id {request.id} is in use")
         return Ticket(request.id, details[0].decode())
 
-    def hand(self, appends: Sequence[Append]) -> None:
+    def deliver_locally(self, appends: Sequence[Append]) -> None:
         """No reader of this process: all have theirs from Redis."""
 
     def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
@@ -94,8 +94,8 @@ class RedisConnector:
             arguments += (str(append.position), entry)
         for number, append in enumerate(appends, 1):
             if append.finishes is not None:
-                arguments += (number, WRITER[append.kind], append.finishes)
-        keys = [self._keys.requests, *map(self._keys.news, kinds), *streams]
+                arguments += (number, WRITER_GROUP[append.kind], append.finishes)
+        keys = [self._keys.requests, *map(self._keys.change_feed, kinds), *streams]
         return self._commands.run(scripts.APPEND, keys, arguments)
 
     async def _appended(
@@ -108,13 +108,13 @@ class RedisConnector:
                     consumer.forget(append.request_id)
         return [_outcome(append, reply) if reply else None for append, reply in zip(appends, replies, strict=True)]
 
-    async def played(self, frames: Mapping[str, int]) -> None:
+    async def report_playback(self, frames: Mapping[str, int]) -> None:
         """Says how far clients have been served."""
         counts = [(request_id, count) for request_id, count in frames.items() if count > 0]
         plays = [Append(request_id, StreamKind.PLAYBACK, Position(count), _PLAYED) for request_id, count in counts]
         if not plays:
             return
-        keys = [self._keys.news(StreamKind.PLAYBACK)]
+        keys = [self._keys.change_feed(StreamKind.PLAYBACK)]
         arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, encode(_PLAYED), *pack(plays, 0)]
         for play in plays:
             kinds = (StreamKind.PLAYBACK, StreamKind.AUDIO, StreamKind.CODES)
@@ -153,9 +153,11 @@ class RedisConnector:
         length, oldest_ms = await self._commands.run(scripts.QUEUE, [self._keys.requests], [group])
         return QueueState(length, oldest_ms / 1000)
 
-    async def served(self, group: Group, seconds: float) -> bool:
+    async def has_live_consumer(self, group: Group, seconds: float) -> bool:
         """Whether a replica of the group has looked for work of late."""
-        return bool(await self._commands.run(scripts.SERVED, [self._keys.requests], [group, round(1000 * seconds)]))
+        return bool(
+            await self._commands.run(scripts.HAS_LIVE_CONSUMER, [self._keys.requests], [group, round(1000 * seconds)])
+        )
 
     async def ping(self) -> None:
         """Raises `ConnectorError` if Redis does not answer now."""

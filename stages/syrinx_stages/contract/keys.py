@@ -86,7 +86,7 @@ class Keys(Struct, frozen=True, dict=True):
         """The stream of requests, read by both groups."""
         return f"{self.prefix}:requests"
 
-    def news(self, kind: StreamKind) -> str:
+    def change_feed(self, kind: StreamKind) -> str:
         """The stream of what is written to all request streams of a kind."""
         return f"{self.prefix}:{kind}"
 

@@ -28,7 +28,7 @@ class Metric(Struct, frozen=True):
 
 
 # Gateway ------------------------------------------------------------------------------------------------------
-SERVED = ("task_type", "talker", "codec")
+REPLICA_LABELS = ("task_type", "talker", "codec")
 """Which replicas served a request: the arms of a trial."""
 
 REQUESTS = Metric(
@@ -41,31 +41,31 @@ TTFA = Metric(
     "syrinx_ttfa_seconds",
     "histogram",
     "Request accepted to first audible sample handed to the client.",
-    SERVED,
+    REPLICA_LABELS,
     TTFA_BUCKETS,
 )
 FIRST_BYTE = Metric(
     "syrinx_first_byte_seconds",
     "histogram",
     "Request accepted to first audio byte handed to the client, audible or not.",
-    SERVED,
+    REPLICA_LABELS,
     TTFA_BUCKETS,
 )
 REQUEST_SECONDS = Metric(
-    "syrinx_request_seconds", "histogram", "Request accepted to last byte.", SERVED, DURATION_BUCKETS
+    "syrinx_request_seconds", "histogram", "Request accepted to last byte.", REPLICA_LABELS, DURATION_BUCKETS
 )
-AUDIO_SECONDS = Metric("syrinx_audio_seconds_total", "counter", "Seconds of audio handed to clients.", SERVED)
+AUDIO_SECONDS = Metric("syrinx_audio_seconds_total", "counter", "Seconds of audio handed to clients.", REPLICA_LABELS)
 UNDERRUNS = Metric(
     "syrinx_underruns_total",
     "counter",
     "Live streams whose playback would have waited at least once, counted while it waits.",
-    SERVED,
+    REPLICA_LABELS,
 )
 UNDERRUN_SECONDS = Metric(
     "syrinx_underrun_seconds_total",
     "counter",
     "Seconds that playback of live streams would have waited.",
-    SERVED,
+    REPLICA_LABELS,
 )
 LIVE_STREAMS = Metric("syrinx_live_streams", "gauge", "Streams being listened to now.")
 QUEUE_LENGTH = Metric("syrinx_queue_length", "gauge", "Requests that no talker has claimed.")

@@ -32,13 +32,13 @@ class FanOut:
     def open(self, request_id: str) -> Inbox:
         """Follows a request's audio from its start."""
         inbox = self._inboxes[request_id] = Inbox()
-        self._reader.watch(request_id, StreamKind.AUDIO, STREAM_START)
+        self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
         return inbox
 
     def close(self, request_id: str) -> None:
         """Stops following; unknown ids are fine."""
         if self._inboxes.pop(request_id, None) is not None:
-            self._reader.unwatch(request_id, StreamKind.AUDIO)
+            self._reader.unsubscribe(request_id, StreamKind.AUDIO)
 
     async def run(self) -> None:
         """Reads until the reader is closed."""
@@ -69,7 +69,7 @@ class Teller:
             self._wake.clear()
             news, self._news = self._news, {}
             try:
-                await self._connector.played(news)
+                await self._connector.report_playback(news)
                 await asyncio.sleep(REST_SECONDS)
             except ConnectorError as error:
                 log.warning("cannot say how far %d clients have been served: %s", len(news), error)

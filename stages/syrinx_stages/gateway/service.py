@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from syrinx_stages.connector.base import Admission, Connector, ConnectorError, QueueFull, Ticket
+from syrinx_stages.connector.base import AdmissionLimits, Connector, ConnectorError, QueueFull, Ticket
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
@@ -159,7 +159,7 @@ class GatewayService:
 
     async def _missing_stage(self) -> str | None:
         for group, stage in ((Group.TALKERS, "talker"), (Group.CODECS, "codec")):
-            if not await self._connector.served(group, SERVED_SECONDS):
+            if not await self._connector.has_live_consumer(group, SERVED_SECONDS):
                 return stage
         return None
 
@@ -255,7 +255,7 @@ class GatewayService:
 
     async def _submit(self, request: SpeechRequest, pcm: bytes | None) -> Ticket:
         settings = self.live.current
-        admission = Admission(settings.max_queue, settings.max_queue_seconds)
+        admission = AdmissionLimits(settings.max_queue, settings.max_queue_seconds)
         started = time.perf_counter()
         submit = asyncio.create_task(self._connector.submit(request, admission, pcm))
         try:

@@ -105,7 +105,7 @@ class Ownership:
         new = [claim for claim in claims if claim.request.id not in self.claims]
         taken, excess = new[: self.free], new[self.free :]
         for claim in taken:
-            if claim.begun:
+            if claim.redelivered:
                 self._takeovers.inc()
             self.claims[claim.request.id] = claim
             self._admit(claim)

@@ -57,7 +57,7 @@ class Publisher:
         """
         if not appends:
             return
-        self._connector.hand(appends)
+        self._connector.deliver_locally(appends)
         self._waiting.extend(appends)
         if self._running and self._sent is None and appends[-1].finishes is None:
             self._send()

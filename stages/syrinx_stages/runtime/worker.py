@@ -243,7 +243,7 @@ class Worker(ABC, Generic[R, S, E]):
         """Forgets a request; its engine state is freed before the next step."""
         self.ownership.forget(request_id)
         self.rows.pop(request_id, None)
-        self.reader.unwatch(request_id, self.reads)
+        self.reader.unsubscribe(request_id, self.reads)
         self.order(lambda: self.engine.release(request_id))
         self._count_rows()
         self.work.set()

@@ -115,7 +115,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         frames: list[bytes] = []
         told = False
         played: Position | None = None
-        if claim.begun:
+        if claim.redelivered:
             entries = await self.connector.history(request.id, self.writes)
             if not entries or any(isinstance(item.entry, End) for item in entries):
                 await self.ownership.finish(request.id)
@@ -206,7 +206,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             del self._waiting[request.id]
             self._unsigned.add(request.id)
             self.rows[request.id] = _row(item, now)
-            self.reader.watch(request.id, self.reads, item.played)
+            self.reader.subscribe(request.id, self.reads, item.played)
         return chosen
 
     async def _refused_room(self, waiting: Waiting) -> None:
@@ -217,7 +217,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         if not (self._resident or self._orders):
             await self.fail(waiting.claim, "the request is too long for the memory of the talker", "input")
             return
-        self.reader.unwatch(request_id, self.reads)
+        self.reader.unsubscribe(request_id, self.reads)
         self._waiting[request_id] = waiting
         # What left meanwhile is not released yet: then it is worth another try at once.
         self._full = not self._orders

@@ -6,13 +6,13 @@ import time
 import pytest
 from redis import Redis as Client
 
-from syrinx_stages.connector import redis_news, redis_reader
+from syrinx_stages.connector import redis_change_feed, redis_reader
 from syrinx_stages.connector.base import Append, ConnectorError, StreamEntry, Superseded
 from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress, encode
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
-LARGE = bytes(redis_news.MOST_BYTES)
+LARGE = bytes(redis_change_feed.MOST_BYTES)
 
 
 def codes(frames, request_id="one"):
@@ -39,7 +39,7 @@ async def followed(redis_world):
     writer, reader = redis_world.connector(), redis_world.connector().reader()
     for request_id in ("one", "two"):
         await redis_world.submit(writer, request_id)
-        reader.watch(request_id, CODES, STREAM_CREATED)
+        reader.subscribe(request_id, CODES, STREAM_CREATED)
     await writer.append([codes(1, "one"), codes(1, "two")])
     assert sorted(await frames_of(reader, 2)) == [("one", 1), ("two", 1)]
     return writer, reader
@@ -47,11 +47,11 @@ async def followed(redis_world):
 
 async def test_what_is_too_large_for_the_news_arrives_all_the_same(redis_world, followed):
     writer, reader = followed
-    reader.watch("one", AUDIO, STREAM_CREATED)
-    pcm = [bytes([part]) * (redis_news.MOST_BYTES // 2) for part in range(4)]
+    reader.subscribe("one", AUDIO, STREAM_CREATED)
+    pcm = [bytes([part]) * (redis_change_feed.MOST_BYTES // 2) for part in range(4)]
     await writer.append([Append("one", AUDIO, Position(frames + 1), Audio(pcm[frames])) for frames in range(4)])
     assert [event.entry for event in await read(reader, 4)] == [Audio(part) for part in pcm]
-    (_, fields), *_ = await redis_world.raw.xrevrange(redis_world.keys.news(AUDIO), count=1)
+    (_, fields), *_ = await redis_world.raw.xrevrange(redis_world.keys.change_feed(AUDIO), count=1)
     assert len(fields[b"l"]) < 100, "large entries lie in Redis once"
 
 
@@ -86,15 +86,17 @@ async def test_a_reader_that_was_cut_off_while_news_were_let_go_misses_nothing(r
     reading = asyncio.create_task(frames_of(reader, 4))
     await redis_world.raw.client_kill_filter(_type="normal", skipme=True)
     await writer.append([codes(2), codes(2, "two")])
-    await redis_world.raw.xtrim(redis_world.keys.news(CODES), maxlen=0, approximate=False)
+    await redis_world.raw.xtrim(redis_world.keys.change_feed(CODES), maxlen=0, approximate=False)
     await writer.append([codes(3), codes(3, "two")])
     assert sorted(await reading) == [("one", 2), ("one", 3), ("two", 2), ("two", 3)]
 
 
 async def test_a_redis_that_comes_back_with_a_clock_that_is_behind_is_heard(redis_world, followed):
     writer, reader = followed
-    news = redis_world.keys.news(CODES)
-    await redis_world.raw.xadd(news, {"d": redis_news.pack([], 0)[0]}, id=f"{(int(time.time()) + 3600) * 1000}-0")
+    news = redis_world.keys.change_feed(CODES)
+    await redis_world.raw.xadd(
+        news, {"d": redis_change_feed.pack([], 0)[0]}, id=f"{(int(time.time()) + 3600) * 1000}-0"
+    )
     await writer.append([codes(2)])
     assert await frames_of(reader, 1) == [("one", 2)]
     await redis_world.raw.delete(news)
@@ -110,7 +112,7 @@ async def test_a_process_that_stood_still_misses_nothing(redis_world, redis_url,
     writer, reader = followed
     await writer.append([codes(2)])
     assert await frames_of(reader, 1) == [("one", 2)]
-    monkeypatch.setattr(redis_news, "NEWS_SECONDS", 1.1)
+    monkeypatch.setattr(redis_change_feed, "FEED_RETENTION_SECONDS", 1.1)
     # Nothing of this process runs, and what another one wrote meanwhile is no longer in the news.
     with Client.from_url(redis_url) as client:
         time.sleep(0.2)  # noqa: ASYNC251
@@ -121,9 +123,9 @@ async def test_a_process_that_stood_still_misses_nothing(redis_world, redis_url,
 
 async def test_news_that_cannot_be_read_are_a_reason_to_look(redis_world, followed):
     writer, reader = followed
-    await redis_world.raw.xadd(redis_world.keys.news(CODES), {"d": b"\xc1"})
+    await redis_world.raw.xadd(redis_world.keys.change_feed(CODES), {"d": b"\xc1"})
     await redis_world.raw.xadd(redis_world.keys.stream("one", CODES), {"d": b"\x81"}, id="2-0")
-    await redis_world.raw.xadd(redis_world.keys.news(CODES), {"d": b"\xc1"})
+    await redis_world.raw.xadd(redis_world.keys.change_feed(CODES), {"d": b"\xc1"})
     (event,) = await read(reader, 1)
     assert isinstance(event, StreamEntry) and event.entry.message.endswith("must be alike")
     await writer.append([codes(3)])
@@ -139,7 +141,7 @@ async def test_a_reader_that_fails_says_so(followed, monkeypatch):
 
 
 async def test_news_are_let_go_after_seconds(redis_world):
-    writer, key = redis_world.connector(), redis_world.keys.news(CODES)
+    writer, key = redis_world.connector(), redis_world.keys.change_feed(CODES)
     await redis_world.submit(writer)
     old = (int(time.time()) - 60) * 1000
     for index in range(500):
@@ -153,12 +155,12 @@ async def test_what_clients_have_been_handed_is_told_for_all_of_them_at_once(red
     gateway, reader = redis_world.connector(), redis_world.connector().reader()
     for request_id in ("one", "two", "gone"):
         ticket = await redis_world.submit(gateway, request_id)
-        reader.watch(request_id, StreamKind.PLAYBACK, STREAM_START)
+        reader.subscribe(request_id, StreamKind.PLAYBACK, STREAM_START)
     assert sorted(await frames_of(reader, 3)) == [("gone", 0), ("one", 0), ("two", 0)]
-    await gateway.played({"one": 4, "two": 8})
+    await gateway.report_playback({"one": 4, "two": 8})
     assert await frames_of(reader, 2) == [("one", 4), ("two", 8)]
     await gateway.release(ticket)
-    await gateway.played({"one": 4, "two": 12, "gone": 4, "never": 1})
+    await gateway.report_playback({"one": 4, "two": 12, "gone": 4, "never": 1})
     assert [event for event in await read(reader, 2) if isinstance(event, StreamEntry)] == [
         StreamEntry("two", StreamKind.PLAYBACK, Position(12), PlaybackProgress())
     ]

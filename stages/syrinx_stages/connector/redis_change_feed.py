@@ -18,7 +18,7 @@ from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.redis_connection import Connection
 from syrinx_stages.connector.redis_errors import LOST, ReplyError
 from syrinx_stages.connector.redis_link import COMMAND_SECONDS, Commands, pauses
-from syrinx_stages.connector.redis_scripts import NEWS_SECONDS
+from syrinx_stages.connector.redis_scripts import FEED_RETENTION_SECONDS
 from syrinx_stages.contract.messages import Entry
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def _time(entry_id: bytes) -> tuple[int, ...]:
     return tuple(map(int, entry_id.split(b"-")))
 
 
-class Follower:
+class StreamTail:
     """Follows one stream from now on by blocking reads on a connection of its own.
 
     `arrived` is called with what is written. `began` is called first, and again whenever something may have been
@@ -138,7 +138,7 @@ class Follower:
         if isinstance(reply, Exception):
             raise reply
         loop = asyncio.get_running_loop()
-        if loop.time() - self._asked > NEWS_SECONDS - 1:
+        if loop.time() - self._asked > FEED_RETENTION_SECONDS - 1:
             self._began()
         self._asked = began
         for _, entries in reply or ():
