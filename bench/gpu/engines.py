@@ -31,7 +31,7 @@ from syrinx_stages.contract.audio import FRAME_SECONDS
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings, VllmOptions
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.talker.engine import TalkerEngine
 from syrinx_stages.talker.service import load_engine
 
@@ -72,7 +72,7 @@ class Bench:
         )  # fmt: skip
         # Passes are seen in this process alone.
         self._watches = device != "cpu" and not (options and options.tensor_parallel_size > 1)
-        self._engine: TalkerEngine[Any] = load_engine(config, torch.device(device), Live(settings, 0))
+        self._engine: TalkerEngine[Any] = load_engine(config, torch.device(device), LiveSettings(settings, 0))
         self._engine.warm_up()
         self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
         self._count = 0

@@ -13,9 +13,9 @@ from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.audio import FRAME_BYTES
 from syrinx_stages.contract.settings import CapturePair, StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
-from syrinx_stages.runtime.early import leave_on_signals
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.signals import exit_on_signals
 
 _ENTRIES = 2048
 
@@ -74,12 +74,12 @@ class PacedCodecEngine:
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
     """The real service around it."""
-    live = Live(config.codec, config.settings_generation, config.max_resident)
+    live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, PacedCodecEngine, config.replica, config.max_resident, live, metrics), None
 
 
 if __name__ == "__main__":
-    leave_on_signals()
+    exit_on_signals()
     from syrinx_stages.runtime.process import run
 
     run("codec", "gpu.paced_codec")

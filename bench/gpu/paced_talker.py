@@ -13,9 +13,9 @@ from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.prompt import Prompt
-from syrinx_stages.runtime.early import leave_on_signals
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.signals import exit_on_signals
 from syrinx_stages.talker.engine import Prepared
 from syrinx_stages.talker.service import TalkerService
 
@@ -85,12 +85,12 @@ class PacedTalkerEngine:
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """The real service around it."""
-    live = Live(config.talker, config.settings_generation, config.max_resident)
+    live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
     return TalkerService(connector, PacedTalkerEngine, config.replica, config.max_resident, live, metrics), None
 
 
 if __name__ == "__main__":
-    leave_on_signals()
+    exit_on_signals()
     from syrinx_stages.runtime.process import run
 
     run("talker", "gpu.paced_talker")

@@ -127,7 +127,7 @@ class RedisWorld(World):
         assert await self.raw.xlen(self.keys.requests) == 0
         for group in Group:
             assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
-        return await self.names() - {self.keys.requests, self.keys.control, *map(self.keys.news, StreamKind)}
+        return await self.names() - {self.keys.requests, self.keys.control, *map(self.keys.change_feed, StreamKind)}
 
     async def close(self):
         await super().close()

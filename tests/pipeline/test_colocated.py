@@ -17,7 +17,7 @@ from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.contract.audio import FRAME_BYTES
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason
-from syrinx_stages.runtime.settings import Update
+from syrinx_stages.runtime.settings import SettingsUpdate
 
 LONG = "The old teacher carried seven green apples before breakfast and described two heavy bags."
 TEXTS = (
@@ -287,7 +287,7 @@ async def test_what_cannot_be_served_is_refused_in_words() -> None:
 async def test_settings_are_each_stage_s_own() -> None:
     async with processes() as stages:
         process = stages.processes[0]
-        process.codec.live.apply(Update({"chunk_ramp": [1, 3]}))
+        process.codec.live.apply(SettingsUpdate({"chunk_ramp": [1, 3]}))
         process.codec.settings_changed()
         heard = await speak(stages.connector(), request("a", live=False))
         assert heard.chunks[:3] == [3, 6, 9]

@@ -27,7 +27,7 @@ from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway.body import LARGE_BODIES, LARGE_BODY
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.settings import Update
+from syrinx_stages.runtime.settings import SettingsUpdate
 
 SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
 """Labels of what the scripted stages have served."""
@@ -333,7 +333,7 @@ async def test_drain_serves_whoever_is_connected_and_sends_them_on(running: Gate
 
 async def test_settings_change_live():
     async with gateway() as running:
-        running.service.live.apply(Update({"max_queue": 0}))
+        running.service.live.apply(SettingsUpdate({"max_queue": 0}))
         running.service.settings_changed()
         assert (await running.say()).status_code == 503
         assert running.metric("syrinx_settings_generation", stage="gateway") == 1

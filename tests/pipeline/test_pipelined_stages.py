@@ -18,7 +18,7 @@ from syrinx_stages.connector.base import Append
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.process import live
-from syrinx_stages.runtime.settings import Update
+from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 
 SHORT_LEASE = 0.2
@@ -153,7 +153,7 @@ async def test_a_request_that_comes_back_to_its_replica_is_not_given_what_was_in
         with held(worker.engine):
             await until(lambda: worker.engine.unread, "something is in flight")
             before = worker.rows["a"]
-            worker.drop("a")
+            worker.evict("a")
             again = worker._waiting if stage == "talker" else worker.rows
             await until(lambda: "a" in again, "the only replica has taken it over from itself")
         heard = await hearing
@@ -222,7 +222,7 @@ async def test_the_process_of_a_broken_accelerator_ends_and_another_replica_carr
         await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it is at work")
         monkeypatch.setattr(worker.engine, method, broken)
         if method == "release":
-            worker.order(lambda: worker.engine.release("b"))
+            worker.queue_engine_call(lambda: worker.engine.release("b"))
         assert await asyncio.wait_for(process, DEADLINE) == 1
         await worker.close()
         await (stages.talker("next") if stage == "talker" else stages.codec("next"))
@@ -239,7 +239,7 @@ def captured(codec: Worker) -> float | None:
 
 
 def set_pairs(codec: Worker, *pairs: tuple[int, int]) -> None:
-    codec.live.apply(Update({"capture_pairs": pairs}))
+    codec.live.apply(SettingsUpdate({"capture_pairs": pairs}))
     codec.settings_changed()
 
 
@@ -308,7 +308,7 @@ async def test_streams_with_fewer_frames_share_a_call_and_sound_as_if_alone() ->
         return {name: (await listen(connector, name)).pcm for name in parts}
 
     async with ahead(talkers=0) as stages:
-        of(stages, "codec").live.apply(Update({"chunk_ramp": (4,)}))
+        of(stages, "codec").live.apply(SettingsUpdate({"chunk_ramp": (4,)}))
         parts = {"long": frames[:4], "short": frames[4:]}
         together = await decode(stages, parts)
         assert ((2, 4), (4, 1)) in of(stages, "codec").engine.shapes

@@ -168,10 +168,10 @@ async def test_a_stage_that_failed_leaves_at_once_and_its_requests_count_that_as
     try:
         talker = await stages.talker()
 
-        async def turn() -> None:
+        async def run_iteration() -> None:
             raise RuntimeError("broken")
 
-        talker.turn = turn
+        talker.run_iteration = run_iteration
         await submit(stages.connector(), request("a"))
         await asyncio.wait_for(talker.failed.wait(), DEADLINE)
         await asyncio.wait_for(talker.drain(DEADLINE), 1.0)

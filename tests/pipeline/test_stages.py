@@ -13,7 +13,7 @@ from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_BYTES, FRAME_SECOND
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.leading import LeadingSilence
 from syrinx_stages.contract.messages import Codes, EndReason, Sampling
-from syrinx_stages.runtime.settings import Update
+from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.service import MOST_UNSTARTED
 
@@ -37,7 +37,7 @@ async def until(condition: object, what: str) -> None:
 
 
 def change(worker: Worker, **settings: object) -> None:
-    worker.live.apply(Update(settings))
+    worker.live.apply(SettingsUpdate(settings))
     worker.settings_changed()
 
 

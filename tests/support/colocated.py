@@ -6,7 +6,7 @@ from syrinx_stages.codec.service import CodecService
 from syrinx_stages.colocated.connectors import CodecSide, TalkerSide
 from syrinx_stages.colocated.service import ColocatedService
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import TalkerService
 
@@ -28,7 +28,7 @@ class ColocatedPipeline(Pipeline):
             lambda: EagerTalkerEngine(self.checkpoint),
             f"talker-{replica}",
             MAX_RESIDENT,
-            Live(TalkerSettings(), 1, MAX_RESIDENT),
+            LiveSettings(TalkerSettings(), 1, MAX_RESIDENT),
             metrics(),
         )
         codec = CodecService(
@@ -36,7 +36,7 @@ class ColocatedPipeline(Pipeline):
             lambda: EagerCodecEngine(self.checkpoint.load_codec_decoder(), MAX_RESIDENT),
             f"codec-{replica}",
             MAX_RESIDENT,
-            Live(CodecSettings(), 1, MAX_RESIDENT),
+            LiveSettings(CodecSettings(), 1, MAX_RESIDENT),
             metrics(),
         )
         process = ColocatedService(side.leader, talker, codec)

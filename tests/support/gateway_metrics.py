@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from syrinx_operator.cluster.state import Component, Replica
 from syrinx_stages.contract import metrics as contract
-from syrinx_stages.runtime.metrics import Metrics, row_bucket
+from syrinx_stages.runtime.metrics import Metrics, rows_label
 
 SERVED = {"talker": "demo-talker-0", "codec": "demo-codec-0"}
 
@@ -58,7 +58,7 @@ class Worker:
     def steps(self, rows: int, *seconds: float) -> None:
         """Engine steps of one size, each a frame for every row."""
         for value in seconds:
-            self.metrics[contract.STEP_SECONDS].labels(self.stage, row_bucket(rows)).observe(value)
+            self.metrics[contract.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(value)
             self.metrics[contract.FRAMES].labels(self.stage).inc(rows)
 
     def calls(self, rows: int, frames: int, result: str, *seconds: float) -> None:

@@ -20,7 +20,7 @@ from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime import ownership
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import TalkerService
@@ -77,7 +77,7 @@ class Pipeline:
         return MemoryConnector(self.streams)
 
     async def talker(self, name: str = "talker-0", max_resident: int = 16, **settings: object) -> TalkerService:
-        live = Live(TalkerSettings(**settings), 1, max_resident)
+        live = LiveSettings(TalkerSettings(**settings), 1, max_resident)
         return await self._start(
             TalkerService(
                 self.connector(), lambda: self.talker_engine(self.checkpoint), name, max_resident, live, metrics()
@@ -85,7 +85,7 @@ class Pipeline:
         )
 
     async def codec(self, name: str = "codec-0", max_resident: int = 16, **settings: object) -> CodecService:
-        live = Live(CodecSettings(**settings), 1, max_resident)
+        live = LiveSettings(CodecSettings(**settings), 1, max_resident)
         return await self._start(
             CodecService(
                 self.connector(),

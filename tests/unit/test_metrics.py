@@ -2,7 +2,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from syrinx_stages.contract import metrics as contract
-from syrinx_stages.runtime.metrics import Metrics, row_bucket
+from syrinx_stages.runtime.metrics import Metrics, rows_label
 
 
 @pytest.fixture
@@ -43,4 +43,4 @@ def test_every_metric_of_the_contract_belongs_to_a_stage():
 
 @pytest.mark.parametrize(("rows", "label"), [(1, "1"), (3, "4"), (8, "8"), (256, "256"), (257, "+Inf")])
 def test_rows_are_rounded_up_to_a_bucket(rows: int, label: str):
-    assert row_bucket(rows) == label
+    assert rows_label(rows) == label

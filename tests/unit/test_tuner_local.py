@@ -19,7 +19,7 @@ from syrinx_stages.contract.metrics import LIVE_STREAMS, MAX_NUM_SEQS
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 
@@ -55,7 +55,7 @@ class SmallStage:
     """What an admin server needs of its stage."""
 
     def __init__(self, settings):
-        self.live = Live(settings, 0, 32)
+        self.live = LiveSettings(settings, 0, 32)
 
     def ready(self):
         return None

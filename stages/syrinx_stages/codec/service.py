@@ -23,9 +23,9 @@ from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Refere
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
-from syrinx_stages.runtime.in_flight import InFlight, Landed
-from syrinx_stages.runtime.metrics import Metrics, row_bucket
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
+from syrinx_stages.runtime.metrics import Metrics, rows_label
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
 
     stage = "codec"
     group = Group.CODECS
-    reads = StreamKind.CODES
-    writes = StreamKind.AUDIO
+    input_kind = StreamKind.CODES
+    output_kind = StreamKind.AUDIO
 
     def __init__(
         self,
@@ -83,19 +83,19 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         load: Callable[[], CodecEngine[Any]],
         replica: str,
         max_resident: int,
-        live: Live[CodecSettings],
+        live: LiveSettings[CodecSettings],
         metrics: Metrics,
     ) -> None:
         super().__init__(connector, load, replica, max_resident, live, metrics)
         self._shapes = Shapes()
-        self._calls: InFlight[_Taken, Sequence[bytes | None]]
+        self._calls: InFlightSteps[_Taken, Sequence[bytes | None]]
         self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
         self._frames = metrics[m.FRAMES].labels(self.stage)
 
-    async def make_ready(self) -> None:
+    async def warm_up(self) -> None:
         """Warms the engine up and captures the shapes that calls are padded to."""
-        await super().make_ready()
-        self._calls = InFlight(self.engine.depth)
+        await super().warm_up()
+        self._calls = InFlightSteps(self.engine.depth)
         self._show_costs()
         while self._shapes.due(self.live.current.capture_pairs, idle=True):
             await self._change_shapes()
@@ -103,10 +103,10 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     async def admit(self, claim: Claim) -> None:
         """Opens a row; its frames follow from the codes stream, from the first one on."""
         request = claim.request
-        last = await self.connector.last_position(request.id, self.writes) if claim.redelivered else STREAM_CREATED
+        last = await self.connector.last_position(request.id, self.output_kind) if claim.redelivered else STREAM_CREATED
         if last is None or last.sequence == END_SEQUENCE:
             await self.ownership.finish(request.id)
-            self.drop(request.id)
+            self.evict(request.id)
             return
         if not self.owns(claim):
             return
@@ -123,8 +123,8 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             given=last.frames,
             leading=None if last.frames else LeadingSilence(),
         )
-        self.order(lambda: self.engine.open(request.id))
-        self.reader.subscribe(request.id, self.reads, STREAM_START)
+        self.queue_engine_call(lambda: self.engine.open(request.id))
+        self.reader.subscribe(request.id, self.input_kind, STREAM_START)
 
     def settings_changed(self) -> None:
         """Looks at the rows again under the new settings, and shows these."""
@@ -168,7 +168,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
                 row.ended, row.end = True, end
             case _:
                 return
-        self.work.set()
+        self.wake.set()
 
     def _queue(self, row: Stream, codes: bytes) -> int:
         """Takes frames in; returns how many. Codes the decoder does not know end the stream with an error."""
@@ -183,7 +183,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         row.pending = len(row.codes)
         return len(frames)
 
-    async def turn(self) -> float | None:
+    async def run_iteration(self) -> float | None:
         """Ends streams that are decoded to their end, begins the most urgent decoder call, and reads the oldest."""
         for row in [row for row in self.rows.values() if row.ended and not row.pending and not row.in_flight]:
             assert row.end is not None
@@ -205,9 +205,9 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             self._running.set(len(call.ids) if call else 0)
         if call is None and not self._calls:
             return plan.wake
-        landed = await self.run_engine(self._work, self._taken(call) if call else None)
-        if landed:
-            self._publish(landed)
+        completed = await self.run_engine(self._work, self._taken(call) if call else None)
+        if completed:
+            self._publish(completed)
         return 0.0
 
     def _taken(self, call: Call) -> _Taken:
@@ -227,11 +227,11 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
                 parts.append(_Part(row, codes, Position(row.emitted)))
         return _Taken(call, parts)
 
-    def _publish(self, landed: Landed[_Taken, Sequence[bytes | None]]) -> None:
+    def _publish(self, completed: CompletedStep[_Taken, Sequence[bytes | None]]) -> None:
         """Gives out what a call has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
         now = time.monotonic()
         appends = []
-        for part, pcm in zip(landed.note.parts, landed.result, strict=True):
+        for part, pcm in zip(completed.context.parts, completed.result, strict=True):
             row = part.row
             row.in_flight -= 1
             if self.rows.get(row.id) is not row:
@@ -248,15 +248,15 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
                 row.withheld = row.leading.withheld / SAMPLE_RATE
             appends.append(self._append(row, part.at, pcm))
         self.publisher.put(appends)
-        self._count(landed.note.call, landed.seconds)
+        self._count(completed.context.call, completed.seconds)
 
     # On the engine's thread ------------------------------------------------------------------------------------
 
-    def _work(self, taken: _Taken | None) -> Landed[_Taken, Sequence[bytes | None]] | None:
+    def _work(self, taken: _Taken | None) -> CompletedStep[_Taken, Sequence[bytes | None]] | None:
         """All that a turn asks of the engine."""
         if taken:
             self._calls.launch(taken, lambda: self._launch(taken))
-        return self._calls.land(launched=taken is not None)
+        return self._calls.read_oldest(launched=taken is not None)
 
     def _launch(self, taken: _Taken) -> Callable[[], Sequence[bytes | None]]:
         """Begins a call; if it fails, each row alone, so that one bad request harms no other."""
@@ -282,12 +282,12 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     def _append(self, row: Stream, at: Position, pcm: bytes) -> Append:
         talker, codec = ("", "") if row.signed else (row.talker, self.replica)
         row.signed = True
-        return Append(row.id, self.writes, at, Audio(pcm, talker, codec))
+        return Append(row.id, self.output_kind, at, Audio(pcm, talker, codec))
 
     def _count(self, call: Call, seconds: float) -> None:
         rows, frames = call.wanted
         shape = (str(rows), str(frames), call.result)
-        self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(rows)).observe(seconds)
+        self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(seconds)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(seconds)
         self.metrics[m.PADDED_FRAMES].inc(call.padding)
@@ -310,5 +310,5 @@ def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> t
     def load() -> CodecEngine[Any]:
         return load_engine(config.model, open_device(config.device, metrics), config.max_resident)
 
-    live = Live(config.codec, config.settings_generation, config.max_resident)
+    live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None

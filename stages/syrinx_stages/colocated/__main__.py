@@ -1,9 +1,9 @@
 """`python -m syrinx_stages.colocated TALKER.json CODEC.json`: one talker and one codec replica in one process."""
 
-from syrinx_stages.runtime.early import leave_on_signals
+from syrinx_stages.runtime.signals import exit_on_signals
 
 if __name__ == "__main__":
-    leave_on_signals()
+    exit_on_signals()
     from syrinx_stages.colocated.process import run
 
     run()

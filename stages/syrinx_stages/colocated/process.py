@@ -10,9 +10,16 @@ from typing import Any, NoReturn
 from syrinx_stages.colocated.service import build
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.process import ProcessMetrics, announce, leave_after, live, open_admin, stop_on_signals
+from syrinx_stages.runtime.process import (
+    ProcessMetrics,
+    print_addresses,
+    run_process,
+    run_service,
+    start_admin_server,
+    stop_on_signals,
+)
 from syrinx_stages.runtime.server import HttpServer
-from syrinx_stages.runtime.start import connect_redis, start_config
+from syrinx_stages.runtime.start import connect_redis, load_start_config
 
 
 def run() -> NoReturn:
@@ -22,9 +29,11 @@ def run() -> NoReturn:
         if len(sys.argv) != 3:
             raise StartError("usage: python -m syrinx_stages.colocated TALKER.json CODEC.json")
         talker, codec = sys.argv[1:]
-        return _serve(start_config("talker", [talker], os.environ), start_config("codec", [codec], os.environ))
+        return _serve(
+            load_start_config("talker", [talker], os.environ), load_start_config("codec", [codec], os.environ)
+        )
 
-    leave_after("colocated", serve)
+    run_process("colocated", serve)
 
 
 async def _serve(talker: StageConfig, codec: StageConfig) -> int:
@@ -36,11 +45,11 @@ async def _serve(talker: StageConfig, codec: StageConfig) -> int:
         service = build(talker, connectors["talker"], codec, connectors["codec"], metrics)
         stop = stop_on_signals()
         for stage, half in (("talker", service.talker), ("codec", service.codec)):
-            servers[stage] = open_admin(half, configs[stage], metrics)
+            servers[stage] = start_admin_server(half, configs[stage], metrics)
         for stage, admin in servers.items():
-            announce(stage, configs[stage], admin)
+            print_addresses(stage, configs[stage], admin)
         try:
-            return await live(service, stop, talker.drain_seconds)
+            return await run_service(service, stop, talker.drain_seconds)
         finally:
             await service.close()
     finally:

@@ -13,7 +13,7 @@ from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker import service as talker_service
 from syrinx_stages.talker.service import TalkerService
@@ -27,7 +27,7 @@ class Half:
         self._other = other
 
     @property
-    def live(self) -> Live[Any]:
+    def live(self) -> LiveSettings[Any]:
         """Its own settings."""
         return self._worker.live
 
@@ -48,8 +48,8 @@ class ColocatedService:
         self.talker = Half(talker, codec)
         self.codec = Half(codec, talker)
         self.workers = (talker, codec)
-        leader.bind(talker.drop, codec.drop)
-        codec.fail_with(talker)
+        leader.bind(talker.evict, codec.evict)
+        codec.share_failure_with(talker)
         self.failed = talker.failed
 
     async def start(self) -> None:
@@ -67,7 +67,7 @@ class ColocatedService:
     async def close(self) -> None:
         """Both stop before either hands anything over: the successor of one is that of the other."""
         for worker in self.workers:
-            await worker.halt()
+            await worker.stop()
         for worker in reversed(self.workers):
             await worker.close()
 

@@ -24,7 +24,7 @@ from syrinx_stages.gateway.schema import parse_fields
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.voices import model_card, voice_list
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.server import answer_head
+from syrinx_stages.runtime.server import allow_head
 
 
 def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[GatewayService, FastAPI]:
@@ -72,7 +72,7 @@ def create_app(service: GatewayService) -> FastAPI:
             raise ApiError(404, message, param="model", code="model_not_found")
         return JSONResponse(model_card(service.model_name, service.created))
 
-    answer_head(app)
+    allow_head(app)
     return app
 
 

@@ -24,8 +24,8 @@ from syrinx_stages.gateway.speech import Speech
 from syrinx_stages.model.config import read_model_config
 from syrinx_stages.model.describe import checkpoint_directory, describe
 from syrinx_stages.model.tokenizer import load_tokenizer
-from syrinx_stages.runtime.metrics import Metrics, show_settings
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.metrics import Metrics, export_settings
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class GatewayService:
     def __init__(
         self, config: StageConfig, connector: Connector, metrics: Metrics, stall_seconds: float = STALL_SECONDS
     ) -> None:
-        self.live = Live[GatewaySettings](config.gateway, config.settings_generation)
+        self.live = LiveSettings[GatewaySettings](config.gateway, config.settings_generation)
         self._tasks = Tasks()
         self.failed = self._tasks.failed
         self.model_name = config.model_name
@@ -110,7 +110,7 @@ class GatewayService:
 
     def settings_changed(self) -> None:
         """Admission reads the settings at every request: here they are only shown."""
-        show_settings(self._metrics, STAGE, self.live)
+        export_settings(self._metrics, STAGE, self.live)
 
     async def drain(self, seconds: float) -> None:
         """Waits until nobody is being served, for `seconds` at the most.

@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from syrinx_stages.runtime.errors import SettingsError
-from syrinx_stages.runtime.server import answer_head
-from syrinx_stages.runtime.settings import Live, Update
+from syrinx_stages.runtime.server import allow_head
+from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +22,11 @@ MAX_BODY = 65_536
 """Bytes of a settings update at most."""
 
 
-class Shown(Protocol):
+class AdminTarget(Protocol):
     """What an admin port shows of a stage, and changes."""
 
     @property
-    def live(self) -> Live[Any]:
+    def live(self) -> LiveSettings[Any]:
         """Its settings."""
 
     def ready(self) -> str | None:
@@ -52,11 +52,11 @@ class Service(Protocol):
         """Hands over what is left and frees everything."""
 
 
-class Stage(Shown, Service, Protocol):
+class Stage(AdminTarget, Service, Protocol):
     """What every stage's service offers to its process."""
 
 
-def add_health(app: FastAPI, stage: Shown) -> None:
+def add_health(app: FastAPI, stage: AdminTarget) -> None:
     """`/healthz` (the process answers) and `/readyz` (it is warm and reads its group)."""
 
     @app.get("/healthz", include_in_schema=False)
@@ -72,7 +72,7 @@ def add_health(app: FastAPI, stage: Shown) -> None:
 class _Expiry:
     """Tells a stage that its limited settings have ended, so that what it waits for and shows follows the base."""
 
-    def __init__(self, stage: Shown) -> None:
+    def __init__(self, stage: AdminTarget) -> None:
         self._stage = stage
         self._timer: asyncio.TimerHandle | None = None
 
@@ -91,7 +91,7 @@ class _Expiry:
             self._stage.settings_changed()
 
 
-def create_admin(stage: Shown, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
+def create_admin(stage: AdminTarget, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
     """The admin application; `before_scrape` brings metrics up to date."""
     app = FastAPI(openapi_url=None)
     add_health(app, stage)
@@ -112,7 +112,7 @@ def create_admin(stage: Shown, registry: CollectorRegistry, before_scrape: Calla
         if body is None:
             return _refuse(413, f"the body is larger than {MAX_BODY} bytes")
         try:
-            stage.live.apply(msgspec.json.decode(body, type=Update))
+            stage.live.apply(msgspec.json.decode(body, type=SettingsUpdate))
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             return _refuse(422, f'{error}; expected {{"settings": {{...}}, "generation": N, "seconds": S}}')
         except SettingsError as error:
@@ -121,11 +121,11 @@ def create_admin(stage: Shown, registry: CollectorRegistry, before_scrape: Calla
         stage.settings_changed()
         return JSONResponse(_report(stage.live))
 
-    answer_head(app)
+    allow_head(app)
     return app
 
 
-def _report(live: Live[Any]) -> dict[str, Any]:
+def _report(live: LiveSettings[Any]) -> dict[str, Any]:
     """What `GET /settings` answers: `seconds` only while a limited setting is in force."""
     left = live.seconds_left
     told = {

@@ -1,4 +1,4 @@
-"""The steps of an engine that are launched and not read yet."""
+"""The queue of engine steps that were launched and whose results were not read yet."""
 
 from __future__ import annotations
 
@@ -9,47 +9,51 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-N = TypeVar("N")
+C = TypeVar("C")
 T = TypeVar("T")
 
 
-class Landed(Struct, Generic[N, T], frozen=True):
-    """A step that was read."""
+class CompletedStep(Struct, Generic[C, T], frozen=True):
+    """A step whose result was read."""
 
-    note: N
-    """What was noted at its launch."""
+    context: C
+    """What the caller passed to `launch`."""
     result: T
     seconds: float
-    """How long the engine was busy with it: from its launch, or from the end of the step before if that came later."""
+    """Busy time of the engine: from the step's launch, or from the end of the previous step if that came later."""
 
 
-class _Flight(Struct, Generic[N, T], frozen=True):
-    note: N
+class _LaunchedStep(Struct, Generic[C, T], frozen=True):
+    context: C
     launched: float
     read: Callable[[], T]
 
 
-class InFlight(Generic[N, T]):
-    """A queue of at most `depth` steps, in the order of their launch. Only one thread at a time may use it."""
+class InFlightSteps(Generic[C, T]):
+    """A FIFO queue of at most `depth` launched steps. Not thread-safe."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._flights: deque[_Flight[N, T]] = deque()
-        self._landed = time.monotonic()
+        self._steps: deque[_LaunchedStep[C, T]] = deque()
+        self._last_completed = time.monotonic()
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._steps)
 
-    def launch(self, note: N, begin: Callable[[], Callable[[], T]]) -> None:
-        """Launches a step; `begin` returns what waits for its result."""
+    def launch(self, context: C, start: Callable[[], Callable[[], T]]) -> None:
+        """Launches a step. `start` launches it and returns the function that waits for its result."""
         launched = time.monotonic()
-        self._flights.append(_Flight(note, launched, begin()))
+        self._steps.append(_LaunchedStep(context, launched, start()))
 
-    def land(self, launched: bool) -> Landed[N, T] | None:
-        """Reads the oldest step, if no other may be launched before, or nothing else was there to be launched."""
-        if not self._flights or (launched and len(self._flights) < self._depth):
+    def read_oldest(self, launched: bool) -> CompletedStep[C, T] | None:
+        """Waits for the oldest step and returns it.
+
+        Returns None if no step is in flight, or if a step was just launched and the queue still has room: another step
+        can then be launched before this one is read.
+        """
+        if not self._steps or (launched and len(self._steps) < self._depth):
             return None
-        flight = self._flights.popleft()
-        result = flight.read()
-        began, self._landed = max(flight.launched, self._landed), time.monotonic()
-        return Landed(flight.note, result, self._landed - began)
+        step = self._steps.popleft()
+        result = step.read()
+        started, self._last_completed = max(step.launched, self._last_completed), time.monotonic()
+        return CompletedStep(step.context, result, self._last_completed - started)

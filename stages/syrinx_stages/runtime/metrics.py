@@ -9,7 +9,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SETTINGS_LIMITED, Metric
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
 
 
 class Metrics:
@@ -40,13 +40,13 @@ class Metrics:
         return family(metric.name, metric.help, metric.labels, registry=self.registry)
 
 
-def show_settings(metrics: Metrics, stage: str, live: Live[Any]) -> None:
+def export_settings(metrics: Metrics, stage: str, live: LiveSettings[Any]) -> None:
     """What there is to tell of any stage's settings."""
     metrics[SETTINGS_GENERATION].labels(stage).set(live.generation)
     metrics[SETTINGS_LIMITED].labels(stage).set(live.seconds_left is not None)
 
 
-def row_bucket(rows: int) -> str:
+def rows_label(rows: int) -> str:
     """The `rows` label of a step: rounded up to an edge of `ROW_BUCKETS`, `+Inf` beyond the last."""
     at = bisect_left(ROW_BUCKETS, rows)
     return str(ROW_BUCKETS[at]) if at < len(ROW_BUCKETS) else "+Inf"

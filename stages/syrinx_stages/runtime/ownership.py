@@ -19,7 +19,7 @@ RETRY_SECONDS = 0.5
 class Ownership:
     """Claims up to `capacity` requests and keeps them until they are finished or somebody else has them.
 
-    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours. While `welcome` is
+    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours. While `can_admit` is
     false nothing new is claimed: what waits in the queue is there for other replicas, and its age tells the gateway.
     """
 
@@ -29,7 +29,7 @@ class Ownership:
         capacity: int,
         admit: Callable[[Claim], None],
         lost: Callable[[str], None],
-        welcome: Callable[[], bool],
+        can_admit: Callable[[], bool],
         takeovers: Counter,
     ) -> None:
         self.claims: dict[str, Claim] = {}
@@ -40,7 +40,7 @@ class Ownership:
         self._capacity = capacity
         self._admit = admit
         self._lost = lost
-        self._welcome = welcome
+        self._can_admit = can_admit
         self._takeovers = takeovers
         self._changed = asyncio.Event()
         self._claiming = True
@@ -61,8 +61,8 @@ class Ownership:
         self._consumer.forget(request_id)
         self._changed.set()
 
-    def reconsider(self) -> None:
-        """`welcome` may have changed."""
+    def recheck_admission(self) -> None:
+        """`can_admit` may have changed."""
         self._changed.set()
 
     async def finish(self, request_id: str) -> None:
@@ -116,7 +116,7 @@ class Ownership:
         """Claims while there are free rows, until `stop_claiming`: one at a time, so that replicas share a burst."""
         while self._claiming:
             self._changed.clear()
-            if self.free <= 0 or not self._welcome():
+            if self.free <= 0 or not self._can_admit():
                 self._troubled.discard("claim")
                 await self._changed.wait()
                 continue

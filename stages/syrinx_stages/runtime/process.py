@@ -20,11 +20,11 @@ from syrinx_stages.connector.base import Connector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CheckpointError
-from syrinx_stages.runtime.admin import Service, Shown, Stage, create_admin
+from syrinx_stages.runtime.admin import AdminTarget, Service, Stage, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import HttpServer
-from syrinx_stages.runtime.start import connect_redis, start_config
+from syrinx_stages.runtime.start import connect_redis, load_start_config
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +39,13 @@ def run(stage: str, module: str) -> NoReturn:
     """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`; `module` has its `build`."""
 
     def serve() -> Coroutine[Any, Any, int]:
-        config = start_config(stage, sys.argv[1:], os.environ)
+        config = load_start_config(stage, sys.argv[1:], os.environ)
         return _serve(stage, config, importlib.import_module(module).build)
 
-    leave_after(stage, serve)
+    run_process(stage, serve)
 
 
-def leave_after(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
+def run_process(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
     """Ends the process with the status that `serve` gives, or with 1 and what went wrong. `name` is for messages."""
     status = _status(name, serve)
     logging.shutdown()
@@ -89,12 +89,12 @@ class ProcessMetrics(Metrics):
             errors.count()
 
 
-def open_admin(shown: Shown, config: StageConfig, metrics: ProcessMetrics) -> HttpServer:
+def start_admin_server(shown: AdminTarget, config: StageConfig, metrics: ProcessMetrics) -> HttpServer:
     """The admin server of a stage. Raises `StartError`."""
     return HttpServer(create_admin(shown, metrics.registry, metrics.refresh), config.host, config.admin_port)
 
 
-def announce(stage: str, config: StageConfig, admin: HttpServer, public: HttpServer | None = None) -> None:
+def print_addresses(stage: str, config: StageConfig, admin: HttpServer, public: HttpServer | None = None) -> None:
     """Says on a line of standard output where a stage can be reached."""
     line = {"stage": stage, "replica": config.replica, "url": (public or admin).url, "admin_url": admin.url}
     print(json.dumps(line), flush=True)
@@ -129,12 +129,12 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
         metrics = ProcessMetrics({stage: connector})
         service, public = build(config, connector, metrics)
         stop = stop_on_signals()
-        servers.append(open_admin(service, config, metrics))
+        servers.append(start_admin_server(service, config, metrics))
         if public is not None:
             servers.append(HttpServer(public, config.host, config.port))
-        announce(stage, config, *servers)
+        print_addresses(stage, config, *servers)
         try:
-            return await live(service, stop, config.drain_seconds)
+            return await run_service(service, stop, config.drain_seconds)
         finally:
             await service.close()
     finally:
@@ -143,7 +143,7 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
         await connector.close()
 
 
-async def live(service: Service, stop: asyncio.Event, drain_seconds: float) -> int:
+async def run_service(service: Service, stop: asyncio.Event, drain_seconds: float) -> int:
     """From loading to drained. Returns 0 after a signal, 1 if the service failed (the process is started anew)."""
     stopped = asyncio.create_task(stop.wait())
     failed = asyncio.create_task(service.failed.wait())

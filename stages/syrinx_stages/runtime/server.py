@@ -56,7 +56,7 @@ class HttpServer:
         await self._task
 
 
-def answer_head(app: FastAPI) -> None:
+def allow_head(app: FastAPI) -> None:
     """HEAD answers as GET does; the server leaves the body out. For when all routes are there."""
     for route in app.routes:
         methods = route.methods if isinstance(route, APIRoute) else None

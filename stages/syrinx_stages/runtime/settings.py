@@ -17,7 +17,7 @@ from syrinx_stages.runtime.errors import SettingsError
 S = TypeVar("S", bound=StageSettings)
 
 
-class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SettingsUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of `PUT /settings`. Settings left out keep their value; limited ones, that of the base."""
 
     settings: dict[str, Any]
@@ -27,7 +27,7 @@ class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the settings are in force, over the base; None if they are the base."""
 
 
-def merge(settings: S, update: Update, max_resident: int | None = None) -> S:
+def merge(settings: S, update: SettingsUpdate, max_resident: int | None = None) -> S:
     """`settings` with an update's values, checked whole. Raises `SettingsError` naming the field."""
     try:
         merged = msgspec.convert({**msgspec.structs.asdict(settings), **update.settings}, type(settings))
@@ -37,7 +37,7 @@ def merge(settings: S, update: Update, max_resident: int | None = None) -> S:
     return merged
 
 
-class Live(Generic[S]):
+class LiveSettings(Generic[S]):
     """The settings in force and their generation. `clock` is in monotonic seconds.
 
     A limited setting is over when its time is, whoever looks: nothing has to happen for it.
@@ -71,7 +71,7 @@ class Live(Generic[S]):
         """The settings in force."""
         return self.base if self.seconds_left is None else self._limited
 
-    def apply(self, update: Update) -> S:
+    def apply(self, update: SettingsUpdate) -> S:
         """Puts an update in force and returns the settings. Raises `SettingsError`; then nothing has changed."""
         if update.seconds is None:
             self._set(update)
@@ -79,7 +79,7 @@ class Live(Generic[S]):
             self._limit(update, update.seconds)
         return self.current
 
-    def _set(self, update: Update) -> None:
+    def _set(self, update: SettingsUpdate) -> None:
         generation = self.generation + 1 if update.generation is None else update.generation
         if generation < self.generation:
             raise SettingsError(
@@ -89,7 +89,7 @@ class Live(Generic[S]):
         self.generation = generation
         self._until = self._clock()
 
-    def _limit(self, update: Update, seconds: float) -> None:
+    def _limit(self, update: SettingsUpdate, seconds: float) -> None:
         # Over another base it would not be what was meant.
         if update.generation not in (None, self.generation):
             raise SettingsError(

@@ -13,10 +13,10 @@ from syrinx_stages.connector.redis_streams import RedisConnector, connect
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, StageSettings, load_config
 from syrinx_stages.runtime.errors import SettingsError, StartError
-from syrinx_stages.runtime.settings import Update, merge
+from syrinx_stages.runtime.settings import SettingsUpdate, merge
 
 
-def start_config(stage: str, arguments: Sequence[str], environment: Mapping[str, str]) -> StageConfig:
+def load_start_config(stage: str, arguments: Sequence[str], environment: Mapping[str, str]) -> StageConfig:
     """The configuration that the command line names, with replica and settings in place. Raises `StartError`."""
     if len(arguments) != 1:
         raise StartError(f"usage: python -m syrinx_stages.{stage} CONFIG.json")
@@ -38,7 +38,7 @@ def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
     if path is None:
         return config
     try:
-        update = msgspec.json.decode(Path(path).read_bytes(), type=Update)
+        update = msgspec.json.decode(Path(path).read_bytes(), type=SettingsUpdate)
         own: StageSettings = getattr(config, stage)
         settings = merge(own, update, config.max_resident)
     except FileNotFoundError:

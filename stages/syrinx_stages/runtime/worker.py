@@ -30,10 +30,10 @@ from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.runtime.metrics import Metrics, show_settings
+from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.ownership import Ownership
 from syrinx_stages.runtime.publisher import Publisher
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -59,9 +59,9 @@ class Worker(ABC, Generic[R, S, E]):
 
     stage: str
     group: Group
-    reads: StreamKind
+    input_kind: StreamKind
     """The stream of every owned request that this stage follows."""
-    writes: StreamKind
+    output_kind: StreamKind
 
     def __init__(
         self,
@@ -69,20 +69,20 @@ class Worker(ABC, Generic[R, S, E]):
         load: Callable[[], E],
         replica: str,
         max_resident: int,
-        live: Live[S],
+        live: LiveSettings[S],
         metrics: Metrics,
     ) -> None:
-        self.live: Live[S] = live
+        self.live: LiveSettings[S] = live
         self.replica = replica
         self.connector = connector
         self.metrics = metrics
         self.rows: dict[str, R] = {}
-        self.work = asyncio.Event()
+        self.wake = asyncio.Event()
         """Something happened that the schedule should see."""
         self.engine: E
         self._load = load
         self._engine_thread = ThreadPoolExecutor(1, f"{self.stage}-engine")
-        self._orders: list[Callable[[], None]] = []
+        self._queued_calls: list[Callable[[], None]] = []
         """What the engine is to do, in order, before its next call: open and release rows."""
         self._tasks = Tasks()
         self.failed = self._tasks.failed
@@ -96,7 +96,7 @@ class Worker(ABC, Generic[R, S, E]):
             max_resident,
             self._claimed,
             self._lost,
-            self.welcome,
+            self.can_admit,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
         # Series from the start: of one that begins at 1 no rate is known.
@@ -115,14 +115,14 @@ class Worker(ABC, Generic[R, S, E]):
         """Takes an entry of an owned request's stream."""
 
     @abstractmethod
-    async def turn(self) -> float | None:
+    async def run_iteration(self) -> float | None:
         """One look at the rows and, if there is work, one step. Returns the time to look again, 0 for at once."""
 
-    async def make_ready(self) -> None:
+    async def warm_up(self) -> None:
         """Gets a loaded engine ready to serve."""
         await self.run_engine(self.engine.warm_up)
 
-    def welcome(self) -> bool:
+    def can_admit(self) -> bool:
         """Whether a further request would be served in time."""
         return True
 
@@ -134,7 +134,7 @@ class Worker(ABC, Generic[R, S, E]):
         loop = asyncio.get_running_loop()
         self.engine = await loop.run_in_executor(self._engine_thread, self._load)
         self._unready = "warming up"
-        await self.make_ready()
+        await self.warm_up()
         loops = (self.publisher.run, self._read_loop, self._step_loop, self.ownership.claim, self.ownership.keep)
         for run in loops:
             self._tasks.spawn(run())
@@ -149,8 +149,8 @@ class Worker(ABC, Generic[R, S, E]):
     def settings_changed(self) -> None:
         """Looks at the rows again under the new settings."""
         self.metrics[m.MAX_NUM_SEQS].labels(self.stage).set(self.live.current.max_num_seqs)
-        show_settings(self.metrics, self.stage, self.live)
-        self.work.set()
+        export_settings(self.metrics, self.stage, self.live)
+        self.wake.set()
 
     async def drain(self, seconds: float) -> None:
         """Claims nothing more and finishes what is owned; what is left after `seconds` is for `close` to hand over.
@@ -165,11 +165,11 @@ class Worker(ABC, Generic[R, S, E]):
         for task in (empty, failed):
             task.cancel()
 
-    def fail_with(self, other: Worker[Any, Any, Any]) -> None:
+    def share_failure_with(self, other: Worker[Any, Any, Any]) -> None:
         """In one process: what ends one ends the other. Before `start`."""
         self.failed = self._tasks.failed = other.failed
 
-    async def halt(self) -> None:
+    async def stop(self) -> None:
         """Serves nothing any more, and keeps what it owns. Idempotent."""
         self._closed = True
         self._unready = "closed"
@@ -181,7 +181,7 @@ class Worker(ABC, Generic[R, S, E]):
 
         After a failure leases run out instead: it may be the request's doing, and is counted among its deliveries.
         """
-        await self.halt()
+        await self.stop()
         await self.ownership.close(hand_over=not self.failed.is_set())
         if self._started:
             await shut_down(self._engine_thread)
@@ -211,7 +211,7 @@ class Worker(ABC, Generic[R, S, E]):
         except ConnectorError as error:
             # Our lease runs out, and whoever reaches Redis carries on.
             log.warning("request %s is left to others: %s", request_id, error)
-            self.drop(request_id)
+            self.evict(request_id)
         except Exception:
             log.exception("request %s could not be admitted", request_id)
             await self.fail(claim, f"the {self.stage} failed at this request")
@@ -219,10 +219,10 @@ class Worker(ABC, Generic[R, S, E]):
     async def fail(self, claim: Claim, message: str, param: str = "") -> None:
         """Ends a request with an error behind whatever was written."""
         try:
-            last = await self.connector.last_position(claim.request.id, self.writes)
+            last = await self.connector.last_position(claim.request.id, self.output_kind)
         except ConnectorError as error:
             log.warning("request %s is left to others: %s", claim.request.id, error)
-            self.drop(claim.request.id)
+            self.evict(claim.request.id)
             return
         if self.owns(claim):
             self.end(claim.request.id, last.frames if last else 0, End(EndReason.ERROR, message, param))
@@ -237,20 +237,20 @@ class Worker(ABC, Generic[R, S, E]):
         self.rows.pop(request_id, None)
         if claim is not None:
             at = Position(frames, END_SEQUENCE)
-            self.publisher.put([_Ending(request_id, self.writes, at, end, claim.entry_id, counted)])
+            self.publisher.put([_Ending(request_id, self.output_kind, at, end, claim.entry_id, counted)])
 
-    def drop(self, request_id: str) -> None:
+    def evict(self, request_id: str) -> None:
         """Forgets a request; its engine state is freed before the next step."""
         self.ownership.forget(request_id)
         self.rows.pop(request_id, None)
-        self.reader.unsubscribe(request_id, self.reads)
-        self.order(lambda: self.engine.release(request_id))
+        self.reader.unsubscribe(request_id, self.input_kind)
+        self.queue_engine_call(lambda: self.engine.release(request_id))
         self._count_rows()
-        self.work.set()
+        self.wake.set()
 
     def _lost(self, request_id: str) -> None:
         self._rows_lost.inc()
-        self.drop(request_id)
+        self.evict(request_id)
 
     def _count_rows(self) -> None:
         self.metrics[m.ROWS_RESIDENT].labels(self.stage).set(len(self.ownership.claims))
@@ -263,14 +263,14 @@ class Worker(ABC, Generic[R, S, E]):
                 if event.request_id not in self.ownership.claims:
                     continue
                 if isinstance(event, Cancelled):
-                    self.drop(event.request_id)
+                    self.evict(event.request_id)
                 else:
                     self.on_entry(event)
 
     def _written(self, append: Append) -> None:
         if isinstance(append, _Ending):
             self.metrics[m.ENDS].labels(self.stage, append.counted).inc()
-            self.drop(append.request_id)
+            self.evict(append.request_id)
 
     def _refused(self, append: Append, outcome: Gone | Superseded) -> None:
         if append.request_id not in self.ownership.claims:
@@ -278,32 +278,32 @@ class Worker(ABC, Generic[R, S, E]):
         if isinstance(outcome, Superseded):
             self._lost(append.request_id)
         else:
-            self.drop(append.request_id)
+            self.evict(append.request_id)
 
     # Steps -----------------------------------------------------------------------------------------------------
 
     async def _step_loop(self) -> None:
         while True:
-            self.work.clear()
+            self.wake.clear()
             await self.publisher.room()
-            wake = await self.turn()
-            if wake == 0:
+            wake_at = await self.run_iteration()
+            if wake_at == 0:
                 continue
-            if self._orders:
+            if self._queued_calls:
                 await self.run_engine(lambda: None)
             try:
-                async with asyncio.timeout(None if wake is None else wake - time.monotonic()):
-                    await self.work.wait()
+                async with asyncio.timeout(None if wake_at is None else wake_at - time.monotonic()):
+                    await self.wake.wait()
             except TimeoutError:
                 pass
 
-    def order(self, order: Callable[[], None]) -> None:
+    def queue_engine_call(self, order: Callable[[], None]) -> None:
         """Has the engine do something before its next call, without waiting for it."""
-        self._orders.append(order)
+        self._queued_calls.append(order)
 
     async def run_engine(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs an engine call on the engine's thread, behind what was ordered before."""
-        orders, self._orders = self._orders, []
+        orders, self._queued_calls = self._queued_calls, []
 
         def job() -> T:
             for order in orders:

@@ -1,9 +1,9 @@
 """`python -m syrinx_stages.talker CONFIG.json`: one talker replica."""
 
-from syrinx_stages.runtime.early import leave_on_signals
+from syrinx_stages.runtime.signals import exit_on_signals
 
 if __name__ == "__main__":
-    leave_on_signals()
+    exit_on_signals()
     from syrinx_stages.runtime.process import run
 
     run("talker", "syrinx_stages.talker.service")

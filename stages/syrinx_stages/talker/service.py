@@ -23,9 +23,9 @@ from syrinx_stages.contract.settings import StageConfig, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
 from syrinx_stages.runtime.errors import StartError
-from syrinx_stages.runtime.in_flight import InFlight, Landed
-from syrinx_stages.runtime.metrics import Metrics, row_bucket
-from syrinx_stages.runtime.settings import Live
+from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
+from syrinx_stages.runtime.metrics import Metrics, rows_label
+from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
@@ -55,7 +55,7 @@ class Waiting(Struct, frozen=True):
 class _Done(Struct, frozen=True):
     """What the engine did in a turn."""
 
-    landed: Landed[Sequence[Row], Mapping[str, bytes | End]] | None
+    completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]] | None
     failed: Sequence[Waiting]
     """Requests that it failed at."""
     refused: Sequence[Waiting]
@@ -68,8 +68,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
 
     stage = "talker"
     group = Group.TALKERS
-    reads = StreamKind.PLAYBACK
-    writes = StreamKind.CODES
+    input_kind = StreamKind.PLAYBACK
+    output_kind = StreamKind.CODES
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         load: Callable[[], TalkerEngine[Any]],
         replica: str,
         max_resident: int,
-        live: Live[TalkerSettings],
+        live: LiveSettings[TalkerSettings],
         metrics: Metrics,
     ) -> None:
         super().__init__(connector, load, replica, max_resident, live, metrics)
@@ -85,7 +85,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         self._unsigned: set[str] = set()
         """Requests whose next entry says who made it."""
         self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
-        self._steps: InFlight[Sequence[Row], Mapping[str, bytes | End]]
+        self._steps: InFlightSteps[Sequence[Row], Mapping[str, bytes | End]]
         self._resident: set[str] = set()
         """Requests that the engine holds state of."""
         self._full = False
@@ -99,10 +99,10 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         self._frames = metrics[m.FRAMES].labels(self.stage)
         self._prefill_seconds = metrics[m.PREFILL_SECONDS].labels(self.stage)
 
-    async def make_ready(self) -> None:
+    async def warm_up(self) -> None:
         """Warms the engine up."""
-        await super().make_ready()
-        self._steps = InFlight(self.engine.depth)
+        await super().warm_up()
+        self._steps = InFlightSteps(self.engine.depth)
 
     async def close(self) -> None:
         """Hands over what is left and frees threads and connections."""
@@ -116,14 +116,14 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         told = False
         played: Position | None = None
         if claim.redelivered:
-            entries = await self.connector.history(request.id, self.writes)
+            entries = await self.connector.history(request.id, self.output_kind)
             if not entries or any(isinstance(item.entry, End) for item in entries):
                 await self.ownership.finish(request.id)
-                self.drop(request.id)
+                self.evict(request.id)
                 return
             frames = [item.entry.codes for item in entries if isinstance(item.entry, Codes)]
             told = any(isinstance(item.entry, Reference) for item in entries)
-            played = await self.connector.last_position(request.id, self.reads)
+            played = await self.connector.last_position(request.id, self.input_kind)
         pcm = await self.connector.reference(request.id) if request.has_reference else None
         loop = asyncio.get_running_loop()
         prepared = await loop.run_in_executor(self._prepare_thread, self.engine.prepare, request, b"".join(frames), pcm)
@@ -131,17 +131,17 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             return
         if prepared.reference_codes is not None and not told:
             entry = Reference(prepared.reference_codes)
-            self.publisher.put([Append(request.id, self.writes, REFERENCE_POSITION, entry)])
+            self.publisher.put([Append(request.id, self.output_kind, REFERENCE_POSITION, entry)])
         self._waiting[request.id] = Waiting(claim, prepared, played or STREAM_START)
-        self.work.set()
+        self.wake.set()
 
-    def drop(self, request_id: str) -> None:
+    def evict(self, request_id: str) -> None:
         """Forgets a request."""
         self._waiting.pop(request_id, None)
         self._unsigned.discard(request_id)
         self._resident.discard(request_id)
         self._full = False
-        super().drop(request_id)
+        super().evict(request_id)
 
     def on_entry(self, event: StreamEntry) -> None:
         """Notes how far the client has been served."""
@@ -152,9 +152,9 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         row.delivered = event.position.frames
         if row.first_delivered is None:
             row.first_delivered = row.heard
-        self.work.set()
+        self.wake.set()
 
-    def welcome(self) -> bool:
+    def can_admit(self) -> bool:
         """Nothing new while streams that play run dry: a few that play well are worth more than many that stutter."""
         if self._full:
             return False
@@ -165,7 +165,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             self.rows.values(), time.monotonic(), lead_limit, margin(self._step_seconds)
         )
 
-    async def turn(self) -> float | None:
+    async def run_iteration(self) -> float | None:
         """Prefills requests that wait, begins a step of the rows that are due, and reads the oldest step."""
         settings, now = self.live.current, time.monotonic()
         for request_id in abandoned(self.rows.values(), now, settings.lead_limit_seconds, LISTENER_PATIENCE):
@@ -185,14 +185,14 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             # Without those that were dropped meanwhile.
             self._resident |= {waiting.claim.request.id for waiting in admitted} & self.rows.keys() - refused
             self._prefill_seconds.observe(done.prefill_seconds)
-        if done.landed:
-            self._publish(done.landed)
+        if done.completed:
+            self._publish(done.completed)
         for waiting in done.failed:
             self.rows.pop(waiting.claim.request.id, None)
             await self.fail(waiting.claim, _FAILED)
         for waiting in done.refused:
             await self._refused_room(waiting)
-        self.ownership.reconsider()
+        self.ownership.recheck_admission()
         return 0.0
 
     def _next_admitted(self, now: float) -> list[Waiting]:
@@ -206,7 +206,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             del self._waiting[request.id]
             self._unsigned.add(request.id)
             self.rows[request.id] = _row(item, now)
-            self.reader.subscribe(request.id, self.reads, item.played)
+            self.reader.subscribe(request.id, self.input_kind, item.played)
         return chosen
 
     async def _refused_room(self, waiting: Waiting) -> None:
@@ -214,22 +214,22 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         request_id = waiting.claim.request.id
         if self.rows.pop(request_id, None) is None:
             return
-        if not (self._resident or self._orders):
+        if not (self._resident or self._queued_calls):
             await self.fail(waiting.claim, "the request is too long for the memory of the talker", "input")
             return
-        self.reader.unsubscribe(request_id, self.reads)
+        self.reader.unsubscribe(request_id, self.input_kind)
         self._waiting[request_id] = waiting
         # What left meanwhile is not released yet: then it is worth another try at once.
-        self._full = not self._orders
+        self._full = not self._queued_calls
 
-    def _publish(self, landed: Landed[Sequence[Row], Mapping[str, bytes | End]]) -> None:
+    def _publish(self, completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]]) -> None:
         """Gives out what a step has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
         now = time.monotonic()
-        self._make_room([row for row in landed.note if self.rows.get(row.id) is row], landed.result)
+        self._make_room([row for row in completed.context if self.rows.get(row.id) is row], completed.result)
         appends = []
-        for row in landed.note:
+        for row in completed.context:
             row.in_flight -= 1
-            result = landed.result.get(row.id)
+            result = completed.result.get(row.id)
             if result is None or self.rows.get(row.id) is not row:
                 continue
             if isinstance(result, End):
@@ -239,9 +239,9 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             row.first_frame = now if row.first_frame is None else row.first_frame
             appends.append(self._append(row, result))
         self.publisher.put(appends)
-        self._step_seconds = _smoothed(self._step_seconds, landed.seconds)
+        self._step_seconds = _smoothed(self._step_seconds, completed.seconds)
         self._frames.inc(len(appends))
-        self.metrics[m.STEP_SECONDS].labels(self.stage, row_bucket(len(landed.note))).observe(landed.seconds)
+        self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(len(completed.context))).observe(completed.seconds)
 
     def _make_room(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
         """Where there was no memory for a frame of any row, the one that can wait longest is left to a later owner."""
@@ -251,7 +251,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             self._starved += 1
             if self._starved > 0:
                 log.warning("no memory for a frame of %d requests: one of them has to wait", len(rows))
-                self.drop(max(rows, key=Row.runs_dry).id)
+                self.evict(max(rows, key=Row.runs_dry).id)
                 # Steps that are launched already know nothing of it.
                 self._starved = -self.engine.depth
 
@@ -268,7 +268,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         due = [row for row in rows if row.id not in lost]
         if due:
             self._steps.launch(due, lambda: self._launch([row.id for row in due]))
-        return _Done(self._steps.land(bool(due)), failed, refused, prefill_seconds)
+        return _Done(self._steps.read_oldest(bool(due)), failed, refused, prefill_seconds)
 
     def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], refused: list[Waiting]) -> None:
         """Prefills requests: together, or else each alone."""
@@ -311,7 +311,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     def _append(self, row: Row, codes: bytes) -> Append:
         talker = self.replica if row.id in self._unsigned else ""
         self._unsigned.discard(row.id)
-        return Append(row.id, self.writes, Position(row.produced), Codes(codes, talker))
+        return Append(row.id, self.output_kind, Position(row.produced), Codes(codes, talker))
 
 
 def _smoothed(mean: float, seconds: float) -> float:
@@ -337,7 +337,7 @@ def _row(waiting: Waiting, now: float) -> Row:
     )
 
 
-def load_engine(config: StageConfig, device: torch.device, live: Live[TalkerSettings]) -> TalkerEngine[Any]:
+def load_engine(config: StageConfig, device: torch.device, live: LiveSettings[TalkerSettings]) -> TalkerEngine[Any]:
     """The engine of a configuration, on a device.
 
     Raises `StartError` if it is not installed, `CheckpointError` if the checkpoint does not fit.
@@ -352,7 +352,7 @@ def load_engine(config: StageConfig, device: torch.device, live: Live[TalkerSett
     return CudaTalkerEngine(Checkpoint(config.model, device, torch.bfloat16), config.max_resident)
 
 
-def _vllm_engine(config: StageConfig, device: torch.device, live: Live[TalkerSettings]) -> TalkerEngine[Any]:
+def _vllm_engine(config: StageConfig, device: torch.device, live: LiveSettings[TalkerSettings]) -> TalkerEngine[Any]:
     if find_spec("vllm") is None:
         raise StartError("engine vllm: vLLM is not installed here; use the stages image that has it, or engine torch")
     from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
@@ -363,7 +363,7 @@ def _vllm_engine(config: StageConfig, device: torch.device, live: Live[TalkerSet
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """The talker of a process; it has no public application."""
-    live = Live(config.talker, config.settings_generation, config.max_resident)
+    live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
 
     def load() -> TalkerEngine[Any]:
         return load_engine(config, open_device(config.device, metrics), live)

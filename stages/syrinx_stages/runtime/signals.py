@@ -4,7 +4,7 @@ import os
 import signal
 
 
-def leave_on_signals() -> None:
+def exit_on_signals() -> None:
     """SIGTERM and SIGINT end the process at once: nothing is claimed yet. For before the imports, which take seconds.
 
     A container's first process would not hear a signal at all that it has no handler for.
