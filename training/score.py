@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from syrinx_stages.contract.audible import first_audible
 from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
-from syrinx_stages.contract.leading import LeadingSilence
+from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
 
 from . import speak, synthesis
 from .config import SynthesisConfig
@@ -111,7 +110,7 @@ def _heard(audio: Sequence[bytes], recognisers: Recognisers | None) -> _Heard:
 
 def sent(pcm: bytes) -> bytes:
     """What listeners are sent of an utterance."""
-    cut = LeadingSilence()
+    cut = LeadingSilenceTrimmer()
     return cut.feed(pcm) + cut.end()
 
 

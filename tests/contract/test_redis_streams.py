@@ -247,7 +247,7 @@ async def test_closing_leaves_no_connection_task_thread_or_descriptor(private_re
     waiting = [asyncio.create_task(reader.read()) for reader in readers]
     waiting += [asyncio.create_task(consumer.claim(1)) for consumer in consumers]
     await asyncio.gather(*(connector.submit(world.request(f"r{i}"), world.admission) for i in range(20)))
-    readers[0].watch("r1", CODES, STREAM_START)
+    readers[0].subscribe("r1", CODES, STREAM_START)
     waiting[1].cancel()
     assert await connections() > before[0] + 5
     await connector.close()

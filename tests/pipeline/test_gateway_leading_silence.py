@@ -13,11 +13,11 @@ import soundfile
 from support.gateway import Gateway, Script, gateway, tone, until
 from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SECONDS, SAMPLE_RATE
 from syrinx_stages.contract.keys import StreamKind
-from syrinx_stages.contract.leading import LONGEST_CUT, SHORTEST_LEAD_IN
 from syrinx_stages.contract.messages import End, EndReason
+from syrinx_stages.contract.silence import MAX_CUT, MIN_LEAD_IN
 
 SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
-LEAD_IN = SHORTEST_LEAD_IN / SAMPLE_RATE
+LEAD_IN_SECONDS = MIN_LEAD_IN / SAMPLE_RATE
 """Seconds that are kept of the script's silence, all of whose samples are zero."""
 
 
@@ -29,7 +29,7 @@ async def running() -> AsyncIterator[Gateway]:
 
 def sent(silent: int, frames: int = 10) -> bytes:
     """What a client is sent of a script."""
-    return bytes(2 * SHORTEST_LEAD_IN) + tone(frames)[silent * FRAME_BYTES :]
+    return bytes(2 * MIN_LEAD_IN) + tone(frames)[silent * FRAME_BYTES :]
 
 
 def deltas(answer: httpx.Response) -> tuple[list[bytes], dict]:
@@ -53,7 +53,9 @@ async def test_streams_and_files_lose_the_same_silence(running: Gateway, silent:
     running.stages.script = Script(silent=silent, chunk=chunk)
     whole = await running.say(response_format="pcm")
     assert whole.content == sent(silent)
-    assert float(whole.headers["x-audio-seconds"]) == pytest.approx((10 - silent) * FRAME_SECONDS + LEAD_IN, abs=1e-3)
+    assert float(whole.headers["x-audio-seconds"]) == pytest.approx(
+        (10 - silent) * FRAME_SECONDS + LEAD_IN_SECONDS, abs=1e-3
+    )
     assert (await running.say(response_format="pcm", stream=True)).content == sent(silent)
     audio, done = deltas(await running.say(response_format="pcm", stream_format="sse"))
     assert b"".join(audio) == sent(silent)
@@ -66,7 +68,7 @@ async def test_every_format_begins_with_speech(running: Gateway, form: str):
     running.stages.script = Script(silent=2)
     samples, _ = soundfile.read(io.BytesIO((await running.say(response_format=form)).content), dtype="int16")
     assert 2 * len(samples) == len(sent(2))
-    assert abs(samples[: 2 * SHORTEST_LEAD_IN]).max() > 5_000
+    assert abs(samples[: 2 * MIN_LEAD_IN]).max() > 5_000
 
 
 async def test_speed_changes_what_is_left(running: Gateway):
@@ -117,7 +119,7 @@ async def test_a_request_that_is_silent_to_its_end_still_gets_audio(running: Gat
     running.stages.script = Script(frames=frames, silent=frames)
     answer = await running.say(response_format="pcm", **ask)
     pcm = b"".join(deltas(answer)[0]) if "stream_format" in ask else answer.content
-    cut = 2 * LONGEST_CUT if frames > 3 else 0
+    cut = 2 * MAX_CUT if frames > 3 else 0
     assert pcm == bytes(frames * FRAME_BYTES - cut)
 
 
@@ -126,12 +128,12 @@ async def test_measures_are_of_what_the_client_was_sent(running: Gateway):
     call = asyncio.create_task(running.say(stream=True))
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
     # One frame and the lead-in have been played by then, and not the three before: playback waits.
-    await asyncio.sleep(FRAME_SECONDS + LEAD_IN + 0.1)
+    await asyncio.sleep(FRAME_SECONDS + LEAD_IN_SECONDS + 0.1)
     script.go.set()
     await call
     await counted(running)
     ttfa, first_byte = (running.metric(f"syrinx_{name}_seconds_sum", **SERVED) for name in ("ttfa", "first_byte"))
-    assert ttfa == pytest.approx(first_byte + LEAD_IN)
+    assert ttfa == pytest.approx(first_byte + LEAD_IN_SECONDS)
     assert running.metric("syrinx_underruns_total", **SERVED) == 1
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
     heard = len(sent(3)) / 2 / SAMPLE_RATE

@@ -11,8 +11,8 @@ from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak,
 from syrinx_stages.connector.base import Append, Claim
 from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_BYTES, FRAME_SECONDS, SAMPLE_RATE
 from syrinx_stages.contract.keys import Group, Position, StreamKind
-from syrinx_stages.contract.leading import LeadingSilence
 from syrinx_stages.contract.messages import Codes, EndReason, Sampling
+from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.service import MOST_UNSTARTED
@@ -61,7 +61,7 @@ async def test_the_codec_knows_what_of_its_audio_the_listener_is_not_sent() -> N
         await submit(connector, request("a", " ".join(NEIGHBOURS)))
         heard = await listen(connector, "a", until_frames=8)
         withheld = codec.rows["a"].withheld
-    leading = LeadingSilence()
+    leading = LeadingSilenceTrimmer()
     assert leading.feed(heard.pcm)
     assert withheld == leading.withheld / SAMPLE_RATE > 0.03, "the bundled voice begins with half a frame of silence"
 

@@ -3,7 +3,7 @@
 from support.stages import Pipeline, metrics
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.colocated.connectors import CodecSide, TalkerSide
+from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.colocated.service import ColocatedService
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.settings import LiveSettings
@@ -22,7 +22,7 @@ class ColocatedPipeline(Pipeline):
 
     async def colocated(self, replica: int = 0) -> ColocatedService:
         """Starts a process with `talker-REPLICA` and `codec-REPLICA`."""
-        side = TalkerSide(self.connector())
+        side = TalkerConnector(self.connector())
         talker = TalkerService(
             side,
             lambda: EagerTalkerEngine(self.checkpoint),
@@ -32,7 +32,7 @@ class ColocatedPipeline(Pipeline):
             metrics(),
         )
         codec = CodecService(
-            CodecSide(self.connector(), side),
+            CodecConnector(self.connector(), side),
             lambda: EagerCodecEngine(self.checkpoint.load_codec_decoder(), MAX_RESIDENT),
             f"codec-{replica}",
             MAX_RESIDENT,

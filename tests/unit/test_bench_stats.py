@@ -11,7 +11,7 @@ from syrinx_operator.commands.bench.loadgen import Limit, Script, poisson
 from syrinx_operator.commands.bench.playback import Arrival, Listener, simulate
 from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Loop, Outcome, quantile, spread, summarise
-from syrinx_stages.contract.audible import first_audible
+from syrinx_stages.contract.silence import first_audible
 
 SECOND = 24_000
 SILENCE = b"\0\0"

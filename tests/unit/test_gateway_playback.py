@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_stages.contract.audible import first_audible
 from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.silence import first_audible
 from syrinx_stages.gateway.playback import Playback
 
 

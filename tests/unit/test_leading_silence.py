@@ -3,9 +3,15 @@ import random
 import numpy as np
 import pytest
 
-from syrinx_stages.contract.audible import first_audible
 from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_SAMPLES
-from syrinx_stages.contract.leading import LEAD_IN, LONGEST_CUT, SETTLING, SHORTEST_LEAD_IN, LeadingSilence
+from syrinx_stages.contract.silence import (
+    CLICK_SAMPLES,
+    MAX_CUT,
+    MAX_LEAD_IN,
+    MIN_LEAD_IN,
+    LeadingSilenceTrimmer,
+    first_audible,
+)
 
 
 def hum(samples: int, seed: int = 0) -> np.ndarray:
@@ -20,12 +26,12 @@ def voice(samples: int, seed: int = 0) -> np.ndarray:
 
 def click() -> np.ndarray:
     """What a decoder may begin with."""
-    return voice(SETTLING // 2)
+    return voice(CLICK_SAMPLES // 2)
 
 
 def heard(samples: np.ndarray, chunk: int = 2 * FRAME_SAMPLES) -> np.ndarray:
     """What a listener is sent of a stream that comes in equal chunks."""
-    leading = LeadingSilence()
+    leading = LeadingSilenceTrimmer()
     given = [leading.feed(samples[start : start + chunk].tobytes()) for start in range(0, len(samples), chunk)]
     return np.frombuffer(b"".join([*given, leading.end()]), "<i2")
 
@@ -34,7 +40,7 @@ def test_speech_follows_a_short_lead_in():
     sound = voice(9_000)
     samples = np.concatenate([hum(1_950), sound])
     left = heard(samples)
-    assert SHORTEST_LEAD_IN <= len(left) - len(sound) <= LEAD_IN
+    assert MIN_LEAD_IN <= len(left) - len(sound) <= MAX_LEAD_IN
     assert (left == samples[-len(left) :]).all(), "nothing else is changed"
 
 
@@ -46,10 +52,10 @@ def test_the_cut_is_where_the_lead_in_is_lowest():
 
 
 def test_of_digital_silence_as_little_as_possible_is_kept():
-    assert len(heard(np.concatenate([hum(1_950) * 0, voice(9_000)]))) == 9_000 + SHORTEST_LEAD_IN
+    assert len(heard(np.concatenate([hum(1_950) * 0, voice(9_000)]))) == 9_000 + MIN_LEAD_IN
 
 
-@pytest.mark.parametrize("before", [0, 1, SETTLING, SHORTEST_LEAD_IN])
+@pytest.mark.parametrize("before", [0, 1, CLICK_SAMPLES, MIN_LEAD_IN])
 def test_speech_that_begins_at_once_is_left_alone(before: int):
     samples = np.concatenate([hum(before), voice(9_000)])
     assert (heard(samples) == samples).all()
@@ -57,25 +63,25 @@ def test_speech_that_begins_at_once_is_left_alone(before: int):
 
 def test_the_loudest_negative_sample_is_loud():
     samples = np.concatenate([hum(1_950), np.full(9_000, -32_768)]).astype("<i2")
-    assert SHORTEST_LEAD_IN <= len(heard(samples)) - 9_000 <= LEAD_IN
-    samples[: SETTLING // 2] = -32_768
-    assert SHORTEST_LEAD_IN <= len(heard(samples)) - 9_000 <= LEAD_IN
+    assert MIN_LEAD_IN <= len(heard(samples)) - 9_000 <= MAX_LEAD_IN
+    samples[: CLICK_SAMPLES // 2] = -32_768
+    assert MIN_LEAD_IN <= len(heard(samples)) - 9_000 <= MAX_LEAD_IN
 
 
 def test_a_click_of_the_decoder_goes_with_the_silence_that_follows_it():
     left = heard(np.concatenate([click(), hum(1_950), voice(9_000)]))
-    assert SHORTEST_LEAD_IN <= len(left) - 9_000 <= LEAD_IN
+    assert MIN_LEAD_IN <= len(left) - 9_000 <= MAX_LEAD_IN
     assert first_audible(left.tobytes()) == len(left) - 9_000
 
 
 def test_a_long_pause_is_meant():
     samples = np.concatenate([hum(30_000), voice(9_000)])
     cut = len(samples) - len(heard(samples))
-    assert LONGEST_CUT - (LEAD_IN - SHORTEST_LEAD_IN) <= cut <= LONGEST_CUT
+    assert MAX_CUT - (MAX_LEAD_IN - MIN_LEAD_IN) <= cut <= MAX_CUT
 
 
 def test_a_long_pause_is_sent_while_it_lasts():
-    leading = LeadingSilence()
+    leading = LeadingSilenceTrimmer()
     silence = hum(FRAME_SAMPLES).tobytes()
     assert [bool(leading.feed(silence)) for _ in range(6)] == [False, False, False, True, True, True]
 
@@ -87,7 +93,7 @@ def test_what_is_short_and_silent_from_start_to_end_is_sent_as_it_is(before: np.
 
 
 def test_what_is_withheld_is_known_at_any_time():
-    leading = LeadingSilence()
+    leading = LeadingSilenceTrimmer()
     leading.feed(hum(FRAME_SAMPLES).tobytes())
     assert leading.withheld == FRAME_SAMPLES, "all of it may be silence"
     samples = np.concatenate([hum(100, seed=1), voice(FRAME_SAMPLES)])
@@ -95,7 +101,7 @@ def test_what_is_withheld_is_known_at_any_time():
     assert leading.withheld == FRAME_SAMPLES + len(samples) - len(given) // 2
     leading.feed(hum(FRAME_SAMPLES).tobytes())
     assert leading.withheld == FRAME_SAMPLES + len(samples) - len(given) // 2
-    silent = LeadingSilence()
+    silent = LeadingSilenceTrimmer()
     silent.feed(hum(FRAME_SAMPLES).tobytes())
     silent.end()
     assert silent.withheld == 0
@@ -104,16 +110,16 @@ def test_what_is_withheld_is_known_at_any_time():
 @pytest.mark.parametrize("seed", range(40))
 def test_chunks_do_not_show(seed: int):
     draw = random.Random(seed)
-    silence = draw.choice([0, 60, 100, 200, 300, 1_900, 1_950, 3_000, LONGEST_CUT, LONGEST_CUT + 130, 9_000])
+    silence = draw.choice([0, 60, 100, 200, 300, 1_900, 1_950, 3_000, MAX_CUT, MAX_CUT + 130, 9_000])
     parts = [hum(silence, seed), voice(draw.choice([0, 1, 5_000]), seed), hum(draw.randrange(4_000), seed)]
     samples = np.concatenate([click(), *parts] if draw.random() < 0.5 else [*parts, voice(1)])
     whole = heard(samples, chunk=len(samples))
     for _ in range(10):
-        leading, given, start = LeadingSilence(), b"", 0
+        leading, given, start = LeadingSilenceTrimmer(), b"", 0
         while start < len(samples):
             size = draw.choice([1, 7, 120, 241, FRAME_SAMPLES, 3 * FRAME_SAMPLES])
             given += leading.feed(samples[start : start + size].tobytes())
             start += size
         given += leading.end()
         assert given == whole.tobytes()
-        assert leading.withheld == len(samples) - len(whole) <= LONGEST_CUT
+        assert leading.withheld == len(samples) - len(whole) <= MAX_CUT

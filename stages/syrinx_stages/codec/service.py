@@ -18,9 +18,9 @@ from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEn
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
-from syrinx_stages.contract.leading import LeadingSilence
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
+from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.device import open_device
 from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
@@ -45,7 +45,7 @@ class Stream(Row, kw_only=True):
     """Frames of audio given out: `emitted` without those in calls that are not read yet."""
     in_flight: int = 0
     """Calls with this row that are not read yet."""
-    leading: LeadingSilence | None = None
+    leading: LeadingSilenceTrimmer | None = None
     """What the gateway makes of its audio; None where an earlier owner began it."""
     talker: str = ""
     signed: bool = False
@@ -121,7 +121,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             skip=last.frames,
             codes=[],
             given=last.frames,
-            leading=None if last.frames else LeadingSilence(),
+            leading=None if last.frames else LeadingSilenceTrimmer(),
         )
         self.queue_engine_call(lambda: self.engine.open(request.id))
         self.reader.subscribe(request.id, self.input_kind, STREAM_START)

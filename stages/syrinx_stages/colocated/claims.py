@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from syrinx_stages.colocated.handover import Handover
+from syrinx_stages.colocated.codes_buffer import CodesBuffer
 from syrinx_stages.connector.base import CLAIM_SECONDS, Claim, Consumer
 
 
@@ -23,10 +23,10 @@ class _Held:
         """The talker has written its last entry: the claim is now kept for the codec alone."""
 
 
-class Leader:
+class SharedClaimOwner:
     """The talker's `base.Consumer`: what it claims, the codec of its process gets too."""
 
-    def __init__(self, talkers: Consumer, handover: Handover) -> None:
+    def __init__(self, talkers: Consumer, handover: CodesBuffer) -> None:
         self.offered: dict[str, Claim] = {}
         """Claims that the codec has not taken up yet, by request, the oldest first."""
         self.news = asyncio.Event()
@@ -104,10 +104,10 @@ class Leader:
         return new
 
 
-class Follower:
+class SharedClaimConsumer:
     """The codec's `base.Consumer`: claims what the talker of its process has claimed, and nothing else."""
 
-    def __init__(self, leader: Leader, codecs: Consumer) -> None:
+    def __init__(self, leader: SharedClaimOwner, codecs: Consumer) -> None:
         self._leader = leader
         self._codecs = codecs
         self._interrupted = False

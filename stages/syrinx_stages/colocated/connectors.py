@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from syrinx_stages.colocated.claims import Follower, Leader
-from syrinx_stages.colocated.handover import Handover
+from syrinx_stages.colocated.claims import SharedClaimConsumer, SharedClaimOwner
+from syrinx_stages.colocated.codes_buffer import CodesBuffer
 from syrinx_stages.connector.base import (
     Append,
     Cancelled,
@@ -26,7 +26,7 @@ from syrinx_stages.contract.messages import End
 class _TellingReader:
     """The talker's `base.Reader`: what is cancelled, the codec of its process hears too."""
 
-    def __init__(self, reader: Reader, handover: Handover) -> None:
+    def __init__(self, reader: Reader, handover: CodesBuffer) -> None:
         self._reader = reader
         self._handover = handover
 
@@ -51,12 +51,12 @@ class _TellingReader:
         await self._reader.close()
 
 
-class TalkerSide:
+class TalkerConnector:
     """The talker's `base.StageConnector`: its codes go to the codec at once, and through `connector` behind."""
 
     def __init__(self, connector: StageConnector) -> None:
-        self.handover = Handover()
-        self.leader: Leader
+        self.handover = CodesBuffer()
+        self.leader: SharedClaimOwner
         """There is one once the talker has joined its group."""
         self._connector = connector
 
@@ -95,16 +95,16 @@ class TalkerSide:
         """A reader whose cancellations the codec hears too."""
         return _TellingReader(self._connector.reader(), self.handover)
 
-    def consumer(self, group: Group, name: str) -> Leader:
+    def consumer(self, group: Group, name: str) -> SharedClaimOwner:
         """Joins the group for both stages."""
-        self.leader = Leader(self._connector.consumer(group, name), self.handover)
+        self.leader = SharedClaimOwner(self._connector.consumer(group, name), self.handover)
         return self.leader
 
 
-class CodecSide:
+class CodecConnector:
     """The codec's `base.StageConnector`, once the talker has joined its group; audio goes through `connector`."""
 
-    def __init__(self, connector: StageConnector, talker: TalkerSide) -> None:
+    def __init__(self, connector: StageConnector, talker: TalkerConnector) -> None:
         self._connector = connector
         self._talker = talker
 
@@ -134,6 +134,6 @@ class CodecSide:
         """A reader of what the talker makes and of what is cancelled."""
         return MemoryReader(self._talker.handover)
 
-    def consumer(self, group: Group, name: str) -> Follower:
+    def consumer(self, group: Group, name: str) -> SharedClaimConsumer:
         """Follows the talker."""
-        return Follower(self._talker.leader, self._connector.consumer(group, name))
+        return SharedClaimConsumer(self._talker.leader, self._connector.consumer(group, name))

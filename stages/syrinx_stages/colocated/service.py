@@ -7,8 +7,8 @@ from typing import Any
 
 from syrinx_stages.codec import service as codec_service
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.colocated.claims import Leader
-from syrinx_stages.colocated.connectors import CodecSide, TalkerSide
+from syrinx_stages.colocated.claims import SharedClaimOwner
+from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
@@ -19,7 +19,7 @@ from syrinx_stages.talker import service as talker_service
 from syrinx_stages.talker.service import TalkerService
 
 
-class Half:
+class ColocatedStage:
     """One of the two stages, as its admin port shows it: ready only when both are."""
 
     def __init__(self, worker: Worker[Any, Any, Any], other: Worker[Any, Any, Any]) -> None:
@@ -44,9 +44,9 @@ class Half:
 class ColocatedService:
     """One talker and one codec replica."""
 
-    def __init__(self, leader: Leader, talker: TalkerService, codec: CodecService) -> None:
-        self.talker = Half(talker, codec)
-        self.codec = Half(codec, talker)
+    def __init__(self, leader: SharedClaimOwner, talker: TalkerService, codec: CodecService) -> None:
+        self.talker = ColocatedStage(talker, codec)
+        self.codec = ColocatedStage(codec, talker)
         self.workers = (talker, codec)
         leader.bind(talker.evict, codec.evict)
         codec.share_failure_with(talker)
@@ -84,7 +84,7 @@ def build(
         one, other = getattr(talker, field), getattr(codec, field)
         if one != other:
             raise StartError(f"{field}: {one!r} of the talker and {other!r} of the codec cannot share a process")
-    side = TalkerSide(talker_connector)
+    side = TalkerConnector(talker_connector)
     first, _ = talker_service.build(talker, side, metrics)
-    second, _ = codec_service.build(codec, CodecSide(codec_connector, side), metrics)
+    second, _ = codec_service.build(codec, CodecConnector(codec_connector, side), metrics)
     return ColocatedService(side.leader, first, second)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from syrinx_stages.contract.audible import first_audible
 from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.silence import first_audible
 
 
 class Playback:

@@ -11,8 +11,8 @@ from msgspec import Struct
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
-from syrinx_stages.contract.leading import LeadingSilence
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
+from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.errors import ApiError, bad, failed, unavailable
 from syrinx_stages.gateway.fanout import Inbox
 from syrinx_stages.gateway.playback import Playback
@@ -60,7 +60,7 @@ class Speech:
         self._tell = tell
         self._arrived = arrived
         self._hopeless = hopeless
-        self._leading = LeadingSilence()
+        self._leading = LeadingSilenceTrimmer()
         self._playback = Playback(accepted)
         self._waited = False
         """Playback has waited at least once."""

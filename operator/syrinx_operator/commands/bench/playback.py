@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from syrinx_stages.contract.audible import first_audible
 from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.silence import first_audible
 
 PREROLL_SECONDS = 0.1
 """A player starts once it holds this much audio, or all of it."""

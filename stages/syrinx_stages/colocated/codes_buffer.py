@@ -25,7 +25,7 @@ class _Codes(MemoryStream):
         self.refusal: Gone | Superseded | None = None
 
 
-class Handover:
+class CodesBuffer:
     """The codes of the requests that a process serves; a `memory.Source` for its codec's reader."""
 
     def __init__(self) -> None:
