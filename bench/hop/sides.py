@@ -1,4 +1,4 @@
-"""Both ends of a hop as the stages have them: Publisher on one side, Reader (and the gateway's Teller) on the other."""
+"""The two ends of a hop as the stages run them: a `Publisher` writes; a `Reader`, with a `PlaybackReporter`, reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from syrinx_stages.connector.base import AdmissionLimits, Append, Gone, StreamEn
 from syrinx_stages.connector.redis_streams import RedisConnector, connect
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry, SpeechRequest, TaskType
-from syrinx_stages.gateway.fanout import Teller
+from syrinx_stages.gateway.fanout import PlaybackReporter
 from syrinx_stages.runtime.publisher import Publisher
 
 KEYS = Keys("hop", "1")
@@ -61,7 +61,7 @@ async def _write(url: str, case: Case, steps: int, parent: Connection) -> None:
 async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
     connector = connect(url, KEYS)
     reader = connector.reader()
-    teller, telling = _teller(connector, case)
+    reporter, reporting = _reporter(connector, case)
     for name in _names(case):
         reader.subscribe(name, case.kind, STREAM_CREATED)
     seen: list[tuple[int, float]] = []
@@ -73,7 +73,7 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
             for event in events:
                 if isinstance(event, StreamEntry):
                     seen.append((event.position.frames // case.frames, now))
-                    teller(event.request_id, event.position.frames)
+                    reporter(event.request_id, event.position.frames)
 
     following = asyncio.create_task(follow())
     # It waits inside Redis before anything is written.
@@ -84,15 +84,15 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
     cpu = time.process_time()
     await following
     parent.send(Read(seen, time.process_time() - cpu))
-    telling.cancel()
+    reporting.cancel()
     await connector.close()
 
 
-def _teller(connector: RedisConnector, case: Case) -> tuple[Callable[[str, int], None], asyncio.Task[None]]:
+def _reporter(connector: RedisConnector, case: Case) -> tuple[Callable[[str, int], None], asyncio.Task[None]]:
     """A gateway tells how far its clients have been served; a codec tells nothing."""
-    teller = Teller(connector)
-    tell = teller.tell if case.kind is StreamKind.AUDIO else lambda request_id, frames: None
-    return tell, asyncio.create_task(teller.run())
+    reporter = PlaybackReporter(connector)
+    report = reporter.report if case.kind is StreamKind.AUDIO else lambda request_id, frames: None
+    return report, asyncio.create_task(reporter.run())
 
 
 def _settle_down() -> None:

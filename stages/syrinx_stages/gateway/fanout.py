@@ -49,7 +49,7 @@ class FanOut:
                     inbox.put_nowait(event)
 
 
-class Teller:
+class PlaybackReporter:
     """Tells the talkers how far clients have been served: the newest number only, and never in the audio's way."""
 
     def __init__(self, connector: Connector) -> None:
@@ -57,7 +57,7 @@ class Teller:
         self._news: dict[str, int] = {}
         self._wake = asyncio.Event()
 
-    def tell(self, request_id: str, frames: int) -> None:
+    def report(self, request_id: str, frames: int) -> None:
         """The client has been handed `frames` frames in all."""
         self._news[request_id] = frames
         self._wake.set()

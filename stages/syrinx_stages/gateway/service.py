@@ -19,7 +19,7 @@ from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.gateway import reference
 from syrinx_stages.gateway.body import LARGE_BODIES
 from syrinx_stages.gateway.errors import ApiError, bad, unavailable
-from syrinx_stages.gateway.fanout import FanOut, Teller
+from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.speech import Speech
 from syrinx_stages.model.config import read_model_config
 from syrinx_stages.model.describe import checkpoint_directory, describe
@@ -64,7 +64,7 @@ class GatewayService:
         self._metrics = metrics
         self._stall_seconds = stall_seconds
         self._fanout: FanOut | None = None
-        self._teller = Teller(connector)
+        self._playback_reporter = PlaybackReporter(connector)
         self.leaving = False
         """Clients should go to another gateway."""
         self._unready: str | None = "starting"
@@ -94,7 +94,7 @@ class GatewayService:
         self.settings_changed()
         await self._measure()
         self._tasks.spawn(self._fanout.run())
-        self._tasks.spawn(self._teller.run())
+        self._tasks.spawn(self._playback_reporter.run())
         self._tasks.spawn(self._watch())
         self._unready = None
 
@@ -243,9 +243,9 @@ class GatewayService:
             accepted,
             self._stall_seconds,
             self._metrics,
-            tell=self._teller.tell,
+            report_playback=self._playback_reporter.report,
             arrived=release,
-            hopeless=self._hopeless,
+            unrecoverable=self._unrecoverable,
         )
         try:
             yield speech
@@ -275,7 +275,7 @@ class GatewayService:
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
 
-    async def _hopeless(self, request_id: str, begun: bool) -> ApiError | None:
+    async def _unrecoverable(self, request_id: str, begun: bool) -> ApiError | None:
         """Why a request's audio can no longer be expected, as its answer."""
         try:
             if await self._connector.last_position(request_id, StreamKind.AUDIO) is None:

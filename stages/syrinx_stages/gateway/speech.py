@@ -33,7 +33,7 @@ class Speech:
     """Follows the audio, notes what the client was handed, and measures it.
 
     `tell` is called with the frames handed so far; `arrived` once, when nothing more will come from the stages;
-    `hopeless` when it is quiet, with whether audio has come, to learn whether any can come at all.
+    `unrecoverable` when it is quiet, with whether audio has come, to learn whether any can come at all.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Speech:
         accepted: float,
         stall_seconds: float,
         metrics: Metrics,
-        tell: Callable[[str, int], None],
+        report_playback: Callable[[str, int], None],
         arrived: Callable[[], None],
-        hopeless: Callable[[str, bool], Awaitable[ApiError | None]],
+        unrecoverable: Callable[[str, bool], Awaitable[ApiError | None]],
     ) -> None:
         self.request = request
         self.frames = 0
@@ -57,9 +57,9 @@ class Speech:
         self._inbox = inbox
         self._stall_seconds = stall_seconds
         self._metrics = metrics
-        self._tell = tell
+        self._report_playback = report_playback
         self._arrived = arrived
-        self._hopeless = hopeless
+        self._unrecoverable = unrecoverable
         self._leading = LeadingSilenceTrimmer()
         self._playback = Playback(accepted)
         self._waited = False
@@ -84,7 +84,7 @@ class Speech:
                     yield Chunk(pcm, seen)
                 else:
                     # As good as played: a talker that may not get ahead of its listener would wait for ever.
-                    self._tell(self.request.id, seen)
+                    self._report_playback(self.request.id, seen)
             elif isinstance(event.entry, End):
                 self._end(event.entry, seen)
                 if pcm := self._leading.end():
@@ -100,9 +100,9 @@ class Speech:
             except TimeoutError:
                 self._still_waits()
                 begun = self._served is not None
-                if (hopeless := await self._hopeless(self.request.id, begun)) is not None:
+                if (unrecoverable := await self._unrecoverable(self.request.id, begun)) is not None:
                     self.outcome = EndReason.ERROR
-                    raise hopeless from None
+                    raise unrecoverable from None
         self.outcome = EndReason.ERROR
         message = f"no stage has made anything of this request for {self._stall_seconds:.0f} seconds"
         raise unavailable(message, 5, "stalled")
@@ -125,7 +125,7 @@ class Speech:
     def handed(self, chunk: Chunk) -> None:
         """The chunk's bytes are the transport's now. (Of a whole response: they are kept for it.)"""
         self.frames = chunk.frames
-        self._tell(self.request.id, chunk.frames)
+        self._report_playback(self.request.id, chunk.frames)
         if not self.request.live:
             return
         before = self._playback.first_byte, self._playback.ttfa
