@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES
+from syrinx_stages.contract.family import FAMILY
 
 from .codec_loss import Loss, PolishLoss
 from .codec_model import Codec, build
@@ -144,7 +144,7 @@ def encode(codec: Codec, audio: Tensor, frames: npt.NDArray[np.integer]) -> Tens
     """
     device, starts, kind = audio.device, np.cumsum(frames) - frames, codec.decoder.config.codebook_size
     codes = torch.zeros(
-        len(audio) // FRAME_SAMPLES,
+        len(audio) // FAMILY.samples_per_frame,
         codec.decoder.config.num_quantizers,
         dtype=torch.uint8 if kind <= 256 else torch.int16,
         device=device,
@@ -163,7 +163,7 @@ def encode(codec: Codec, audio: Tensor, frames: npt.NDArray[np.integer]) -> Tens
 
 def _cut(audio: Tensor, first: Tensor, count: Tensor, frames: int) -> Tensor:
     """Utterances of `count` frames from frame `first` [B, 1] of int16 `audio`, as [B, frames * 1,920] in -1..1."""
-    sample = torch.arange(frames * FRAME_SAMPLES, device=audio.device)
-    own = sample < count * FRAME_SAMPLES
-    place = torch.where(own, first * FRAME_SAMPLES + sample, 0)
+    sample = torch.arange(frames * FAMILY.samples_per_frame, device=audio.device)
+    own = sample < count * FAMILY.samples_per_frame
+    place = torch.where(own, first * FAMILY.samples_per_frame + sample, 0)
     return torch.where(own, audio[place].float() / 32768, 0.0)

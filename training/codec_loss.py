@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import decoder as decoding
@@ -73,8 +73,8 @@ class PolishLoss:
         """The loss of the crops that `step` draws."""
         config, decoded = self._config, window(self._config, step)
         draw = generator(self._audio.samples.device, config.seed, step)
-        samples = crops(config, self._audio, draw, begins=decoded.begins, grain=FRAME_SAMPLES)
-        codes = self._codes[samples[:, ::FRAME_SAMPLES] // FRAME_SAMPLES].long()
+        samples = crops(config, self._audio, draw, begins=decoded.begins, grain=FAMILY.samples_per_frame)
+        codes = self._codes[samples[:, :: FAMILY.samples_per_frame] // FAMILY.samples_per_frame].long()
         vectors = self._codec.decoder.quantizer(codes).transpose(1, 2)
         spectral = self._decoded.distance(vectors, heard(self._audio, samples), decoded)
         return Parts(spectral, spectral.new_zeros(()))
@@ -97,7 +97,7 @@ class _Decoded:
             states = decoding.hidden(self._decoder, vectors)
         first, end = decoded.first, decoded.first + self._config.decoded_frames
         part = states.float()[..., first * _POSITIONS_A_FRAME : end * _POSITIONS_A_FRAME].contiguous()
-        made = self._waveform(self._decoder, part)[:, decoded.skipped * FRAME_SAMPLES :]
-        wanted = samples[:, (first + decoded.skipped) * FRAME_SAMPLES : end * FRAME_SAMPLES]
+        made = self._waveform(self._decoder, part)[:, decoded.skipped * FAMILY.samples_per_frame :]
+        wanted = samples[:, (first + decoded.skipped) * FAMILY.samples_per_frame : end * FAMILY.samples_per_frame]
         distance: Tensor = self._spectral(made, wanted)
         return distance

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 from .config import CodecConfig
 from .synthesis import read_shard
@@ -30,7 +30,7 @@ class Audio(NamedTuple):
 
     def frames(self) -> npt.NDArray[np.integer]:
         """[utterances]: how many each has."""
-        ends = np.append(self.begins.cpu().numpy(), len(self.samples)) // FRAME_SAMPLES
+        ends = np.append(self.begins.cpu().numpy(), len(self.samples)) // FAMILY.samples_per_frame
         return np.diff(ends)
 
 
@@ -49,10 +49,10 @@ def load_audio(paths: Iterable[Path], hours: float, device: torch.device) -> Aud
     samples, begins, count = [], [], 0
     for path in paths:
         shard = read_shard(path)
-        begins.append(count + (np.cumsum(shard.frames) - shard.frames) * FRAME_SAMPLES)
+        begins.append(count + (np.cumsum(shard.frames) - shard.frames) * FAMILY.samples_per_frame)
         samples.append(torch.from_numpy(shard.audio).to(device))
         count += len(shard.audio)
-        if count >= hours * 3600 * SAMPLE_RATE:
+        if count >= hours * 3600 * FAMILY.sample_rate:
             break
     return Audio(torch.cat(samples), torch.from_numpy(np.concatenate(begins)).to(device))
 
@@ -70,7 +70,7 @@ def crops(config: CodecConfig, audio: Audio, draw: torch.Generator, *, begins: b
 
     grain: crops from anywhere begin at multiples of so many samples. What follows a short utterance is the next one.
     """
-    length, device = config.frames * FRAME_SAMPLES, audio.samples.device
+    length, device = config.frames * FAMILY.samples_per_frame, audio.samples.device
     last = len(audio.samples) - length
     shape = config.batch, 1
     if begins:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES
+from syrinx_stages.contract.family import FAMILY
 
 from .config import CodecConfig
 
@@ -74,7 +74,7 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def _spectrogram(self, samples: Tensor) -> Tensor:
         """Log magnitudes [B, 513, N / 240], about -1..1; the window of position j ends `_WINDOW / 2` after 240 j."""
-        if samples.shape[1] % FRAME_SAMPLES:
+        if samples.shape[1] % FAMILY.samples_per_frame:
             raise ValueError(f"{samples.shape[1]} samples are not whole frames")
         spectrum = torch.stft(
             samples.float(), _WINDOW, _HOP, window=self.window, center=True, pad_mode="constant", return_complex=True

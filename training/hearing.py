@@ -10,12 +10,12 @@ import numpy.typing as npt
 import soxr
 from pocketsphinx import Decoder
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 from .sentence import Sentence
 
 _RECOGNISER_RATE = 16_000
-_SILENCE = bytes(2 * SAMPLE_RATE // 10)
+_SILENCE = bytes(2 * FAMILY.sample_rate // 10)
 """Around each sentence: a grammar's utterances start and end in silence, and without it some are given up unheard."""
 _NOISE = 60.0
 """Of 32,768, added to everything: the logarithm of digital silence is far from all that the recogniser has learnt.
@@ -60,7 +60,7 @@ class Recogniser:
         samples = np.frombuffer(around + pcm + around, dtype="<i2").astype(np.float32)
         if not self._plain:
             samples += draw.normal(0, _NOISE, len(samples)).astype(np.float32)
-        converted: npt.NDArray[np.float32] = soxr.resample(samples, SAMPLE_RATE, _RECOGNISER_RATE)
+        converted: npt.NDArray[np.float32] = soxr.resample(samples, FAMILY.sample_rate, _RECOGNISER_RATE)
         if self._plain:
             converted = np.round(converted + draw.triangular(-_DITHER, 0, _DITHER, len(converted)))
         return converted

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 from .synthesis import Samples
 
-_HOP, _WINDOW = SAMPLE_RATE // 50, SAMPLE_RATE // 25
+_HOP, _WINDOW = FAMILY.sample_rate // 50, FAMILY.sample_rate // 25
 _BANDS, _CEPSTRA = 26, 12
 _LOWEST, _HIGHEST = 80.0, 7_600.0
 """Hz."""
@@ -33,7 +33,7 @@ def _filters() -> npt.NDArray[np.float64]:
     """Triangles [_WINDOW / 2 + 1, _BANDS], evenly spaced on the mel scale."""
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (_LOWEST, _HIGHEST))
     edges = 700 * (10 ** (np.linspace(low, high, _BANDS + 2) / 2595) - 1)
-    frequency = np.fft.rfftfreq(_WINDOW, 1 / SAMPLE_RATE)[:, None]
+    frequency = np.fft.rfftfreq(_WINDOW, 1 / FAMILY.sample_rate)[:, None]
     left, middle, right = edges[:-2], edges[1:-1], edges[2:]
     triangles: npt.NDArray[np.float64] = np.minimum(
         (frequency - left) / (middle - left), (right - frequency) / (right - middle)

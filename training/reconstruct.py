@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.checkpoint import load_module
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
@@ -46,7 +46,7 @@ def _exported(config: TrainingConfig, codec: Codec, device: torch.device) -> Cod
 
 
 def _through(codec: Codec, decoder: CodecDecoder, heard: synthesis.Samples, device: torch.device) -> bytes:
-    frames = np.array([len(heard) // FRAME_SAMPLES], np.int32)
+    frames = np.array([len(heard) // FAMILY.samples_per_frame], np.int32)
     codes = encode(codec, torch.from_numpy(heard).to(device), frames).long()[None]
     lengths = torch.tensor([codes.shape[1]], device=device)
     pcm, _ = decoder(codes, lengths, decoder.new_state(1))

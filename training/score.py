@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
 
 from . import speak, synthesis
@@ -119,7 +119,7 @@ def _measure(samples: synthesis.Samples) -> _Measures:
     audible = first_audible(begun)
     lead = len(samples) if audible is None else audible + _SETTLING
     peak = int(np.abs(samples.astype(np.int32)).max(initial=0))
-    return _Measures(len(samples) / SAMPLE_RATE, 1e3 * lead / SAMPLE_RATE, peak)
+    return _Measures(len(samples) / FAMILY.sample_rate, 1e3 * lead / FAMILY.sample_rate, peak)
 
 
 def border_ratio(audio: Sequence[synthesis.Samples]) -> float:
@@ -128,9 +128,9 @@ def border_ratio(audio: Sequence[synthesis.Samples]) -> float:
     for samples in audio:
         bend = np.diff(samples.astype(np.float64), 2) ** 2
         # The first frame's border is the utterance's beginning, where nothing was before.
-        borders = np.arange(FRAME_SAMPLES, len(samples) - _BORDER, FRAME_SAMPLES)
+        borders = np.arange(FAMILY.samples_per_frame, len(samples) - _BORDER, FAMILY.samples_per_frame)
         near += [bend[borders + offset - 1] for offset in range(-_BORDER, _BORDER)]
-        everywhere.append(bend[FRAME_SAMPLES:])
+        everywhere.append(bend[FAMILY.samples_per_frame :])
     whole = float(np.concatenate(everywhere).mean())
     return float(np.concatenate(near).mean()) / whole if whole else 1.0
 

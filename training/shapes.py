@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from syrinx_stages.model.config import CODE_GROUPS, SUPPRESSED_IDS, DecoderConfig, ModelConfig, SpeechTokenizerConfig
+from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, DecoderConfig, ModelConfig, SpeechTokenizerConfig
 
 from .config import CodecConfig, TalkerTraining, TrainingConfig
 from .tokenizer import MARKS
@@ -89,7 +89,7 @@ def _talker(config: TrainingConfig) -> dict[str, Any]:
         "code_predictor_config": _predictor(training, codes),
     }
     marks = {name: codes + index for name, index in _CODEC_MARKS.items()}
-    return {"model_type": "qwen3_tts_talker", "vocab_size": codes + SUPPRESSED_IDS} | stack | marks | own
+    return {"model_type": "qwen3_tts_talker", "vocab_size": codes + SPECIAL_IDS} | stack | marks | own
 
 
 def model_settings(config: TrainingConfig, tokenizer: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import soundfile
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 from . import corpus
 from .speak import Case, Said, Speaker, Wanted, wanted
@@ -38,7 +38,7 @@ def show(speaker: Speaker, directory: Path) -> None:
     requests = [wanted(case, corpus.held_out(case.sentences))[0] for case in shown]
     said = speaker.speak(requests)
     for case, each in zip(shown, said, strict=True):
-        soundfile.write(directory / f"{case.name}.flac", np.frombuffer(each.pcm, "<i2"), SAMPLE_RATE, "PCM_16")
+        soundfile.write(directory / f"{case.name}.flac", np.frombuffer(each.pcm, "<i2"), FAMILY.sample_rate, "PCM_16")
     _draw(requests, said).savefig(directory / "spectrograms.png", dpi=80)
 
 
@@ -46,7 +46,7 @@ def _draw(requests: Sequence[Wanted], said: Sequence[Said]) -> Figure:
     """One spectrogram below the other, all at the same scale of time."""
     matplotlib.use("Agg")
     audio = [np.frombuffer(each.pcm, "<i2") / 32768 for each in said]
-    seconds = max(map(len, audio)) / SAMPLE_RATE
+    seconds = max(map(len, audio)) / FAMILY.sample_rate
     figure = Figure(figsize=(1 + _INCHES_A_SECOND * seconds, _INCHES_HIGH * len(said)), layout="constrained")
     axes = figure.subplots(len(said), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for one, request, samples in zip(axes, requests, audio, strict=True):
@@ -60,7 +60,7 @@ def _draw_one(axes: Axes, request: Wanted, samples: np.ndarray) -> None:
     # Digital silence has no logarithm.
     noise = np.random.default_rng(0).normal(0, 1e-6, len(padded))
     overlap = _WINDOW - _HOP
-    axes.specgram(padded + noise, NFFT=_WINDOW, Fs=SAMPLE_RATE, noverlap=overlap, vmin=_QUIETEST, vmax=_LOUDEST)
+    axes.specgram(padded + noise, NFFT=_WINDOW, Fs=FAMILY.sample_rate, noverlap=overlap, vmin=_QUIETEST, vmax=_LOUDEST)
     text = "streaming text" if request.streaming else "whole text"
     axes.set_title(f"{request.voice}, {text}: {request.sentence.text}", loc="left", fontsize="medium")
     axes.set(ylabel="Hz")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 _SCALES = ((64, 10), (128, 20), (256, 40), (512, 80), (1024, 120), (2048, 200))
 """Windows and their mel bands."""
@@ -15,9 +15,9 @@ _MEL_WEIGHT, _LINEAR_WEIGHT, _MAGNITUDE_WEIGHT = 15.0, 5.0, 0.05
 
 def mel_filters(window: int, bands: int) -> Tensor:
     """Triangles [bands, window / 2 + 1], evenly spaced on the mel scale (O'Shaughnessy 1987)."""
-    top = 2595 * torch.log10(torch.tensor(1 + SAMPLE_RATE / 2 / 700))
+    top = 2595 * torch.log10(torch.tensor(1 + FAMILY.sample_rate / 2 / 700))
     edges = 700 * (10 ** (torch.linspace(0, float(top), bands + 2) / 2595) - 1)
-    frequency = torch.linspace(0, SAMPLE_RATE / 2, window // 2 + 1)
+    frequency = torch.linspace(0, FAMILY.sample_rate / 2, window // 2 + 1)
     low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     return torch.minimum((frequency - low) / (middle - low), (high - frequency) / (high - middle)).clamp(min=0)
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 from . import corpus
 from .config import SynthesisConfig
@@ -98,8 +98,8 @@ def utterance(sentence: Sentence, voice: str, words_a_minute: int) -> Samples:
         return raw[:0]
     lead, tail = int(LEADING_SECONDS * _ESPEAK_RATE), int(TRAILING_SECONDS * _ESPEAK_RATE)
     padded = np.pad(raw[audible[0] : audible[-1] + 1].astype(np.float32) * GAIN, (lead, tail))
-    samples = np.clip(np.round(soxr.resample(padded, _ESPEAK_RATE, SAMPLE_RATE)), -32768, 32767).astype(np.int16)
-    return np.pad(samples, (0, -len(samples) % FRAME_SAMPLES))
+    samples = np.clip(np.round(soxr.resample(padded, _ESPEAK_RATE, FAMILY.sample_rate)), -32768, 32767).astype(np.int16)
+    return np.pad(samples, (0, -len(samples) % FAMILY.samples_per_frame))
 
 
 class Shard(NamedTuple):
@@ -147,10 +147,10 @@ def make_shard(config: SynthesisConfig, sentences: list[Sentence], number: int, 
     for line in lines.tolist():
         speaker, rate = drawn.randrange(len(voices)), drawn.randint(config.slowest, config.fastest)
         samples = utterance(sentences[line], voices[speaker][sentences[line].language], rate)
-        if config.fewest_frames <= len(samples) // FRAME_SAMPLES <= config.most_frames:
+        if config.fewest_frames <= len(samples) // FAMILY.samples_per_frame <= config.most_frames:
             kept.append((samples, speaker, line))
     audio = np.concatenate([np.zeros(0, np.int16), *(samples for samples, _, _ in kept)])
-    frames = [len(samples) // FRAME_SAMPLES for samples, _, _ in kept]
+    frames = [len(samples) // FAMILY.samples_per_frame for samples, _, _ in kept]
     return Shard(
         audio,
         np.array(frames, np.int32),

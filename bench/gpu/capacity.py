@@ -22,12 +22,12 @@ from gpu.requests import Requests
 from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Loop, summarise
 from syrinx_operator.local import leash
-from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 
 RAMP = (2, 2, 4, 8, 12)
 SPEED = 4.0
 """Of the stand-in, in seconds of audio a second."""
-_NOISE = random.Random(0).randbytes(RAMP[-1] * FRAME_BYTES)
+_NOISE = random.Random(0).randbytes(RAMP[-1] * FAMILY.frame_bytes)
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: audio/pcm\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -50,9 +50,9 @@ async def _speak(writer: asyncio.StreamWriter, frames: int) -> None:
     while frames:
         size = min(next(sizes, RAMP[-1]), frames)
         frames -= size
-        writer.write(b"%x\r\n%b\r\n" % (size * FRAME_BYTES, _NOISE[: size * FRAME_BYTES]))
+        writer.write(b"%x\r\n%b\r\n" % (size * FAMILY.frame_bytes, _NOISE[: size * FAMILY.frame_bytes]))
         await writer.drain()
-        await asyncio.sleep(size * FRAME_SECONDS / SPEED)
+        await asyncio.sleep(size * FAMILY.frame_seconds / SPEED)
     writer.write(b"0\r\n\r\n")
 
 

@@ -27,7 +27,7 @@ from gpu.options import RESULTS
 from gpu.passes import watched
 from syrinx_operator.local.files import write_whole
 from syrinx_operator.local.machine import revision
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings, VllmOptions
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -86,7 +86,7 @@ class Bench:
         mean = statistics.mean(times) + PUBLISHING
         found = {
             "frame_ms": 1000 * statistics.median(times),
-            "audio_s_per_s": rows * FRAME_SECONDS / mean,
+            "audio_s_per_s": rows * FAMILY.frame_seconds / mean,
             "first_frame_ms": 1000 * statistics.median(self._first(ids[1:]) for _ in range(FIRSTS)),
         }
         if self._watches:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 
-from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.family import FAMILY
 
 DRAW_SECONDS, DRAW_ROW_SECONDS = 0.0014, 0.000016
 """Of a talker step until its codes are there, and of each of its rows."""
@@ -17,7 +17,7 @@ ADVANCE_SECONDS, ADVANCE_ROW_SECONDS = 0.00095, 0.000008
 PREFILL_SECONDS = 0.0012
 CALL_SECONDS, CALL_FRAME_SECONDS = 0.0005, 0.000025
 """Of a codec call, and of each frame of each of its rows."""
-NOISE = random.Random(0).randbytes(64 * FRAME_BYTES)
+NOISE = random.Random(0).randbytes(64 * FAMILY.frame_bytes)
 """PCM of as many frames as a call may have."""
 
 

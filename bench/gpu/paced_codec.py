@@ -10,7 +10,7 @@ from gpu import paced
 from syrinx_stages.codec.engine import Cost, split_frames
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import StageConnector
-from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.runtime.metrics import Metrics
@@ -66,7 +66,7 @@ class PacedCodecEngine:
     def read(self, call: Call) -> Sequence[bytes]:
         """Waits for a call."""
         paced.wait(call.done)
-        return [paced.NOISE[: frames * FRAME_BYTES] for frames in call.frames]
+        return [paced.NOISE[: frames * FAMILY.frame_bytes] for frames in call.frames]
 
     def release(self, request_id: str) -> None:
         """There is no state."""

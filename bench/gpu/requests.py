@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from msgspec import Struct
 
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 
 MEAN_SECONDS = 38.0 / 9.1
 """Of an utterance of Seed-TTS EN: 38.0 audio-seconds a second at 9.1 requests a second (sglang-omni #1635), 4.18 s."""
@@ -46,7 +46,7 @@ class Requests(Struct, frozen=True):
             "seed": self.seed + number,
         }
         if self.measured:
-            body["max_new_tokens"] = round(seconds(quantile) / FRAME_SECONDS)
+            body["max_new_tokens"] = round(seconds(quantile) / FAMILY.frame_seconds)
         if self.voices:
             body["voice"] = self.voices[number % len(self.voices)]
         return body

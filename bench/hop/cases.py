@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -34,7 +34,7 @@ def _codes(streams: int, period: float) -> Case:
 
 
 def _audio(streams: int, period: float) -> Case:
-    return Case(StreamKind.AUDIO, streams, frames=4, payload=4 * FRAME_BYTES, period=period)
+    return Case(StreamKind.AUDIO, streams, frames=4, payload=4 * FAMILY.frame_bytes, period=period)
 
 
 # 512 streams at the rate that they play at; fewer more often, for more samples.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simulator.scenario import TASK_TYPES, Scenario
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 
 Array = np.ndarray[Any, Any]
 
@@ -24,7 +24,7 @@ def _generator(seed: int, purpose: int, index: int) -> np.random.Generator:
 def lengths(scenario: Scenario, count: int) -> Array:
     """Frames of the first `count` requests (of the next multiple of `BLOCK`): lognormal, at least one."""
     spread = scenario.audio_spread
-    middle = math.log(scenario.audio_seconds / FRAME_SECONDS) - spread**2 / 2
+    middle = math.log(scenario.audio_seconds / FAMILY.frame_seconds) - spread**2 / 2
     blocks = [
         _generator(scenario.seed, _LENGTHS, block).lognormal(middle, spread, BLOCK)
         for block in range(max(1, math.ceil(count / BLOCK)))

@@ -16,7 +16,7 @@ from numba.experimental import structref
 
 from simulator.layout import NEVER, Memory
 from syrinx_stages.codec.scheduler import RESERVE_SECONDS
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 from syrinx_stages.talker.scheduler import MARGIN_SECONDS, MARGIN_STEPS
 from syrinx_stages.talker.service import MOST_UNSTARTED
@@ -29,6 +29,7 @@ DONE, FULL = 0, 1
 PREPARING, READY, ROW = 1, 2, 3
 """`at_talker` of a request: claimed, waiting for prefill, stepped."""
 HIT, PADDED, EAGER = 0, 1, 2
+FRAME_SECONDS = FAMILY.frame_seconds
 LEASE_SECONDS = 2.0
 """A claim left alone for so long is taken over."""
 QUIET_SECONDS = 1.0

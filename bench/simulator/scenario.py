@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Identity, Setting, Stage
 from syrinx_operator.tuner.policy import Objective
+from syrinx_stages.contract.family import FAMILY
 
-TASK_TYPES = ("CustomVoice", "VoiceDesign", "Base")
+TASK_TYPES = FAMILY.task_types
 
 Load = tuple[tuple[float, Mapping[str, float]], ...]
 """Requests per second by task type, each until so many seconds; after the last it begins anew, as the next day."""

@@ -22,7 +22,7 @@ from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.tuning_status import Period, State, Trial
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
-from syrinx_stages.contract.audio import FRAME_BYTES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
@@ -55,13 +55,13 @@ async def speak(cluster: KubeCluster, heard: Callable[[int], None] = lambda fram
             raise AssertionError((await answer.aread()).decode())
         async for chunk in answer.aiter_raw():
             pcm += chunk
-            heard(len(pcm) // FRAME_BYTES)
+            heard(len(pcm) // FAMILY.frame_bytes)
     return pcm
 
 
 def is_speech(pcm: bytes) -> bool:
     samples = np.frombuffer(pcm, "<i2").astype(float)
-    return len(samples) > 2 * SAMPLE_RATE and float(np.sqrt(np.mean(samples**2))) > 300.0
+    return len(samples) > 2 * FAMILY.sample_rate and float(np.sqrt(np.mean(samples**2))) > 300.0
 
 
 def pods(cluster: KubeCluster) -> dict[str, str]:

@@ -16,7 +16,7 @@ from support.stages import DEADLINE, Heard, listen, pipeline, request, speak, su
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import StageFailed
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason, Reference, Sampling, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 @pytest.fixture(scope="module")
 def reference() -> bytes:
     """1.6 s of a gliding tone: 20 frames."""
-    seconds = np.arange(int(1.6 * SAMPLE_RATE)) / SAMPLE_RATE
+    seconds = np.arange(int(1.6 * FAMILY.sample_rate)) / FAMILY.sample_rate
     return (8000 * np.sin(2 * np.pi * (200 + 150 * seconds) * seconds)).astype("<i2").tobytes()
 
 
@@ -45,7 +45,7 @@ def clone(name: str, **fields: object):
 
 
 def frames_of(heard: Heard) -> int:
-    return len(heard.pcm) // FRAME_BYTES
+    return len(heard.pcm) // FAMILY.frame_bytes
 
 
 @pytest.mark.parametrize("whole_text", [True, False], ids=["whole text", "streamed text"])
@@ -65,7 +65,7 @@ async def test_a_clone_continues_its_reference_and_does_not_repeat_it(
     assert codes.shape[1] == 20 + FRAMES
     decoder = base.load_codec_decoder()
     pcm, _ = decoder(codes, torch.tensor([codes.shape[1]]), decoder.new_state(1))
-    samples = (pcm[0, 20 * FRAME_SAMPLES :] * 32767).round().to(torch.int16).numpy()
+    samples = (pcm[0, 20 * FAMILY.samples_per_frame :] * 32767).round().to(torch.int16).numpy()
     assert heard.pcm == samples.tobytes()
 
 
@@ -116,7 +116,7 @@ async def test_a_request_of_another_kind_ends_with_the_field_to_blame(base: Chec
 
 async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -> None:
     recording = io.BytesIO()
-    soundfile.write(recording, np.frombuffer(reference, "<i2"), SAMPLE_RATE, format="WAV")
+    soundfile.write(recording, np.frombuffer(reference, "<i2"), FAMILY.sample_rate, format="WAV")
     audio = base64.b64encode(recording.getvalue()).decode()
     body = {"input": "Hello.", "ref_audio": f"data:audio/wav;base64,{audio}", "ref_text": "Okay.", "seed": 3}
     async with (
@@ -128,7 +128,7 @@ async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -
         voices = await client.get("/v1/audio/voices")
     assert cloned.status_code == 200, cloned.text
     samples, rate = soundfile.read(io.BytesIO(cloned.content))
-    assert (len(samples) <= 10 * FRAME_SAMPLES, rate) == (True, SAMPLE_RATE)
+    assert (len(samples) <= 10 * FAMILY.samples_per_frame, rate) == (True, FAMILY.sample_rate)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ref_audio")
     assert voices.json()["task_types"] == ["Base"]
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from syrinx_operator.commands.bench.report import load, show
 from syrinx_operator.commands.cli import main
-from syrinx_stages.contract.audio import AUDIBLE_PEAK
+from syrinx_stages.contract.silence import AUDIBLE_PEAK
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
 DEADLINE = 60.0

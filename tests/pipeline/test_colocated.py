@@ -14,7 +14,7 @@ from support.stages import DEADLINE, listen, pipeline, request, speak, submit
 from syrinx_stages.colocated.service import ColocatedService
 from syrinx_stages.connector.base import Append, ConnectorError, Gone, Superseded
 from syrinx_stages.connector.memory import MemoryConnector
-from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason
 from syrinx_stages.runtime.settings import SettingsUpdate
@@ -343,7 +343,7 @@ async def test_what_a_drain_cannot_finish_is_handed_over_at_once(undisturbed: by
     finally:
         await stages.close()
     assert heard.pcm == undisturbed
-    assert len(heard.pcm) == heard.chunks[-1] * FRAME_BYTES
+    assert len(heard.pcm) == heard.chunks[-1] * FAMILY.frame_bytes
 
 
 async def test_a_gateway_finds_a_talker_and_a_codec() -> None:

@@ -17,7 +17,7 @@ import pytest_asyncio
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import BY_STAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -108,7 +108,7 @@ async def test_a_process_is_killed_and_the_listener_hears_no_difference(running:
     pcm, killed = b"", 0
     async for chunk in running.speak(LONG):
         pcm += chunk
-        if killed < min(2, len(pcm) // FRAME_BYTES // 16):
+        if killed < min(2, len(pcm) // FAMILY.frame_bytes // 16):
             killed += await kill_the_owner(running)
     assert killed
     assert pcm == undisturbed

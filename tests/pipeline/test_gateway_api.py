@@ -20,7 +20,7 @@ from support.gateway import DEADLINE, Gateway, Script, Stages, gateway, tone, un
 from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
-from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
@@ -47,7 +47,7 @@ async def openai(running: Gateway) -> AsyncIterator[AsyncOpenAI]:
 
 def pcm_of(data: bytes) -> bytes:
     with wave.open(io.BytesIO(data)) as file:
-        assert (file.getnchannels(), file.getframerate()) == (1, SAMPLE_RATE)
+        assert (file.getnchannels(), file.getframerate()) == (1, FAMILY.sample_rate)
         return file.readframes(10**7)
 
 
@@ -109,21 +109,21 @@ async def test_every_format_holds_the_speech(running: Gateway, form: str):
     assert int(answer.headers["content-length"]) == len(answer.content)
     assert answer.headers["x-seed"] == "7"
     assert answer.headers["x-finish-reason"] == "stop"
-    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(10 * FRAME_SECONDS)
+    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(10 * FAMILY.frame_seconds)
     assert answer.headers["x-request-id"] == running.stages.seen[0].id
     expected = np.frombuffer(tone(10), "<i2").astype(float)
     if form == "pcm":
         samples = np.frombuffer(answer.content, "<i2")
     else:
         samples, rate = soundfile.read(io.BytesIO(answer.content), dtype="int16")
-        assert rate == SAMPLE_RATE
+        assert rate == FAMILY.sample_rate
     assert np.corrcoef(expected, samples.astype(float))[0, 1] > 0.99
 
 
 async def test_speed_changes_the_length(running: Gateway):
     answer = await running.say(speed=2.0)
     assert len(pcm_of(answer.content)) == len(tone(5))
-    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(5 * FRAME_SECONDS)
+    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(5 * FAMILY.frame_seconds)
 
 
 async def test_reaching_max_new_tokens_is_said(running: Gateway):
@@ -280,7 +280,7 @@ async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_e
     await until(
         lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
     )
-    assert 0 < running.metric("syrinx_audio_seconds_total", **SERVED) < 0.8 * frames * FRAME_SECONDS
+    assert 0 < running.metric("syrinx_audio_seconds_total", **SERVED) < 0.8 * frames * FAMILY.frame_seconds
 
 
 @pytest.mark.parametrize("chunk", [100, 4000], ids=["some of it", "all of it but its end"])
@@ -515,7 +515,7 @@ async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: G
     call = asyncio.create_task(running.say(stream=True))
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
     # The first four frames have been played by then: a deaf would have waited.
-    await asyncio.sleep(4 * FRAME_SECONDS + 0.1)
+    await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
     script.go.set()
     await call
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
@@ -523,7 +523,7 @@ async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: G
     for histogram in ("ttfa", "first_byte", "request"):
         assert running.metric(f"syrinx_{histogram}_seconds_count", **SERVED) == 1
     assert 0 < running.metric("syrinx_first_byte_seconds_sum", **SERVED) < 0.3
-    assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(10 * FRAME_SECONDS)
+    assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(10 * FAMILY.frame_seconds)
     assert running.metric("syrinx_underruns_total", **SERVED) == 1
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
 
@@ -547,7 +547,7 @@ async def test_a_listener_who_waits_and_leaves_counts_too(running: Gateway):
     running.stages.script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
-    await asyncio.sleep(4 * FRAME_SECONDS + 0.1)
+    await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
     call.cancel()
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "left")
     assert running.metric("syrinx_underruns_total", **SERVED) == 1

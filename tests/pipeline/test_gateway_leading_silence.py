@@ -11,13 +11,13 @@ import pytest
 import soundfile
 
 from support.gateway import Gateway, Script, gateway, tone, until
-from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.silence import MAX_CUT, MIN_LEAD_IN
 
 SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
-LEAD_IN_SECONDS = MIN_LEAD_IN / SAMPLE_RATE
+LEAD_IN_SECONDS = MIN_LEAD_IN / FAMILY.sample_rate
 """Seconds that are kept of the script's silence, all of whose samples are zero."""
 
 
@@ -29,7 +29,7 @@ async def running() -> AsyncIterator[Gateway]:
 
 def sent(silent: int, frames: int = 10) -> bytes:
     """What a client is sent of a script."""
-    return bytes(2 * MIN_LEAD_IN) + tone(frames)[silent * FRAME_BYTES :]
+    return bytes(2 * MIN_LEAD_IN) + tone(frames)[silent * FAMILY.frame_bytes :]
 
 
 def deltas(answer: httpx.Response) -> tuple[list[bytes], dict]:
@@ -54,7 +54,7 @@ async def test_streams_and_files_lose_the_same_silence(running: Gateway, silent:
     whole = await running.say(response_format="pcm")
     assert whole.content == sent(silent)
     assert float(whole.headers["x-audio-seconds"]) == pytest.approx(
-        (10 - silent) * FRAME_SECONDS + LEAD_IN_SECONDS, abs=1e-3
+        (10 - silent) * FAMILY.frame_seconds + LEAD_IN_SECONDS, abs=1e-3
     )
     assert (await running.say(response_format="pcm", stream=True)).content == sent(silent)
     audio, done = deltas(await running.say(response_format="pcm", stream_format="sse"))
@@ -120,7 +120,7 @@ async def test_a_request_that_is_silent_to_its_end_still_gets_audio(running: Gat
     answer = await running.say(response_format="pcm", **ask)
     pcm = b"".join(deltas(answer)[0]) if "stream_format" in ask else answer.content
     cut = 2 * MAX_CUT if frames > 3 else 0
-    assert pcm == bytes(frames * FRAME_BYTES - cut)
+    assert pcm == bytes(frames * FAMILY.frame_bytes - cut)
 
 
 async def test_measures_are_of_what_the_client_was_sent(running: Gateway):
@@ -128,7 +128,7 @@ async def test_measures_are_of_what_the_client_was_sent(running: Gateway):
     call = asyncio.create_task(running.say(stream=True))
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
     # One frame and the lead-in have been played by then, and not the three before: playback waits.
-    await asyncio.sleep(FRAME_SECONDS + LEAD_IN_SECONDS + 0.1)
+    await asyncio.sleep(FAMILY.frame_seconds + LEAD_IN_SECONDS + 0.1)
     script.go.set()
     await call
     await counted(running)
@@ -136,5 +136,5 @@ async def test_measures_are_of_what_the_client_was_sent(running: Gateway):
     assert ttfa == pytest.approx(first_byte + LEAD_IN_SECONDS)
     assert running.metric("syrinx_underruns_total", **SERVED) == 1
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
-    heard = len(sent(3)) / 2 / SAMPLE_RATE
+    heard = len(sent(3)) / 2 / FAMILY.sample_rate
     assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(heard)

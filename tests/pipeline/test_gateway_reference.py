@@ -12,11 +12,11 @@ import soundfile
 from fastapi import FastAPI, Response
 
 from support.gateway import Gateway, base_checkpoint, gateway, serve
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import reference
 
 
-def file(seconds: float, rate: int = SAMPLE_RATE, channels: int = 1, level: float = 0.3) -> bytes:
+def file(seconds: float, rate: int = FAMILY.sample_rate, channels: int = 1, level: float = 0.3) -> bytes:
     sine = level * np.sin(np.arange(round(seconds * rate)) * 2 * np.pi * 300 / rate)
     out = io.BytesIO()
     soundfile.write(out, np.stack([sine] * channels, 1), rate, format="WAV", subtype="PCM_16")
@@ -47,7 +47,7 @@ async def test_stereo_at_8_khz_reaches_the_talker_as_mono_at_24_khz(running: Gat
     assert answer.status_code == 200, answer.text
     [pcm] = running.stages.references
     assert pcm is not None
-    assert len(pcm) == 2 * 2 * SAMPLE_RATE
+    assert len(pcm) == 2 * 2 * FAMILY.sample_rate
     [request] = running.stages.seen
     assert (request.task_type, request.has_reference, request.reference_text) == ("Base", True, "What it says.")
 

@@ -20,7 +20,7 @@ from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import Child
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.connector.server import RedisServer
-from syrinx_stages.contract.audio import FRAME_BYTES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import BY_STAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -53,7 +53,7 @@ class Running:
             async for chunk in response.aiter_raw():
                 pcm += chunk
                 if chunks is not None:
-                    chunks(len(pcm) // FRAME_BYTES)
+                    chunks(len(pcm) // FAMILY.frame_bytes)
         return pcm
 
     async def metric(self, child: Child, name: str) -> float:
@@ -311,7 +311,7 @@ async def test_the_openai_client_speaks_to_it(running: Running) -> None:
 async def test_eight_at_once_all_speak(running: Running) -> None:
     spoken = await asyncio.gather(*(running.speak(SHORT, seed=seed) for seed in range(8)))
     assert len({*spoken}) == 8
-    assert all(len(pcm) >= FRAME_BYTES * 10 for pcm in spoken)
+    assert all(len(pcm) >= FAMILY.frame_bytes * 10 for pcm in spoken)
 
 
 async def test_an_upload_that_stalls_does_not_hold_a_gateway_that_is_to_leave(running: Running) -> None:

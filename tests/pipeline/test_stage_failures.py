@@ -11,7 +11,7 @@ import pytest
 from support import small_checkpoint
 from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
 from syrinx_stages.connector.base import Append, Claim, Connector, ConnectorError
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, StreamKind
 from syrinx_stages.contract.messages import EndReason, Reference, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -140,7 +140,7 @@ async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(st
         await until(lambda: stage == "codec" or row.first_frame is not None, "it goes on")
         done = row.frames if stage == "talker" else row.emitted
         assert done >= 8
-        assert row.runs_dry() <= time.monotonic() + (done - 8) * FRAME_SECONDS
+        assert row.runs_dry() <= time.monotonic() + (done - 8) * FAMILY.frame_seconds
     finally:
         await stages.close()
 

@@ -9,10 +9,10 @@ import pytest
 
 from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
 from syrinx_stages.connector.base import Append, Claim
-from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_BYTES, FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason, Sampling
-from syrinx_stages.contract.silence import LeadingSilenceTrimmer
+from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.service import MOST_UNSTARTED
@@ -46,8 +46,8 @@ async def test_text_becomes_speech_in_the_chunks_of_the_ramp() -> None:
         heard = await speak(stages.connector(), request("a"))
     samples = np.frombuffer(heard.pcm, "<i2")
     assert heard.end.reason is EndReason.STOP
-    assert len(heard.pcm) == heard.chunks[-1] * FRAME_BYTES
-    assert 1.0 < heard.chunks[-1] * FRAME_SECONDS < 5.0
+    assert len(heard.pcm) == heard.chunks[-1] * FAMILY.frame_bytes
+    assert 1.0 < heard.chunks[-1] * FAMILY.frame_seconds < 5.0
     assert np.abs(samples).max() > 20 * AUDIBLE_PEAK
     assert heard.chunks[0] == 2
     # A quarter of that is silence, which nobody is sent: an idle codec gives what there is before playback runs dry.
@@ -63,7 +63,9 @@ async def test_the_codec_knows_what_of_its_audio_the_listener_is_not_sent() -> N
         withheld = codec.rows["a"].withheld
     leading = LeadingSilenceTrimmer()
     assert leading.feed(heard.pcm)
-    assert withheld == leading.withheld / SAMPLE_RATE > 0.03, "the bundled voice begins with half a frame of silence"
+    assert withheld == leading.withheld / FAMILY.sample_rate > 0.03, (
+        "the bundled voice begins with half a frame of silence"
+    )
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 7])

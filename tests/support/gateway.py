@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from syrinx_stages.connector.base import Append, Claim, Gone
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
-from syrinx_stages.contract.audio import FRAME_BYTES, FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import StageConfig
@@ -33,7 +33,7 @@ DEADLINE = 10.0
 
 def tone(frames: int) -> bytes:
     """PCM of the first `frames` frames that the scripted stages speak."""
-    time = np.arange(frames * FRAME_SAMPLES) / SAMPLE_RATE
+    time = np.arange(frames * FAMILY.samples_per_frame) / FAMILY.sample_rate
     return (8000 * np.sin(2 * np.pi * 220 * time)).astype("<i2").tobytes()
 
 
@@ -62,7 +62,7 @@ class Script:
     @property
     def pcm(self) -> bytes:
         """All that is spoken."""
-        return bytes(self.silent * FRAME_BYTES) + tone(self.frames)[self.silent * FRAME_BYTES :]
+        return bytes(self.silent * FAMILY.frame_bytes) + tone(self.frames)[self.silent * FAMILY.frame_bytes :]
 
 
 class Stages:
@@ -115,7 +115,7 @@ class Stages:
                 self._spawn(self._speak(claim, self.script))
 
     async def _speak(self, claim: Claim, script: Script) -> None:
-        pcm, step = script.pcm, script.chunk * FRAME_BYTES
+        pcm, step = script.pcm, script.chunk * FAMILY.frame_bytes
         frames = 0
         for start in range(0, len(pcm), step):
             if script.pause_after is not None and frames >= script.pause_after:

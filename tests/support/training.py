@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
 from training.config import SMOKE, TrainingConfig
 from training.sentence import Sentence
@@ -15,18 +15,18 @@ from training.synthesis import Shard
 
 def tones(text: str, speaker: int) -> synthesis.Samples:
     """A tone of 40 ms for each letter, higher for some speakers; whole frames, 16-bit."""
-    length = SAMPLE_RATE // 25
-    time = np.arange(length) / SAMPLE_RATE
+    length = FAMILY.sample_rate // 25
+    time = np.arange(length) / FAMILY.sample_rate
     pitches = [150 + 20 * (ord(letter) % 32) + 40 * speaker for letter in text]
     samples = np.concatenate([np.sin(2 * np.pi * pitch * time) for pitch in pitches]) * 8_000
-    return np.pad(samples.astype(np.int16), (0, -len(samples) % FRAME_SAMPLES))
+    return np.pad(samples.astype(np.int16), (0, -len(samples) % FAMILY.samples_per_frame))
 
 
 def tone_shard(sentences: list[Sentence], lines: np.ndarray) -> Shard:
     """Lines of a corpus as tones."""
     speakers = lines % 4
     audio = [tones(sentences[line].text, speaker) for line, speaker in zip(lines, speakers, strict=True)]
-    frames = [len(each) // FRAME_SAMPLES for each in audio]
+    frames = [len(each) // FAMILY.samples_per_frame for each in audio]
     return Shard(np.concatenate(audio), np.array(frames, np.int32), speakers.astype(np.int32), lines)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from support import training as small
-from syrinx_stages.contract.audio import FRAME_SAMPLES
+from syrinx_stages.contract.family import FAMILY
 from training import codec as codecs
 from training import decoder as decoding
 from training.codec_model import Codec, build
@@ -38,7 +38,7 @@ def codec() -> Codec:
 
 
 def audio(seed: int, frames: int = FRAMES) -> Tensor:
-    return torch.randn(2, frames * FRAME_SAMPLES, generator=torch.Generator().manual_seed(seed)) * 0.2
+    return torch.randn(2, frames * FAMILY.samples_per_frame, generator=torch.Generator().manual_seed(seed)) * 0.2
 
 
 @pytest.mark.parametrize("frame", range(1, FRAMES))
@@ -46,7 +46,7 @@ def test_codes_do_not_know_what_follows(codec: Codec, frame: int) -> None:
     """Or the talker learns to read the future from them, and nothing from the text."""
     heard, other = audio(0), audio(1)
     changed = heard.clone()
-    known = frame * FRAME_SAMPLES + LOOK_AHEAD
+    known = frame * FAMILY.samples_per_frame + LOOK_AHEAD
     changed[:, known:] = other[:, known:]
     vectors, after = codec.encoder(heard), codec.encoder(changed)
     torch.testing.assert_close(after[..., :frame], vectors[..., :frame], rtol=0, atol=1e-5)
@@ -59,7 +59,7 @@ def test_codes_hear_their_own_frame(codec: Codec) -> None:
     """And not a frame before it alone."""
     heard = audio(0)
     changed = heard.clone()
-    changed[:, -FRAME_SAMPLES + LOOK_AHEAD :] = 0
+    changed[:, -FAMILY.samples_per_frame + LOOK_AHEAD :] = 0
     assert (codec.encoder(changed) - codec.encoder(heard)).abs().amax((0, 1))[-1] > 1e-3
 
 

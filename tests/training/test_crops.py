@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from support import training as small
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from training import crops
 from training.config import SMOKE
 from training.run import generator
@@ -19,7 +19,7 @@ SENTENCES = [
     Sentence(text, "english") for text in ("a longer sentence than the others", "short", "another one", "last")
 ]
 CONFIG = SMOKE.codec
-LENGTH = CONFIG.frames * FRAME_SAMPLES
+LENGTH = CONFIG.frames * FAMILY.samples_per_frame
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_audio_knows_where_its_utterances_begin(audio: crops.Audio) -> None:
     said = [small.tones(sentence.text, number) for number, sentence in enumerate(SENTENCES)]
     assert torch.equal(audio.samples, torch.from_numpy(np.concatenate(said)))
     assert audio.begins.tolist() == np.cumsum([0, *map(len, said[:-1])]).tolist()
-    assert audio.frames().tolist() == [len(each) // FRAME_SAMPLES for each in said]
+    assert audio.frames().tolist() == [len(each) // FAMILY.samples_per_frame for each in said]
 
 
 def test_no_more_shards_are_read_than_the_hours_need(shards: list[Path]) -> None:
     first = small.tone_shard(SENTENCES, np.array([0, 1], np.int32))
-    heard = crops.load_audio(shards, len(first.audio) / SAMPLE_RATE / 3600, CPU)
+    heard = crops.load_audio(shards, len(first.audio) / FAMILY.sample_rate / 3600, CPU)
     assert len(heard.samples) == len(first.audio)
 
 
@@ -68,9 +68,9 @@ def test_some_crops_are_beginnings(audio: crops.Audio) -> None:
 
 
 def test_crops_may_begin_with_frames(audio: crops.Audio) -> None:
-    frames = audio.samples.float().view(-1, FRAME_SAMPLES) / 32768
+    frames = audio.samples.float().view(-1, FAMILY.samples_per_frame) / 32768
     possible = [frames[first : first + CONFIG.frames].flatten() for first in range(len(frames) - CONFIG.frames + 1)]
-    drawn = [each for seed in range(40) for each in crop(audio, seed, begins=False, grain=FRAME_SAMPLES)]
+    drawn = [each for seed in range(40) for each in crop(audio, seed, begins=False, grain=FAMILY.samples_per_frame)]
     found = {place for each in drawn for place, begin in enumerate(possible) if torch.equal(each, begin)}
     assert all(any(torch.equal(each, begin) for begin in possible) for each in drawn)
     assert {0, len(possible) - 1} <= found

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
 from training.config import FULL
 from training.nearest import Nearest, features
 from training.synthesis import Samples
 
 HELD = corpus.held_out("german")
-HOP = SAMPLE_RATE // 50
+HOP = FAMILY.sample_rate // 50
 VOICES = [voices["german"] for voices in FULL.synthesis.speakers.values()]
 
 
@@ -36,7 +36,7 @@ def test_a_sentence_is_found_in_another_voice_and_at_another_rate(known: Nearest
 
 
 def test_of_a_sentence_that_turns_into_another_each_piece_is_found(known: Nearest, readings: list[Samples]) -> None:
-    mixed = np.concatenate((readings[3][: 2 * SAMPLE_RATE], readings[4][-SAMPLE_RATE - HOP :]))
+    mixed = np.concatenate((readings[3][: 2 * FAMILY.sample_rate], readings[4][-FAMILY.sample_rate - HOP :]))
     assert known.pieces(mixed) == [3, 3, 3, 3, 4, 4]
 
 
@@ -54,5 +54,5 @@ def test_noise_of_a_sentences_loudness_is_not_that_sentence(known: Nearest, read
 
 
 def test_what_is_too_short_is_nothing(known: Nearest) -> None:
-    for samples in (0, SAMPLE_RATE // 10):
+    for samples in (0, FAMILY.sample_rate // 10):
         assert known.find(np.zeros(samples, np.int16)) == -1

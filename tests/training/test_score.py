@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from training import corpus, score, speak, synthesis
 from training.config import SMOKE
 from training.hearing import Recogniser, Recognisers
 
-TIME = np.arange(10 * FRAME_SAMPLES) / SAMPLE_RATE
+TIME = np.arange(10 * FAMILY.samples_per_frame) / FAMILY.sample_rate
 
 
 def spoken(*audio: np.ndarray, ended: bool = True) -> speak.Spoken:
@@ -34,13 +34,13 @@ def test_a_smooth_sound_has_no_borders() -> None:
 
 def test_clicks_at_borders_are_seen() -> None:
     clicked = tone()
-    clicked[5 * FRAME_SAMPLES :] += 2_000
+    clicked[5 * FAMILY.samples_per_frame :] += 2_000
     assert score.border_ratio([clicked]) > 2
 
 
 def test_silence_at_the_beginning_is_the_longest() -> None:
     late = tone()
-    late[: SAMPLE_RATE // 10] = 0
+    late[: FAMILY.sample_rate // 10] = 0
     found = score.score("case", spoken(tone(), late), None, SMOKE.synthesis)
     assert found.leading_ms == pytest.approx(100, abs=1)
     assert found.peak_dbfs == pytest.approx(20 * np.log10(8_000 / 32_768), abs=0.05)
@@ -48,14 +48,16 @@ def test_silence_at_the_beginning_is_the_longest() -> None:
 
 def test_runaways_and_nothing_are_counted() -> None:
     found = score.score(
-        "case", spoken(tone(), np.zeros(FRAME_SAMPLES), np.zeros(0), ended=False), None, SMOKE.synthesis
+        "case", spoken(tone(), np.zeros(FAMILY.samples_per_frame), np.zeros(0), ended=False), None, SMOKE.synthesis
     )
     assert (found.unended, found.empty, found.sentences) == (3, 2, 3)
 
 
 def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthesis, "utterance", lambda sentence, voice, rate: np.zeros(10 * FRAME_SAMPLES, np.int16))
-    found = score.score("case", spoken(tone(), tone()[: 5 * FRAME_SAMPLES], tone()), None, SMOKE.synthesis)
+    monkeypatch.setattr(
+        synthesis, "utterance", lambda sentence, voice, rate: np.zeros(10 * FAMILY.samples_per_frame, np.int16)
+    )
+    found = score.score("case", spoken(tone(), tone()[: 5 * FAMILY.samples_per_frame], tone()), None, SMOKE.synthesis)
     assert found.duration_ratio == (0.5, 1.0, 1.0)
     assert found.out_of_range == 1
 
@@ -86,7 +88,7 @@ def test_words_that_the_recogniser_does_not_know_are_named() -> None:
 
 
 def test_noise_is_no_sentence() -> None:
-    noise = np.random.default_rng(0).normal(0, 3_000, SAMPLE_RATE).astype("<i2").tobytes()
+    noise = np.random.default_rng(0).normal(0, 3_000, FAMILY.sample_rate).astype("<i2").tobytes()
     share, missed = Recogniser(["The old teacher found a bag.", "Nobody came."]).score([noise, noise])
     assert share <= 0.5 and len(missed) >= 1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from syrinx_stages.contract.audio import FRAME_SAMPLES, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
 from training.config import FULL, SMOKE, TrainingConfig
 from training.hearing import Recogniser
@@ -45,7 +45,7 @@ def test_a_sentence_is_read_by_the_voice_of_its_language(monkeypatch: pytest.Mon
 
     def utterance(sentence: Sentence, voice: str, rate: int) -> synthesis.Samples:
         asked.add((sentence.language, voice))
-        return np.zeros(10 * FRAME_SAMPLES, np.int16)
+        return np.zeros(10 * FAMILY.samples_per_frame, np.int16)
 
     monkeypatch.setattr(synthesis, "utterance", utterance)
     make_shard(structs.replace(CONFIG, sentences_a_round=200, sentences_a_shard=200), SENTENCES * 40, 0, 0)
@@ -54,8 +54,8 @@ def test_a_sentence_is_read_by_the_voice_of_its_language(monkeypatch: pytest.Mon
 
 def test_utterances_are_whole_frames_with_little_silence() -> None:
     samples = synthesis.utterance(SENTENCES[0], "en-us", 158)
-    assert len(samples) % FRAME_SAMPLES == 0
-    begins = np.flatnonzero(np.abs(samples.astype(int)) > 100)[0] / SAMPLE_RATE
+    assert len(samples) % FAMILY.samples_per_frame == 0
+    begins = np.flatnonzero(np.abs(samples.astype(int)) > 100)[0] / FAMILY.sample_rate
     assert 0.03 < begins < 0.08
     assert np.abs(samples.astype(int)).max() < 0.8 * 32_768
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_heard_is_empty() -> None:
 
 def test_a_shard_is_made_of_what_can_be_heard() -> None:
     shard = make_shard(CONFIG, SENTENCES, 0, 0)
-    assert len(shard.audio) == shard.frames.sum() * FRAME_SAMPLES
+    assert len(shard.audio) == shard.frames.sum() * FAMILY.samples_per_frame
     assert set(shard.sentences.tolist()) == set(synthesis.chosen(CONFIG, 5, 0)[:3].tolist()) - {3}
 
 

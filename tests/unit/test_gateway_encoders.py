@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.encoders import Format, encode, stream_header
 
-PCM = (8000 * np.sin(np.arange(SAMPLE_RATE) * 2 * np.pi * 300 / SAMPLE_RATE)).astype("<i2").tobytes()
+PCM = (8000 * np.sin(np.arange(FAMILY.sample_rate) * 2 * np.pi * 300 / FAMILY.sample_rate)).astype("<i2").tobytes()
 
 
 def decoded(data: bytes) -> np.ndarray:
     samples, rate = soundfile.read(io.BytesIO(data), dtype="int16")
-    assert rate == SAMPLE_RATE
+    assert rate == FAMILY.sample_rate
     return samples
 
 
@@ -41,5 +41,5 @@ def test_a_streamed_wav_of_unknown_length_is_read_to_its_end():
     data = stream_header(Format.WAV) + PCM
     assert decoded(data).tobytes() == PCM
     with wave.open(io.BytesIO(data)) as file:
-        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, SAMPLE_RATE)
-        assert file.readframes(10 * SAMPLE_RATE) == PCM
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, FAMILY.sample_rate)
+        assert file.readframes(10 * FAMILY.sample_rate) == PCM

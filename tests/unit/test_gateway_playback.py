@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_SAMPLES, SAMPLE_RATE
-from syrinx_stages.contract.silence import first_audible
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.silence import AUDIBLE_PEAK, first_audible
 from syrinx_stages.gateway.playback import Playback
 
 
@@ -13,11 +13,11 @@ def pcm(*samples: int) -> bytes:
 
 
 def silence(seconds: float) -> bytes:
-    return bytes(2 * round(seconds * SAMPLE_RATE))
+    return bytes(2 * round(seconds * FAMILY.sample_rate))
 
 
 def tone(seconds: float) -> bytes:
-    return pcm(*[1000] * round(seconds * SAMPLE_RATE))
+    return pcm(*[1000] * round(seconds * FAMILY.sample_rate))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_playing_and_waiting_add_up_to_the_time_passed(chunks: list[tuple[float,
     now = played = waited = 0.0
     for gap, frames in chunks:
         now += gap
-        waited += playback.deliver(now, bytes(2 * frames * FRAME_SAMPLES))
+        waited += playback.deliver(now, bytes(2 * frames * FAMILY.samples_per_frame))
         played += frames * 0.08
     assert playback.first_byte is not None
     assert now <= playback.first_byte + played + waited + 1e-6

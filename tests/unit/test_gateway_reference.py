@@ -8,16 +8,16 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import reference
 from syrinx_stages.gateway.errors import ApiError
 
 
-def sine(seconds: float, rate: int = SAMPLE_RATE, pitch: float = 300) -> np.ndarray:
+def sine(seconds: float, rate: int = FAMILY.sample_rate, pitch: float = 300) -> np.ndarray:
     return 0.3 * np.sin(np.arange(round(seconds * rate)) * 2 * np.pi * pitch / rate)
 
 
-def file(samples: np.ndarray, rate: int = SAMPLE_RATE, kind: str = "WAV", subtype: str = "PCM_16") -> bytes:
+def file(samples: np.ndarray, rate: int = FAMILY.sample_rate, kind: str = "WAV", subtype: str = "PCM_16") -> bytes:
     out = io.BytesIO()
     soundfile.write(out, samples, rate, format=kind, subtype=subtype)
     return out.getvalue()
@@ -43,14 +43,14 @@ def refusal(data: bytes) -> str:
 )
 def test_usual_files_are_decoded(kind: str, subtype: str):
     pcm = np.frombuffer(reference.decode(file(sine(2), kind=kind, subtype=subtype)), "<i2")
-    assert len(pcm) == pytest.approx(2 * SAMPLE_RATE, abs=2500)
+    assert len(pcm) == pytest.approx(2 * FAMILY.sample_rate, abs=2500)
     assert np.abs(pcm).max() == pytest.approx(0.3 * 32768, rel=0.1)
 
 
 def test_stereo_at_8_khz_is_mixed_and_resampled():
     left, right = sine(2, 8000, 300), sine(2, 8000, 700)
     pcm = np.frombuffer(reference.decode(file(np.stack([left, right], 1), 8000)), "<i2").astype(float)
-    assert len(pcm) == 2 * SAMPLE_RATE
+    assert len(pcm) == 2 * FAMILY.sample_rate
     spectrum = np.abs(np.fft.rfft(pcm * np.hanning(len(pcm))))
     loud = np.flatnonzero(spectrum > 0.5 * spectrum.max()) / 2
     assert {round(pitch, -2) for pitch in loud} == {300, 700}
@@ -74,7 +74,7 @@ def test_a_truncated_file_is_refused_or_short(kind: str):
 def test_a_wav_of_unknown_length_is_accepted():
     data = bytearray(file(sine(2)))
     data[4:8] = data[40:44] = struct.pack("<I", 0xFFFFFFFF)
-    assert len(reference.decode(bytes(data))) == 4 * SAMPLE_RATE
+    assert len(reference.decode(bytes(data))) == 4 * FAMILY.sample_rate
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_a_wav_of_unknown_length_is_accepted():
         (b"%PDF-1.7" + bytes(5000), "not audio"),
         (b"RIFF" + struct.pack("<I", 4096) + b"WAVE" + bytes(4092), "cannot be decoded"),
         (b"OggS" + bytes(5000), "cannot be decoded"),
-        (file(np.zeros(2 * SAMPLE_RATE)), "silent"),
+        (file(np.zeros(2 * FAMILY.sample_rate)), "silent"),
         (file(sine(60)), "60.00 seconds"),
         (file(sine(0.5)), "0.50 seconds"),
         (file(np.zeros((0,))), "0.00 seconds"),
         (file(sine(2, 4000), 4000), "4000 samples a second"),
         (file(np.stack([sine(2)] * 3, 1)), "3 channels"),
-        (file(np.full(2 * SAMPLE_RATE, np.nan), subtype="FLOAT"), "not finite"),
+        (file(np.full(2 * FAMILY.sample_rate, np.nan), subtype="FLOAT"), "not finite"),
     ],
 )
 def test_unusable_audio_is_refused_with_its_reason(data: bytes, words: str):
@@ -102,7 +102,7 @@ def test_a_flac_that_claims_hours_is_refused_before_it_is_decoded():
     data = bytearray(file(sine(2), kind="FLAC"))
     # STREAMINFO: the low 36 bits of bytes 18..25 are the number of samples.
     fields = int.from_bytes(data[18:26], "big")
-    data[18:26] = (fields >> 36 << 36 | SAMPLE_RATE * 36_000).to_bytes(8, "big")
+    data[18:26] = (fields >> 36 << 36 | FAMILY.sample_rate * 36_000).to_bytes(8, "big")
     assert "36000.00 seconds" in refusal(bytes(data))
 
 
@@ -192,4 +192,4 @@ def test_a_damaged_file_is_audio_or_a_clear_refusal(data: bytes, changes: list[t
     except ApiError as error:
         assert (error.status, error.param) == (400, "ref_audio")
     else:
-        assert 2 * SAMPLE_RATE <= len(pcm) <= 60 * SAMPLE_RATE + 100
+        assert 2 * FAMILY.sample_rate <= len(pcm) <= 60 * FAMILY.sample_rate + 100

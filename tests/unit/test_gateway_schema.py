@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import Sampling, TaskType
 from syrinx_stages.gateway.body import parse_json
 from syrinx_stages.gateway.encoders import Format
 from syrinx_stages.gateway.errors import ApiError, error_response
 from syrinx_stages.gateway.order import Delivery, Order, place
-from syrinx_stages.gateway.schema import SpeechFields, parse_fields
+from syrinx_stages.gateway.schema import parse_fields
 from syrinx_stages.gateway.voices import voice_list
 from syrinx_stages.model.describe import Description, Speaker, describe
 

@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.speed import stretch
 
 SPEEDS = [0.25, 0.5, 0.9, 1.1, 1.5, 2.0, 4.0]
 
 
 def voice(seconds: float, pitch: float) -> np.ndarray:
-    time = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    time = np.arange(round(seconds * FAMILY.sample_rate)) / FAMILY.sample_rate
     return sum(4000 / k * np.sin(2 * np.pi * k * pitch * time) for k in (1, 2, 3, 4))
 
 
@@ -20,7 +20,7 @@ def samples(pcm: bytes) -> np.ndarray:
 
 def loudest(signal: np.ndarray) -> float:
     spectrum = np.abs(np.fft.rfft(signal * np.hanning(len(signal))))
-    return float(np.argmax(spectrum)) * SAMPLE_RATE / len(signal)
+    return float(np.argmax(spectrum)) * FAMILY.sample_rate / len(signal)
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
@@ -41,10 +41,10 @@ def test_a_steady_voice_stays_steady(speed: float):
 
 
 def test_words_keep_their_place():
-    signal = np.zeros(4 * SAMPLE_RATE)
-    signal[SAMPLE_RATE : 2 * SAMPLE_RATE] = voice(1, 150)
+    signal = np.zeros(4 * FAMILY.sample_rate)
+    signal[FAMILY.sample_rate : 2 * FAMILY.sample_rate] = voice(1, 150)
     out = samples(stretch(signal.astype("<i2").tobytes(), 0.5))
-    audible = np.flatnonzero(np.abs(out) > 500) / SAMPLE_RATE
+    audible = np.flatnonzero(np.abs(out) > 500) / FAMILY.sample_rate
     assert audible[0] == pytest.approx(2.0, abs=0.05)
     assert audible[-1] == pytest.approx(4.0, abs=0.05)
 

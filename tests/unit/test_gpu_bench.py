@@ -22,7 +22,7 @@ from syrinx_operator.commands.bench.stats import Loop, Outcome, summarise
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import ModelConfig, SpeechTokenizerConfig
 from syrinx_stages.model.talker import Talker
@@ -80,7 +80,7 @@ def run(*points: ServicePoint) -> ServiceRun:
 def test_utterances_have_the_published_mean_length_and_longer_ones_longer_texts():
     texts = corpus()
     bodies = [Requests(texts, ("ryan",), 0, True).body(number) for number in range(4000)]
-    lengths = [body["max_new_tokens"] * FRAME_SECONDS for body in bodies]
+    lengths = [body["max_new_tokens"] * FAMILY.frame_seconds for body in bodies]
     assert statistics.fmean(lengths) == pytest.approx(MEAN_SECONDS, rel=0.03)
     assert min(lengths) >= 1.0 and max(lengths) <= 15.0
     short, long = (texts.index(min(bodies, key=key)["input"]) for key in (length, lambda body: -length(body)))

@@ -3,8 +3,9 @@ import random
 import numpy as np
 import pytest
 
-from syrinx_stages.contract.audio import AUDIBLE_PEAK, FRAME_SAMPLES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import (
+    AUDIBLE_PEAK,
     CLICK_SAMPLES,
     MAX_CUT,
     MAX_LEAD_IN,
@@ -29,7 +30,7 @@ def click() -> np.ndarray:
     return voice(CLICK_SAMPLES // 2)
 
 
-def heard(samples: np.ndarray, chunk: int = 2 * FRAME_SAMPLES) -> np.ndarray:
+def heard(samples: np.ndarray, chunk: int = 2 * FAMILY.samples_per_frame) -> np.ndarray:
     """What a listener is sent of a stream that comes in equal chunks."""
     leading = LeadingSilenceTrimmer()
     given = [leading.feed(samples[start : start + chunk].tobytes()) for start in range(0, len(samples), chunk)]
@@ -82,27 +83,27 @@ def test_a_long_pause_is_meant():
 
 def test_a_long_pause_is_sent_while_it_lasts():
     leading = LeadingSilenceTrimmer()
-    silence = hum(FRAME_SAMPLES).tobytes()
+    silence = hum(FAMILY.samples_per_frame).tobytes()
     assert [bool(leading.feed(silence)) for _ in range(6)] == [False, False, False, True, True, True]
 
 
 @pytest.mark.parametrize("before", [hum(0), click()], ids=["", "with a click"])
 def test_what_is_short_and_silent_from_start_to_end_is_sent_as_it_is(before: np.ndarray):
-    samples = np.concatenate([before, hum(FRAME_SAMPLES)])
+    samples = np.concatenate([before, hum(FAMILY.samples_per_frame)])
     assert (heard(samples) == samples).all()
 
 
 def test_what_is_withheld_is_known_at_any_time():
     leading = LeadingSilenceTrimmer()
-    leading.feed(hum(FRAME_SAMPLES).tobytes())
-    assert leading.withheld == FRAME_SAMPLES, "all of it may be silence"
-    samples = np.concatenate([hum(100, seed=1), voice(FRAME_SAMPLES)])
+    leading.feed(hum(FAMILY.samples_per_frame).tobytes())
+    assert leading.withheld == FAMILY.samples_per_frame, "all of it may be silence"
+    samples = np.concatenate([hum(100, seed=1), voice(FAMILY.samples_per_frame)])
     given = leading.feed(samples.tobytes())
-    assert leading.withheld == FRAME_SAMPLES + len(samples) - len(given) // 2
-    leading.feed(hum(FRAME_SAMPLES).tobytes())
-    assert leading.withheld == FRAME_SAMPLES + len(samples) - len(given) // 2
+    assert leading.withheld == FAMILY.samples_per_frame + len(samples) - len(given) // 2
+    leading.feed(hum(FAMILY.samples_per_frame).tobytes())
+    assert leading.withheld == FAMILY.samples_per_frame + len(samples) - len(given) // 2
     silent = LeadingSilenceTrimmer()
-    silent.feed(hum(FRAME_SAMPLES).tobytes())
+    silent.feed(hum(FAMILY.samples_per_frame).tobytes())
     silent.end()
     assert silent.withheld == 0
 
@@ -117,7 +118,7 @@ def test_chunks_do_not_show(seed: int):
     for _ in range(10):
         leading, given, start = LeadingSilenceTrimmer(), b"", 0
         while start < len(samples):
-            size = draw.choice([1, 7, 120, 241, FRAME_SAMPLES, 3 * FRAME_SAMPLES])
+            size = draw.choice([1, 7, 120, 241, FAMILY.samples_per_frame, 3 * FAMILY.samples_per_frame])
             given += leading.feed(samples[start : start + size].tobytes())
             start += size
         given += leading.end()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.talker.scheduler import MARGIN_SECONDS, Row, abandoned, late, margin, schedule
 
 NOW = 100.0
@@ -137,5 +137,5 @@ def test_steady_rows_share_the_steps_fairly() -> None:
             chosen = rows[int(name)]
             chosen.produced += 1
             chosen.first_frame = chosen.first_frame or now
-        now += FRAME_SECONDS / 2
+        now += FAMILY.frame_seconds / 2
     assert max(item.produced for item in rows) - min(item.produced for item in rows) <= 2

@@ -6,7 +6,7 @@ import pytest
 from support.intelligibility import SENTENCES, recogniser, speak_all
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import default_pipeline
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 ENOUGH = 0.94
 
@@ -33,5 +33,5 @@ async def test_the_bundled_voice_is_understood(hearing, voice, streaming_text, a
 def test_noise_is_not_understood(hearing):
     """The measure can fail."""
     rng = np.random.default_rng(0)
-    noise = [rng.normal(0, 3000, 2 * SAMPLE_RATE).astype("<i2").tobytes() for _ in SENTENCES]
+    noise = [rng.normal(0, 3000, 2 * FAMILY.sample_rate).astype("<i2").tobytes() for _ in SENTENCES]
     assert hearing.score(noise)[0] <= 0.1

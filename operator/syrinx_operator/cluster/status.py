@@ -17,7 +17,6 @@ from syrinx_operator.cluster.transitions import Transition, transitions
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective, TTSPipeline
 from syrinx_operator.resource.status import (
     MAX_CONFIRMED,
-    TASK_TYPES,
     CodecReport,
     CodecValues,
     Condition,
@@ -34,6 +33,7 @@ from syrinx_operator.resource.status import (
     read,
 )
 from syrinx_operator.resource.tuning_status import State
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 
@@ -187,7 +187,7 @@ def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tupl
     targets = {objective.task_type: objective.target for objective in wanted}
     found = {objective.task_type: objective for objective in known.task_types} if known else {}
     reports = []
-    for task_type in TASK_TYPES:
+    for task_type in FAMILY.task_types:
         seen, target = found.get(task_type), targets.get(task_type)
         if seen is None:
             if target is not None:

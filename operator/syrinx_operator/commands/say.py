@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from syrinx_operator.commands.bench.playback import Listener, Playback
 from syrinx_operator.commands.client import SpeechError, connect, speech
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 FORMATS = ("wav", "pcm", "mp3", "flac", "opus")
 STREAMABLE = ("wav", "pcm")
@@ -110,15 +110,15 @@ def _body(utterance: Utterance, response_format: str) -> dict[str, object]:
 
 
 def _samples(data: bytes, container: str) -> bytes:
-    """A whole answer as 16-bit PCM at `SAMPLE_RATE`. Raises `SpeechError` if it is not what was asked for."""
+    """A whole answer as 16-bit PCM at `FAMILY.sample_rate`. Raises `SpeechError` if it is not what was asked for."""
     if container == "pcm":
         return data
     try:
         samples, rate = soundfile.read(io.BytesIO(data), dtype="int16", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise SpeechError("no audio", f"the answer is not {container}: {error}") from None
-    if rate != SAMPLE_RATE and len(samples):
-        raise SpeechError("no audio", f"the answer has {rate} samples a second; expected {SAMPLE_RATE}")
+    if rate != FAMILY.sample_rate and len(samples):
+        raise SpeechError("no audio", f"the answer has {rate} samples a second; expected {FAMILY.sample_rate}")
     mono: bytes = samples[:, 0].tobytes()
     return mono
 
@@ -140,7 +140,7 @@ def _sink(output: str, container: str) -> Iterator[Callable[[bytes], object]]:
         elif container == "wav":
             # Opened here: a wave writer that cannot open its file complains once more when it is deleted.
             file = stack.enter_context(wave.open(stack.enter_context(open(output, "wb")), "wb"))
-            file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+            file.setparams((1, 2, FAMILY.sample_rate, 0, "NONE", ""))
             yield file.writeframes
         else:
             yield stack.enter_context(open(output, "wb", buffering=0)).write

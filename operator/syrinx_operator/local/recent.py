@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from syrinx_operator.resource.spec import TtfaObjective
-from syrinx_operator.resource.status import TASK_TYPES, SloReport, TaskType
+from syrinx_operator.resource.status import SloReport
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.workload import histogram, quantile
+from syrinx_stages.contract.family import FAMILY, TaskName
 
 
 def lately(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloReport, ...]:
     """Of each task type that was asked for, or has an objective."""
     objectives = {each.task_type: each for each in wanted}
     heard = {route.task_type for route in evidence.served}
-    return tuple(_one(name, objectives.get(name), evidence) for name in TASK_TYPES if name in heard | {*objectives})
+    return tuple(
+        _one(name, objectives.get(name), evidence) for name in FAMILY.task_types if name in heard | {*objectives}
+    )
 
 
-def _one(task_type: TaskType, objective: TtfaObjective | None, evidence: Evidence) -> SloReport:
+def _one(task_type: TaskName, objective: TtfaObjective | None, evidence: Evidence) -> SloReport:
     served = [one for route, one in evidence.served.items() if route.task_type == task_type]
     requests, within = sum(one.requests for one in served), sum(one.within for one in served)
     p95 = quantile(histogram(served), 0.95)

@@ -27,6 +27,7 @@ from syrinx_operator.resource.pods import (
     Storage,
     listed_by,
 )
+from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import (
     CodecSettings,
     Frames,
@@ -377,9 +378,7 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 class TtfaObjective(Object, frozen=True, kw_only=True):
     """How soon requests of one task type shall be heard."""
 
-    task_type: Annotated[
-        Literal["CustomVoice", "VoiceDesign", "Base"], Meta(description="Task type that the objective is for.")
-    ]
+    task_type: Annotated[TaskName, Meta(description="Task type that the objective is for.")]
     ttfa_p95_ms: Annotated[
         TtfaMs,
         Meta(description="Milliseconds to the first audible sample; one of the edges of the exported histogram."),

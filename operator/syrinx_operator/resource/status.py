@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning_status import State
+from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Frames
 
 ConditionType = Literal[
@@ -56,9 +57,6 @@ class Condition(Report, frozen=True, kw_only=True):
 
 MAX_CONFIRMED = 64
 """Replicas of a stage that are listed at most."""
-
-TaskType = Literal["CustomVoice", "VoiceDesign", "Base"]
-TASK_TYPES: tuple[TaskType, ...] = ("CustomVoice", "VoiceDesign", "Base")
 
 Count = Annotated[int, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
@@ -162,7 +160,7 @@ class RedisReport(Report, frozen=True, kw_only=True):
 class SloReport(Report, frozen=True, kw_only=True):
     """How one task type did within the last minutes (5, or one interval if that is longer)."""
 
-    task_type: Annotated[TaskType, Meta(description="Task type.")]
+    task_type: Annotated[TaskName, Meta(description="Task type.")]
     requests: Annotated[
         Count | None, Meta(description="Live requests that were heard. Absent while there are no metrics.")
     ] = None

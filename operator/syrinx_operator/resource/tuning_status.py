@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from syrinx_operator.resource.knobs import Identity, Knob, Mode, Part, Setting
+from syrinx_stages.contract.family import TaskName
 
 When = Annotated[datetime, Meta(tz=True)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
@@ -28,8 +29,7 @@ MAX_KNOWLEDGE = 32
 Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
 Goal = Literal["Listeners", "Throughput", "Work"]
-TaskType = Literal["CustomVoice", "VoiceDesign", "Base"]
-CellName = Literal["all", "CustomVoice", "VoiceDesign", "Base"]
+CellName = Literal["all", TaskName]
 
 
 class Counts(Part, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Cell(Part, frozen=True, kw_only=True):
 class Half(Part, frozen=True, kw_only=True):
     """One task type in the first period of a pair."""
 
-    task_type: Annotated[TaskType, Meta(description="Task type.")]
+    task_type: Annotated[TaskName, Meta(description="Task type.")]
     candidate: Annotated[Counts, Meta(description="Under the candidate.")] = Counts()
     baseline: Annotated[Counts, Meta(description="Under the baseline.")] = Counts()
 

@@ -17,7 +17,7 @@ from syrinx_operator.resource.knobs import Setting, Stage
 from syrinx_operator.tuner.evidence import Evidence, Worker
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.workload import histogram, quantile, rate, totals, with_turned
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 
 _UNKNOWN_SLOPE = 0.15
 """Part of a step's time that a further row is taken to add, until steps of two sizes have been measured."""
@@ -230,7 +230,7 @@ def _interrupted(known: Load, setting: Setting) -> float:
     step = known.talker.at(rows)
     smooth, ahead, made = 1.0, 0.0, 0.0
     for frames, following in zip(setting.chunk_ramp, setting.chunk_ramp[1:], strict=False):
-        ahead += frames * FRAME_SECONDS
+        ahead += frames * FAMILY.frame_seconds
         made += following * step
         spare = ahead - made - known.codec.at(following)
         smooth *= 0.0 if spare <= 0 else 1.0 - math.exp(-spare / max(codec_wait, 1e-6))

@@ -19,7 +19,6 @@ from syrinx_operator.resource.tuning_status import (
     Half,
     Period,
     Spent,
-    TaskType,
     Trial,
     Verdict,
 )
@@ -39,6 +38,7 @@ from syrinx_operator.tuner.workload import (
     totals,
     with_turned,
 )
+from syrinx_stages.contract.family import TaskName
 
 LEAST_PAIRS = 4
 LEAST_COMPARED = 100
@@ -172,7 +172,7 @@ def counted(trial: Trial, evidence: Evidence, workers: Sequence[Worker], now: da
     before = {half.task_type: half for half in trial.half}
     halves = tuple(
         Half(
-            task_type=msgspec.convert(name, TaskType),
+            task_type=msgspec.convert(name, TaskName),
             candidate=together([ours.get(name, Counts()), before[name].candidate if name in before else Counts()]),
             baseline=together([theirs.get(name, Counts()), before[name].baseline if name in before else Counts()]),
         )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from syrinx_stages.codec.engine import Cost, split_frames
-from syrinx_stages.contract.audio import FRAME_SAMPLES
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
@@ -89,7 +89,7 @@ class EagerCodecEngine:
         pcm, state = self._decoder(torch.from_numpy(batch).to(self._device), lengths, state)
         self._arena.scatter_(slots, state)
         samples = pcm[: len(ids)].float().mul(32767).round_().clamp_(-32768, 32767).to(torch.int16).cpu().numpy()
-        return [row[: count * FRAME_SAMPLES].tobytes() for row, count in zip(samples, fresh, strict=True)]
+        return [row[: count * FAMILY.samples_per_frame].tobytes() for row, count in zip(samples, fresh, strict=True)]
 
     def read(self, call: list[bytes]) -> list[bytes]:
         """The call's PCM: `launch` has made it."""

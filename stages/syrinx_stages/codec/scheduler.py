@@ -13,10 +13,10 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
 
-RESERVE_SECONDS = 0.08
+RESERVE_SECONDS = FAMILY.frame_seconds
 """A stream this close to running dry is given what there is, if the codec has nothing else to do."""
 
 
@@ -43,7 +43,7 @@ class Row(Struct, kw_only=True):
         """The time at which playback has used up what was given out, at the earliest."""
         if self.first_audio is None:
             return -math.inf
-        return self.first_audio + self.emitted * FRAME_SECONDS - self.withheld
+        return self.first_audio + self.emitted * FAMILY.frame_seconds - self.withheld
 
 
 class Call(Struct, frozen=True):

@@ -16,7 +16,7 @@ from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.codec.shapes import Shapes
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
@@ -117,7 +117,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             live=request.live,
             emitted=last.frames,
             # All that was given out may have been played.
-            first_audio=now - last.frames * FRAME_SECONDS if last.frames else None,
+            first_audio=now - last.frames * FAMILY.frame_seconds if last.frames else None,
             skip=last.frames,
             codes=[],
             given=last.frames,
@@ -245,7 +245,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             row.first_audio = now if row.first_audio is None else row.first_audio
             if row.leading:
                 row.leading.feed(pcm)
-                row.withheld = row.leading.withheld / SAMPLE_RATE
+                row.withheld = row.leading.withheld / FAMILY.sample_rate
             appends.append(self._append(row, part.at, pcm))
         self.publisher.put(appends)
         self._count(completed.context.call, completed.seconds)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from syrinx_stages.contract.audio import AUDIBLE_PEAK
+AUDIBLE_PEAK = 104
+"""A 16-bit sample at or beyond this magnitude is audible: -50 dB of full scale."""
 
 MAX_LEAD_IN = 240
 """Samples (10 ms) kept before the first audible one, at most."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.encoders import MEDIA_TYPES, Format, encode, stream_header
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.order import Delivery, Order
@@ -194,7 +194,7 @@ class SpeechResponse(Response):
     def _render(self, pcm: bytes) -> tuple[float, bytes]:
         if self._order.speed != 1.0:
             pcm = stretch(pcm, self._order.speed)
-        return len(pcm) / 2 / SAMPLE_RATE, encode(pcm, self._order.form)
+        return len(pcm) / 2 / FAMILY.sample_rate, encode(pcm, self._order.form)
 
     def _framing(self) -> Framing:
         if self._order.delivery is Delivery.SSE:

@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 import soundfile
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 
 
 class Format(StrEnum):
@@ -47,7 +47,7 @@ def wav_header(data_bytes: int | None) -> bytes:
     """The 44 bytes before `data_bytes` of PCM; None is a stream whose length is not known yet."""
     riff, data = (_UNKNOWN, _UNKNOWN) if data_bytes is None else (36 + data_bytes, data_bytes)
     form = struct.pack("<4sI4s", b"RIFF", riff, b"WAVE")
-    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)
+    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, FAMILY.sample_rate, 2 * FAMILY.sample_rate, 2, 16)
     return form + fmt + struct.pack("<4sI", b"data", data)
 
 
@@ -64,5 +64,5 @@ def encode(pcm: bytes, form: Format) -> bytes:
         return wav_header(len(pcm)) + pcm
     container, subtype = _CONTAINERS[form]
     file = io.BytesIO()
-    soundfile.write(file, np.frombuffer(pcm, dtype="<i2"), SAMPLE_RATE, format=container, subtype=subtype)
+    soundfile.write(file, np.frombuffer(pcm, dtype="<i2"), FAMILY.sample_rate, format=container, subtype=subtype)
     return file.getvalue()

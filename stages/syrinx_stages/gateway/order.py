@@ -9,19 +9,16 @@ from typing import TypeVar
 
 import msgspec
 
+from syrinx_stages.contract.api import SpeechFields, VoiceId
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.gateway.encoders import STREAMABLE, Format
 from syrinx_stages.gateway.errors import ApiError, bad, shown, unsupported
-from syrinx_stages.gateway.schema import SpeechFields, VoiceId
 from syrinx_stages.gateway.voices import DEFAULT_VOICE, find, voice_names
 from syrinx_stages.model.describe import Description
 
 MAX_TEXT = 4096
 """Characters of `input`, `instructions` and `ref_text` each: OpenAI's limit, some five minutes of speech."""
-DEFAULT_FRAMES = 2048
-"""The official default of `max_new_tokens`."""
-MAX_FRAMES = 4096
-"""The most that `max_new_tokens` accepts: 5 minutes and 27 seconds."""
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -194,11 +191,13 @@ def _instructions(fields: SpeechFields, task: TaskType, checkpoint: Description)
 
 def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:
     # Half the positions at the most: the prompt needs the others.
-    limit = min(MAX_FRAMES, checkpoint.max_positions // 2)
+    limit = min(FAMILY.max_frames, checkpoint.max_positions // 2)
     if fields.max_new_tokens is None:
-        return min(DEFAULT_FRAMES, limit)
+        return min(FAMILY.default_frames, limit)
     if fields.max_new_tokens > limit:
-        message = f"{fields.max_new_tokens} is too many; at most {limit} (12.5 a second) are accepted"
+        message = (
+            f"{fields.max_new_tokens} is too many; at most {limit} ({FAMILY.frames_per_second} a second) are accepted"
+        )
         raise bad("max_new_tokens", message)
     return fields.max_new_tokens
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import first_audible
 
 
@@ -35,6 +35,6 @@ class Playback:
             self.first_byte = now - self.accepted
         starts = now if self._plays_until is None else self._plays_until
         if self.ttfa is None and (at := first_audible(pcm)) is not None:
-            self.ttfa = starts + at / SAMPLE_RATE - self.accepted
-        self._plays_until = starts + len(pcm) / 2 / SAMPLE_RATE
+            self.ttfa = starts + at / FAMILY.sample_rate - self.accepted
+        self._plays_until = starts + len(pcm) / 2 / FAMILY.sample_rate
         return waited

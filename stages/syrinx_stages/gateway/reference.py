@@ -14,7 +14,8 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from syrinx_stages.contract.audio import AUDIBLE_PEAK, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.silence import AUDIBLE_PEAK
 from syrinx_stages.gateway.errors import bad, shown, too_large
 
 FIELD = "ref_audio"
@@ -126,7 +127,7 @@ def _convert(samples: NDArray[np.float32], rate: int) -> bytes:
     if not np.isfinite(samples).all():
         raise bad(FIELD, "holds samples that are not finite numbers")
     _check_length(len(samples) / rate)
-    mono = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)
+    mono = soxr.resample(samples.mean(axis=1), rate, FAMILY.sample_rate)
     pcm: NDArray[np.int16] = np.clip(np.rint(mono * 32768), -32768, 32767).astype("<i2")
     if max(int(pcm.max()), -int(pcm.min())) < AUDIBLE_PEAK:
         raise bad(FIELD, "is silent; send speech")

@@ -4,51 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
+from syrinx_stages.contract.api import SpeechFields
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.errors import ApiError, bad, shown
-
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-TopK = Annotated[int, Meta(ge=0, le=100_000)]
-TopP = Annotated[float, Meta(gt=0, le=1)]
-
-
-class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """OpenAI's other way to name a voice."""
-
-    id: str
-
-
-class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body. A field that is null counts as left out."""
-
-    input: str
-    model: str | None = None
-    voice: str | VoiceId | None = None
-    instructions: str | None = None
-    response_format: str | None = None
-    speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
-    stream_format: str | None = None
-    stream: bool | None = None
-    task_type: str | None = None
-    language: str | None = None
-    ref_audio: str | None = None
-    ref_text: str | None = None
-    x_vector_only_mode: bool | None = None
-    non_streaming_mode: bool | None = None
-    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    temperature: Temperature | None = None
-    top_k: TopK | None = None
-    top_p: TopP | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] | None = None
-    subtalker_temperature: Temperature | None = None
-    subtalker_top_k: TopK | None = None
-    subtalker_top_p: TopP | None = None
-
 
 _REASONS = {
     "initial_codec_chunk_frames": "chunk sizes are a setting of the server (chunk_ramp), not of a request",
@@ -69,7 +31,7 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 def parse_fields(body: dict[str, Any]) -> SpeechFields:
     """Checks names, types and ranges. Raises 400 naming the field."""
     try:
-        return msgspec.convert(body, SpeechFields)
+        return msgspec.convert(body, FAMILY.request_fields)
     except msgspec.ValidationError as error:
         raise _explain(str(error)) from None
     except OverflowError:
@@ -88,7 +50,7 @@ def _explain(message: str) -> ApiError:
 
 
 def _unknown_field(name: str, parent: str | None) -> ApiError:
-    known = SpeechFields.__struct_fields__
+    known = FAMILY.request_fields.__struct_fields__
     if parent:
         hint = f'{parent} is a name or {{"id": name}}'
     elif reason := _REASONS.get(name):

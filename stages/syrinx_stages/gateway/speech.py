@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.audio import FRAME_SECONDS, SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
 from syrinx_stages.gateway.errors import ApiError, bad, failed, unavailable
@@ -163,7 +163,7 @@ class Speech:
             self._still_waits()
         if not self.frames:
             return
-        heard = self.frames * FRAME_SECONDS - self._leading.withheld / SAMPLE_RATE
+        heard = self.frames * FAMILY.frame_seconds - self._leading.withheld / FAMILY.sample_rate
         self._metrics[m.AUDIO_SECONDS].labels(*self._labels).inc(heard)
         if self.outcome in (EndReason.STOP, EndReason.LENGTH):
             seconds = time.monotonic() - self._playback.accepted

@@ -13,11 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-CODE_GROUPS = 16
-"""Codes of a frame: what the wire format carries."""
+from ..contract.family import QWEN3_TTS
 
-SUPPRESSED_IDS = 1024
-"""The last ids of the talker's vocabulary name languages, speakers and marks; only EOS among them is ever drawn."""
+CODE_GROUPS = QWEN3_TTS.code_groups
+"""Codes per frame."""
+
+SPECIAL_IDS = QWEN3_TTS.special_ids
+"""The last ids of the talker's vocabulary: languages, speakers and control tokens. Only EOS is ever sampled."""
 
 Size = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0)]
@@ -34,6 +36,12 @@ class ModelType(StrEnum):
     BASE = "base"
     CUSTOM_VOICE = "custom_voice"
     VOICE_DESIGN = "voice_design"
+
+
+def _require(config: msgspec.Struct, field: str, supported: int) -> None:
+    """Raises ValueError unless the field has the only supported value."""
+    if (value := getattr(config, field)) != supported:
+        raise ValueError(f"{field}: {value} is not supported, only {supported}")
 
 
 class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +76,7 @@ class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"num_attention_heads: not a multiple of num_key_value_heads {self.num_key_value_heads}")
         if self.head_size % 2:
             raise ValueError(f"head_dim: {self.head_size} is odd, rotary embeddings need pairs")
-        if self.num_code_groups != CODE_GROUPS:
-            raise ValueError(f"num_code_groups: {self.num_code_groups} is not supported, only {CODE_GROUPS}")
+        _require(self, "num_code_groups", CODE_GROUPS)
 
     @property
     def head_size(self) -> int:
@@ -112,8 +119,8 @@ class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.vocab_size <= SUPPRESSED_IDS:
-            raise ValueError(f"vocab_size: {self.vocab_size} leaves no codes below the last {SUPPRESSED_IDS} ids")
+        if self.vocab_size <= SPECIAL_IDS:
+            raise ValueError(f"vocab_size: {self.vocab_size} leaves no codes below the last {SPECIAL_IDS} ids")
         ids = {f"codec_language_id.{key}": value for key, value in self.codec_language_id.items()}
         ids |= {f"spk_id.{key}": value for key, value in self.speakers.items()}
         ids |= {name: getattr(self, name) for name in _CODEC_MARKS}
@@ -137,7 +144,7 @@ class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
     @property
     def codebook_size(self) -> int:
         """How many values code 0 can take."""
-        return self.vocab_size - SUPPRESSED_IDS
+        return self.vocab_size - SPECIAL_IDS
 
 
 class SpeakerEncoderConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,9 +158,10 @@ class SpeakerEncoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     enc_attention_channels: Size = 128
     enc_res2net_scale: Size = 8
     enc_se_channels: Size = 128
-    sample_rate: Literal[24000] = 24_000
+    sample_rate: Size = QWEN3_TTS.sample_rate
 
     def __post_init__(self) -> None:
+        _require(self, "sample_rate", QWEN3_TTS.sample_rate)
         if not len(self.enc_channels) == len(self.enc_kernel_sizes) == len(self.enc_dilations):
             raise ValueError("enc_channels, enc_kernel_sizes, enc_dilations: must have equal lengths")
 
@@ -181,7 +189,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name}: {getattr(self, name)} is outside text_vocab_size {talker.text_vocab_size}")
         if talker.codebook_size != talker.code_predictor_config.vocab_size:
             raise ValueError(
-                f"talker_config.vocab_size: {talker.vocab_size} less {SUPPRESSED_IDS} is not"
+                f"talker_config.vocab_size: {talker.vocab_size} less {SPECIAL_IDS} is not"
                 f" code_predictor_config.vocab_size {talker.code_predictor_config.vocab_size}"
             )
         if self.tts_model_type is ModelType.BASE and self.speaker_encoder_config.enc_dim != talker.hidden_size:
@@ -240,13 +248,18 @@ class SpeechTokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     decoder_config: DecoderConfig
     encoder_config: dict[str, Any] = {}
     """As transformers' `MimiConfig` reads it; Base checkpoints alone need it."""
-    encoder_valid_num_quantizers: Literal[16] = 16
-    input_sample_rate: Literal[24000] = 24_000
-    output_sample_rate: Literal[24000] = 24_000
-    decode_upsample_rate: Literal[1920] = 1_920
-    encode_downsample_rate: Literal[1920] = 1_920
+    encoder_valid_num_quantizers: Size = CODE_GROUPS
+    input_sample_rate: Size = QWEN3_TTS.sample_rate
+    output_sample_rate: Size = QWEN3_TTS.sample_rate
+    decode_upsample_rate: Size = QWEN3_TTS.samples_per_frame
+    encode_downsample_rate: Size = QWEN3_TTS.samples_per_frame
 
     def __post_init__(self) -> None:
+        _require(self, "encoder_valid_num_quantizers", CODE_GROUPS)
+        _require(self, "input_sample_rate", QWEN3_TTS.sample_rate)
+        _require(self, "output_sample_rate", QWEN3_TTS.sample_rate)
+        _require(self, "decode_upsample_rate", QWEN3_TTS.samples_per_frame)
+        _require(self, "encode_downsample_rate", QWEN3_TTS.samples_per_frame)
         if (samples := self.decoder_config.samples_per_frame) != self.decode_upsample_rate:
             raise ValueError(
                 f"decoder_config.upsample_rates, upsampling_ratios: their product {samples} is not decode_upsample_rate"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..contract.messages import Sampling
-from .config import CODE_GROUPS, SUPPRESSED_IDS, TalkerConfig
+from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 
 _GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -93,7 +93,7 @@ class Sampler:
         self, rows: Sequence[Sampling], seeds: Sequence[int], config: TalkerConfig, device: torch.device
     ) -> None:
         self._eos = config.codec_eos_token_id
-        first = config.vocab_size - SUPPRESSED_IDS
+        first = config.vocab_size - SPECIAL_IDS
         self._suppressed = torch.arange(config.vocab_size, device=device) >= first
         self._suppressed[self._eos] = False
         wrapped = [(seed + (1 << 63)) % (1 << 64) - (1 << 63) for seed in seeds]

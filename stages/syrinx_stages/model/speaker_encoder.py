@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..contract.audio import SAMPLE_RATE
+from ..contract.family import FAMILY
 
 if TYPE_CHECKING:
     from .config import SpeakerEncoderConfig
@@ -35,9 +35,9 @@ def mel_filters(bands: int) -> Tensor:
 
     Auditory Toolbox (Slaney, 1998), as librosa's default filterbank.
     """
-    top = 15 + 27 * np.log(SAMPLE_RATE / 2 / 1000) / np.log(6.4)
+    top = 15 + 27 * np.log(FAMILY.sample_rate / 2 / 1000) / np.log(6.4)
     edges = _mel_to_hertz(np.linspace(0, top, bands + 2))
-    bins = np.fft.rfftfreq(FFT, 1 / SAMPLE_RATE)
+    bins = np.fft.rfftfreq(FFT, 1 / FAMILY.sample_rate)
     rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
     falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
     area = 2 / (edges[2:] - edges[:-2])

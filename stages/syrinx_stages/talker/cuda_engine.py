@@ -14,6 +14,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.kernels.recorder import Work, recorder
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -218,7 +219,7 @@ class CudaTalkerEngine:
     def _new_arena(self, max_resident: int) -> Arena:
         config, like = self._config, self._weights.norm
         page = config.num_hidden_layers * 2 * config.num_key_value_heads * PAGE * config.head_size * like.element_size()
-        pages = max(max_resident * pages_for(int(SECONDS_RESIDENT * 12.5)), MOST_PAGES)
+        pages = max(max_resident * pages_for(int(SECONDS_RESIDENT * FAMILY.frames_per_second)), MOST_PAGES)
         if self._device.type == "cuda":
             pages = min(pages, int(torch.cuda.mem_get_info(self._device)[0] * MOST_SHARE) // page)
         return new_arena(

@@ -17,7 +17,7 @@ from syrinx_stages.kernels import attention
 from syrinx_stages.kernels.attention import Heads
 from syrinx_stages.kernels.linear import Sharing, linear
 from syrinx_stages.kernels.sampling import KNOBS, Rows, code0, enter, normalise, residual, sum_frame
-from syrinx_stages.model.config import CODE_GROUPS, SUPPRESSED_IDS, TalkerConfig
+from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
 from syrinx_stages.talker.tiles import MOST_SHARES, TileOf, tile_of
 
@@ -169,7 +169,7 @@ class Draws:
         linear(states, weights.head, self._logits, self._head_tile, index=index, **self._common)
         code0(
             where, self._logits, weights.head_bias, weights.first_input, self.codes, pair.x, pair.squares,
-            eos=self._config.codec_eos_token_id, marks=SUPPRESSED_IDS,
+            eos=self._config.codec_eos_token_id, marks=SPECIAL_IDS,
         )  # fmt: skip
         pair.run(self._attend(None))
         self._draw_residual(where, 1, pair.x[self.rows :], pair.squares[self.rows :])

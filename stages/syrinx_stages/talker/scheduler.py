@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 
 MARGIN_SECONDS = 0.25
 """A stream whose codes are less than this ahead of playback is late: codec and network need their time too."""
@@ -52,21 +52,21 @@ class Row(Struct, kw_only=True):
         """The time at which playback has used up what was produced, at the earliest."""
         if not self.live:
             # Nobody listens yet: as if played from a buffer, so that listeners go first and no file starves.
-            return (self.first_frame or self.accepted) + FILE_BUFFER_SECONDS + self.frames * FRAME_SECONDS
+            return (self.first_frame or self.accepted) + FILE_BUFFER_SECONDS + self.frames * FAMILY.frame_seconds
         if self.first_frame is None:
             return -math.inf
-        return self.first_frame + self.frames * FRAME_SECONDS
+        return self.first_frame + self.frames * FAMILY.frame_seconds
 
     def lead(self, now: float) -> float:
         """Seconds of audio produced beyond what has been played."""
         played = 0.0
         if self.first_delivered is not None:
-            played = min(self.delivered * FRAME_SECONDS, now - self.first_delivered)
-        return self.frames * FRAME_SECONDS - played
+            played = min(self.delivered * FAMILY.frame_seconds, now - self.first_delivered)
+        return self.frames * FAMILY.frame_seconds - played
 
     def playing(self, now: float) -> bool:
         """Playback has not caught up with what was handed over: the lead shrinks as time goes by."""
-        return self.first_delivered is not None and now - self.first_delivered < self.delivered * FRAME_SECONDS
+        return self.first_delivered is not None and now - self.first_delivered < self.delivered * FAMILY.frame_seconds
 
 
 class Step(Struct, frozen=True):

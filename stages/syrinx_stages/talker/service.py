@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.audio import FRAME_SECONDS
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings
@@ -324,7 +324,7 @@ def _row(waiting: Waiting, now: float) -> Row:
     request = waiting.claim.request
     # Of a stream taken over, what was handed over may have been played: never hold it back too early.
     delivered = waiting.played.frames
-    began = now - delivered * FRAME_SECONDS
+    began = now - delivered * FAMILY.frame_seconds
     return Row(
         id=request.id,
         accepted=now - max(0.0, time.time() - request.accepted_at),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from syrinx_stages.contract.audio import SAMPLE_RATE
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import first_audible
 
 PREROLL_SECONDS = 0.1
@@ -59,20 +59,20 @@ def simulate(arrivals: Sequence[Arrival], audible: int | None) -> Playback:
     stalls: list[tuple[int, float]] = []
     waited, position = 0.0, 0
     for arrival in arrivals:
-        late = arrival.at - (start + position / SAMPLE_RATE + waited)
+        late = arrival.at - (start + position / FAMILY.sample_rate + waited)
         if late > 0:
             stalls.append((position, late))
             waited += late
         position += arrival.samples
     ttfa = None
     if audible is not None:
-        ttfa = start + audible / SAMPLE_RATE + sum(late for at, late in stalls if at <= audible)
+        ttfa = start + audible / FAMILY.sample_rate + sum(late for at, late in stalls if at <= audible)
     return Playback(
         first_byte=arrivals[0].at,
         first_playable=start,
         ttfa=ttfa,
         end=arrivals[-1].at,
-        duration=position / SAMPLE_RATE,
+        duration=position / FAMILY.sample_rate,
         underruns=len(stalls),
         underrun_seconds=waited,
         gaps=tuple(after.at - before.at for before, after in pairwise(arrivals)),
@@ -83,7 +83,7 @@ def _playable(arrivals: Sequence[Arrival]) -> float:
     held = 0
     for arrival in arrivals:
         held += arrival.samples
-        if held >= PREROLL_SECONDS * SAMPLE_RATE:
+        if held >= PREROLL_SECONDS * FAMILY.sample_rate:
             return arrival.at
     return arrivals[-1].at
 
