@@ -16,6 +16,8 @@ from syrinx_stages.contract.messages import Codes, End, EndReason
 from syrinx_stages.runtime.admin import create_admin
 from syrinx_stages.runtime.worker import Worker
 
+FINISHED = "syrinx_requests_finished_total"
+
 
 class Admin:
     """A replica's admin port."""
@@ -84,8 +86,8 @@ async def test_limited_settings_end_without_anybody_asking() -> None:
     async with alone("talker", max_num_seqs=4) as (_, admin):
         await admin.put({"max_num_seqs": 2}, seconds=0.2)
         assert admin.metric("syrinx_max_num_seqs", stage="talker") == 2
-        assert admin.metric("syrinx_settings_limited", stage="talker") == 1
-        await until(lambda: admin.metric("syrinx_settings_limited", stage="talker") == 0, "they had ended")
+        assert admin.metric("syrinx_settings_temporary", stage="talker") == 1
+        await until(lambda: admin.metric("syrinx_settings_temporary", stage="talker") == 0, "they had ended")
         assert admin.metric("syrinx_max_num_seqs", stage="talker") == 4
         assert admin.metric("syrinx_settings_generation", stage="talker") == 1
         assert "seconds" not in await admin.get()
@@ -112,7 +114,7 @@ async def test_the_ramp_and_the_pairs_in_force_are_shown() -> None:
 
         def shown() -> tuple[list[float | None], float | None]:
             return [admin.metric("syrinx_chunk_ramp_frames", position=str(at)) for at in range(4)], admin.metric(
-                "syrinx_capture_pairs"
+                "syrinx_codec_captured_shapes"
             )
 
         assert shown() == ([1, 2, 4, None], 2)
@@ -146,7 +148,7 @@ async def test_the_engines_time_is_in_prefills_and_steps() -> None:
 
 
 async def counted(admin: Admin, stage: str, reason: str) -> None:
-    await until(lambda: admin.metric("syrinx_ends_total", stage=stage, reason=reason) == 1, f"{reason} was counted")
+    await until(lambda: admin.metric(FINISHED, stage=stage, reason=reason) == 1, f"{reason} was counted")
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
@@ -158,7 +160,7 @@ async def test_a_replica_counts_the_requests_that_it_failed_at(monkeypatch: pyte
         worker = next(worker for worker in stages.workers if worker.stage == stage)
         monkeypatch.setattr(worker.engine, "launch", failing)
         async with admin_of(worker) as admin:
-            assert admin.metric("syrinx_ends_total", stage=stage, reason="error") == 0, "a count begins at 0"
+            assert admin.metric(FINISHED, stage=stage, reason="error") == 0, "a count begins at 0"
             assert (await speak(stages.connector(), request("a"))).end.reason is EndReason.ERROR
             await counted(admin, stage, "error")
 
@@ -178,11 +180,11 @@ async def test_a_codec_does_not_answer_for_what_a_talker_failed_at(at: Position,
         await connector.append([Append("a", StreamKind.CODES, at, entry)])
         assert (await listen(connector, "a")).end.reason is EndReason.ERROR
         await counted(admin, "codec", "upstream")
-        assert admin.metric("syrinx_ends_total", stage="codec", reason="error") == 0
+        assert admin.metric(FINISHED, stage="codec", reason="error") == 0
 
 
 async def test_a_talker_does_not_answer_for_a_request_that_cannot_be_served() -> None:
     async with alone("talker") as (stages, admin):
         await submit(stages.connector(), request("nobody", voice="nobody"))
         await counted(admin, "talker", "invalid")
-        assert admin.metric("syrinx_ends_total", stage="talker", reason="error") == 0
+        assert admin.metric(FINISHED, stage="talker", reason="error") == 0

@@ -221,7 +221,7 @@ async def test_a_talker_that_is_superseded_takes_its_codec_along() -> None:
         ahead = Append("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
         assert stages.streams.append(ahead) is None
         stages.away = False
-        await until(lambda: sum(sample(process, n, "syrinx_lost_rows_total") for n in (0, 1)), "one has lost it")
+        await until(lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one has lost it")
         assert not any("a" in worker.rows for worker in process.workers)
         # What was made of codes that nobody has is not written.
         assert max(stages.positions(StreamKind.AUDIO)) <= max(stages.positions(StreamKind.CODES))
@@ -235,7 +235,7 @@ async def test_a_codec_that_is_superseded_takes_its_talker_along() -> None:
         before = process.workers[0].ownership.claims["a"]
         end = Append("a", StreamKind.AUDIO, Position(5000), Codes(b""))
         assert stages.streams.append(end) is None
-        await until(lambda: sample(process, 1, "syrinx_lost_rows_total") == 1, "the codec has lost it")
+        await until(lambda: sample(process, 1, "syrinx_lost_claims_total") == 1, "the codec has lost it")
         assert process.workers[0].ownership.claims.get("a") is not before
 
 

@@ -17,7 +17,7 @@ from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak,
 from syrinx_stages.connector.base import Append
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
-from syrinx_stages.runtime.process import live
+from syrinx_stages.runtime.process import run_service
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
 
@@ -215,7 +215,7 @@ async def test_the_process_of_a_broken_accelerator_ends_and_another_replica_carr
         worker = await (stages.talker("broken") if stage == "talker" else stages.codec("broken"))
         stages.workers.remove(worker)
         monkeypatch.setattr(worker, "start", lambda: asyncio.sleep(0))
-        process = asyncio.create_task(live(worker, asyncio.Event(), DEADLINE))
+        process = asyncio.create_task(run_service(worker, asyncio.Event(), DEADLINE))
         connector = stages.connector()
         await submit(connector, request("a"))
         hearing = asyncio.create_task(listen(connector, "a"))
@@ -235,7 +235,7 @@ async def test_the_process_of_a_broken_accelerator_ends_and_another_replica_carr
 
 
 def captured(codec: Worker) -> float | None:
-    return codec.metrics.registry.get_sample_value("syrinx_capture_pairs")
+    return codec.metrics.registry.get_sample_value("syrinx_codec_captured_shapes")
 
 
 def set_pairs(codec: Worker, *pairs: tuple[int, int]) -> None:

@@ -60,7 +60,7 @@ def calls(result, values):
 
 
 def pairs(values):
-    return series("syrinx_capture_pairs", values, **PIPELINE, pod="demo-codec-0")
+    return series("syrinx_codec_captured_shapes", values, **PIPELINE, pod="demo-codec-0")
 
 
 def gateway(name, values):
@@ -158,7 +158,7 @@ FIRES = {
     "SyrinxQueueOld": [
         (
             "8 s",
-            [gateway("syrinx_queue_oldest_seconds", "8x30")],
+            [gateway("syrinx_queue_oldest_age_seconds", "8x30")],
             10,
             PIPELINE,
             "A request to demo has waited 8s for a talker.",
@@ -250,7 +250,7 @@ QUIET = {
     ],
     "SyrinxUnderruns": [("one in many", [*heard("0+600x60", "0+600x60"), underruns("0+1x60")], 30)],
     "SyrinxRequestErrors": [("clients that leave", [ended("cancelled", "0+9x60"), ended("stop", "0+9x60")], 30)],
-    "SyrinxQueueOld": [("a moment", [gateway("syrinx_queue_oldest_seconds", "0x5 9x1 0x20")], 7)],
+    "SyrinxQueueOld": [("a moment", [gateway("syrinx_queue_oldest_age_seconds", "0x5 9x1 0x20")], 7)],
     "SyrinxGraphHitsLow": [
         ("nothing is captured", [calls("eager", "0+9x90"), pairs("0x90")], 80),
         ("most fit", [calls("eager", "0+1x90"), calls("hit", "0+5x90"), calls("padded", "0+4x90"), pairs("2x90")], 80),

@@ -87,7 +87,7 @@ def test_prometheus_tells_a_pod_s_stages_apart():
                 ("syrinx_max_num_seqs", "codec", {}),
                 ("syrinx_prefill_seconds_count", "talker", {}),
                 ("syrinx_codec_padded_frames_total", "codec", {}),
-                ("syrinx_capture_pairs", "codec", {}),
+                ("syrinx_codec_captured_shapes", "codec", {}),
             )
         ],
         list[_Series],

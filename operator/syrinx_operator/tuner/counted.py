@@ -71,7 +71,7 @@ def with_counts(worker: Worker, sums: Sums) -> Worker:
     """A worker with what it counted."""
     return msgspec.structs.replace(
         worker,
-        errors=round(sums.get(Series(m.ENDS.name, ("error",)), 0.0)),
+        errors=round(sums.get(Series(m.REQUESTS_FINISHED.name, ("error",)), 0.0)),
         frames=round(sums.get(Series(m.FRAMES.name, ()), 0.0)),
         steps=_steps(sums),
         calls=_calls(sums),

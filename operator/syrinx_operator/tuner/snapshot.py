@@ -39,7 +39,7 @@ _TALKER: Mapping[str, tuple[str, ...]] = {
     STEP_COUNT: ("rows",),
     STEP_SUM: ("rows",),
     m.FRAMES.name: (),
-    m.ENDS.name: ("reason",),
+    m.REQUESTS_FINISHED.name: ("reason",),
     m.MAX_NUM_SEQS.name: (),
     m.INFO.name: ("device",),
 }

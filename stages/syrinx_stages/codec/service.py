@@ -143,7 +143,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         self._show_costs()
 
     def _show_shapes(self) -> None:
-        self.metrics[m.CAPTURE_PAIRS].set(len(self._shapes.ready(self.live.current.capture_pairs)))
+        self.metrics[m.CAPTURED_SHAPES].set(len(self._shapes.ready(self.live.current.capture_pairs)))
 
     def _show_costs(self) -> None:
         for (rows, frames), cost in self.engine.costs.items():

@@ -8,7 +8,7 @@ from typing import Any
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SETTINGS_LIMITED, Metric
+from syrinx_stages.contract.metrics import ROW_BUCKETS, SETTINGS_GENERATION, SETTINGS_TEMPORARY, Metric
 from syrinx_stages.runtime.settings import LiveSettings
 
 
@@ -43,7 +43,7 @@ class Metrics:
 def export_settings(metrics: Metrics, stage: str, live: LiveSettings[Any]) -> None:
     """What there is to tell of any stage's settings."""
     metrics[SETTINGS_GENERATION].labels(stage).set(live.generation)
-    metrics[SETTINGS_LIMITED].labels(stage).set(live.seconds_left is not None)
+    metrics[SETTINGS_TEMPORARY].labels(stage).set(live.seconds_left is not None)
 
 
 def rows_label(rows: int) -> str:

@@ -100,8 +100,8 @@ class Worker(ABC, Generic[R, S, E]):
             metrics[m.TAKEOVERS].labels(self.stage),
         )
         # Series from the start: of one that begins at 1 no rate is known.
-        self._rows_lost = metrics[m.LOST].labels(self.stage)
-        metrics[m.ENDS].labels(self.stage, EndReason.ERROR)
+        self._rows_lost = metrics[m.LOST_CLAIMS].labels(self.stage)
+        metrics[m.REQUESTS_FINISHED].labels(self.stage, EndReason.ERROR)
         self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
 
     # What a stage adds -----------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Worker(ABC, Generic[R, S, E]):
 
     def _written(self, append: Append) -> None:
         if isinstance(append, _Ending):
-            self.metrics[m.ENDS].labels(self.stage, append.counted).inc()
+            self.metrics[m.REQUESTS_FINISHED].labels(self.stage, append.counted).inc()
             self.evict(append.request_id)
 
     def _refused(self, append: Append, outcome: Gone | Superseded) -> None:
