@@ -140,7 +140,7 @@ async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(st
         await until(lambda: stage == "codec" or row.first_frame is not None, "it goes on")
         done = row.frames if stage == "talker" else row.emitted
         assert done >= 8
-        assert row.runs_dry() <= time.monotonic() + (done - 8) * FAMILY.frame_seconds
+        assert row.underrun_at() <= time.monotonic() + (done - 8) * FAMILY.frame_seconds
     finally:
         await stages.close()
 

@@ -45,7 +45,7 @@ def test_a_stream_about_to_run_dry_gets_what_there_is() -> None:
 
 def test_what_the_listener_is_not_sent_does_not_keep_playback_from_running_dry() -> None:
     rows = {"a": row("a", pending=5, emitted=8), "b": row("b", pending=5, emitted=8, withheld=0.075)}
-    assert rows["b"].runs_dry() == pytest.approx(rows["a"].runs_dry() - 0.075)
+    assert rows["b"].underrun_at() == pytest.approx(rows["a"].underrun_at() - 0.075)
     dry = row("a", pending=5, emitted=8, age=7 * 0.08 - RESERVE_SECONDS / 2)
     assert call([dry]) is None
     dry.withheld = 0.08

@@ -39,7 +39,7 @@ class Row(Struct, kw_only=True):
     ended: bool = False
     """No further frames will come."""
 
-    def runs_dry(self) -> float:
+    def underrun_at(self) -> float:
         """The time at which playback has used up what was given out, at the earliest."""
         if self.first_audio is None:
             return -math.inf
@@ -114,10 +114,10 @@ def schedule(
     if not ready:
         # Part of a chunk costs nearly as much as a whole one: only while there is nothing else to do.
         playing = [row for row in rows if row.pending and row.live and row.first_audio is not None]
-        ready = [(row, row.pending) for row in playing if row.runs_dry() - now <= RESERVE_SECONDS]
+        ready = [(row, row.pending) for row in playing if row.underrun_at() - now <= RESERVE_SECONDS]
         if not ready:
-            return Plan(call=None, wake=min((row.runs_dry() - RESERVE_SECONDS for row in playing), default=None))
-    ready.sort(key=lambda item: (item[0].runs_dry(), item[0].accepted, item[0].id))
+            return Plan(call=None, wake=min((row.underrun_at() - RESERVE_SECONDS for row in playing), default=None))
+    ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted, item[0].id))
     wanted = ready[0][1]
     equal = [row.id for row, frames in ready if frames == wanted][: settings.max_num_seqs]
     smaller = [(row.id, frames) for row, frames in ready if frames < wanted] if overhead else []

@@ -48,7 +48,7 @@ class Row(Struct, kw_only=True):
         """Frames made or being made."""
         return self.produced + self.in_flight
 
-    def runs_dry(self) -> float:
+    def underrun_at(self) -> float:
         """The time at which playback has used up what was produced, at the earliest."""
         if not self.live:
             # Nobody listens yet: as if played from a buffer, so that listeners go first and no file starves.
@@ -87,7 +87,7 @@ def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: flo
         elif row.playing(now):
             wake = min(wake, now + max(ahead, 0.001))
     # Of streams that have said nothing yet, those whose first frame is not being made.
-    waiting.sort(key=lambda row: (row.runs_dry(), row.in_flight, row.accepted, row.id))
+    waiting.sort(key=lambda row: (row.underrun_at(), row.in_flight, row.accepted, row.id))
     ids = tuple(row.id for row in waiting[:max_num_seqs])
     return Step(ids=ids, wake=None if ids or wake == math.inf else wake)
 
@@ -103,7 +103,7 @@ def late(rows: Iterable[Row], now: float, lead_limit: float, margin: float) -> b
     One that the lead limit holds back waits for its listener, who paused or takes nothing.
     """
     begun = [row for row in rows if row.live and row.first_frame is not None and row.lead(now) < lead_limit]
-    return any(row.runs_dry() < now + margin for row in begun)
+    return any(row.underrun_at() < now + margin for row in begun)
 
 
 def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:

@@ -251,7 +251,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             self._starved += 1
             if self._starved > 0:
                 log.warning("no memory for a frame of %d requests: one of them has to wait", len(rows))
-                self.evict(max(rows, key=Row.runs_dry).id)
+                self.evict(max(rows, key=Row.underrun_at).id)
                 # Steps that are launched already know nothing of it.
                 self._starved = -self.engine.depth
 
