@@ -60,10 +60,10 @@ class Parts:
             for owner, name, name_of in (
                 (frame, "linear", product),
                 (attention, "step", heads_of),
-                (frame, "code0", lambda *_: SAMPLING),
-                (frame, "residual", lambda *_: SAMPLING),
-                (frame, "sum_frame", lambda *_: REST),
-                (frame, "normalise", lambda *_: REST),
+                (frame, "sample_first_code", lambda *_: SAMPLING),
+                (frame, "sample_residual_code", lambda *_: SAMPLING),
+                (frame, "embed_frame", lambda *_: REST),
+                (frame, "norm_last_position", lambda *_: REST),
             ):
                 patches.enter_context(patch.object(owner, name, wrapped(getattr(owner, name), name_of)))
             yield launched
@@ -88,10 +88,10 @@ def breakdown(engine: CudaTalkerEngine, rows: int) -> list[dict[str, Any]]:
         step.advance()
 
     def without(name: str | None) -> float:
-        with engine._recorder.here(), parts.watched(name):
-            return elapsed_ms(engine._recorder.record(run))[0]
+        with engine._recorder.on_stream(), parts.watched(name):
+            return elapsed_ms(engine._recorder.capture_graph(run))[0]
 
-    with engine._recorder.here(), parts.watched() as counts:
+    with engine._recorder.on_stream(), parts.watched() as counts:
         run()
     whole = without(None)
     times = {name: whole - without(name) for name in counts if name != REST}

@@ -54,7 +54,7 @@ class _Marks:
 
     def _queue(self, events: list[torch.cuda.Event]) -> None:
         # Both engines have one stream that all of a pass is queued on.
-        with self._engine._recorder.here():  # type: ignore[attr-defined]
+        with self._engine._recorder.on_stream():  # type: ignore[attr-defined]
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             events.append(event)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from syrinx_stages.contract.messages import Sampling, SpeechRequest
-from syrinx_stages.kernels.sampling import Rows, code0, enter, residual
+from syrinx_stages.kernels.sampling import SamplingInputs, copy_rows, sample_first_code, sample_residual_code
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, ModelType, TalkerConfig
 from syrinx_stages.model.describe import task_of
@@ -27,9 +27,9 @@ from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker import frame
+from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import LENGTHS, MOST_PAGES, PREFILL_POSITIONS, PREFILL_ROWS, CudaTalkerEngine
 from syrinx_stages.talker.frame import Frame, Prefill
-from syrinx_stages.talker.places import bucket
 from syrinx_stages.talker.prompter import Prompter
 
 FRAMES = 40
@@ -116,24 +116,34 @@ class Forced:
     @contextmanager
     def instead(self) -> Iterator[None]:
         """Within, frames that run do so."""
-        with patch.object(frame, "code0", self._code0), patch.object(frame, "residual", self._residual):
+        with (
+            patch.object(frame, "sample_first_code", self._code0),
+            patch.object(frame, "sample_residual_code", self._residual),
+        ):
             yield
 
     def _code0(
-        self, where: Rows, scores: Tensor, bias: Tensor, table: Tensor, codes: Tensor, x: Tensor, squares: Tensor,
-        **marks: int,
+        self, where: SamplingInputs, scores: Tensor, bias: Tensor, table: Tensor, codes: Tensor, x: Tensor,
+        squares: Tensor, **marks: int,
     ) -> None:  # fmt: skip
         before = where.seen.clone()
-        code0(where, scores, bias, table, codes, x, squares, **marks)
+        sample_first_code(where, scores, bias, table, codes, x, squares, **marks)
         self.said.logits.append(scores[:, : table.shape[0]].to("cpu", copy=True))
         self._go_on(0, table, codes, x[len(codes) :], squares[len(codes) :])
         where.seen.copy_(before)
-        where.seen[where.meta[:, 0].long(), self.codes[:, 0].long()] = 1
+        where.seen[where.metadata[:, 0].long(), self.codes[:, 0].long()] = 1
 
     def _residual(
-        self, where: Rows, scores: Tensor, group: int, table: Tensor | None, codes: Tensor, x: Tensor, squares: Tensor
+        self,
+        where: SamplingInputs,
+        scores: Tensor,
+        group: int,
+        table: Tensor | None,
+        codes: Tensor,
+        x: Tensor,
+        squares: Tensor,
     ) -> None:
-        residual(where, scores, group, table, codes, x, squares)
+        sample_residual_code(where, scores, group, table, codes, x, squares)
         self.said.scores.append(scores.to("cpu", copy=True))
         self._go_on(group, table, codes, x, squares)
 
@@ -142,7 +152,7 @@ class Forced:
         self.said.drawn.append(codes[:, group].to("cpu", torch.int64))
         codes[:, group] = self.codes[:, group]
         if table is not None:
-            enter(table[self.codes[:, group].long()], x, squares)
+            copy_rows(table[self.codes[:, group].long()], x, squares)
 
 
 def engine(checkpoint: Checkpoint, asked: Sequence[SpeechRequest], given: Tensor) -> Said:
@@ -150,9 +160,9 @@ def engine(checkpoint: Checkpoint, asked: Sequence[SpeechRequest], given: Tensor
     rows, ids, forced = len(asked), [request.id for request in asked], Forced()
     talker = CudaTalkerEngine(checkpoint, rows)
     prepared = [talker.prepare(request, b"", None) for request in asked]
-    length = bucket(LENGTHS, max(len(each.prompt.embeds) for each in prepared))
+    length = bucket_for(LENGTHS, max(len(each.prompt.embeds) for each in prepared))
     # One after the other, not recorded: each is run a few times, and a frame must be told its codes.
-    with talker._recorder.here(), forced.instead():
+    with talker._recorder.on_stream(), forced.instead():
         step = Frame(talker._weights, talker._config, talker._arena, rows, MOST_PAGES)
         talker._sizes, talker._frames[rows] = [rows], (step, step.draw_codes, step.advance)
         for count in PREFILL_ROWS:

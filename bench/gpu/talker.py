@@ -34,10 +34,10 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerConfig
 from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import LENGTHS, MOST_PAGES, PREFILL_ROWS, CudaTalkerEngine, Step
 from syrinx_stages.talker.engine import Prepared
 from syrinx_stages.talker.frame import Frame, Prefill
-from syrinx_stages.talker.places import bucket
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LARGE = (256, 512)
@@ -126,15 +126,15 @@ class Engine(CudaTalkerEngine):
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Records frames of the batches, and prefills of the prompts' length."""
-        length, record = bucket(LENGTHS, PROMPT), self._recorder.record
-        with self._recorder.here():
+        length, record = bucket_for(LENGTHS, PROMPT), self._recorder.capture_graph
+        with self._recorder.on_stream():
             for rows in PREFILL_ROWS:
                 prefill = Prefill(self._weights, self._arena, rows, length, MOST_PAGES)
                 self._prefills[rows, length] = prefill, record(prefill.run)
             for rows in self._sizes:
                 frame = Frame(self._weights, self._config, self._arena, rows, MOST_PAGES)
                 self._frames[rows] = frame, record(frame.draw_codes), record(frame.advance)
-        self._recorder.mark()()
+        self._recorder.record_event()()
 
 
 class Rig:
@@ -152,7 +152,7 @@ class Rig:
         made = []
         for row in range(rows):
             ids = torch.randint(self.config.text_vocab_size, (PROMPT + TEXTS + 1,), generator=self._ids)
-            with self.engine._recorder.here():
+            with self.engine._recorder.on_stream():
                 texts = talker.embed_text(ids.to(talker.device))
                 codes = torch.zeros((0, CODE_GROUPS), dtype=torch.int64, device=talker.device)
             prompt = Prompt(texts[:PROMPT], texts[PROMPT:-1], texts[-1])
@@ -160,7 +160,7 @@ class Rig:
                 id=str(row), accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE, sampling=sampling, seed=row
             )
             made.append(Prepared(request=request, prompt=prompt, codes=codes, max_frames=1 << 20))
-        self.engine._recorder.mark()()
+        self.engine._recorder.record_event()()
         return made
 
     def admit(self, requests: Sequence[Prepared]) -> list[str]:
@@ -173,7 +173,7 @@ class Rig:
         """Ends requests, and waits for what was queued."""
         for request in ids:
             self.engine.release(request)
-        self.engine._recorder.mark()()
+        self.engine._recorder.record_event()()
 
     def run(self, ids: Sequence[str], frames: int) -> list[float]:
         """Frames of all, as the service orders them; returns when each was launched, in seconds."""
@@ -194,7 +194,7 @@ class Rig:
         ids = self.admit(self.requests(rows))
         self.run(ids, MIDDLE - PROMPT)
         _, draw, advance = self.engine._frames[rows]
-        with self.engine._recorder.here():
+        with self.engine._recorder.on_stream():
             drawn, fed = elapsed_ms(draw, advance)
         self.release(ids)
         return drawn, fed

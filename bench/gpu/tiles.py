@@ -28,10 +28,11 @@ from gpu.timing import MEMORY_BYTES, elapsed_ms
 from syrinx_operator.local.files import write_whole
 from syrinx_stages.kernels.attention import Heads
 from syrinx_stages.kernels.linear import Direct, Matrix, Tile
-from syrinx_stages.kernels.recorder import recorder
+from syrinx_stages.kernels.metadata import NUM_COLUMNS
+from syrinx_stages.kernels.recorder import graph_recorder
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.model.layers import rotations
-from syrinx_stages.talker.frame import META, Frame, new_arena
+from syrinx_stages.talker.frame import Frame, new_arena
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
 from syrinx_stages.talker.tiles import tile_of
 
@@ -159,13 +160,13 @@ class Rig:
 
     def __init__(self, config: TalkerConfig, device: str, most_rows: int) -> None:
         self._config, self._weights = config, drawn(config, device)
-        self._recorder = recorder(torch.device(device))
+        self._recorder = graph_recorder(torch.device(device))
         self._arena = new_arena(
             config, self._weights.norm, slots=most_rows + 1, pages=most_rows + 1, page=PAGE, texts=64, ring=2,
             most_rows=most_rows, most_prefill=64,
         )  # fmt: skip
         self._arena.state.normal_()
-        self._arena.knobs[:] = torch.tensor([0.9, 50, 1.0, 1.05, 2.0])
+        self._arena.sampling_params[:] = torch.tensor([0.9, 50, 1.0, 1.05, 2.0])
 
     def frame(self, rows: int, tiles: Tiles) -> Frame:
         """A frame of `rows` rows in the middle of their utterances; other steps are cut as in the engine."""
@@ -177,13 +178,13 @@ class Rig:
 
         frame = Frame(self._weights, self._config, self._arena, rows, PAGES, choose)
         own = torch.arange(1, rows + 1, dtype=torch.int32)
-        frame.meta[:, 0], frame.meta[:, 1], frame.meta[:, 2], frame.meta[:, META] = own, POSITION, 20, own
+        frame.meta[:, 0], frame.meta[:, 1], frame.meta[:, 2], frame.meta[:, NUM_COLUMNS] = own, POSITION, 20, own
         return frame
 
     def microseconds(self, rows: int, part: str, tiles: Tiles) -> float:
         """What a part takes."""
-        with self._recorder.here():
-            work = self._recorder.record(getattr(self.frame(rows, tiles), part))
+        with self._recorder.on_stream():
+            work = self._recorder.capture_graph(getattr(self.frame(rows, tiles), part))
             return 1000 * elapsed_ms(work, repeats=REPEATS)[0]
 
 

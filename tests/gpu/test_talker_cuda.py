@@ -90,7 +90,7 @@ def engine(engine_of: Make) -> Iterator[CudaTalkerEngine]:
     made = engine_of(torch.float32)
     poison(made)
     yield made
-    made._recorder.mark()()
+    made._recorder.record_event()()
     for name in list(made._rows):
         made.release(name)
 
@@ -100,10 +100,10 @@ def engine(engine_of: Make) -> Iterator[CudaTalkerEngine]:
 
 def check(cases: list[Case]) -> None:
     """Runs products as the cases say, compiled all at once."""
-    from syrinx_stages.kernels.launch import compiling
+    from syrinx_stages.kernels.launch import compile_only
 
     products = [Product(case, "cuda", torch.bfloat16) for case in cases]
-    with compiling():
+    with compile_only():
         for product in products:
             product.run()
     for product in products:
@@ -175,7 +175,7 @@ def step(engine: CudaTalkerEngine, reference: Reference, rows: list[Alone]) -> l
 def fall_behind(engine: CudaTalkerEngine) -> torch.cuda.Event:
     """Gives the device much to do before whatever is queued next; returns the event of its end."""
     behind = torch.cuda.Event()
-    with engine._recorder.here():
+    with engine._recorder.on_stream():
         torch.cuda._sleep(MANY_CYCLES)
         behind.record()
     return behind
@@ -183,7 +183,7 @@ def fall_behind(engine: CudaTalkerEngine) -> torch.cuda.Event:
 
 def state_of(engine: CudaTalkerEngine, names: list[str]) -> torch.Tensor:
     """What the next frames of requests are drawn from [names, H]."""
-    with engine._recorder.here():
+    with engine._recorder.on_stream():
         return engine._arena.state[[engine._rows[name].place.slot for name in names]].cpu()
 
 

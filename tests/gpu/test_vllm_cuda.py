@@ -131,7 +131,7 @@ def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: V
     handle = engine._rows["a"].handle
     last = len(row.prompt.embeds) - 1
     stale = torch.tensor([handle._replace(generation=handle.generation ^ 1).base + last], device="cuda")
-    with torch.inference_mode(), engine._recorder.here():
+    with torch.inference_mode(), engine._recorder.on_stream():
         hidden = torch.randn(1, 2048, device="cuda", dtype=torch.bfloat16)
         assert not frames.inputs(stale, hidden.clone()).any()
         assert not frames.draw(stale, hidden).any()

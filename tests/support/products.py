@@ -64,9 +64,9 @@ class Product:
             self._out.fill_(torch.nan)
         self._out_squares = torch.full((rows + GUARD, outer // case.tile.columns), torch.nan, device=device)
         self._wanted = self._product()
-        from syrinx_stages.kernels.linear import Sharing
+        from syrinx_stages.kernels.linear import SplitKWorkspace
 
-        self._sharing = Sharing(
+        self._sharing = SplitKWorkspace(
             torch.full((16 * (rows + 128) * outer,), torch.nan, device=device),
             torch.zeros((rows + 128) * outer, dtype=torch.int32, device=device),
         )

@@ -23,7 +23,7 @@ from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.model.sampling import Sampler, uniforms
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.talker.places import PAGE
+from syrinx_stages.talker.allocation import PAGE_SIZE
 from syrinx_stages.talker.prompter import Prompter
 
 if TYPE_CHECKING:
@@ -259,10 +259,10 @@ def poison(engine: CudaTalkerEngine) -> None:
     engine._staged[following] = 1
     arena = engine._arena
     slots, pages, texts = ([0, *pool._free] for pool in (engine._slots, engine._pages, engine._text_pages))
-    rows = arena.texts.view(len(arena.texts) // PAGE, PAGE, -1)
-    with engine._recorder.here():
+    rows = arena.texts.view(len(arena.texts) // PAGE_SIZE, PAGE_SIZE, -1)
+    with engine._recorder.on_stream():
         arena.state[slots] = torch.nan
-        arena.knobs[slots] = torch.nan
+        arena.sampling_params[slots] = torch.nan
         arena.seen[slots] = 1
         arena.cache[:, pages] = torch.nan
         rows[texts[1:]] = torch.nan

@@ -25,7 +25,7 @@ class Engine:
         self._recorder = self
         self._queued = queued
 
-    def here(self) -> nullcontext[None]:
+    def on_stream(self) -> nullcontext[None]:
         return nullcontext()
 
     def launch(self, graphs: int) -> int:

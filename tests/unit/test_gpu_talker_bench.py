@@ -122,7 +122,10 @@ def test_a_part_is_left_out_of_a_frame_and_all_are_counted(voice):
     engine = CudaTalkerEngine(voice, 2)
     step = Frame(engine._weights, engine._config, engine._arena, 2, MOST_PAGES)
     parts = breakdown.Parts(engine._weights)
-    launches = {name: Mock() for name in ("linear", "code0", "residual", "sum_frame", "normalise")}
+    launches = {
+        name: Mock()
+        for name in ("linear", "sample_first_code", "sample_residual_code", "embed_frame", "norm_last_position")
+    }
     with (
         patch.multiple(frame, **launches),
         patch.object(attention, "step", Mock()) as attend,

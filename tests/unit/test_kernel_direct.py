@@ -10,7 +10,7 @@ from support.products import SURROUNDINGS, Case, Product
 from support.ptx import Device
 
 from syrinx_stages.kernels import linear as products
-from syrinx_stages.kernels.linear import Direct, Sharing, linear
+from syrinx_stages.kernels.linear import Direct, SplitKWorkspace, linear
 
 ROUNDING = 0.02
 """Of a result of a few units, in bfloat16."""
@@ -26,7 +26,7 @@ def device() -> Iterator[Device]:
 @pytest.fixture(autouse=True)
 def launched(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "launch", device.launch)
-    monkeypatch.setattr(products, "DEPENDENT", True)
+    monkeypatch.setattr(products, "PDL_SUPPORTED", True)
 
 
 def check(tile: Direct, rows: int, outer: int, inner: int, **surroundings: int) -> None:
@@ -75,6 +75,6 @@ def test_a_type_that_it_is_not_for_is_refused() -> None:
 @pytest.mark.parametrize("room", [None, (2 * 32 * 64 - 1, 4), (2 * 32 * 64, 3)])
 def test_shares_need_room(room: tuple[int, int] | None) -> None:
     x, weight, out = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((19, 512), (64, 512), (19, 64)))
-    sharing = room and Sharing(torch.zeros(room[0]), torch.zeros(room[1], dtype=torch.int32))
+    sharing = room and SplitKWorkspace(torch.zeros(room[0]), torch.zeros(room[1], dtype=torch.int32))
     with pytest.raises(ValueError, match="needs room for 4096 parts and 4 counts"):
         linear(x, weight, out, Direct(16, 64, 4, shares=2), rows=19, sharing=sharing or None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.products import SURROUNDINGS, Case, Product
 
-from syrinx_stages.kernels.linear import Matrix, Sharing, Tile, linear
+from syrinx_stages.kernels.linear import Matrix, SplitKWorkspace, Tile, linear
 
 OUTER, INNER = 32, 64
 ROWS = 19
@@ -60,6 +60,6 @@ def test_a_tile_that_does_not_divide_the_matrix_is_refused(tile: Tile) -> None:
 @pytest.mark.parametrize("room", [None, (2 * 32 * OUTER - 1, 99), (2 * 32 * OUTER, 3)])
 def test_shares_need_room(room: tuple[int, int] | None) -> None:
     x, weight, out = torch.zeros(ROWS, INNER), torch.zeros(OUTER, INNER), torch.zeros(ROWS, OUTER)
-    sharing = room and Sharing(torch.zeros(room[0]), torch.zeros(room[1], dtype=torch.int32))
+    sharing = room and SplitKWorkspace(torch.zeros(room[0]), torch.zeros(room[1], dtype=torch.int32))
     with pytest.raises(ValueError, match=f"needs room for {2 * 32 * OUTER} parts and 4 counts"):
         linear(x, weight, out, TILES["two shares"], rows=ROWS, sharing=sharing)

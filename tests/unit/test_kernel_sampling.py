@@ -13,10 +13,10 @@ from torch import Tensor
 
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.kernels import sampling
-from syrinx_stages.kernels.sampling import Rows
+from syrinx_stages.kernels.sampling import SamplingInputs
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig
 from syrinx_stages.model.sampling import Sampler, uniforms
-from syrinx_stages.talker.knobs import knobs
+from syrinx_stages.talker.sampling_params import sampling_params
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
@@ -54,14 +54,14 @@ class Drawing:
         slots = 2 * self.count + 1
         random = torch.Generator().manual_seed(0)
         self.slots = 1 + 2 * torch.randperm(self.count, generator=random)
-        self.rows = Rows(
-            meta=torch.full((self.count, 9), -1, dtype=torch.int32),
-            knobs=torch.full((slots, 2, sampling.KNOBS), torch.nan),
+        self.rows = SamplingInputs(
+            metadata=torch.full((self.count, 9), -1, dtype=torch.int32),
+            params=torch.full((slots, 2, sampling.NUM_SAMPLING_PARAMS), torch.nan),
             seeds=torch.full((slots,), 77, dtype=torch.int64),
             seen=torch.ones(slots, VOCABULARY, dtype=torch.int8),
         )
-        self.rows.meta[:, 0], self.rows.meta[:, 2] = self.slots, FRAMES
-        self.rows.knobs[self.slots] = torch.tensor([knobs(item) for item in samplings])
+        self.rows.metadata[:, 0], self.rows.metadata[:, 2] = self.slots, FRAMES
+        self.rows.params[self.slots] = torch.tensor([sampling_params(item) for item in samplings])
         self.rows.seeds[self.slots] = torch.tensor(seeds)
         self.seen = torch.rand(self.count, VOCABULARY, generator=random) < 0.2
         self.rows.seen[self.slots] = self.seen.to(torch.int8)
@@ -89,9 +89,9 @@ def draw_code0(drawing: Drawing, logits: Tensor) -> tuple[Tensor, Tensor]:
     state = torch.randn(drawing.count, WIDTH, generator=torch.Generator().manual_seed(3))
     x, squares = torch.full((2 * drawing.count, WIDTH), torch.nan), torch.full((2 * drawing.count, 3), torch.nan)
     bias, table = torch.arange(WIDTH) / WIDTH, embeddings(VOCABULARY)
-    sampling.code0(
+    sampling.sample_first_code(
         drawing.rows, torch.cat((logits, state), 1), bias, table, drawing.codes, x, squares,
-        eos=EOS, marks=VOCABULARY - CODES,
+        eos=EOS, num_special=VOCABULARY - CODES,
     )  # fmt: skip
     torch.testing.assert_close(x[: drawing.count], state + bias)
     assert torch.equal(x[drawing.count :], table[drawing.codes[:, 0].long()])
@@ -140,7 +140,7 @@ def test_residual_codes_are_those_that_the_model_draws(group: int) -> None:
     wanted = drawing.draw.residual(logits, group)
     table = embeddings(CODES) if group < CODE_GROUPS - 1 else None
     x, squares = torch.full((drawing.count, WIDTH), torch.nan), torch.full((drawing.count, 5), torch.nan)
-    sampling.residual(drawing.rows, logits, group, table, drawing.codes, x, squares)
+    sampling.sample_residual_code(drawing.rows, logits, group, table, drawing.codes, x, squares)
     assert drawing.codes[:, group].tolist() == wanted.tolist()
     assert (drawing.codes == -1).sum() == drawing.count * (CODE_GROUPS - 1)
     if table is None:
@@ -155,7 +155,7 @@ def test_where_all_are_alike_the_first_is_the_best_and_top_k_keeps_them_all() ->
     greedy, all_alike = Sampling(residual_temperature=0.0), Sampling(residual_top_k=2)
     drawing = Drawing([greedy] * 2 + [all_alike] * 12, [*SEEDS, *range(6)])
     x, squares = torch.zeros(drawing.count, WIDTH), torch.zeros(drawing.count, 1)
-    sampling.residual(drawing.rows, torch.zeros(drawing.count, CODES), 3, None, drawing.codes, x, squares)
+    sampling.sample_residual_code(drawing.rows, torch.zeros(drawing.count, CODES), 3, None, drawing.codes, x, squares)
     numbers = uniforms(torch.tensor(drawing.seeds), torch.full((drawing.count,), FRAMES))[:, 3]
     assert drawing.codes[:2, 3].tolist() == [0, 0]
     assert drawing.codes[2:, 3].tolist() == (numbers[2:] * CODES).long().tolist()
@@ -182,8 +182,8 @@ def test_random_numbers_are_the_models_in_24_bits(group: int) -> None:
 
 @triton.jit
 def _reached(values, out, count, N: tl.constexpr):
-    keys = sampling._ordered(tl.load(values + tl.arange(0, N)))
-    least = sampling._kth(keys, count, tl.max(keys, 0))
+    keys = sampling._sort_keys(tl.load(values + tl.arange(0, N)))
+    least = sampling._top_k_threshold(keys, count, tl.max(keys, 0))
     tl.store(out + tl.arange(0, N), (keys >= least).to(tl.int32))
 
 
@@ -217,10 +217,10 @@ def test_a_frames_embeddings_and_its_text_are_summed_and_its_codes_handed_over()
     texts[[2, 5, 7]] = torch.randn(3, width, generator=random)
     codes = torch.randint(CODES, (count, CODE_GROUPS), generator=random, dtype=torch.int32)
     drawing = Drawing([Sampling()] * count, [0] * count)
-    drawing.rows.meta[:, 3], drawing.rows.meta[:, 4] = torch.tensor([5, 2, 7]), torch.tensor([1, 1, 2])
+    drawing.rows.metadata[:, 3], drawing.rows.metadata[:, 4] = torch.tensor([5, 2, 7]), torch.tensor([1, 1, 2])
     x, squares = torch.full((count, width), torch.nan), torch.full((count, 5), torch.nan)
     handed = torch.full((4, 4, CODE_GROUPS), -1, dtype=torch.int16)
-    sampling.sum_frame(drawing.rows, codes, first, rest, texts, x, squares, handed)
+    sampling.embed_frame(drawing.rows, codes, first, rest, texts, x, squares, handed)
     wanted = texts[[5, 2, 7]] + first[codes[:, 0].long()]
     wanted += sum(rest[group - 1][codes[:, group].long()] for group in range(1, CODE_GROUPS))
     torch.testing.assert_close(x, wanted)
@@ -237,7 +237,7 @@ def test_the_last_position_of_each_row_is_normalised_into_its_slot() -> None:
     weight = torch.randn(WIDTH, generator=random)
     places = torch.tensor([[4, 9, 3], [1, 9, 4], [0, 0, 0]], dtype=torch.int32)
     out = torch.full((6, WIDTH), torch.nan)
-    sampling.normalise(x, squares, weight, eps, places, out, length)
+    sampling.norm_last_position(x, squares, weight, eps, places, out, length)
     rows = x[[2, length + 3]]
     torch.testing.assert_close(out[[4, 1]], torch.nn.functional.rms_norm(rows, (WIDTH,), weight, eps))
     assert out[[2, 3, 5]].isnan().all()
@@ -246,6 +246,6 @@ def test_the_last_position_of_each_row_is_normalised_into_its_slot() -> None:
 def test_inputs_enter_with_their_squares() -> None:
     x = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(0))
     out, squares = torch.full((5, WIDTH), torch.nan), torch.full((5, 3), torch.nan)
-    sampling.enter(x, out, squares)
+    sampling.copy_rows(x, out, squares)
     assert torch.equal(out, x)
     torch.testing.assert_close(squares.sum(1), x.square().sum(1))

@@ -17,7 +17,7 @@ from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.cuda_engine import LENGTHS, MOST_PAGES, CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import NoRoom
-from syrinx_stages.talker.places import PAGE
+from syrinx_stages.talker.allocation import PAGE_SIZE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
@@ -150,15 +150,15 @@ def test_for_whom_there_is_no_memory_nothing_is_taken(eager: EagerTalkerEngine, 
 def test_a_row_without_a_page_waits_and_then_goes_on(eager: EagerTalkerEngine, make: Make) -> None:
     engine = make(3)
     short = small_talker.request("short", sampling=ENDLESS)
-    full = small_talker.request("full", small_talker.text(PAGE - 1), sampling=ENDLESS)
+    full = small_talker.request("full", small_talker.text(PAGE_SIZE - 1), sampling=ENDLESS)
     prepared = [engine.prepare(request, b"", None) for request in (short, full)]
-    assert len(prepared[1].prompt.embeds) == PAGE - 1
+    assert len(prepared[1].prompt.embeds) == PAGE_SIZE - 1
     engine.admit(prepared)
-    others = engine._pages.take(len(engine._pages))
+    others = engine._pages.allocate(len(engine._pages))
     read = [engine.read(engine.launch(["short", "full"])) for _ in range(2)]
     shorts, fulls = alone(eager, short, 2), alone(eager, full, 2)
     assert read == [{"short": shorts[0], "full": fulls[0]}, {"short": shorts[1]}]
-    engine._pages.give_back(others)
+    engine._pages.free(others)
     assert engine.read(engine.launch(["full"])) == {"full": fulls[1]}
 
 
@@ -179,7 +179,7 @@ def test_a_prompt_longer_than_any_prefill_is_fed_in_parts(tmp_path: Path) -> Non
 def test_a_prompt_longer_than_a_requests_places_is_refused(tmp_path: Path) -> None:
     voice = Checkpoint(str(small_talker.write(tmp_path / "voice", max_position_embeddings=8192)))
     engine = CudaTalkerEngine(voice, 1)
-    positions = MOST_PAGES * PAGE
+    positions = MOST_PAGES * PAGE_SIZE
     fits = engine.prepare(small_talker.request("a", small_talker.text(positions - 13)), b"", None)
     assert fits.max_frames == positions - len(fits.prompt.embeds) == 13
     with pytest.raises(RequestError, match=f"has {positions - 12} positions of the model's {positions}") as refused:

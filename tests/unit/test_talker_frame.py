@@ -10,10 +10,11 @@ import torch
 from support import small_talker
 from support.talker_lifetimes import SAMPLINGS, Alone, Reference, poison_buffers
 
+from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.knobs import knobs
-from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
+from syrinx_stages.talker.sampling_params import sampling_params
+from syrinx_stages.talker.frame import Arena, Frame, Prefill, new_arena
 from syrinx_stages.talker.packed import pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -47,7 +48,7 @@ class Rig:
             config, weights.norm, slots=SLOTS, pages=PAGES, page=PAGE, texts=40, ring=3, most_rows=3,
             most_prefill=3 * LENGTH,
         )  # fmt: skip
-        for tensor in (self.arena.state, self.arena.cache, self.arena.texts, self.arena.knobs):
+        for tensor in (self.arena.state, self.arena.cache, self.arena.texts, self.arena.sampling_params):
             tensor.fill_(torch.nan)
         self.arena.handed.fill_(-1)
         self.prefill = Prefill(weights, self.arena, 3, LENGTH, 5)
@@ -63,12 +64,12 @@ class Rig:
             prompt = row.prompt
             arena.texts[0] = prompt.pad_row
             arena.texts[seat.text : seat.text + len(prompt.text_rows)] = prompt.text_rows
-            arena.knobs[seat.slot] = torch.tensor(knobs(row.request.sampling))
+            arena.sampling_params[seat.slot] = torch.tensor(sampling_params(row.request.sampling))
             arena.seeds[seat.slot] = row.request.seed
             arena.seen[seat.slot] = 0
             prefill.embeds[index * LENGTH : index * LENGTH + len(prompt.embeds)] = prompt.embeds
             prefill.meta[index, :3] = torch.tensor([seat.slot, 0, len(prompt.embeds)])
-            prefill.meta[index, META : META + len(seat.pages)] = torch.tensor(seat.pages)
+            prefill.meta[index, NUM_COLUMNS : NUM_COLUMNS + len(seat.pages)] = torch.tensor(seat.pages)
         prefill.run()
         return rows
 
@@ -80,8 +81,10 @@ class Rig:
         for index, (row, seat) in enumerate(zip(rows, SEATS, strict=True)):
             count = len(row.frames)
             text = seat.text + count if count < len(row.prompt.text_rows) else 0
-            frame.meta[index, :META] = torch.tensor([seat.slot, len(row.prompt.embeds) + count, count, text, ring])
-            frame.meta[index, META : META + len(seat.pages)] = torch.tensor(seat.pages)
+            frame.meta[index, :NUM_COLUMNS] = torch.tensor(
+                [seat.slot, len(row.prompt.embeds) + count, count, text, ring]
+            )
+            frame.meta[index, NUM_COLUMNS : NUM_COLUMNS + len(seat.pages)] = torch.tensor(seat.pages)
         frame.draw_codes()
         frame.advance()
         said = [self.arena.handed[ring, index].numpy().tobytes() for index in range(len(rows))]

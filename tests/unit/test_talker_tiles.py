@@ -12,10 +12,10 @@ from gpu.checkpoint import talker_settings
 from support import small_talker, talker_recipe
 
 from syrinx_stages.kernels.attention import Heads
-from syrinx_stages.kernels.linear import Direct, Matrix, Sharing, Tile
+from syrinx_stages.kernels.linear import Direct, Matrix, SplitKWorkspace, Tile
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.talker.cuda_engine import PREFILL_POSITIONS
-from syrinx_stages.talker.frame import Stack, new_sharing
+from syrinx_stages.talker.frame import Stack, new_split_k_workspace
 from syrinx_stages.talker.packed import PackedLayer
 from syrinx_stages.talker.tiles import tile_of
 
@@ -50,7 +50,9 @@ def layer(config: TransformerConfig, kind: torch.dtype) -> PackedLayer:
     )
 
 
-def products(config: TalkerConfig, kind: torch.dtype, rows: int, sharing: Sharing) -> Iterator[tuple[Tile, int, int]]:
+def products(
+    config: TalkerConfig, kind: torch.dtype, rows: int, sharing: SplitKWorkspace
+) -> Iterator[tuple[Tile, int, int]]:
     """Every product of a step or prefill of so many rows: its tile, and the matrix."""
     predictor = config.code_predictor_config
     for part in (config, predictor):
@@ -70,7 +72,7 @@ def products(config: TalkerConfig, kind: torch.dtype, rows: int, sharing: Sharin
 @every_talker
 def test_every_tile_divides_its_matrix_and_has_room_for_its_shares(config: TalkerConfig, kind: torch.dtype) -> None:
     for rows in (*ROWS, *range(576, 1088, 64)):
-        sharing = new_sharing(config, matrix(1, 1, kind), max(rows, PREFILL_POSITIONS))
+        sharing = new_split_k_workspace(config, matrix(1, 1, kind), max(rows, PREFILL_POSITIONS))
         for tile, outer, inner in products(config, kind, rows, sharing):
             assert outer % tile.columns == 0
             assert inner % (tile.inner * tile.shares * (tile.warps if isinstance(tile, Direct) else 1)) == 0
@@ -86,7 +88,7 @@ def test_every_tile_divides_its_matrix_and_has_room_for_its_shares(config: Talke
 @every_talker
 def test_what_is_added_to_a_residual_is_cut_alike(config: TalkerConfig, kind: torch.dtype) -> None:
     """Both products leave the sums of squares of so many columns."""
-    sharing = new_sharing(config, matrix(1, 1, kind), PREFILL_POSITIONS)
+    sharing = new_split_k_workspace(config, matrix(1, 1, kind), PREFILL_POSITIONS)
     for rows in ROWS:
         for part in (config, config.code_predictor_config):
             stack = Stack([layer(part, kind)], 1e-6, rows, sharing)

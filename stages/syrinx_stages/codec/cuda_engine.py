@@ -15,7 +15,7 @@ from syrinx_stages.codec.engine import Cost, split_frames
 from syrinx_stages.codec.packed import PackedDecoder
 from syrinx_stages.codec.program import ROW, Arena, Launch, Memory, Needs, Program, needs, upload_elements
 from syrinx_stages.contract.settings import CapturePair
-from syrinx_stages.kernels.recorder import Work, recorder
+from syrinx_stages.kernels.recorder import Work, graph_recorder
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 MOST_FRAMES = 64
@@ -70,9 +70,9 @@ class CudaCodecEngine:
     ) -> None:
         """Takes a copy of the decoder's weights in `kind` to `device`."""
         # Ahead of a talker in the same process: a call is short, and somebody waits for its audio.
-        self._recorder = recorder(device, priority=-1)
+        self._recorder = graph_recorder(device, priority=-1)
         self._device, self._kind = device, kind
-        with self._recorder.here():
+        with self._recorder.on_stream():
             self._packed = PackedDecoder(decoder, device, kind)
             self._arena = Arena.allocate(self._packed, max_resident, MOST_FRAMES)
         self._max_resident = max_resident
@@ -95,7 +95,7 @@ class CudaCodecEngine:
         """Compiles the kernels of calls of any size, learns what a capture costs, and makes a call."""
         shapes = [(count, frames) for count in _warm_rows(self._max_resident) for frames in WARM_FRAMES]
         launches: dict[object, Launch] = {}
-        with self._recorder.here():
+        with self._recorder.on_stream():
             memory = Needs(1, 1, 1, 1, 1).allocate(self._kind, self._device)
             for shape in shapes:
                 program = Program(self._packed, self._arena, memory, *shape)
@@ -110,11 +110,11 @@ class CudaCodecEngine:
     def capture(self, shape: CapturePair) -> None:
         """Records a graph of calls of this shape; not while a call is unread."""
         started = time.monotonic()
-        with self._recorder.here():
+        with self._recorder.on_stream():
             program = self._program(shape)
             # Padded rows alone: nothing is remembered of the run that comes before the recording.
             program.memory.upload[: upload_elements(self._packed, *shape)].zero_()
-        self._graphs[shape] = (self._recorder.record(program), program)
+        self._graphs[shape] = (self._recorder.capture_graph(program), program)
         self._eager.pop(shape, None)
         # Pinning memory waits for the device: not in a launch.
         self._idle.extend([self._host(shape) for _ in range(self.depth)])
@@ -154,11 +154,11 @@ class CudaCodecEngine:
         self._fill(upload.numpy(), ids, codes, rows, frames)
         samples = rows * frames * self._samples
         memory = program.memory
-        with self._recorder.here():
+        with self._recorder.on_stream():
             memory.upload[: len(upload)].copy_(upload, non_blocking=True)
             work()
             buffers.pcm[:samples].copy_(memory.pcm[:samples], non_blocking=True)
-            wait = self._recorder.mark()
+            wait = self._recorder.record_event()
         pcm = buffers.pcm[:samples].view(rows, -1)
         return Call(wait, pcm, tuple(len(items) for items in codes), buffers)
 
@@ -185,7 +185,7 @@ class CudaCodecEngine:
             slot.frames += len(items)
 
     def _eagerly(self, shape: CapturePair) -> tuple[Work, Program]:
-        with self._recorder.here():
+        with self._recorder.on_stream():
             program = self._program(shape)
         return program, program
 
@@ -221,8 +221,8 @@ class CudaCodecEngine:
         return buffers
 
     def _new_buffers(self, upload: int, pcm: int) -> _Buffers:
-        host = self._recorder.host
-        return _Buffers(host(upload, kind=torch.int32), host(pcm, kind=torch.int16))
+        pinned = self._recorder.pinned_zeros
+        return _Buffers(pinned(upload, dtype=torch.int32), pinned(pcm, dtype=torch.int16))
 
 
 def _warm_rows(most: int) -> list[int]:

@@ -18,8 +18,7 @@ from torch import Tensor
 from syrinx_stages.codec.packed import PackedBlock, PackedDecoder, PackedLayer, PackedUpsample, Product, Snake
 from syrinx_stages.codec.tiles import FILL, Tile, product_tile, unit_tile
 from syrinx_stages.kernels import codec_conv, codec_frames
-from syrinx_stages.kernels.dependent import DEPENDENT, INTERPRETED
-from syrinx_stages.kernels.launch import launch
+from syrinx_stages.kernels.launch import INTERPRETED, PDL_SUPPORTED, launch
 
 ROW: int = codec_frames.ROW.value
 """Numbers that a call's upload begins with, for each row."""
@@ -176,7 +175,7 @@ class Launch:
     @property
     def dependent(self) -> bool:
         """Whether it starts while the launch before it ends: blocks that would wait for room only take it away."""
-        return DEPENDENT and not INTERPRETED and math.prod(self.grid) <= 2 * FILL
+        return PDL_SUPPORTED and not INTERPRETED and math.prod(self.grid) <= 2 * FILL
 
     def __call__(self) -> None:
         """Runs, or enqueues, it."""

@@ -13,8 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .attend import attend
-from .dependent import DEPENDENT, INTERPRETED, begin, wait
-from .launch import launch
+from .launch import INTERPRETED, PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
 
 
 @triton.jit
@@ -56,9 +55,9 @@ def _step(
         ks2 = tl.load(slots[None, :] + HALF + i[:, None], mask=past[None, :], other=0.0)
         vs1 = tl.load(slots[:, None] + KV * PAGE * SIZE + i[None, :], mask=past[:, None], other=0.0)
         vs2 = tl.load(slots[:, None] + KV * PAGE * SIZE + HALF + i[None, :], mask=past[:, None], other=0.0)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     # Only now: the next product would read its weights while this reads keys and values.
-    begin(PDL)
+    launch_dependents(PDL)
     base = qkv + row * WIDTH
     q_at = base + (head * GROUP + g[:, None]) * SIZE + i[None, :]
     q1 = tl.load(q_at, mask=real, other=0.0).to(tl.float32)
@@ -151,7 +150,7 @@ def _store(
     KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
+    launch_dependents(PDL)
     token, head = tl.program_id(0), tl.program_id(1)
     row, step = token // LENGTH, token % LENGTH
     HALF: tl.constexpr = SIZE // 2
@@ -168,7 +167,7 @@ def _store(
     c = tl.load(cosines + position * HALF + i, mask=held & (i < HALF), other=0.0)
     s = tl.load(sines + position * HALF + i, mask=held & (i < HALF), other=0.0)
     page = tl.load(table + row * TABLE_STRIDE + position // PAGE, mask=held, other=0)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     base = qkv + token * (KV * (GROUP + 2) * SIZE)
     q_at = base + (head * GROUP + g[:, None]) * SIZE + i[None, :]
     q1 = tl.load(q_at, mask=real, other=0.0).to(tl.float32)
@@ -201,7 +200,7 @@ def _prompt(
     KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, SIZE_P: tl.constexpr, PAGE: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
+    launch_dependents(PDL)
     BLOCKS: tl.constexpr = (LENGTH + BLOCK - 1) // BLOCK
     row, block, head = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS, tl.program_id(1)
     i = tl.arange(0, SIZE_P)
@@ -210,7 +209,7 @@ def _prompt(
     first = tl.load(positions + row * POSITION_STRIDE)
     length = tl.load(positions + row * POSITION_STRIDE + 1)
     held = q < length
-    wait(PDL)
+    grid_dependency_wait(PDL)
     at = (row * LENGTH + q[:, None]) * (KV * GROUP * SIZE) + head * SIZE + i[None, :]
     inside = held[:, None] & (i < SIZE)[None, :]
     query = tl.load(queries + at, mask=inside, other=0.0)
@@ -279,8 +278,8 @@ def step(
             attend, (rows, heads.kv),
             qkv, heads.norms, heads.cosines, heads.sines, positions, table, cache, out, heads.eps, heads.scale,
             POSITION_STRIDE=positions.stride(0), TABLE_STRIDE=table.stride(0), KV=heads.kv, GROUP=heads.group,
-            GROUP_P=group, SIZE=heads.size, PAGE=cache.shape[3], WARPS=warps, PDL=DEPENDENT, launch_pdl=DEPENDENT,
-            num_warps=warps,
+            GROUP_P=group, SIZE=heads.size, PAGE=cache.shape[3], WARPS=warps, PDL=PDL_SUPPORTED,
+            launch_pdl=PDL_SUPPORTED, num_warps=warps,
         )  # fmt: skip
         return
     launch(
@@ -289,7 +288,7 @@ def step(
         POSITION_STRIDE=0 if positions is None else positions.stride(0), TABLE_STRIDE=table.stride(0),
         PAIR=positions is None, SMALL=small, KV=heads.kv, GROUP=heads.group,
         GROUP_P=group if positions is None else max(16, group), SIZE=heads.size, PAGE=cache.shape[3],
-        PDL=DEPENDENT, launch_pdl=DEPENDENT, num_warps=1 if small and rows > 16 else 4,
+        PDL=PDL_SUPPORTED, launch_pdl=PDL_SUPPORTED, num_warps=1 if small and rows > 16 else 4,
     )  # fmt: skip
 
 
@@ -304,7 +303,8 @@ def prompt(
     rows = spans.shape[0]
     common = {
         "LENGTH": length, "POSITION_STRIDE": spans.stride(0), "TABLE_STRIDE": table.stride(0), "KV": heads.kv,
-        "GROUP": heads.group, "SIZE": heads.size, "PAGE": cache.shape[3], "PDL": DEPENDENT, "launch_pdl": DEPENDENT,
+        "GROUP": heads.group, "SIZE": heads.size, "PAGE": cache.shape[3], "PDL": PDL_SUPPORTED,
+        "launch_pdl": PDL_SUPPORTED,
     }  # fmt: skip
     launch(
         _store, (rows * length, heads.kv),

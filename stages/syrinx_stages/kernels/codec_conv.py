@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .codec_math import gelu, put, snake
-from .dependent import begin, wait
+from .launch import grid_dependency_wait, launch_dependents
 
 
 @triton.jit
@@ -92,7 +92,7 @@ def conv(
         first_weights = tl.load(w_at + at)
         if GATED:
             second_weights = tl.load(w_at + (N * TAPS * IN + at))
-        wait(PDL)
+        grid_dependency_wait(PDL)
         values = tl.load(x_at + tl.multiple_of((at // IN) * (dilation * IN) + at % IN, BK))
         total = tl.dot(values, first_weights, total, input_precision=PRECISION)
         if GATED:
@@ -101,7 +101,7 @@ def conv(
             wide = values.to(tl.float32)
             squares = tl.sum(wide * wide, 1)
     else:
-        wait(PDL)
+        grid_dependency_wait(PDL)
         for step in range(share):
             at = (split * share + step) * BK
             values = tl.load(x_at + tl.multiple_of((at // IN) * (dilation * IN) + at % IN, BK))
@@ -111,7 +111,7 @@ def conv(
             if NORM > 0:
                 wide = values.to(tl.float32)
                 squares += tl.sum(wide * wide, 1)
-    begin(PDL)
+    launch_dependents(PDL)
     if SPLITS == 1:
         _finish(
             total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
@@ -173,14 +173,14 @@ def residual_unit(
         b = A + tl.arange(0, B)
         w_b = weight + b[None, :] * (TAPS * C) + k[:, None]
         part_b = tl.zeros((BM, B), tl.float32)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     for step in range(TAPS * C // BK):
         at = step * BK
         values = tl.load(x_at + tl.multiple_of((at // C) * (dilation * C) + at % C, BK))
         part_a = tl.dot(values, tl.load(w_a + at), part_a, input_precision=PRECISION)
         if B > 0:
             part_b = tl.dot(values, tl.load(w_b + at), part_b, input_precision=PRECISION)
-    begin(PDL)
+    launch_dependents(PDL)
     kind: tl.constexpr = x.dtype.element_ty
     part_a += tl.load(bias + a)[None, :]
     hidden_a = snake(part_a, tl.load(frequency + a)[None, :], tl.load(magnitude + a)[None, :]).to(kind)

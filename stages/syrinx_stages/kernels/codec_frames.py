@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .codec_math import cosine, nearest, put, sine
-from .dependent import begin, wait
+from .launch import grid_dependency_wait, launch_dependents
 
 # Columns of `rows` [rows, ROW] int32: what a call knows of each of its rows.
 ROW = tl.constexpr(4)
@@ -23,7 +23,7 @@ SEGMENT = tl.constexpr(5)
 @triton.jit
 def gather(arena, buffers, segments, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Copies each row's tails to the beginnings of the buffers; zeros for a request of which nothing was decoded."""
-    begin(PDL)
+    launch_dependents(PDL)
     row = tl.program_id(1)
     segment = segments + tl.program_id(0) * SEGMENT
     # Whole 16-byte accesses, if the compiler knows that they are.
@@ -32,7 +32,7 @@ def gather(arena, buffers, segments, rows, WIDTH: tl.constexpr, BLOCK: tl.conste
     first = tl.multiple_of(tl.load(segment + 2), 16)
     stride = tl.multiple_of(tl.load(segment + 3), 16)
     at = tl.arange(0, BLOCK)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     slot = tl.load(rows + row * ROW + SLOT).to(tl.int64)
     past = tl.load(rows + row * ROW + PAST)
     source = arena + slot * WIDTH + start
@@ -44,7 +44,7 @@ def gather(arena, buffers, segments, rows, WIDTH: tl.constexpr, BLOCK: tl.conste
 @triton.jit
 def scatter(arena, buffers, segments, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Copies the last positions of each row's fresh frames back to its slot."""
-    begin(PDL)
+    launch_dependents(PDL)
     row = tl.program_id(1)
     segment = segments + tl.program_id(0) * SEGMENT
     # Whole 16-byte accesses, if the compiler knows that they are.
@@ -54,7 +54,7 @@ def scatter(arena, buffers, segments, rows, WIDTH: tl.constexpr, BLOCK: tl.const
     stride = tl.multiple_of(tl.load(segment + 3), 16)
     per_frame = tl.multiple_of(tl.load(segment + 4), 16)
     at = tl.arange(0, BLOCK)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     slot = tl.load(rows + row * ROW + SLOT).to(tl.int64)
     fresh = tl.load(rows + row * ROW + FRESH)
     source = buffers + first + row * stride + fresh * per_frame
@@ -69,10 +69,10 @@ def look_up(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Adds up one row of each quantizer's table. codes: [rows x frames, BOOKS] int16; out: [rows, tail + frames, D]."""
-    begin(PDL)
+    launch_dependents(PDL)
     frame = tl.program_id(0)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     total = tl.zeros((BD,), tl.float32)
     for book in tl.static_range(BOOKS):
         code = tl.load(codes + frame * BOOKS + book).to(tl.int32) + book * SIZE
@@ -94,7 +94,7 @@ def attend(
     p % RING; inverse: [DIM / 2] float32, the rotary frequencies; out: [rows x frames, HEADS x DIM]. RING is at least
     WINDOW - 1 + frames, so what is written now is not among what is read.
     """
-    begin(PDL)
+    launch_dependents(PDL)
     row = tl.program_id(0)
     group = tl.program_id(1)
     width: tl.constexpr = (HEADS + 2 * GROUPS) * DIM
@@ -105,7 +105,7 @@ def attend(
     in_half = (half < DIM // 2)[None, :]
     in_full = (full < DIM)[None, :]
     frequencies = tl.load(inverse + half, mask=half < DIM // 2, other=0.0)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     slot = tl.load(rows + row * ROW + SLOT).to(tl.int64)
     past = tl.load(rows + row * ROW + PAST)
     fresh = tl.load(rows + row * ROW + FRESH)
@@ -169,12 +169,12 @@ def depthwise_norm(
 
     weight: [TAPS, C] and bias [C] float32; of C channels, CHANNELS are real and the others zero.
     """
-    begin(PDL)
+    launch_dependents(PDL)
     at = tl.program_id(0)
     c = tl.arange(0, BC)
     first = ((at // positions).to(tl.int64) * (TAPS - 1 + positions) + at % positions) * C
     total = tl.load(bias + c, mask=c < C, other=0.0)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     for tap in tl.static_range(TAPS):
         values = tl.load(x + first + tap * C + c, mask=c < C, other=0.0).to(tl.float32)
         total += values * tl.load(weight + tap * C + c, mask=c < C, other=0.0)
@@ -189,14 +189,14 @@ def wave(
     C: tl.constexpr, TAPS: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The last convolution, to 16-bit samples: [rows, TAPS - 1 + positions, C] to [count] int16."""
-    begin(PDL)
+    launch_dependents(PDL)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.arange(0, BC)
     held = tl.minimum(m, count - 1)
     first = (held // positions).to(tl.int64) * (TAPS - 1 + positions) + held % positions
     x_at = x + first[:, None] * C + c[None, :]
     total = tl.zeros((BM, BC), tl.float32)
-    wait(PDL)
+    grid_dependency_wait(PDL)
     for tap in tl.static_range(TAPS):
         values = tl.load(x_at + tap * C, mask=(c < C)[None, :], other=0.0).to(tl.float32)
         total += values * tl.load(weight + tap * C + c, mask=c < C, other=0.0)[None, :]

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
-from .dependent import INTERPRETED
+from .launch import INTERPRETED
 
 _INTERPRETED = tl.constexpr(INTERPRETED)
 _PI_HIGH = tl.constexpr(3.140625)

@@ -15,9 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .dependent import DEPENDENT, begin, wait
 from .direct import direct
-from .launch import launch
+from .launch import PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,14 @@ def _matrix(
     SWAP: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
-        begin(PDL)
+        launch_dependents(PDL)
     column, block, share = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = column * BN + tl.arange(0, BN)
     m = block * BM + tl.arange(0, BM)
     first = share * (K // SHARES)
     k = first + tl.arange(0, BK)
     w_at = weight + n[:, None] * K + k[None, :] if SWAP else weight + n[None, :] * K + k[:, None]
-    wait(PDL)
+    grid_dependency_wait(PDL)
     held = m < rows
     row = m
     if index is not None:
@@ -102,7 +101,7 @@ def _matrix(
                 gated = tl.dot(values, tl.load(w_at + N * K + start), gated)
     # Not before: the next kernel's programs would take the place and the bandwidth of those that still wait for theirs.
     if not EARLY:
-        begin(PDL)
+        launch_dependents(PDL)
     last = True
     if SHARES > 1:
         place = shared + (block * BM + tl.arange(0, BM))[:, None] * N + n[None, :]
@@ -145,7 +144,7 @@ def _matrix(
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SplitKWorkspace:
     """Where the programs that share a sum leave their parts, and count who has arrived: zeros between launches."""
 
     parts: Tensor
@@ -167,7 +166,7 @@ def linear(
     gated: bool = False,
     residual: Tensor | None = None,
     out_squares: Tensor | None = None,
-    sharing: Sharing | None = None,
+    sharing: SplitKWorkspace | None = None,
     early: bool = False,
 ) -> None:
     """`out = x @ weight.T`, for the first `rows` rows.
@@ -186,7 +185,7 @@ def linear(
         "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if index is None else index.stride(0), "K": inner, "N": outer,
         "OUT_STRIDE": out.stride(0), "PARTS": parts, "PARTS_P": triton.next_power_of_2(max(parts, 1)),
         "OUT_PARTS": 0 if out_squares is None else out_squares.shape[1], "GATED": gated, "BN": tile.columns,
-        "PDL": DEPENDENT, "num_warps": tile.warps, "launch_pdl": DEPENDENT,
+        "PDL": PDL_SUPPORTED, "num_warps": tile.warps, "launch_pdl": PDL_SUPPORTED,
     }  # fmt: skip
     at_a_time = tile.inner * tile.shares
     if isinstance(tile, Direct):

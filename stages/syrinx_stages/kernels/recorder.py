@@ -1,4 +1,4 @@
-"""Where an engine's work runs: queued on a stream of its own and recorded as CUDA graphs, or at once on the CPU."""
+"""Runs an engine's GPU work on a stream of its own and captures it as CUDA graphs; on a CPU, runs it immediately."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from torch import Tensor
 Work = Callable[[], None]
 
 
-class Recorder(Protocol):
-    """Runs work on one device, one piece after the other. One thread at a time uses it."""
+class GraphRecorder(Protocol):
+    """Runs work on one device in order. Only one thread may use it at a time."""
 
-    def here(self) -> AbstractContextManager[object]:
-        """Within, tensors are allocated and kernels queued where the work runs."""
+    def on_stream(self) -> AbstractContextManager[object]:
+        """Returns a context in which tensors are allocated and kernels are enqueued on this recorder's stream."""
 
     def compile(self, works: Sequence[Work]) -> None:
-        """Compiles all kernels of these that are not compiled yet, and runs none."""
+        """Compiles all kernels that `works` launch, without running them."""
 
-    def record(self, work: Work) -> Work:
-        """Something that does the same as `work`, quicker. For that it is run once: nothing of it may be seen later.
+    def capture_graph(self, work: Work) -> Work:
+        """Returns a function that replays `work`. Runs `work` once, so its results must not be visible later.
 
-        Where somebody else records, it is the work itself that becomes part of that.
+        Called during another capture, the returned function runs `work` itself, which becomes part of that capture.
         """
 
-    def mark(self) -> Work:
-        """Something that waits for all that was queued so far."""
+    def record_event(self) -> Work:
+        """Returns a function that waits for everything enqueued so far."""
 
-    def host(self, *shape: int, kind: torch.dtype) -> Tensor:
-        """Zeros in memory of this machine that the device copies to and from without stopping."""
+    def pinned_zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Returns zeros in host memory that the device can access asynchronously."""
 
-    def lend(self, *tensors: Tensor) -> None:
-        """Says of tensors that were allocated elsewhere that what is queued here still needs their memory."""
+    def record_stream(self, *tensors: Tensor) -> None:
+        """Marks tensors allocated on another stream as used by this one (see `torch.Tensor.record_stream`)."""
 
 
-class CudaRecorder:
-    """Queues everything on one stream; nothing but what `mark` returns waits for the device."""
+class CudaGraphRecorder:
+    """Enqueues all work on one CUDA stream. Only the functions returned by `record_event` wait for the device."""
 
     def __init__(self, device: torch.device, priority: int) -> None:
-        """priority: of the stream, as CUDA counts; below 0 is before others."""
+        """priority: of the CUDA stream; lower numbers run first, 0 is the default."""
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=priority)
 
-    def here(self) -> AbstractContextManager[object]:
-        """Within, the stream is torch's current one."""
+    def on_stream(self) -> AbstractContextManager[object]:
+        """Returns a context in which this recorder's stream is torch's current stream."""
         return torch.cuda.stream(self._stream)
 
     def compile(self, works: Sequence[Work]) -> None:
-        """On several threads."""
-        # It needs Triton, which is not everywhere.
-        from .launch import compiling
+        """Compiles the kernels of all `works` on several threads, without running them."""
+        # Imported here because not every machine has Triton.
+        from .launch import compile_only
 
-        with self.here(), compiling():
+        with self.on_stream(), compile_only():
             for work in works:
                 work()
 
-    def record(self, work: Work) -> Work:
-        """As a CUDA graph."""
-        with self.here():
-            # Loads what was never run: a capture cannot.
+    def capture_graph(self, work: Work) -> Work:
+        """Returns a function that replays `work` as a CUDA graph."""
+        with self.on_stream():
+            # The first run loads modules, which is not allowed during capture.
             work()
             graph = torch.cuda.CUDAGraph()
-            # Other threads of this process may use the device meanwhile.
+            # "thread_local" lets other threads of this process use the device during capture.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 work()
@@ -71,49 +71,49 @@ class CudaRecorder:
                 graph.capture_end()
         return lambda: work() if torch.cuda.is_current_stream_capturing() else graph.replay()
 
-    def mark(self) -> Work:
-        """By an event."""
+    def record_event(self) -> Work:
+        """Returns a function that waits for a CUDA event recorded now."""
         event = torch.cuda.Event()
         event.record(self._stream)
         return event.synchronize
 
-    def host(self, *shape: int, kind: torch.dtype) -> Tensor:
-        """Pinned."""
-        return torch.zeros(shape, dtype=kind, device="cpu", pin_memory=True)
+    def pinned_zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Returns zeros in pinned host memory."""
+        return torch.zeros(shape, dtype=dtype, device="cpu", pin_memory=True)
 
-    def lend(self, *tensors: Tensor) -> None:
-        """Their memory is not given out again before the stream has come so far."""
+    def record_stream(self, *tensors: Tensor) -> None:
+        """Keeps the memory of CUDA tensors allocated until this stream has used them."""
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(self._stream)
 
 
-class CpuRecorder:
-    """Runs everything at once: kernels in Triton's interpreter."""
+class ImmediateRecorder:
+    """Runs all work immediately on the CPU; Triton's interpreter runs the kernels."""
 
-    def here(self) -> AbstractContextManager[object]:
-        """Anywhere."""
+    def on_stream(self) -> AbstractContextManager[object]:
+        """Returns a context that does nothing."""
         return nullcontext()
 
     def compile(self, works: Sequence[Work]) -> None:
-        """The interpreter compiles nothing."""
+        """Does nothing: the interpreter does not compile."""
 
-    def record(self, work: Work) -> Work:
-        """As it is."""
+    def capture_graph(self, work: Work) -> Work:
+        """Returns `work` unchanged."""
         return work
 
-    def mark(self) -> Work:
-        """Nothing is ever queued."""
+    def record_event(self) -> Work:
+        """Returns a function that returns immediately."""
         return lambda: None
 
-    def host(self, *shape: int, kind: torch.dtype) -> Tensor:
-        """Like any."""
-        return torch.zeros(shape, dtype=kind)
+    def pinned_zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Returns ordinary zeros."""
+        return torch.zeros(shape, dtype=dtype)
 
-    def lend(self, *tensors: Tensor) -> None:
-        """Nothing is ever queued."""
+    def record_stream(self, *tensors: Tensor) -> None:
+        """Does nothing: no work is pending."""
 
 
-def recorder(device: torch.device, *, priority: int = 0) -> Recorder:
-    """The one for a device."""
-    return CudaRecorder(device, priority) if device.type == "cuda" else CpuRecorder()
+def graph_recorder(device: torch.device, *, priority: int = 0) -> GraphRecorder:
+    """Returns a recorder for `device`; `priority` is that of its CUDA stream."""
+    return CudaGraphRecorder(device, priority) if device.type == "cuda" else ImmediateRecorder()

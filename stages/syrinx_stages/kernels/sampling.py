@@ -1,10 +1,10 @@
-"""Draws codes on the device, as `model.sampling` does on a CPU: the same numbers decide, in the same order of steps.
+"""Samples codes on the device with the same random numbers and in the same order of operations as `model.sampling`.
 
-A row's knobs lie at its slot: [temperature, top_k, top_p, repetition penalty, least frames] in float32, once for code 0
-and once for the residual codes. Temperature 0 takes the best.
+Sampling parameters are float32 [slots, 2, NUM_SAMPLING_PARAMS]: one set for code 0 and one for the residual codes.
+Temperature 0 selects the most likely code.
 
-Every kernel here lets the next one begin only after its own wait: attention relies on it to read, without waiting, what
-was written before the last code was drawn.
+Every kernel here waits for its predecessor before it launches its dependents. The attention kernels rely on that: they
+read what was written before the last code was sampled without waiting.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .dependent import DEPENDENT, begin, wait
-from .launch import launch
+from .launch import PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
+from .metadata import FRAME, NUM_POSITIONS, RING, SLOT, TEXT_ROW
 
-KNOBS = 5
+TEMPERATURE = tl.constexpr(0)
+TOP_K = tl.constexpr(1)
+TOP_P = tl.constexpr(2)
+REPETITION_PENALTY = tl.constexpr(3)
+MIN_FRAMES = tl.constexpr(4)
+NUM_SAMPLING_PARAMS = 5
 
 
 @triton.jit
-def _mixed(x):
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014)."""
+def _splitmix64(x):
+    """Returns SplitMix64's finalizer of `x` (Steele, Lea, Flood 2014)."""
     x = (x ^ (x >> 30)) * tl.full((), 0xBF58476D1CE4E5B9, tl.uint64)
     x = (x ^ (x >> 27)) * tl.full((), 0x94D049BB133111EB, tl.uint64)
     return x ^ (x >> 31)
@@ -31,32 +36,33 @@ def _mixed(x):
 
 @triton.jit
 def uniform(seed, frame, group):
-    """The number in [0, 1) that decides a code; `model.sampling.uniforms` is the same with eight more bits."""
+    """Returns the random number in [0, 1) that selects a code: `model.sampling.uniforms`, rounded down to 24 bits."""
     gamma = tl.full((), 0x9E3779B97F4A7C15, tl.uint64)
-    state = _mixed(_mixed(seed.to(tl.uint64, bitcast=True) + gamma) + (frame.to(tl.uint64) + 1) * gamma)
-    bits = _mixed(state + gamma * (tl.full((), 1, tl.uint64) + group)) >> 40
+    state = _splitmix64(_splitmix64(seed.to(tl.uint64, bitcast=True) + gamma) + (frame.to(tl.uint64) + 1) * gamma)
+    bits = _splitmix64(state + gamma * (tl.full((), 1, tl.uint64) + group)) >> 40
     return bits.to(tl.float32) * (1.0 / 16777216.0)
 
 
 @triton.jit
-def _ordered(scores):
-    """Numbers in the order of the scores, as unsigned integers."""
+def _sort_keys(scores):
+    """Returns unsigned integers that have the same order as the float32 `scores`."""
     bits = scores.to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) | tl.full((), -2147483648, tl.int32))).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def _kth(keys, count, top):
-    """A number that exactly `count` keys reach, or the largest that at least so many do; `top`: the largest key.
+def _top_k_threshold(keys, k, max_key):
+    """Returns a threshold that exactly `k` keys reach, or, with ties, the largest that at least `k` keys reach.
 
-    Three counts in one sum quarter the range at each turn; about eight turns find the 50th of 2,048.
+    Each iteration counts at three pivots in one packed sum and quarters the range; about eight iterations find the
+    50th of 2,048 keys.
     """
     low = tl.full((), 0, tl.uint32)
-    high = top
+    high = max_key
     reached = tl.full((), 0x7FFFFFFF, tl.int32)
     mask = tl.full((), 0xFFFFF, tl.int64)
-    while (reached > count) & (high > low):
-        # Upwards, so that the range ends; the highest count may be at `high` itself.
+    while (reached > k) & (high > low):
+        # At least 1, so that the range always shrinks; the threshold may be `high` itself.
         step = tl.maximum((high - low) >> 2, 1)
         one = low + step
         two = tl.minimum(one + step, high)
@@ -64,14 +70,14 @@ def _kth(keys, count, top):
         counts = (keys >= one).to(tl.int64) + ((keys >= two).to(tl.int64) << 20) + ((keys >= three).to(tl.int64) << 40)
         total = tl.sum(counts, 0)
         c1, c2, c3 = (total & mask).to(tl.int32), ((total >> 20) & mask).to(tl.int32), (total >> 40).to(tl.int32)
-        if c3 >= count:
+        if c3 >= k:
             low = three
             reached = c3
-        elif c2 >= count:
+        elif c2 >= k:
             low = two
             high = three - 1
             reached = c2
-        elif c1 >= count:
+        elif c1 >= k:
             low = one
             high = two - 1
             reached = c1
@@ -81,26 +87,30 @@ def _kth(keys, count, top):
 
 
 @triton.jit
-def _least(keys, mass, dropped):
-    """The largest number below which the keys have at most `dropped` of the mass."""
-    found = tl.full((), 0, tl.uint32)
+def _top_p_threshold(keys, mass, max_dropped):
+    """Returns the largest threshold such that the keys below it have at most `max_dropped` of the mass."""
+    threshold = tl.full((), 0, tl.uint32)
     step = tl.full((), 0x80000000, tl.uint32)
     for _ in range(32):
-        raised = found + step
+        raised = threshold + step
         step = step >> 1
         below = tl.sum(tl.where(keys < raised, mass, 0.0), 0)
-        found = tl.where(below <= dropped, raised, found)
-    return found
+        threshold = tl.where(below <= max_dropped, raised, threshold)
+    return threshold
 
 
 @triton.jit
-def draw(scores, id, knobs, number):
-    """One id of a row: scores by id, -inf where there is none; see the module for the knobs."""
-    temperature = tl.load(knobs)
-    top_k = tl.load(knobs + 1).to(tl.int32)
-    top_p = tl.load(knobs + 2)
+def sample(scores, id, params, number):
+    """Returns one sampled id.
+
+    scores: float32 by id, -inf for ids that must not be sampled. params: pointer to one set of sampling parameters.
+    number: the random number in [0, 1).
+    """
+    temperature = tl.load(params + TEMPERATURE)
+    top_k = tl.load(params + TOP_K).to(tl.int32)
+    top_p = tl.load(params + TOP_P)
     best = tl.max(scores, 0)
-    # The best, the first of several, unless there is something to draw.
+    # Greedy unless the temperature is above 0: the first id with the best score.
     mass = tl.where(scores == best, 1.0, 0.0)
     target = tl.full((), 0.0, tl.float32)
     if temperature > 0:
@@ -108,123 +118,123 @@ def draw(scores, id, knobs, number):
         best = best / temperature
         mass = tl.exp(scores - best)
         if top_k > 0:
-            keys = _ordered(scores)
-            mass = tl.where(keys >= _kth(keys, top_k, _ordered(best)), mass, 0.0)
+            keys = _sort_keys(scores)
+            mass = tl.where(keys >= _top_k_threshold(keys, top_k, _sort_keys(best)), mass, 0.0)
         total = tl.sum(mass, 0)
         if top_p < 1:
-            keys = _ordered(scores)
-            # The best is always kept.
-            least = tl.minimum(_least(keys, mass, (1 - top_p) * total), _ordered(best))
-            mass = tl.where(keys >= least, mass, 0.0)
+            keys = _sort_keys(scores)
+            # The best id is always kept.
+            threshold = tl.minimum(_top_p_threshold(keys, mass, (1 - top_p) * total), _sort_keys(best))
+            mass = tl.where(keys >= threshold, mass, 0.0)
             total = tl.sum(mass, 0)
         target = number * total
-    # The first id whose sum exceeds the number.
-    drawn = tl.min(tl.where(tl.cumsum(mass, 0) > target, id, 0x7FFFFFFF), 0)
-    if drawn == 0x7FFFFFFF:
-        # Rounding led past the last that has any mass.
-        drawn = tl.max(tl.where(mass > 0, id, 0), 0)
-    return drawn
+    # The first id whose cumulative mass exceeds the target.
+    sampled = tl.min(tl.where(tl.cumsum(mass, 0) > target, id, 0x7FFFFFFF), 0)
+    if sampled == 0x7FFFFFFF:
+        # Rounding moved the target past the last id that has any mass.
+        sampled = tl.max(tl.where(mass > 0, id, 0), 0)
+    return sampled
 
 
 @triton.jit
-def _row_of(
-    table,
-    code,
-    out,
-    squares,
-    row,
-    WIDTH: tl.constexpr,
-    WIDTH_P: tl.constexpr,
-    PARTS: tl.constexpr,
-    PARTS_P: tl.constexpr,
-):
-    """Copies a table's row to the next input, and says its squares' sum."""
-    i = tl.arange(0, WIDTH_P)
-    values = tl.load(table + code.to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
+def _store_row(
+    values, out, sum_of_squares, row,
+    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr,
+):  # fmt: skip
+    """Stores a row and its sum of squares, all of it in part 0."""
+    i = tl.arange(0, WIDTH_POW2)
     tl.store(out + row * WIDTH + i, values, mask=i < WIDTH)
     squared = values.to(tl.float32)
-    part = tl.arange(0, PARTS_P)
+    part = tl.arange(0, PARTS_POW2)
     sums = tl.where(part == 0, tl.sum(squared * squared, 0), 0.0)
-    tl.store(squares + row * PARTS + part, sums, mask=part < PARTS)
+    tl.store(sum_of_squares + row * PARTS + part, sums, mask=part < PARTS)
 
 
 @triton.jit
-def _code0(
-    scores, meta, knobs, seeds, seen, table, codes, out, squares, bias,
-    META: tl.constexpr, SCORES: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_P: tl.constexpr,
-    FIRST_MARK: tl.constexpr, EOS: tl.constexpr, KNOBS: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr,
-    PDL: tl.constexpr,
+def _copy_row(
+    table, index, out, sum_of_squares, row,
+    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr,
+):  # fmt: skip
+    """Copies row `index` of a table and stores its sum of squares."""
+    i = tl.arange(0, WIDTH_POW2)
+    values = tl.load(table + index.to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
+    _store_row(values, out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
+
+
+@triton.jit
+def _first_code_kernel(
+    scores, metadata, params, seeds, seen, table, codes, out, sum_of_squares, bias,
+    METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, SCORES_STRIDE: tl.constexpr,
+    CODES_STRIDE: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_POW2: tl.constexpr,
+    FIRST_SPECIAL: tl.constexpr, EOS: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     rows = tl.num_programs(0)
-    slot = tl.load(meta + row * META)
-    frame = tl.load(meta + row * META + 2)
-    id = tl.arange(0, VOCABULARY_P)
-    wait(PDL)
-    begin(PDL)
-    score = tl.load(scores + row * SCORES + id, mask=id < VOCABULARY, other=float("-inf"))
-    said = tl.load(seen + slot.to(tl.int64) * VOCABULARY + id, mask=id < VOCABULARY, other=0) != 0
-    own = knobs + slot * (2 * KNOBS)
-    penalty = tl.load(own + 3)
-    score = tl.where(said, tl.where(score < 0, score * penalty, score / penalty), score)
-    early = frame < tl.load(own + 4).to(tl.int32)
-    score = tl.where((id >= FIRST_MARK) & ((id != EOS) | early), float("-inf"), score)
-    code = draw(score, id, own, uniform(tl.load(seeds + slot), frame, 0))
-    tl.store(codes + row * CODES, code.to(codes.dtype.element_ty))
+    slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
+    frame = tl.load(metadata + row * METADATA_STRIDE + FRAME)
+    id = tl.arange(0, VOCABULARY_POW2)
+    grid_dependency_wait(PDL)
+    launch_dependents(PDL)
+    score = tl.load(scores + row * SCORES_STRIDE + id, mask=id < VOCABULARY, other=float("-inf"))
+    repeated = tl.load(seen + slot.to(tl.int64) * VOCABULARY + id, mask=id < VOCABULARY, other=0) != 0
+    row_params = params + slot * PARAMS_STRIDE
+    penalty = tl.load(row_params + REPETITION_PENALTY)
+    score = tl.where(repeated, tl.where(score < 0, score * penalty, score / penalty), score)
+    too_early = frame < tl.load(row_params + MIN_FRAMES).to(tl.int32)
+    score = tl.where((id >= FIRST_SPECIAL) & ((id != EOS) | too_early), float("-inf"), score)
+    code = sample(score, id, row_params, uniform(tl.load(seeds + slot), frame, 0))
+    tl.store(codes + row * CODES_STRIDE, code.to(codes.dtype.element_ty))
     tl.store(seen + slot.to(tl.int64) * VOCABULARY + code, 1)
-    # The predictor's first input is the talker's state, which came through the same product.
-    i = tl.arange(0, WIDTH_P)
-    state = tl.load(scores + row * SCORES + VOCABULARY + i, mask=i < WIDTH, other=0.0) + tl.load(
+    # The predictor's first input is the talker's state, projected by the same product as the logits.
+    i = tl.arange(0, WIDTH_POW2)
+    state = tl.load(scores + row * SCORES_STRIDE + VOCABULARY + i, mask=i < WIDTH, other=0.0) + tl.load(
         bias + i, mask=i < WIDTH, other=0.0
     ).to(tl.float32)
-    state = state.to(out.dtype.element_ty)
-    tl.store(out + row * WIDTH + i, state, mask=i < WIDTH)
-    squared = state.to(tl.float32)
-    part = tl.arange(0, PARTS_P)
-    tl.store(squares + row * PARTS + part, tl.where(part == 0, tl.sum(squared * squared, 0), 0.0), mask=part < PARTS)
-    _row_of(table, code, out, squares, rows + row, WIDTH, WIDTH_P, PARTS, PARTS_P)
+    _store_row(state.to(out.dtype.element_ty), out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
+    _copy_row(table, code, out, sum_of_squares, rows + row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
 
 
 @triton.jit
-def _residual(
-    scores, meta, knobs, seeds, table, codes, out, squares, group,
-    META: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_P: tl.constexpr, KNOBS: tl.constexpr, LAST: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_P: tl.constexpr, PARTS: tl.constexpr, PARTS_P: tl.constexpr, CODES: tl.constexpr,
-    PDL: tl.constexpr,
+def _residual_code_kernel(
+    scores, metadata, params, seeds, table, codes, out, sum_of_squares, group,
+    METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, CODES_STRIDE: tl.constexpr, CODEBOOK: tl.constexpr,
+    CODEBOOK_POW2: tl.constexpr, LAST: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    slot = tl.load(meta + row * META)
-    frame = tl.load(meta + row * META + 2)
+    slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
+    frame = tl.load(metadata + row * METADATA_STRIDE + FRAME)
     number = uniform(tl.load(seeds + slot), frame, group)
-    id = tl.arange(0, VOCABULARY_P)
-    wait(PDL)
-    begin(PDL)
-    score = tl.load(scores + row * VOCABULARY + id, mask=id < VOCABULARY, other=float("-inf"))
-    code = draw(score, id, knobs + slot * (2 * KNOBS) + KNOBS, number)
-    tl.store(codes + row * CODES + group, code.to(codes.dtype.element_ty))
+    id = tl.arange(0, CODEBOOK_POW2)
+    grid_dependency_wait(PDL)
+    launch_dependents(PDL)
+    score = tl.load(scores + row * CODEBOOK + id, mask=id < CODEBOOK, other=float("-inf"))
+    # The second half of a slot's parameters is for the residual codes.
+    code = sample(score, id, params + slot * PARAMS_STRIDE + PARAMS_STRIDE // 2, number)
+    tl.store(codes + row * CODES_STRIDE + group, code.to(codes.dtype.element_ty))
     if not LAST:
-        _row_of(table, code, out, squares, row, WIDTH, WIDTH_P, PARTS, PARTS_P)
+        _copy_row(table, code, out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
 
 
 @triton.jit
-def _sum_frame(
-    codes, meta, first, rest, texts, out, squares, handed,
-    META: tl.constexpr, CODEBOOK: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    PARTS: tl.constexpr, PARTS_P: tl.constexpr, HANDED: tl.constexpr, PDL: tl.constexpr,
+def _embed_frame_kernel(
+    codes, metadata, first, rest, texts, out, sum_of_squares, host_codes,
+    METADATA_STRIDE: tl.constexpr, CODEBOOK: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, MAX_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row, block = tl.program_id(0), tl.program_id(1)
     i = block * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
-    text = tl.load(meta + row * META + 3)
+    text = tl.load(metadata + row * METADATA_STRIDE + TEXT_ROW)
     total = tl.load(texts + text.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
-    ring = tl.load(meta + row * META + 4)
-    wait(PDL)
-    begin(PDL)
+    ring = tl.load(metadata + row * METADATA_STRIDE + RING)
+    grid_dependency_wait(PDL)
+    launch_dependents(PDL)
     group = tl.arange(0, GROUPS)
     frame = tl.load(codes + row * GROUPS + group)
     if block == 0:
-        tl.store(handed + (ring * HANDED + row) * GROUPS + group, frame.to(handed.dtype.element_ty))
+        tl.store(host_codes + (ring * MAX_ROWS + row) * GROUPS + group, frame.to(host_codes.dtype.element_ty))
     code = tl.load(codes + row * GROUPS)
     total += tl.load(first + code.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
     for g in tl.static_range(1, GROUPS):
@@ -233,157 +243,184 @@ def _sum_frame(
     result = total.to(out.dtype.element_ty)
     tl.store(out + row * WIDTH + i, result, mask=inside)
     squared = result.to(tl.float32)
-    part = tl.arange(0, PARTS_P)
-    # This block's sum at its own part; the parts that no block has are empty.
+    part = tl.arange(0, PARTS_POW2)
+    # Each program stores its sum in the part of its own number; parts beyond the number of programs become 0.
     sums = tl.where(part == block, tl.sum(squared * squared, 0), 0.0)
-    tl.store(squares + row * PARTS + part, sums, mask=(part % tl.num_programs(1) == block) & (part < PARTS))
+    tl.store(sum_of_squares + row * PARTS + part, sums, mask=(part % tl.num_programs(1) == block) & (part < PARTS))
 
 
 @triton.jit
-def _normalise(
-    x, squares, weight, places, out, eps,
-    PLACE: tl.constexpr, LENGTH: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P: tl.constexpr,
-    PARTS: tl.constexpr, PARTS_P: tl.constexpr, PDL: tl.constexpr,
+def _norm_last_kernel(
+    x, sum_of_squares, weight, metadata, out, eps,
+    METADATA_STRIDE: tl.constexpr, LENGTH: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    slot = tl.load(places + row * PLACE)
-    i = tl.arange(0, WIDTH_P)
+    slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
+    i = tl.arange(0, WIDTH_POW2)
     w = tl.load(weight + i, mask=i < WIDTH, other=0.0).to(tl.float32)
     source = row
     if LENGTH > 1:
-        source = row * LENGTH + tl.maximum(tl.load(places + row * PLACE + 2), 1) - 1
-    wait(PDL)
-    begin(PDL)
-    part = tl.arange(0, PARTS_P)
-    total = tl.sum(tl.load(squares + source * PARTS + part, mask=part < PARTS, other=0.0), 0)
+        source = row * LENGTH + tl.maximum(tl.load(metadata + row * METADATA_STRIDE + NUM_POSITIONS), 1) - 1
+    grid_dependency_wait(PDL)
+    launch_dependents(PDL)
+    part = tl.arange(0, PARTS_POW2)
+    total = tl.sum(tl.load(sum_of_squares + source * PARTS + part, mask=part < PARTS, other=0.0), 0)
     values = tl.load(x + source * WIDTH + i, mask=i < WIDTH, other=0.0).to(tl.float32)
     result = (values * tl.rsqrt(total / WIDTH + eps) * w).to(out.dtype.element_ty)
     tl.store(out + slot.to(tl.int64) * WIDTH + i, result, mask=i < WIDTH)
 
 
 @triton.jit
-def _enter(
-    x,
-    out,
-    squares,
-    WIDTH: tl.constexpr,
-    WIDTH_P: tl.constexpr,
-    PARTS: tl.constexpr,
-    PARTS_P: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    wait(PDL)
-    begin(PDL)
+def _copy_kernel(
+    x, out, sum_of_squares,
+    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    grid_dependency_wait(PDL)
+    launch_dependents(PDL)
     row = tl.program_id(0)
-    _row_of(x, row, out, squares, row, WIDTH, WIDTH_P, PARTS, PARTS_P)
+    _copy_row(x, row, out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Where the rows of a step stand, and how each draws.
+class SamplingInputs:
+    """The rows of a step and the per-request sampling state."""
 
-    meta: int32 [rows, at least 5]: slot, position, frame, row of text, place in the ring of results. knobs: float32
-    [slots, 2, 5], see the module. seeds: int64 [slots]. seen: int8 [slots, vocabulary], codes 0 said before.
-    """
-
-    meta: Tensor
-    knobs: Tensor
+    metadata: Tensor
+    """int32 [rows, NUM_COLUMNS + pages], see `kernels.metadata`."""
+    params: Tensor
+    """float32 [slots, 2, NUM_SAMPLING_PARAMS]."""
     seeds: Tensor
+    """int64 [slots]."""
     seen: Tensor
+    """int8 [slots, vocabulary]: 1 for each code 0 that the request has generated."""
 
 
-def code0(
-    rows: Rows,
+def sample_first_code(
+    rows: SamplingInputs,
     scores: Tensor,
     bias: Tensor,
     table: Tensor,
     codes: Tensor,
     x: Tensor,
-    squares: Tensor,
+    sum_of_squares: Tensor,
     *,
     eos: int,
-    marks: int,
+    num_special: int,
 ) -> None:
-    """Draws code 0 of each row and makes the code predictor's first two inputs.
+    """Samples code 0 of each row and writes the code predictor's first two inputs.
 
-    scores: float32 [rows, vocabulary + width]: logits, then the state in the predictor's width, less `bias` [width].
-    table: [vocabulary, width]. codes: int32 [rows, groups], column 0 is written. x: [2 rows, width], states first;
-    squares: [2 rows, parts]. Of the last `marks` ids EOS alone is drawn.
+    Args:
+        rows: rows of the step; `seen` is updated.
+        scores: float32 [rows, vocabulary + width]: logits, then the state in the predictor's width without its bias.
+        bias: [width], added to the state.
+        table: [vocabulary, width], code 0's embeddings in the predictor's width.
+        codes: int32 [rows, groups]; column 0 is written.
+        x: [2 * rows, width], output: the states of all rows, then the embeddings of their codes.
+        sum_of_squares: float32 [2 * rows, parts], output.
+        eos: the only one of the last `num_special` ids that may be sampled.
+        num_special: number of ids at the end of the vocabulary that are not codes.
     """
     vocabulary, width = table.shape
     launch(
-        _code0, (codes.shape[0],), scores, rows.meta, rows.knobs, rows.seeds, rows.seen, table, codes, x, squares, bias,
-        META=rows.meta.stride(0), SCORES=scores.stride(0), VOCABULARY=vocabulary,
-        VOCABULARY_P=triton.next_power_of_2(vocabulary), FIRST_MARK=vocabulary - marks, EOS=eos, KNOBS=KNOBS,
-        CODES=codes.stride(0), **_widths(width, squares),
+        _first_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, rows.seen, table, codes,
+        x, sum_of_squares, bias, METADATA_STRIDE=rows.metadata.stride(0), PARAMS_STRIDE=rows.params.stride(0),
+        SCORES_STRIDE=scores.stride(0), CODES_STRIDE=codes.stride(0), VOCABULARY=vocabulary,
+        VOCABULARY_POW2=triton.next_power_of_2(vocabulary), FIRST_SPECIAL=vocabulary - num_special, EOS=eos,
+        **_row_options(width, sum_of_squares),
     )  # fmt: skip
 
 
-def residual(
-    rows: Rows, scores: Tensor, group: int, table: Tensor | None, codes: Tensor, x: Tensor, squares: Tensor
+def sample_residual_code(
+    rows: SamplingInputs,
+    scores: Tensor,
+    group: int,
+    table: Tensor | None,
+    codes: Tensor,
+    x: Tensor,
+    sum_of_squares: Tensor,
 ) -> None:
-    """Draws the codes of a group from scores [rows, codebook] (float32).
+    """Samples the code of one residual codebook for each row and writes the code predictor's next input.
 
-    table: [codebook, width], gives the next input; without it there is none.
+    Args:
+        rows: rows of the step.
+        scores: float32 [rows, codebook].
+        group: column of `codes` that is written.
+        table: [codebook, width], the codes' embeddings; None for the last codebook, which has no next input.
+        codes: int32 [rows, groups].
+        x: [rows, width], output.
+        sum_of_squares: float32 [rows, parts], output.
     """
     codebook = scores.shape[1]
     launch(
-        _residual, (codes.shape[0],), scores, rows.meta, rows.knobs, rows.seeds, table, codes, x, squares, group,
-        META=rows.meta.stride(0), VOCABULARY=codebook, VOCABULARY_P=triton.next_power_of_2(codebook), KNOBS=KNOBS,
-        LAST=table is None, CODES=codes.stride(0), **_widths(x.shape[1], squares),
+        _residual_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, table, codes, x,
+        sum_of_squares, group, METADATA_STRIDE=rows.metadata.stride(0), PARAMS_STRIDE=rows.params.stride(0),
+        CODES_STRIDE=codes.stride(0), CODEBOOK=codebook, CODEBOOK_POW2=triton.next_power_of_2(codebook),
+        LAST=table is None, **_row_options(x.shape[1], sum_of_squares),
     )  # fmt: skip
 
 
-def sum_frame(
-    rows: Rows, codes: Tensor, first: Tensor, rest: Tensor, texts: Tensor, x: Tensor, squares: Tensor, handed: Tensor
+def embed_frame(
+    rows: SamplingInputs,
+    codes: Tensor,
+    first: Tensor,
+    rest: Tensor,
+    texts: Tensor,
+    x: Tensor,
+    sum_of_squares: Tensor,
+    host_codes: Tensor,
 ) -> None:
-    """The talker's next input: the sum of a frame's embeddings and its row of text; and hands the codes over.
+    """Writes the talker's next input, the sum of a frame's embeddings and its text row; copies the codes to the host.
 
-    first: [vocabulary, width]; rest: [groups - 1, codebook, width]; texts: [any, width]; handed: int16 [ring, most
-    rows, groups], in memory that the host can read.
+    Args:
+        rows: rows of the step.
+        codes: int32 [rows, groups].
+        first: [vocabulary, width], embeddings of code 0.
+        rest: [groups - 1, codebook, width], embeddings of the residual codes.
+        texts: [text rows, width].
+        x: [rows, width], output.
+        sum_of_squares: float32 [rows, parts], output.
+        host_codes: int16 [ring, max rows, groups] in pinned host memory, output.
     """
     count, groups = codes.shape
-    width = x.shape[1]
+    width, parts = x.shape[1], sum_of_squares.shape[1]
     block = min(512, triton.next_power_of_2(width))
-    widths = _widths(width, squares)
     launch(
-        _sum_frame, (count, triton.cdiv(width, block)), codes, rows.meta, first, rest, texts, x, squares, handed,
-        META=rows.meta.stride(0), CODEBOOK=rest.shape[1], GROUPS=groups, WIDTH=width, BLOCK=block,
-        PARTS=widths["PARTS"], PARTS_P=widths["PARTS_P"], HANDED=handed.shape[1], PDL=DEPENDENT, launch_pdl=DEPENDENT,
+        _embed_frame_kernel, (count, triton.cdiv(width, block)), codes, rows.metadata, first, rest, texts, x,
+        sum_of_squares, host_codes, METADATA_STRIDE=rows.metadata.stride(0), CODEBOOK=rest.shape[1], GROUPS=groups,
+        WIDTH=width, BLOCK=block, PARTS=parts, PARTS_POW2=triton.next_power_of_2(parts),
+        MAX_ROWS=host_codes.shape[1], PDL=PDL_SUPPORTED, launch_pdl=PDL_SUPPORTED,
     )  # fmt: skip
 
 
-def normalise(
-    x: Tensor, squares: Tensor, weight: Tensor, eps: float, places: Tensor, out: Tensor, length: int = 1
+def norm_last_position(
+    x: Tensor, sum_of_squares: Tensor, weight: Tensor, eps: float, metadata: Tensor, out: Tensor, length: int = 1
 ) -> None:
-    """RMS norm of the last position of each row, written to the row's slot of `out` [slots, width].
+    """Writes the RMS norm of each row's last position to the row's slot.
 
-    x: [rows x length, width]; places: int32 [rows, at least 3]: slot, and in column 2 how many of the `length`
-    positions a row has.
+    Args:
+        x: [rows * length, width].
+        sum_of_squares: float32 [rows * length, parts].
+        weight: [width].
+        eps: added to the mean square.
+        metadata: int32 [rows, columns]; with a length above 1, NUM_POSITIONS of the `length` positions are valid.
+        out: [slots, width], output.
+        length: positions of a row in `x`.
     """
     launch(
-        _normalise,
-        (places.shape[0],),
-        x,
-        squares,
-        weight,
-        places,
-        out,
-        eps,
-        PLACE=places.stride(0),
-        LENGTH=length,
-        **_widths(x.shape[1], squares),
-    )
+        _norm_last_kernel, (metadata.shape[0],), x, sum_of_squares, weight, metadata, out, eps,
+        METADATA_STRIDE=metadata.stride(0), LENGTH=length, **_row_options(x.shape[1], sum_of_squares),
+    )  # fmt: skip
 
 
-def enter(x: Tensor, out: Tensor, squares: Tensor) -> None:
-    """Copies inputs [rows, width], and sums their squares for the first norm."""
-    launch(_enter, (x.shape[0],), x, out, squares, **_widths(x.shape[1], squares))
+def copy_rows(x: Tensor, out: Tensor, sum_of_squares: Tensor) -> None:
+    """Copies `x` [rows, width] to `out` and writes its sums of squares, float32 [rows, parts]."""
+    launch(_copy_kernel, (x.shape[0],), x, out, sum_of_squares, **_row_options(x.shape[1], sum_of_squares))
 
 
-def _widths(width: int, squares: Tensor) -> dict[str, int | bool]:
-    parts = squares.shape[1]
+def _row_options(width: int, sum_of_squares: Tensor) -> dict[str, int | bool]:
+    parts = sum_of_squares.shape[1]
     return {
-        "WIDTH": width, "WIDTH_P": triton.next_power_of_2(width), "PARTS": parts,
-        "PARTS_P": triton.next_power_of_2(parts), "PDL": DEPENDENT, "launch_pdl": DEPENDENT,
+        "WIDTH": width, "WIDTH_POW2": triton.next_power_of_2(width), "PARTS": parts,
+        "PARTS_POW2": triton.next_power_of_2(parts), "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
     }  # fmt: skip

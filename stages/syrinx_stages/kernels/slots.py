@@ -1,7 +1,7 @@
-"""What the talker is fed and what it says, by slot: for layers that run elsewhere and know a row by its position alone.
+"""Inputs and sampled codes of the talker's requests by slot, for vLLM's layers, which know only a row's position.
 
-A row's position is `generation << 27 | slot << 16 | place` (`talker.on_vllm.where`); one whose generation is not its
-slot's is nobody's.
+A position encodes `generation << 27 | slot << 16 | place` (see `talker.on_vllm`), where `place` is the position within
+the request. A row is unassigned if its slot is 0 or its generation differs from the slot's.
 """
 
 from __future__ import annotations
@@ -13,147 +13,166 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import launch
+from .metadata import FRAME, SLOT
 
 
 @triton.jit
-def _locate(positions, row, generations, lengths, SLOTS: tl.constexpr):
-    """Slot (0 if the row is nobody's), place, and the frame that follows the place: below 0 within the prompt."""
+def _decode_position(positions, row, generations, prompt_lengths, SLOTS: tl.constexpr):
+    """Returns a row's slot (0 if unassigned), its place, and the frame after that place: below 0 within the prompt."""
     position = tl.load(positions + row)
     slot = ((position >> 16) & 2047).to(tl.int32)
     place = (position & 65535).to(tl.int32)
-    known = (slot > 0) & (slot < SLOTS)
-    generation = tl.load(generations + slot, mask=known, other=-1)
-    slot = tl.where(known & (generation == (position >> 27).to(tl.int32)), slot, 0)
-    return slot, place, place + 1 - tl.load(lengths + slot)
+    valid = (slot > 0) & (slot < SLOTS)
+    generation = tl.load(generations + slot, mask=valid, other=-1)
+    slot = tl.where(valid & (generation == (position >> 27).to(tl.int32)), slot, 0)
+    return slot, place, place + 1 - tl.load(prompt_lengths + slot)
 
 
 @triton.jit
-def _feed(
-    positions, generations, lengths, texts, prompt_pages, text_pages, rows, codes, first, rest, out,
-    SLOTS: tl.constexpr, PAGES: tl.constexpr, PAGE: tl.constexpr, FRAMES: tl.constexpr, CODEBOOK: tl.constexpr,
+def _embed_inputs_kernel(
+    positions, generations, prompt_lengths, text_lengths, prompt_pages, text_pages, embeds, codes, first, rest, out,
+    SLOTS: tl.constexpr, PAGES: tl.constexpr, PAGE_SIZE: tl.constexpr, FRAMES: tl.constexpr, CODEBOOK: tl.constexpr,
     GROUPS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
-    slot, place, following = _locate(positions, row, generations, lengths, SLOTS)
-    frame = following - 1
+    slot, place, next_frame = _decode_position(positions, row, generations, prompt_lengths, SLOTS)
+    frame = next_frame - 1
     total = tl.zeros((BLOCK,), tl.float32)
     if slot > 0:
         if frame < 0:
-            page = tl.load(prompt_pages + slot * PAGES + place // PAGE)
-            source = page * PAGE + place % PAGE
+            page = tl.load(prompt_pages + slot * PAGES + place // PAGE_SIZE)
+            source = page * PAGE_SIZE + place % PAGE_SIZE
         else:
-            page = tl.load(text_pages + slot * PAGES + frame // PAGE)
-            # Row 0 is the padding that follows a text.
-            source = tl.where(frame < tl.load(texts + slot), page * PAGE + frame % PAGE, 0)
-        total = tl.load(rows + source.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
+            page = tl.load(text_pages + slot * PAGES + frame // PAGE_SIZE)
+            # Row 0 is the padding after the last text row.
+            source = tl.where(frame < tl.load(text_lengths + slot), page * PAGE_SIZE + frame % PAGE_SIZE, 0)
+        total = tl.load(embeds + source.to(tl.int64) * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
         if frame >= 0:
-            said = codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS
-            code = tl.load(said).to(tl.int64)
+            frame_codes = codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS
+            code = tl.load(frame_codes).to(tl.int64)
             total += tl.load(first + code * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
             for g in tl.static_range(1, GROUPS):
-                code = tl.load(said + g).to(tl.int64) + (g - 1) * CODEBOOK
+                code = tl.load(frame_codes + g).to(tl.int64) + (g - 1) * CODEBOOK
                 total += tl.load(rest + code * WIDTH + i, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * WIDTH + i, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["count"])
-def _due(positions, count, generations, lengths, done, meta, META: tl.constexpr, SLOTS: tl.constexpr):
+def _select_rows_kernel(
+    positions, count, generations, prompt_lengths, num_frames, metadata,
+    METADATA_STRIDE: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     slot = 0
     frame = 0
     if row < count:
-        slot, _, frame = _locate(positions, row, generations, lengths, SLOTS)
-        slot = tl.where(frame == tl.load(done + slot), slot, 0)
-    tl.store(meta + row * META, slot)
-    tl.store(meta + row * META + 2, frame)
+        slot, _, frame = _decode_position(positions, row, generations, prompt_lengths, SLOTS)
+        slot = tl.where(frame == tl.load(num_frames + slot), slot, 0)
+    tl.store(metadata + row * METADATA_STRIDE + SLOT, slot)
+    tl.store(metadata + row * METADATA_STRIDE + FRAME, frame)
 
 
 @triton.jit
-def _keep(meta, drawn, done, codes, handed, META: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr):
+def _store_frames_kernel(
+    metadata, sampled, num_frames, codes, host_codes,
+    METADATA_STRIDE: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
     row, group = tl.program_id(0), tl.arange(0, GROUPS)
-    slot, frame = tl.load(meta + row * META), tl.load(meta + row * META + 2)
+    slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
+    frame = tl.load(metadata + row * METADATA_STRIDE + FRAME)
     if slot > 0:
-        to = (slot.to(tl.int64) * FRAMES + frame) * GROUPS + group
-        code = tl.load(drawn + row * GROUPS + group).to(codes.dtype.element_ty)
-        tl.store(codes + to, code)
-        tl.store(handed + to, code)
-        tl.store(done + slot, frame + 1)
+        offset = (slot.to(tl.int64) * FRAMES + frame) * GROUPS + group
+        code = tl.load(sampled + row * GROUPS + group).to(codes.dtype.element_ty)
+        tl.store(codes + offset, code)
+        tl.store(host_codes + offset, code)
+        tl.store(num_frames + slot, frame + 1)
 
 
 @triton.jit
-def _follow(
-    positions, generations, lengths, done, codes, out, SLOTS: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr
+def _next_first_codes_kernel(
+    positions, generations, prompt_lengths, num_frames, codes, out,
+    SLOTS: tl.constexpr, FRAMES: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    slot, _, frame = _locate(positions, row, generations, lengths, SLOTS)
-    said = (slot > 0) & (frame >= 0) & (frame < tl.load(done + slot))
-    code = tl.load(codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS, mask=said, other=0)
+    slot, _, frame = _decode_position(positions, row, generations, prompt_lengths, SLOTS)
+    sampled = (slot > 0) & (frame >= 0) & (frame < tl.load(num_frames + slot))
+    code = tl.load(codes + (slot.to(tl.int64) * FRAMES + frame) * GROUPS, mask=sampled, other=0)
     tl.store(out + row, code.to(out.dtype.element_ty))
 
 
 @dataclass(frozen=True)
-class Slots:
-    """State of all requests by slot; slot 0 is nobody's. Pages of 64 rows lie in `rows`, whose first is the padding."""
+class SlotTable:
+    """State of all requests by slot; slot 0 is unassigned. Row 0 of `embeds` is the padding after a text."""
 
     generations: Tensor
-    """[slots] int32; -1 where there is no request."""
-    lengths: Tensor
-    """[slots] int32: of the prompt."""
-    texts: Tensor
-    """[slots] int32: rows of text that come with the frames."""
+    """int32 [slots]; -1 for free slots."""
+    prompt_lengths: Tensor
+    """int32 [slots]."""
+    text_lengths: Tensor
+    """int32 [slots]: text rows that are added to the frames' embeddings."""
     prompt_pages: Tensor
-    """[slots, pages] int32."""
+    """int32 [slots, pages]: pages of `embeds`."""
     text_pages: Tensor
-    """The same."""
-    rows: Tensor
-    """[any, H]."""
+    """int32 [slots, pages]: pages of `embeds`."""
+    embeds: Tensor
+    """[rows, H], in pages of 64 rows."""
     codes: Tensor
-    """[slots, frames, groups] int16."""
-    handed: Tensor
-    """The same on the host, where they are read without a wait once their step is over."""
-    done: Tensor
-    """[slots] int32: frames that are drawn."""
+    """int16 [slots, frames, groups]."""
+    host_codes: Tensor
+    """The same in pinned host memory; valid once the step that sampled them is complete."""
+    num_frames: Tensor
+    """int32 [slots]: frames sampled."""
 
 
-def feed(slots: Slots, positions: Tensor, first: Tensor, rest: Tensor, out: Tensor, page: int) -> None:
-    """What rows at positions [rows] (int64) are fed, to `out` [rows, H]; zeros where a row is nobody's.
+def embed_inputs(slots: SlotTable, positions: Tensor, first: Tensor, rest: Tensor, out: Tensor, page_size: int) -> None:
+    """Writes the input embedding of each row; zeros for unassigned rows.
 
-    first: embeddings of code 0 [vocabulary, H]; rest: of the others [groups - 1, codebook, H].
+    Args:
+        slots: state of all requests.
+        positions: int64 [rows].
+        first: [vocabulary, H], embeddings of code 0.
+        rest: [groups - 1, codebook, H], embeddings of the residual codes.
+        out: [rows, H], output.
+        page_size: rows of a page of `slots.embeds`.
     """
     width = out.shape[1]
     block = min(512, triton.next_power_of_2(width))
     launch(
-        _feed, (len(positions), triton.cdiv(width, block)), positions, slots.generations, slots.lengths, slots.texts,
-        slots.prompt_pages, slots.text_pages, slots.rows, slots.codes, first, rest, out,
-        SLOTS=len(slots.generations), PAGES=slots.prompt_pages.shape[1], PAGE=page, FRAMES=slots.codes.shape[1],
-        CODEBOOK=rest.shape[1], GROUPS=slots.codes.shape[2], WIDTH=width, BLOCK=block,
+        _embed_inputs_kernel, (len(positions), triton.cdiv(width, block)), positions, slots.generations,
+        slots.prompt_lengths, slots.text_lengths, slots.prompt_pages, slots.text_pages, slots.embeds, slots.codes,
+        first, rest, out, SLOTS=len(slots.generations), PAGES=slots.prompt_pages.shape[1], PAGE_SIZE=page_size,
+        FRAMES=slots.codes.shape[1], CODEBOOK=rest.shape[1], GROUPS=slots.codes.shape[2], WIDTH=width, BLOCK=block,
     )  # fmt: skip
 
 
-def due(slots: Slots, positions: Tensor, meta: Tensor) -> None:
-    """Says of each row of `meta` [at least rows, at least 3] (int32) in column 0 whose next frame is to be drawn from
-    it, 0 for nobody's, and in column 2 which frame that is.
+def select_rows(slots: SlotTable, positions: Tensor, metadata: Tensor) -> None:
+    """Writes columns SLOT and FRAME of `metadata`: the slot is 0 for rows whose next frame must not be sampled.
+
+    Args:
+        slots: state of all requests.
+        positions: int64 [rows].
+        metadata: int32 [at least rows, NUM_COLUMNS], output; rows beyond `positions` get slot 0.
     """
     launch(
-        _due, (len(meta),), positions, len(positions), slots.generations, slots.lengths, slots.done, meta,
-        META=meta.stride(0), SLOTS=len(slots.generations),
+        _select_rows_kernel, (len(metadata),), positions, len(positions), slots.generations, slots.prompt_lengths,
+        slots.num_frames, metadata, METADATA_STRIDE=metadata.stride(0), SLOTS=len(slots.generations),
     )  # fmt: skip
 
 
-def keep(slots: Slots, meta: Tensor, drawn: Tensor) -> None:
-    """Puts drawn codes [rows, groups] (int32) in their places; `meta`: see `due`."""
+def store_frames(slots: SlotTable, metadata: Tensor, sampled: Tensor) -> None:
+    """Stores sampled codes, int32 [rows, groups], in the slots and frames that `select_rows` wrote to `metadata`."""
     frames, groups = slots.codes.shape[1:]
     launch(
-        _keep, (len(drawn),), meta, drawn, slots.done, slots.codes, slots.handed,
-        META=meta.stride(0), FRAMES=frames, GROUPS=groups,
+        _store_frames_kernel, (len(sampled),), metadata, sampled, slots.num_frames, slots.codes, slots.host_codes,
+        METADATA_STRIDE=metadata.stride(0), FRAMES=frames, GROUPS=groups,
     )  # fmt: skip
 
 
-def follow(slots: Slots, positions: Tensor, out: Tensor) -> None:
-    """The code 0 that follows each row, 0 where none does, to `out` [rows] (int64)."""
+def next_first_codes(slots: SlotTable, positions: Tensor, out: Tensor) -> None:
+    """Writes the code 0 that follows each of `positions` to `out`, int64 [rows]; 0 where none was sampled."""
     frames, groups = slots.codes.shape[1:]
     launch(
-        _follow, (len(positions),), positions, slots.generations, slots.lengths, slots.done, slots.codes, out,
-        SLOTS=len(slots.generations), FRAMES=frames, GROUPS=groups,
+        _next_first_codes_kernel, (len(positions),), positions, slots.generations, slots.prompt_lengths,
+        slots.num_frames, slots.codes, out, SLOTS=len(slots.generations), FRAMES=frames, GROUPS=groups,
     )  # fmt: skip

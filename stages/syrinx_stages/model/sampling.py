@@ -122,7 +122,7 @@ class Sampler:
 
 
 class FrameSampler:
-    """Draws the 16 codes of every row's next frame."""
+    """CodeSampler the 16 codes of every row's next frame."""
 
     def __init__(self, sampler: Sampler, frames: Tensor) -> None:
         self._sampler = sampler

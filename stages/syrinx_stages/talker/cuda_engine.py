@@ -1,8 +1,8 @@
 """The talker engine of a GPU: CUDA graphs over paged memory; nothing waits for the device but `read`.
 
 A step is two graphs, queued at once: one draws the frame's codes, which leave at once, one feeds them, and the host has
-the time to queue the next step meanwhile. What a request has on the device is at its `Place`; a step is told by one
-small copy which places its rows have.
+the time to queue the next step meanwhile. A request's device memory is its `Allocation`; one small copy tells a step
+the allocations of its rows.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from torch import Tensor
 
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
-from syrinx_stages.kernels.recorder import Work, recorder
+from syrinx_stages.kernels.metadata import NUM_COLUMNS
+from syrinx_stages.kernels.recorder import Work, graph_recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
+from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, IndexPool, batch_sizes, bucket_for, num_pages
 from syrinx_stages.talker.engine import NoRoom, Prepared
-from syrinx_stages.talker.frame import META, Arena, Frame, Prefill, new_arena
-from syrinx_stages.talker.knobs import knobs, wrapped
+from syrinx_stages.talker.frame import Arena, Frame, Prefill, new_arena
 from syrinx_stages.talker.packed import PackedTalker, pack
-from syrinx_stages.talker.places import PAGE, Place, Pool, bucket, pages_for, row_sizes
 from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.talker.sampling_params import sampling_params, signed_seed
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 """Prompts are padded to these; a longer one is fed in parts."""
@@ -43,7 +44,7 @@ TEXT_ROWS = 256
 """For each resident request, on average."""
 
 RING = 4
-"""Places for steps' results on the host, more than may be unread. Place 0 is scratch: padded rows write there."""
+"""Places for steps' results on the host, more than may be unread. Allocation 0 is scratch: padded rows write there."""
 
 MOST_PAGES = 64
 """Of one request: 4,096 positions, five minutes."""
@@ -52,7 +53,7 @@ MOST_PAGES = 64
 class _Row(Struct, kw_only=True):
     """One resident request."""
 
-    place: Place
+    place: Allocation
     max_frames: int
     stopped: bool = False
     """It has drawn its end."""
@@ -89,50 +90,50 @@ class CudaTalkerEngine:
     def __init__(self, checkpoint: Checkpoint, max_resident: int) -> None:
         """`checkpoint` in the type to compute in. Raises `CheckpointError` if it does not fit."""
         self._device = checkpoint.device
-        self._recorder, self._preparing = recorder(self._device), recorder(self._device)
-        with self._recorder.here():
+        self._recorder, self._preparing = graph_recorder(self._device), graph_recorder(self._device)
+        with self._recorder.on_stream():
             talker = checkpoint.load_talker()
             self._talker = talker
             self._config: TalkerConfig = talker.config
             # A reference voice is worth its float32: it is encoded once.
-            self._prompter = Prompter(checkpoint.in_float32(), talker, MOST_PAGES * PAGE)
+            self._prompter = Prompter(checkpoint.in_float32(), talker, MOST_PAGES * PAGE_SIZE)
             self._weights: PackedTalker = pack(talker)
             self._arena = self._new_arena(max_resident)
-        self._slots = Pool(max_resident)
-        self._pages = Pool(self._arena.cache.shape[1] - 1)
-        self._text_pages = Pool(self._arena.texts.shape[0] // PAGE - 1)
-        self._sizes = row_sizes(max_resident)
+        self._slots = IndexPool(max_resident)
+        self._pages = IndexPool(self._arena.cache.shape[1] - 1)
+        self._text_pages = IndexPool(self._arena.texts.shape[0] // PAGE_SIZE - 1)
+        self._sizes = batch_sizes(max_resident)
         self._rows: dict[str, _Row] = {}
         self._ring = 0
-        most = max(self._sizes[-1], PREFILL_ROWS[-1]) * (META + MOST_PAGES)
-        self._staged = self._recorder.host(2 * RING, most, kind=torch.int32)
+        most = max(self._sizes[-1], PREFILL_ROWS[-1]) * (NUM_COLUMNS + MOST_PAGES)
+        self._staged = self._recorder.pinned_zeros(2 * RING, most, dtype=torch.int32)
         """What steps and prefills are told, on the way to the device."""
         self._stage = 0
-        self._staged_free = [self._recorder.mark()] * (2 * RING)
+        self._staged_free = [self._recorder.record_event()] * (2 * RING)
         self._frames: dict[int, tuple[Frame, Work, Work]] = {}
         self._prefills: dict[tuple[int, int], tuple[Prefill, Work]] = {}
-        self._recorder.mark()()
+        self._recorder.record_event()()
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Compiles the kernels and records every graph."""
         shapes = [(rows, length) for length in LENGTHS for rows in PREFILL_ROWS if rows * length <= PREFILL_POSITIONS]
-        with self._recorder.here():
+        with self._recorder.on_stream():
             frames = [Frame(self._weights, self._config, self._arena, rows, MOST_PAGES) for rows in self._sizes]
             prefills = [Prefill(self._weights, self._arena, *shape, MOST_PAGES) for shape in shapes]
             works = [work for frame in frames for work in (frame.draw_codes, frame.advance)]
             self._recorder.compile([*works, *(prefill.run for prefill in prefills)])
-            record = self._recorder.record
+            record = self._recorder.capture_graph
             self._frames = {frame.rows: (frame, record(frame.draw_codes), record(frame.advance)) for frame in frames}
             self._prefills = {
                 shape: (prefill, record(prefill.run)) for shape, prefill in zip(shapes, prefills, strict=True)
             }
-        self._recorder.mark()()
+        self._recorder.record_event()()
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         """Builds a request's prompt. Raises `RequestError` naming the field that this checkpoint cannot serve."""
-        with self._preparing.here():
+        with self._preparing.on_stream():
             prompt, reference_codes = self._prompter.build(request, reference)
             frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
             prepared = Prepared(
@@ -142,13 +143,13 @@ class CudaTalkerEngine:
                 max_frames=min(request.max_frames, self._room(len(prompt.embeds))),
                 reference_codes=reference_codes,
             )
-        self._preparing.mark()()
+        self._preparing.record_event()()
         return prepared
 
     @torch.inference_mode()
     def admit(self, prepared: Sequence[Prepared]) -> None:
         """Queues the prefill of requests, frames that they already have included."""
-        with self._recorder.here():
+        with self._recorder.on_stream():
             try:
                 waiting = [self._enter(each) for each in prepared]
             except NoRoom:
@@ -162,9 +163,9 @@ class CudaTalkerEngine:
         """Frees a request's places; what is queued still works there, before whatever comes next."""
         row = self._rows.pop(request_id, None)
         if row is not None:
-            self._slots.give_back([row.place.slot])
-            self._pages.give_back(row.place.pages)
-            self._text_pages.give_back(row.place.text_pages)
+            self._slots.free([row.place.slot])
+            self._pages.free(row.place.pages)
+            self._text_pages.free(row.place.text_pages)
 
     @torch.inference_mode()
     def launch(self, ids: Sequence[str]) -> Step:
@@ -184,11 +185,11 @@ class CudaTalkerEngine:
             return Step([], [], full, 0, None)
         rows = [self._rows[request_id] for request_id in chosen]
         ring = self._ring = self._ring % (RING - 1) + 1
-        frame, draw, advance = self._frames[bucket(self._sizes, len(rows))]
-        with self._recorder.here():
+        frame, draw, advance = self._frames[bucket_for(self._sizes, len(rows))]
+        with self._recorder.on_stream():
             self._tell(frame.meta, [self._where(row.place, ring) for row in rows])
             draw()
-            wait = self._recorder.mark()
+            wait = self._recorder.record_event()
             advance()
         for row in rows:
             row.place.frames += 1
@@ -218,8 +219,15 @@ class CudaTalkerEngine:
 
     def _new_arena(self, max_resident: int) -> Arena:
         config, like = self._config, self._weights.norm
-        page = config.num_hidden_layers * 2 * config.num_key_value_heads * PAGE * config.head_size * like.element_size()
-        pages = max(max_resident * pages_for(int(SECONDS_RESIDENT * FAMILY.frames_per_second)), MOST_PAGES)
+        page = (
+            config.num_hidden_layers
+            * 2
+            * config.num_key_value_heads
+            * PAGE_SIZE
+            * config.head_size
+            * like.element_size()
+        )
+        pages = max(max_resident * num_pages(int(SECONDS_RESIDENT * FAMILY.frames_per_second)), MOST_PAGES)
         if self._device.type == "cuda":
             pages = min(pages, int(torch.cuda.mem_get_info(self._device)[0] * MOST_SHARE) // page)
         return new_arena(
@@ -227,25 +235,25 @@ class CudaTalkerEngine:
             like,
             slots=max_resident + 1,
             pages=1 + pages,
-            page=PAGE,
-            texts=PAGE * (1 + pages_for(max_resident * TEXT_ROWS)),
+            page=PAGE_SIZE,
+            texts=PAGE_SIZE * (1 + num_pages(max_resident * TEXT_ROWS)),
             ring=RING,
             most_rows=max_resident,
             most_prefill=PREFILL_POSITIONS,
         )
 
     def _room(self, prompt: int) -> int:
-        return min(self._config.max_position_embeddings, MOST_PAGES * PAGE) - prompt
+        return min(self._config.max_position_embeddings, MOST_PAGES * PAGE_SIZE) - prompt
 
-    def _has_room(self, place: Place) -> bool:
+    def _has_room(self, place: Allocation) -> bool:
         """Takes a page if the next position begins one. Without a free one the row waits until another is over."""
         missing = place.missing_pages(1)
         if missing > len(self._pages):
             return False
-        place.pages += self._pages.take(missing)
+        place.pages += self._pages.allocate(missing)
         return True
 
-    def _where(self, place: Place, ring: int) -> list[int]:
+    def _where(self, place: Allocation, ring: int) -> list[int]:
         return [place.slot, place.position, place.frames, place.text_row(), ring, *place.pages]
 
     def _tell(self, meta: Tensor, rows: Sequence[Sequence[int]]) -> None:
@@ -258,7 +266,7 @@ class CudaTalkerEngine:
         for index, row in enumerate(rows):
             numbers[index, : len(row)] = row
         meta.copy_(staged, non_blocking=True)
-        self._staged_free[self._stage] = self._recorder.mark()
+        self._staged_free[self._stage] = self._recorder.record_event()
 
     # Prefill ---------------------------------------------------------------------------------------------------
 
@@ -271,37 +279,39 @@ class CudaTalkerEngine:
         if prepared.frames:
             rows = torch.stack([prompt.text_row(frame) for frame in range(prepared.frames)])
             embeds = torch.cat((embeds, self._talker.embed_frame(prepared.codes) + rows))
-        wanted = pages_for(len(embeds) + 1), pages_for(texts)
+        wanted = num_pages(len(embeds) + 1), num_pages(texts)
         fits = wanted[0] <= min(len(self._pages), MOST_PAGES) and wanted[1] <= len(self._text_pages)
         if not (fits and len(self._slots)):
             raise NoRoom
-        place = Place(
-            slot=self._slots.take(1)[0],
-            pages=self._pages.take(wanted[0]),
-            text_pages=self._text_pages.take(wanted[1]),
+        place = Allocation(
+            slot=self._slots.allocate(1)[0],
+            pages=self._pages.allocate(wanted[0]),
+            text_pages=self._text_pages.allocate(wanted[1]),
             texts=texts,
             frames=prepared.frames,
         )
         arena, slot = self._arena, place.slot
         arena.texts[0] = prompt.pad_row
         for index, page in enumerate(place.text_pages):
-            part = prompt.text_rows[index * PAGE : (index + 1) * PAGE]
-            arena.texts[page * PAGE : page * PAGE + len(part)] = part
-        arena.knobs[slot] = torch.tensor(knobs(request.sampling)).to(self._device, non_blocking=True)
+            part = prompt.text_rows[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
+            arena.texts[page * PAGE_SIZE : page * PAGE_SIZE + len(part)] = part
+        arena.sampling_params[slot] = torch.tensor(sampling_params(request.sampling)).to(
+            self._device, non_blocking=True
+        )
         # An assignment would wait for the device.
-        arena.seeds[slot].fill_(wrapped(request.seed))
+        arena.seeds[slot].fill_(signed_seed(request.seed))
         arena.seen[slot].zero_()
         arena.seen[slot].index_fill_(0, prepared.codes[:, 0], 1)
-        self._recorder.lend(embeds, *prompt, prepared.codes)
+        self._recorder.record_stream(embeds, *prompt, prepared.codes)
         row = self._rows[request.id] = _Row(place=place, max_frames=prepared.max_frames)
         return _Prompt(row, embeds)
 
     def _prefill(self, waiting: Sequence[_Prompt]) -> list[_Prompt]:
         """Queues one prefill of as many as go together; returns what is left to feed."""
-        length = bucket(LENGTHS, min(max(len(item.embeds) for item in waiting), LENGTHS[-1]))
+        length = bucket_for(LENGTHS, min(max(len(item.embeds) for item in waiting), LENGTHS[-1]))
         most = max(rows for rows in PREFILL_ROWS if rows * length <= PREFILL_POSITIONS)
         chosen = waiting[:most]
-        rows = bucket(PREFILL_ROWS, len(chosen))
+        rows = bucket_for(PREFILL_ROWS, len(chosen))
         prefill, run = self._prefills[rows, length]
         told, left = [], []
         for index, item in enumerate(chosen):

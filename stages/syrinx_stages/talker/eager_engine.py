@@ -18,8 +18,8 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.model.prompt import Prompt
-from syrinx_stages.talker.drawing import Drawing
 from syrinx_stages.talker.engine import Prepared
+from syrinx_stages.talker.frame_sampler import FrameSampler
 from syrinx_stages.talker.prompter import Prompter
 
 
@@ -51,7 +51,7 @@ class EagerTalkerEngine:
         self._talker = talker = checkpoint.load_talker()
         self._prompter = Prompter(checkpoint, talker)
         self._eos = talker.config.codec_eos_token_id
-        self._drawing = Drawing(talker)
+        self._frame_sampler = FrameSampler(talker)
         self._rows: dict[str, _Row] = {}
 
     @torch.inference_mode()
@@ -157,7 +157,7 @@ class EagerTalkerEngine:
     def _draw(self, rows: Sequence[_Row]) -> Tensor:
         choices = [(row.request.sampling, row.request.seed) for row in rows]
         hidden = torch.stack([row.hidden for row in rows])
-        return self._drawing.draw(choices, [row.frames for row in rows], hidden, [row.seen for row in rows])
+        return self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, [row.seen for row in rows])
 
     def _append(self, rows: Sequence[_Row], codes: Tensor) -> None:
         """Makes frames [B, 16] the rows' pending inputs, each with its next row of text."""

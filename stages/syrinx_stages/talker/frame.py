@@ -15,14 +15,20 @@ from torch import Tensor
 
 from syrinx_stages.kernels import attention
 from syrinx_stages.kernels.attention import Heads
-from syrinx_stages.kernels.linear import Sharing, linear
-from syrinx_stages.kernels.sampling import KNOBS, Rows, code0, enter, normalise, residual, sum_frame
+from syrinx_stages.kernels.linear import SplitKWorkspace, linear
+from syrinx_stages.kernels.metadata import NUM_COLUMNS
+from syrinx_stages.kernels.sampling import (
+    NUM_SAMPLING_PARAMS,
+    SamplingInputs,
+    copy_rows,
+    embed_frame,
+    norm_last_position,
+    sample_first_code,
+    sample_residual_code,
+)
 from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
 from syrinx_stages.talker.tiles import MOST_SHARES, TileOf, tile_of
-
-META = 5
-"""Numbers that say where a row stands, before its pages: see `kernels.sampling.Rows`."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +44,15 @@ class Arena:
     """[layers, pages, 2, kv_heads, page, head_size]."""
     texts: Tensor
     """[rows, H]: rows of text of all requests; row 0 is the padding."""
-    knobs: Tensor
-    """[slots, 2, KNOBS] float32."""
+    sampling_params: Tensor
+    """[slots, 2, NUM_SAMPLING_PARAMS] float32."""
     seeds: Tensor
     """[slots] int64."""
     seen: Tensor
     """[slots, V] int8."""
     handed: Tensor
     """[ring, most rows, 16] int16, on the host: the frames of the last steps."""
-    sharing: Sharing
+    sharing: SplitKWorkspace
 
 
 def new_arena(
@@ -68,19 +74,19 @@ def new_arena(
         state=torch.zeros(slots, config.hidden_size, dtype=dtype, device=device),
         cache=torch.zeros(shape, dtype=dtype, device=device),
         texts=torch.zeros(texts, config.hidden_size, dtype=dtype, device=device),
-        knobs=torch.zeros(slots, 2, KNOBS, dtype=torch.float32, device=device),
+        sampling_params=torch.zeros(slots, 2, NUM_SAMPLING_PARAMS, dtype=torch.float32, device=device),
         seeds=torch.zeros(slots, dtype=torch.int64, device=device),
         seen=torch.zeros(slots, config.vocab_size, dtype=torch.int8, device=device),
         handed=torch.zeros(ring, most_rows, CODE_GROUPS, dtype=torch.int16, pin_memory=device.type == "cuda"),
-        sharing=new_sharing(config, like, max(2 * most_rows, most_prefill)),
+        sharing=new_split_k_workspace(config, like, max(2 * most_rows, most_prefill)),
     )
 
 
-def new_sharing(config: TalkerConfig, like: Tensor, most_rows: int) -> Sharing:
+def new_split_k_workspace(config: TalkerConfig, like: Tensor, most_rows: int) -> SplitKWorkspace:
     """What the products of one step at a time share, for steps of up to `most_rows` rows of a stack."""
     width = max(config.hidden_size, config.code_predictor_config.hidden_size)
     rows = -(-most_rows // 64) * 64
-    return Sharing(
+    return SplitKWorkspace(
         like.new_zeros(MOST_SHARES * rows * width, dtype=torch.float32),
         like.new_zeros(rows // 64 * width, dtype=torch.int32),
     )
@@ -90,9 +96,9 @@ class Stack:
     """Decoder layers over `rows` rows, with their buffers. `x` and `squares` are the input, and the residual stream."""
 
     def __init__(
-        self, layers: list[PackedLayer], eps: float, rows: int, sharing: Sharing, tile_of: TileOf = tile_of
+        self, layers: list[PackedLayer], eps: float, rows: int, sharing: SplitKWorkspace, tile_of: TileOf = tile_of
     ) -> None:
-        """sharing: see `new_sharing`."""
+        """sharing: see `new_split_k_workspace`."""
         first = layers[0]
         width, inner = first.qkv.shape[1], first.down.shape[1]
         self.rows, self.eps, self._layers, self._sharing = rows, eps, layers, sharing
@@ -130,19 +136,24 @@ class Stack:
 
 class _Common(TypedDict):
     rows: int
-    sharing: Sharing
+    sharing: SplitKWorkspace
 
 
 Attend = Callable[[int, Heads, Tensor, Tensor], None]
 
 
-class Draws:
+class CodeSampler:
     """The 16 codes of `rows` rows, from the talker's states."""
 
     def __init__(
-        self, weights: PackedTalker, config: TalkerConfig, sharing: Sharing, rows: int, tile_of: TileOf = tile_of
+        self,
+        weights: PackedTalker,
+        config: TalkerConfig,
+        sharing: SplitKWorkspace,
+        rows: int,
+        tile_of: TileOf = tile_of,
     ) -> None:
-        """sharing: see `new_sharing`, for twice the rows."""
+        """sharing: see `new_split_k_workspace`, for twice the rows."""
         self._weights, self._config = weights, config
         like = weights.norm
         self.rows = rows
@@ -163,13 +174,13 @@ class Draws:
         self._logits = torch.empty(rows, weights.head.shape[0], dtype=torch.float32, device=like.device)
         self._scores = torch.empty(rows, weights.code_heads.shape[1], dtype=torch.float32, device=like.device)
 
-    def run(self, where: Rows, states: Tensor, index: Tensor | None = None) -> None:
+    def run(self, where: SamplingInputs, states: Tensor, index: Tensor | None = None) -> None:
         """states: [rows, H] or, of a larger one, the rows that column 0 of `index` names."""
         weights, pair, single = self._weights, self._pair, self._single
         linear(states, weights.head, self._logits, self._head_tile, index=index, **self._common)
-        code0(
+        sample_first_code(
             where, self._logits, weights.head_bias, weights.first_input, self.codes, pair.x, pair.squares,
-            eos=self._config.codec_eos_token_id, marks=SPECIAL_IDS,
+            eos=self._config.codec_eos_token_id, num_special=SPECIAL_IDS,
         )  # fmt: skip
         pair.run(self._attend(None))
         self._draw_residual(where, 1, pair.x[self.rows :], pair.squares[self.rows :])
@@ -177,13 +188,13 @@ class Draws:
             single.run(self._attend(self._positions[group]))
             self._draw_residual(where, group, single.x, single.squares)
 
-    def _draw_residual(self, where: Rows, group: int, x: Tensor, squares: Tensor) -> None:
+    def _draw_residual(self, where: SamplingInputs, group: int, x: Tensor, squares: Tensor) -> None:
         """A group's codes from the predictor's output; they are its next input."""
         weights, single = self._weights, self._single
         head, eps = weights.code_heads[group - 1], weights.predictor_eps
         linear(x, head, self._scores, self._code_tile, squares=squares, eps=eps, **self._common)
         table = weights.rest_inputs[group - 1] if group < CODE_GROUPS - 1 else None
-        residual(where, self._scores, group, table, self.codes, single.x, single.squares)
+        sample_residual_code(where, self._scores, group, table, self.codes, single.x, single.squares)
 
     def _attend(self, positions: Tensor | None) -> Attend:
         def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
@@ -207,29 +218,29 @@ class Frame:
         """`pages`: the most that a row may have."""
         self._weights, self._arena = weights, arena
         self.rows = rows
-        self.meta = torch.zeros(rows, META + pages, dtype=torch.int32, device=weights.norm.device)
+        self.meta = torch.zeros(rows, NUM_COLUMNS + pages, dtype=torch.int32, device=weights.norm.device)
         """Filled in before the step; all zeros is a padded row."""
-        self.draws = Draws(weights, config, arena.sharing, rows, tile_of)
+        self.draws = CodeSampler(weights, config, arena.sharing, rows, tile_of)
         self._talker = Stack(weights.layers, weights.eps, rows, arena.sharing, tile_of)
 
     def draw_codes(self) -> None:
         """The 16 codes of every row; they are handed over, and summed into the talker's next input."""
         weights, arena, talker = self._weights, self._arena, self._talker
-        where = Rows(self.meta, arena.knobs, arena.seeds, arena.seen)
+        where = SamplingInputs(self.meta, arena.sampling_params, arena.seeds, arena.seen)
         self.draws.run(where, arena.state, self.meta)
         codes = self.draws.codes
-        sum_frame(where, codes, weights.first, weights.rest, arena.texts, talker.x, talker.squares, arena.handed)
+        embed_frame(where, codes, weights.first, weights.rest, arena.texts, talker.x, talker.squares, arena.handed)
 
     def advance(self) -> None:
         """Feeds the frame to the talker: the next states."""
         weights, arena, talker = self._weights, self._arena, self._talker
-        positions, table = self.meta[:, 1:], self.meta[:, META:]
+        positions, table = self.meta[:, 1:], self.meta[:, NUM_COLUMNS:]
 
         def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
             attention.step(heads, qkv, arena.cache[layer], table, positions, out, self.rows)
 
         talker.run(attend)
-        normalise(talker.x, talker.squares, weights.norm, weights.eps, self.meta, arena.state)
+        norm_last_position(talker.x, talker.squares, weights.norm, weights.eps, self.meta, arena.state)
 
 
 class Prefill:
@@ -241,19 +252,19 @@ class Prefill:
         like = weights.norm
         self.embeds = like.new_zeros(rows * length, like.shape[0])
         """What is fed: [rows x length, H]."""
-        self.meta = torch.zeros(rows, META + pages, dtype=torch.int32, device=like.device)
-        """Slot, first position, number of positions; pages from column `META` on. All zeros is a padded row."""
+        self.meta = torch.zeros(rows, NUM_COLUMNS + pages, dtype=torch.int32, device=like.device)
+        """Slot, first position, number of positions; pages from column `NUM_COLUMNS` on. All zeros is a padded row."""
         self._stack = Stack(weights.layers, weights.eps, rows * length, arena.sharing)
         self._queries = like.new_zeros(rows * length, weights.layers[0].output.shape[1])
 
     def run(self) -> None:
         """Fills the cache, and leaves the state of each row's last position."""
         weights, arena, stack = self._weights, self._arena, self._stack
-        enter(self.embeds, stack.x, stack.squares)
-        spans, table = self.meta[:, 1:3], self.meta[:, META:]
+        copy_rows(self.embeds, stack.x, stack.squares)
+        spans, table = self.meta[:, 1:3], self.meta[:, NUM_COLUMNS:]
 
         def attend(layer: int, heads: Heads, qkv: Tensor, out: Tensor) -> None:
             attention.prompt(heads, qkv, arena.cache[layer], table, spans, self._queries, out, self.length)
 
         stack.run(attend)
-        normalise(stack.x, stack.squares, weights.norm, weights.eps, self.meta, arena.state, self.length)
+        norm_last_position(stack.x, stack.squares, weights.norm, weights.eps, self.meta, arena.state, self.length)

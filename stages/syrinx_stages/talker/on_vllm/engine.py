@@ -19,16 +19,16 @@ from pydantic import ValidationError
 
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import VllmOptions
-from syrinx_stages.kernels.recorder import recorder
+from syrinx_stages.kernels.recorder import graph_recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.runtime.errors import StartError
+from syrinx_stages.talker.allocation import batch_sizes
 from syrinx_stages.talker.engine import NoRoom, Prepared
 from syrinx_stages.talker.on_vllm import directory
 from syrinx_stages.talker.on_vllm.frames import MOST_POSITIONS, Opened
 from syrinx_stages.talker.on_vllm.model import CHECKPOINT, FRAMES
 from syrinx_stages.talker.on_vllm.where import Handle, Handles, prompt_tokens
-from syrinx_stages.talker.places import row_sizes
 from syrinx_stages.talker.prompter import Prompter
 
 # Before vLLM is imported. A step is a call in this process; whoever deploys it says on which cores it computes.
@@ -95,14 +95,14 @@ class VllmTalkerEngine:
 
         Raises `CheckpointError` if the checkpoint does not fit, `StartError` if vLLM refuses it or the options.
         """
-        self._recorder, self._preparing = recorder(checkpoint.device), recorder(checkpoint.device)
+        self._recorder, self._preparing = graph_recorder(checkpoint.device), graph_recorder(checkpoint.device)
         self._config = checkpoint.config.talker_config
         self._most = min(self._config.max_position_embeddings, MOST_POSITIONS)
-        with self._preparing.here():
+        with self._preparing.on_stream():
             talker = checkpoint.load_talker_without(*ELSEWHERE)
             # A reference voice is worth its float32: it is encoded once.
             self._prompter = Prompter(checkpoint.in_float32(), talker, self._most)
-        self._preparing.mark()()
+        self._preparing.record_event()()
         # Workers in processes of their own are sent prompts, and a device's memory cannot be sent.
         self._prompts_on = torch.device("cpu") if options.tensor_parallel_size > 1 else checkpoint.device
         self._handles = Handles(max_resident)
@@ -112,7 +112,7 @@ class VllmTalkerEngine:
         self._count = 0
         with tempfile.TemporaryDirectory(prefix="syrinx-vllm-") as place:
             directory.fill(Path(place), checkpoint)
-            with self._recorder.here():
+            with self._recorder.on_stream():
                 self._vllm = _started(self._arguments(place, checkpoint, max_resident, options))
 
     def _arguments(self, place: str, checkpoint: Checkpoint, max_resident: int, options: VllmOptions) -> EngineArgs:
@@ -128,7 +128,7 @@ class VllmTalkerEngine:
             enforce_eager=checkpoint.device.type == "cpu",
             compilation_config={
                 "cudagraph_mode": CUDA_GRAPHS,
-                "cudagraph_capture_sizes": sorted({*row_sizes(max_resident), *row_sizes(MOST_RECORDED)}),
+                "cudagraph_capture_sizes": sorted({*batch_sizes(max_resident), *batch_sizes(MOST_RECORDED)}),
             },
             worker_extension_cls="syrinx_stages.talker.on_vllm.worker.WorkerExtension",
             additional_config={CHECKPOINT: str(checkpoint.directory), FRAMES: self._most},
@@ -144,10 +144,10 @@ class VllmTalkerEngine:
 
         Raises `RequestError` naming the field that this checkpoint cannot serve.
         """
-        with self._preparing.here():
+        with self._preparing.on_stream():
             prompt, reference_codes = self._prompter.build(request, reference)
             prompt = prompt.to(self._prompts_on)
-        self._preparing.mark()()
+        self._preparing.record_event()()
         frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
         return Prepared(
             request=request,
@@ -173,9 +173,9 @@ class VllmTalkerEngine:
             self._rows[each.request.id] = self._by_key[row.key] = row
             request = each.request
             opened.append(Opened(row.handle, each.prompt, each.codes, (request.sampling, request.seed)))
-        with self._recorder.here():
+        with self._recorder.on_stream():
             for each in prepared:
-                self._recorder.lend(*each.prompt)
+                self._recorder.record_stream(*each.prompt)
             room = self._vllm.collective_rpc("syrinx_open", args=(opened,))
         if not all(room):
             for each in prepared:
@@ -188,7 +188,7 @@ class VllmTalkerEngine:
         if row is None:
             return
         del self._by_key[row.key]
-        with self._recorder.here():
+        with self._recorder.on_stream():
             if row.running:
                 self._vllm.abort_request([row.key])
             self._vllm.collective_rpc("syrinx_close", args=([row.handle],))
@@ -240,7 +240,7 @@ class VllmTalkerEngine:
 
     def _advance(self) -> None:
         """One of vLLM's steps, and the frames it made."""
-        with self._recorder.here():
+        with self._recorder.on_stream():
             outputs = self._vllm.step()
         told = [
             (row, output.outputs[0]) for output in outputs if (row := self._by_key.get(output.request_id)) is not None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.prompt import Prompt
-from syrinx_stages.talker.drawing import Choice, Drawing
+from syrinx_stages.talker.frame_sampler import FrameSampler, SeededSampling
 from syrinx_stages.talker.on_vllm.where import Handle, Run, runs
 
 ELSEWHERE = ("model.layers", "model.text_embedding", "text_projection")
@@ -32,7 +32,7 @@ class Opened(Struct, frozen=True):
     prompt: Prompt
     codes: Tensor
     """Frames already made, by an earlier owner: [n, 16] long. They are fed behind the prompt."""
-    choice: Choice
+    choice: SeededSampling
 
 
 class _Slot(Struct):
@@ -83,7 +83,7 @@ class EagerFrames:
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `CheckpointError` if the checkpoint does not fit."""
         self._talker = checkpoint.load_talker_without(*ELSEWHERE)
-        self._drawing = Drawing(self._talker)
+        self._frame_sampler = FrameSampler(self._talker)
         self._slots: dict[Handle, _Slot] = {}
 
     def open(self, opened: Opened) -> None:
@@ -138,7 +138,7 @@ class EagerFrames:
     def _draw(self, slots: Sequence[_Slot], hidden: Tensor) -> None:
         choices, said = [slot.opened.choice for slot in slots], [len(slot.codes) for slot in slots]
         for slot, codes in zip(
-            slots, self._drawing.draw(choices, said, hidden, [slot.seen for slot in slots]), strict=True
+            slots, self._frame_sampler.sample(choices, said, hidden, [slot.seen for slot in slots]), strict=True
         ):
             slot.codes.append(codes)
             slot.seen[codes[0]] = True

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-PAGE = 64
+PAGE_SIZE = 64
 """Positions of a cache page; rows of a text page."""
 
 _ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
-class Pool:
+class IndexPool:
     """Numbers 1 to `count` that are given out and taken back; 0 is scratch and never given out."""
 
     def __init__(self, count: int) -> None:
@@ -23,7 +23,7 @@ class Pool:
         """How many are free."""
         return len(self._free)
 
-    def take(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> list[int]:
         """`count` of them. Raises ValueError if there are not as many; then none is taken."""
         if count > len(self._free):
             raise ValueError(f"{count} are wanted, {len(self._free)} of {self.count} are free")
@@ -31,12 +31,12 @@ class Pool:
         del self._free[len(self._free) - count :]
         return taken
 
-    def give_back(self, taken: Sequence[int]) -> None:
+    def free(self, taken: Sequence[int]) -> None:
         """Makes them free again."""
         self._free.extend(reversed(taken))
 
 
-class Place(Struct, kw_only=True):
+class Allocation(Struct, kw_only=True):
     """Where one request is."""
 
     slot: int
@@ -54,19 +54,19 @@ class Place(Struct, kw_only=True):
         """The row of text that goes with the next frame; 0, padding, behind the last."""
         if self.frames >= self.texts:
             return 0
-        return self.text_pages[self.frames // PAGE] * PAGE + self.frames % PAGE
+        return self.text_pages[self.frames // PAGE_SIZE] * PAGE_SIZE + self.frames % PAGE_SIZE
 
     def missing_pages(self, count: int) -> int:
         """How many pages are wanted for `count` more positions."""
-        return max(0, pages_for(self.position + count) - len(self.pages))
+        return max(0, num_pages(self.position + count) - len(self.pages))
 
 
-def pages_for(positions: int) -> int:
+def num_pages(positions: int) -> int:
     """Pages that hold so many positions."""
-    return -(-positions // PAGE)
+    return -(-positions // PAGE_SIZE)
 
 
-def bucket(sizes: Sequence[int], count: int) -> int:
+def bucket_for(sizes: Sequence[int], count: int) -> int:
     """The smallest of the ascending sizes that holds `count`. Raises ValueError if none does."""
     for size in sizes:
         if size >= count:
@@ -74,6 +74,6 @@ def bucket(sizes: Sequence[int], count: int) -> int:
     raise ValueError(f"{count} is more than {sizes[-1]}")
 
 
-def row_sizes(most: int) -> list[int]:
+def batch_sizes(most: int) -> list[int]:
     """The numbers of rows that steps are recorded for, where there may be `most`."""
     return [*(size for size in _ROWS if size < most), most]

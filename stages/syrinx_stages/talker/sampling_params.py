@@ -1,4 +1,4 @@
-"""How a request draws, as the kernels are told."""
+"""Sampling parameters of a request in the layout that `kernels.sampling` reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.model.sampling import COLD
 
 
-def knobs(sampling: Sampling) -> list[list[float]]:
-    """A request's row of the table that `kernels.sampling` reads."""
+def sampling_params(sampling: Sampling) -> list[list[float]]:
+    """Returns a slot's sampling parameters [2, NUM_SAMPLING_PARAMS]: for code 0, then for the residual codes."""
     temperatures = [t if t >= COLD else 0.0 for t in (sampling.temperature, sampling.residual_temperature)]
     code0 = [temperatures[0], sampling.top_k, sampling.top_p, sampling.repetition_penalty, sampling.min_frames]
     residual = [temperatures[1], sampling.residual_top_k, sampling.residual_top_p, 1, 0]
     return [code0, residual]
 
 
-def wrapped(seed: int) -> int:
-    """A seed as a signed number of 64 bits."""
+def signed_seed(seed: int) -> int:
+    """Returns `seed` as a signed 64-bit integer with the same bits."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
