@@ -30,10 +30,10 @@ from syrinx_operator.local.machine import revision
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings, VllmOptions
+from syrinx_stages.families.qwen3_tts import load_talker_engine
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.talker.engine import TalkerEngine
-from syrinx_stages.talker.service import load_engine
 
 # The card is the talker's alone, as it is with the torch engine.
 _CARD = VllmOptions(gpu_memory_utilization=0.8)
@@ -72,7 +72,7 @@ class Bench:
         )  # fmt: skip
         # Passes are seen in this process alone.
         self._watches = device != "cpu" and not (options and options.tensor_parallel_size > 1)
-        self._engine: TalkerEngine[Any] = load_engine(config, torch.device(device), LiveSettings(settings, 0))
+        self._engine: TalkerEngine[Any] = load_talker_engine(config, torch.device(device), LiveSettings(settings, 0))
         self._engine.warm_up()
         self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
         self._count = 0

@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from msgspec import Struct
 
-from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.codec.shapes import Shapes
@@ -21,7 +19,7 @@ from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_STA
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings, StageConfig
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
-from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.runtime.device import open_device
 from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, rows_label
@@ -294,21 +292,11 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         self._frames.inc(sum(call.frames))
 
 
-def load_engine(model: str, device: torch.device, max_resident: int) -> CodecEngine[Any]:
-    """The engine for a device. Raises `CheckpointError` if the checkpoint does not fit."""
-    if device.type != "cuda":
-        return EagerCodecEngine(Checkpoint(model, device).load_codec_decoder(), max_resident)
-    # Its kernels need Triton, which an image without CUDA does not have.
-    from syrinx_stages.codec.cuda_engine import CudaCodecEngine
-
-    return CudaCodecEngine(Checkpoint(model).load_codec_decoder(), max_resident, device)
-
-
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
     """The codec of a process; it has no public application."""
 
     def load() -> CodecEngine[Any]:
-        return load_engine(config.model, open_device(config.device, metrics), config.max_resident)
+        return IMPLEMENTATION.load_codec_engine(config, open_device(config.device, metrics))
 
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None

@@ -16,13 +16,14 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
+from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
 from syrinx_stages.gateway.body import LARGE_BODIES
 from syrinx_stages.gateway.errors import ApiError, bad, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.speech import Speech
 from syrinx_stages.model.config import read_model_config
-from syrinx_stages.model.describe import checkpoint_directory, describe
+from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.model.tokenizer import load_tokenizer
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
@@ -56,7 +57,7 @@ class GatewayService:
         self.failed = self._tasks.failed
         self.model_name = config.model_name
         self.created = int(time.time())
-        self.checkpoint = describe(config.model)
+        self.checkpoint = IMPLEMENTATION.describe(config.model)
         directory = checkpoint_directory(config.model)
         self._tokenizer = load_tokenizer(directory, read_model_config(directory))
         self._hosts = config.reference_hosts

@@ -8,10 +8,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from typing import Any
 
-import torch
 from msgspec import Struct
 
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
@@ -20,14 +18,12 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference
 from syrinx_stages.contract.settings import StageConfig, TalkerSettings
-from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.runtime.device import open_device
-from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker, shut_down
-from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
 from syrinx_stages.talker.scheduler import Row, abandoned, late, margin, schedule
 
@@ -337,35 +333,11 @@ def _row(waiting: Waiting, now: float) -> Row:
     )
 
 
-def load_engine(config: StageConfig, device: torch.device, live: LiveSettings[TalkerSettings]) -> TalkerEngine[Any]:
-    """The engine of a configuration, on a device.
-
-    Raises `StartError` if it is not installed, `CheckpointError` if the checkpoint does not fit.
-    """
-    if config.engine == "vllm":
-        return _vllm_engine(config, device, live)
-    if device.type != "cuda":
-        return EagerTalkerEngine(Checkpoint(config.model, device))
-    # Its kernels need Triton, which an image without CUDA does not have.
-    from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-
-    return CudaTalkerEngine(Checkpoint(config.model, device, torch.bfloat16), config.max_resident)
-
-
-def _vllm_engine(config: StageConfig, device: torch.device, live: LiveSettings[TalkerSettings]) -> TalkerEngine[Any]:
-    if find_spec("vllm") is None:
-        raise StartError("engine vllm: vLLM is not installed here; use the stages image that has it, or engine torch")
-    from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
-
-    checkpoint = Checkpoint(config.model, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
-    return VllmTalkerEngine(checkpoint, config.max_resident, lambda: live.current.max_num_seqs, config.vllm)
-
-
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """The talker of a process; it has no public application."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
 
     def load() -> TalkerEngine[Any]:
-        return load_engine(config, open_device(config.device, metrics), live)
+        return IMPLEMENTATION.load_talker_engine(config, open_device(config.device, metrics), live)
 
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None

@@ -1,0 +1,61 @@
+"""Qwen3-TTS: its engines by device. Torch and the engines are imported only where they are used."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from syrinx_stages.model.describe import describe
+from syrinx_stages.runtime.errors import StartError
+
+if TYPE_CHECKING:
+    import torch
+
+    from syrinx_stages.codec.engine import CodecEngine
+    from syrinx_stages.contract.settings import StageConfig, TalkerSettings
+    from syrinx_stages.runtime.settings import LiveSettings
+    from syrinx_stages.talker.engine import TalkerEngine
+
+__all__ = ["describe", "load_codec_engine", "load_talker_engine"]
+
+
+def load_talker_engine(
+    config: StageConfig, device: torch.device, settings: LiveSettings[TalkerSettings]
+) -> TalkerEngine[Any]:
+    """See `Implementation`."""
+    import torch
+
+    from syrinx_stages.model.checkpoint import Checkpoint
+
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    if config.engine == "vllm":
+        if find_spec("vllm") is None:
+            raise StartError(
+                "engine vllm: vLLM is not installed here; use the stages image that has it, or engine torch"
+            )
+        from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+
+        checkpoint = Checkpoint(config.model, device, dtype)
+        return VllmTalkerEngine(checkpoint, config.max_resident, lambda: settings.current.max_num_seqs, config.vllm)
+    if device.type == "cuda":
+        # The kernels need Triton, which CPU images do not have.
+        from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+
+        return CudaTalkerEngine(Checkpoint(config.model, device, dtype), config.max_resident)
+    from syrinx_stages.talker.eager_engine import EagerTalkerEngine
+
+    return EagerTalkerEngine(Checkpoint(config.model, device, dtype))
+
+
+def load_codec_engine(config: StageConfig, device: torch.device) -> CodecEngine[Any]:
+    """See `Implementation`."""
+    from syrinx_stages.model.checkpoint import Checkpoint
+
+    if device.type == "cuda":
+        # The kernels need Triton, which CPU images do not have.
+        from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+
+        return CudaCodecEngine(Checkpoint(config.model).load_codec_decoder(), config.max_resident, device)
+    from syrinx_stages.codec.eager_engine import EagerCodecEngine
+
+    return EagerCodecEngine(Checkpoint(config.model, device).load_codec_decoder(), config.max_resident)
