@@ -7,23 +7,17 @@ ratcheting, which lets an update keep a field that was valid when it was written
 from __future__ import annotations
 
 import copy
-import functools
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import celpy
 import re2
-from celpy import celtypes
-from celpy.adapter import json_to_cel
 from msgspec import Struct
 
+from support.cel import CelError, evaluate, to_cel
+
 Schema = dict[str, Any]
-_CEL_WORDS = frozenset({"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for"}) | {
-    *("function", "if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while")
-}
 _BLOCKING = ("Unsupported value", "Required value", "Too long", "Too many", "Invalid type")
 _BLOCKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
@@ -75,7 +69,7 @@ def admit(crd: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None =
     if any(error.kind in _BLOCKING for error in errors):
         errors.append(Error("", "Invalid value", f": null: {_BLOCKED}"))
     else:
-        errors += _rule_errors(schema, stored, old, "", root=True)
+        errors += _rule_errors(schema, stored, old, "")
     if errors:
         raise Refused([str(error) for error in errors])
     return stored
@@ -187,9 +181,9 @@ def _duplicates(value: Any, schema: Schema, path: str) -> Iterator[Error]:
         yield from _duplicates(each, node, where)
 
 
-def _rule_errors(schema: Schema, value: Any, old: Any, path: str, *, root: bool = False) -> Iterator[Error]:
+def _rule_errors(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Error]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        error = _broken(rule, schema, value, old, path, root)
+        error = _broken(rule, schema, value, old, path)
         if error is not None:
             yield error
     for key, each, node, where in _children(value, schema, path):
@@ -206,53 +200,20 @@ def _correlated(schema: Schema, old: Any, key: Any, value: Any) -> Any:
     return next((each for each in old if all(each.get(name) == value.get(name) for name in keys)), None)
 
 
-def _broken(rule: dict[str, str], schema: Schema, value: Any, old: Any, path: str, root: bool) -> Error | None:
+def _broken(rule: dict[str, str], schema: Schema, value: Any, old: Any, path: str) -> Error | None:
     if re.search(r"\boldSelf\b", rule["rule"]) and old is None:
         return None
-    names = {"self": _typed(value, schema, root)}
-    if old is not None:
-        names["oldSelf"] = _typed(old, schema, root)
+    variables = {"self": to_cel(value, schema)} | ({} if old is None else {"oldSelf": to_cel(old, schema)})
     try:
-        if _program(rule["rule"]).evaluate(names):
+        if evaluate(rule["rule"], variables):
             return None
-    except celpy.CELEvalError as error:
+    except CelError as error:
         return Error(path, "Invalid value", f": {error} evaluating rule: {rule['message']}")
     message = rule["message"]
     if "messageExpression" in rule:
-        message = str(_program(rule["messageExpression"]).evaluate(names))
+        message = evaluate(rule["messageExpression"], variables)
     where = (path + rule.get("fieldPath", "")).removeprefix(".")
     reason = {"FieldValueForbidden": "Forbidden", "FieldValueDuplicate": "Duplicate value"}.get(
         rule.get("reason", ""), "Invalid value"
     )
     return Error(where, reason, f": {message}")
-
-
-def _typed(value: Any, schema: Schema, root: bool = False) -> Any:
-    """A value as CEL sees it: declared fields alone, those with names that are words of CEL escaped."""
-    if isinstance(value, dict) and "properties" in schema:
-        kept = {
-            name: _typed(each, node)
-            for name, each, node, _ in _children(value, schema)
-            if "properties" in node or "type" in node or node.get("x-kubernetes-int-or-string")
-        }
-        return celtypes.MapType({celtypes.StringType(escaped(name)): each for name, each in kept.items()})
-    if isinstance(value, list) and "items" in schema:
-        return celtypes.ListType([_typed(each, schema["items"]) for each in value])
-    if schema.get("type") == "number":
-        return celtypes.DoubleType(value)
-    return json_to_cel(value)
-
-
-def escaped(name: str) -> str:
-    """A field's name in an expression."""
-    return f"__{name}__" if name in _CEL_WORDS else name
-
-
-def _is_sorted(values: celtypes.ListType) -> celtypes.BoolType:
-    return celtypes.BoolType(all(a <= b for a, b in itertools.pairwise(values)))
-
-
-@functools.cache
-def _program(expression: str) -> celpy.Runner:
-    environment = celpy.Environment()
-    return environment.program(environment.compile(expression), functions={"isSorted": _is_sorted})
