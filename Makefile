@@ -21,10 +21,10 @@ DEMO_vllm = $(VLLM_VENV)/bin/syrinx say --file examples/vllm.yaml
 # Of `python -m gpu.service`.
 GPU_ARGS ?=
 # What `make test` runs. Where operators, API servers and pods are many processes at once, one test runs at a time.
-USUAL := -m "not voice and not trouble and not tuning and not vllm and not gpu and not cluster"
+USUAL := not voice and not trouble and not tuning and not vllm and not gpu and not cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-operator test-vllm test-tuning test-voice test-gpu test-cluster lint generate images bench-cpu bench-gpu clean
+.PHONY: help demo unit test test-operator test-vllm test-tuning test-voice test-gpu test-cluster lint hooks docs coverage generate images bench-cpu bench-gpu clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,10 +32,14 @@ help: ## Show this help
 demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Speak a sentence through the whole pipeline into speech.wav
 	$(or $(DEMO_$(ENGINE)),$(error ENGINE=$(ENGINE): give torch or vllm)) "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
+# What needs more than a moment has the mark `slow`.
+unit: $(VENV)/.develops ## Run the unit tests that need no service, in under a minute
+	$(VENV)/bin/pytest -q -m "$(USUAL) and not slow" -n 2 tests/unit
+
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
-	$(VENV)/bin/pytest $(USUAL) -n 2 tests/unit
-	$(VENV)/bin/pytest $(USUAL) -n 2 --dist loadfile tests/contract tests/pipeline tests/training
-	$(VENV)/bin/pytest $(USUAL) tests/operator
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile tests/contract tests/pipeline tests/training
+	$(VENV)/bin/pytest -m "$(USUAL)" tests/operator
 
 test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and give it an API server in trouble
 	$(VENV)/bin/pytest -m trouble tests/operator
@@ -61,6 +65,17 @@ lint: $(VENV)/.develops ## Check style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+hooks: $(VENV)/.develops ## Install the pre-commit hooks
+	$(PIP) install --quiet "pre-commit>=4,<5"
+	$(VENV)/bin/pre-commit install
+
+docs: $(VENV)/.documents ## Build the documentation into site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+coverage: $(VENV)/.develops ## Measure what the unit tests cover, and list modules without any
+	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit
+	$(VENV)/bin/coverage report --skip-covered
+
 generate: $(VENV)/.develops ## Write the files that are made from the typed resource
 	$(VENV)/bin/python -m syrinx_operator.resource crd > crds/ttspipelines.syrinx.dev.yaml
 	$(VENV)/bin/python -m syrinx_operator.resource fields > docs/fields.md
@@ -85,7 +100,7 @@ bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.report
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info speech.wav
+	rm -rf $(VENV) $(VLLM_VENV) build dist site *.egg-info speech.wav
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -108,6 +123,10 @@ $(VLLM_VENV)/.runs: pyproject.toml tests/on_vllm/requirements.txt
 
 $(VENV)/.develops: pyproject.toml $(VENV)/.runs
 	$(PIP) install --quiet --editable ".[stages,clone,fetch,cli,operator,redis-server,test]"
+	@touch $@
+
+$(VENV)/.documents: pyproject.toml $(VENV)/.runs
+	$(PIP) install --quiet --editable ".[docs]"
 	@touch $@
 
 # This machine's Prometheus, or Debian's; the tests that need one are skipped where neither is to be had.
