@@ -176,8 +176,8 @@ def measure(decoder: CodecDecoder, kind: torch.dtype) -> dict[str, Any]:
         "kernels": found["32x4"],
         "kernels_batch_1": found["1x4"],
         "warm_up_seconds": warm,
-        "capture_seconds": {f"{r}x{f}": cost.seconds for (r, f), cost in rig.engine.costs.items()},
-        "capture_bytes": {f"{r}x{f}": cost.bytes for (r, f), cost in rig.engine.costs.items()},
+        "capture_seconds": {f"{r}x{f}": cost.seconds for (r, f), cost in rig.engine.capture_costs.items()},
+        "capture_bytes": {f"{r}x{f}": cost.bytes for (r, f), cost in rig.engine.capture_costs.items()},
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from gpu import paced
-from syrinx_stages.codec.engine import Cost, split_frames
+from syrinx_stages.codec.engine import CaptureCost, split_frames
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.family import FAMILY
@@ -37,7 +37,7 @@ class PacedCodecEngine:
     def __init__(self) -> None:
         self._device = paced.Device()
         self.captured: set[CapturePair] = set()
-        self.costs: Mapping[CapturePair, Cost] = {}
+        self.capture_costs: Mapping[CapturePair, CaptureCost] = {}
 
     def warm_up(self) -> None:
         """Nothing to do."""
@@ -46,7 +46,7 @@ class PacedCodecEngine:
         """Notes it."""
         self.captured.add(shape)
 
-    def forget_shapes(self, shapes: Iterable[CapturePair]) -> None:
+    def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
         """Forgets them."""
         self.captured.difference_update(shapes)
 

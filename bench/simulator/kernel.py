@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.experimental import structref
 
 from simulator.layout import NEVER, Memory
-from syrinx_stages.codec.scheduler import RESERVE_SECONDS
+from syrinx_stages.codec.scheduler import UNDERRUN_MARGIN_SECONDS
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 from syrinx_stages.talker.scheduler import MARGIN_SECONDS, MARGIN_STEPS
@@ -608,12 +608,12 @@ def dry_rows(m: Memory, c: int, now: float) -> int:
         pending = request.fed - request.taken
         if pending > 0 and request.first_audio != NEVER:
             dry = request.first_audio + request.emitted * FRAME_SECONDS
-            if dry - now <= RESERVE_SECONDS:
+            if dry - now <= UNDERRUN_MARGIN_SECONDS:
                 m.keys[n] = dry
                 m.ids[n] = r
                 m.frames[n] = pending
                 n += 1
-            wake = min(wake, dry - RESERVE_SECONDS)
+            wake = min(wake, dry - UNDERRUN_MARGIN_SECONDS)
     if n == 0 and wake < codec.wake:
         codec.wake = wake
         push(m, max(wake, now + 1e-6), CODEC_WAKES, c, codec.life)

@@ -122,6 +122,6 @@ def test_memory_of_a_shape_is_freed_with_it(make: Make) -> None:
     before = torch.cuda.memory_allocated()
     engine.capture((8, 64))
     assert torch.cuda.memory_allocated() > before
-    engine.forget_shapes([(8, 64)])
+    engine.free_shapes([(8, 64)])
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() < before + engine.costs[8, 64].bytes // 4
+    assert torch.cuda.memory_allocated() < before + engine.capture_costs[8, 64].bytes // 4

@@ -304,7 +304,7 @@ async def test_streams_with_fewer_frames_share_a_call_and_sound_as_if_alone() ->
                     Append(name, StreamKind.CODES, ends, End(EndReason.STOP)),
                 ]
                 assert await connector.append(appends) == [None, None]
-            await until(lambda: all(codec.rows[name].ended for name in parts), "all waits")
+            await until(lambda: all(codec.rows[name].input_ended for name in parts), "all waits")
         return {name: (await listen(connector, name)).pcm for name in parts}
 
     async with ahead(talkers=0) as stages:

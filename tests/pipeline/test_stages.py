@@ -60,7 +60,7 @@ async def test_the_codec_knows_what_of_its_audio_the_listener_is_not_sent() -> N
         connector, codec = stages.connector(), stages.workers[1]
         await submit(connector, request("a", " ".join(NEIGHBOURS)))
         heard = await listen(connector, "a", until_frames=8)
-        withheld = codec.rows["a"].withheld
+        withheld = codec.rows["a"].withheld_seconds
     leading = LeadingSilenceTrimmer()
     assert leading.feed(heard.pcm)
     assert withheld == leading.withheld / FAMILY.sample_rate > 0.03, (

@@ -106,9 +106,9 @@ class DeferredCodecEngine(Queue, EagerCodecEngine):
         assert not self.unread
         super().capture(shape)
 
-    def forget_shapes(self, shapes: object) -> None:
+    def free_shapes(self, shapes: object) -> None:
         assert not self.unread
-        super().forget_shapes(shapes)
+        super().free_shapes(shapes)
 
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> object:
         assert len(ids) == len(set(ids))

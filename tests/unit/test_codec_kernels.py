@@ -91,16 +91,16 @@ def test_recording_a_shape_leaves_requests_as_they_are(decoder: CodecDecoder, en
 def test_shapes_are_ready_from_their_capture_until_they_are_forgotten(engine: CudaCodecEngine) -> None:
     engine.capture((1, 2))
     engine.capture((2, 2))
-    assert engine.captured == {(1, 2), (2, 2)} == engine.costs.keys()
-    assert engine.costs[2, 2].bytes > engine.costs[1, 2].bytes > 0
-    engine.forget_shapes([(1, 2), (9, 9)])
+    assert engine.captured == {(1, 2), (2, 2)} == engine.capture_costs.keys()
+    assert engine.capture_costs[2, 2].bytes > engine.capture_costs[1, 2].bytes > 0
+    engine.free_shapes([(1, 2), (9, 9)])
     assert engine.captured == {(2, 2)}
-    assert engine.costs.keys() == {(1, 2), (2, 2)}
+    assert engine.capture_costs.keys() == {(1, 2), (2, 2)}
 
 
 def test_a_warm_engine_knows_what_a_capture_costs(engine: CudaCodecEngine) -> None:
     engine.warm_up()
-    assert engine.costs.keys() == {(1, 1)}
+    assert engine.capture_costs.keys() == {(1, 1)}
     assert not engine.captured
 
 

@@ -1,61 +1,61 @@
-"""Which shapes of decoder calls are ready, and when the next one is made ready."""
+"""Tests of the captured shapes: which are usable and when the next one is captured."""
 
 import time
 
 import torch
 
-from syrinx_stages.codec.shapes import Shapes
+from syrinx_stages.codec.shapes import CapturedShapes
 
-SLOW = 0.05
+CAPTURE_SECONDS = 0.05
 
 
 class Engine:
-    """Captures take a while, and there is no memory for shapes of 64 rows."""
+    """An engine whose captures take CAPTURE_SECONDS; shapes of 64 rows do not fit into its memory."""
 
     def __init__(self) -> None:
         self.captured: set[tuple[int, int]] = set()
 
     def capture(self, shape: tuple[int, int]) -> None:
-        time.sleep(SLOW)
+        time.sleep(CAPTURE_SECONDS)
         if shape[0] == 64:
             raise torch.OutOfMemoryError
         self.captured.add(shape)
 
-    def forget_shapes(self, shapes: object) -> None:
+    def free_shapes(self, shapes: object) -> None:
         self.captured.difference_update(shapes)
 
 
-def test_one_shape_at_a_time_and_only_what_is_wanted() -> None:
-    shapes, engine, wanted = Shapes(), Engine(), ((1, 2), (2, 2))
+def test_change_captures_one_wanted_shape_at_a_time() -> None:
+    shapes, engine, wanted = CapturedShapes(), Engine(), ((1, 2), (2, 2))
     shapes.change(engine, wanted)
-    assert (shapes.ready(wanted), shapes.due(wanted, idle=True)) == ([(1, 2)], True)
+    assert (shapes.usable(wanted), shapes.change_due(wanted, idle=True)) == ([(1, 2)], True)
     shapes.change(engine, wanted)
-    assert (shapes.ready(wanted), shapes.due(wanted, idle=True)) == ([(1, 2), (2, 2)], False)
+    assert (shapes.usable(wanted), shapes.change_due(wanted, idle=True)) == ([(1, 2), (2, 2)], False)
     wanted = ((2, 2), (4, 2))
-    assert shapes.ready(wanted) == [(2, 2)], "at once: what is not wanted is not padded to"
+    assert shapes.usable(wanted) == [(2, 2)], "an unwanted shape is unusable immediately"
     shapes.change(engine, wanted)
     assert engine.captured == {(2, 2), (4, 2)}
 
 
-def test_while_streams_wait_captures_take_a_small_part_of_the_time() -> None:
-    shapes, engine, wanted = Shapes(), Engine(), ((1, 2), (2, 2))
-    assert shapes.due(wanted, idle=False)
+def test_captures_pause_while_streams_are_waiting() -> None:
+    shapes, engine, wanted = CapturedShapes(), Engine(), ((1, 2), (2, 2))
+    assert shapes.change_due(wanted, idle=False)
     shapes.change(engine, wanted)
-    assert not shapes.due(wanted, idle=False)
-    assert shapes.due(wanted, idle=True)
+    assert not shapes.change_due(wanted, idle=False)
+    assert shapes.change_due(wanted, idle=True)
 
 
-def test_a_shape_there_is_no_memory_for_is_tried_again_only_when_it_is_wanted_anew() -> None:
-    shapes, engine, wanted = Shapes(), Engine(), ((64, 2),)
+def test_a_shape_that_ran_out_of_memory_is_retried_after_it_was_removed_and_added() -> None:
+    shapes, engine, wanted = CapturedShapes(), Engine(), ((64, 2),)
     shapes.change(engine, wanted)
-    assert (shapes.ready(wanted), shapes.due(wanted, idle=True)) == ([], False)
-    assert not shapes.due((), idle=True)
-    assert shapes.due(wanted, idle=True)
+    assert (shapes.usable(wanted), shapes.change_due(wanted, idle=True)) == ([], False)
+    assert not shapes.change_due((), idle=True)
+    assert shapes.change_due(wanted, idle=True)
 
 
-def test_what_is_no_longer_wanted_is_freed() -> None:
-    shapes, engine = Shapes(), Engine()
+def test_unwanted_shapes_are_freed() -> None:
+    shapes, engine = CapturedShapes(), Engine()
     shapes.change(engine, ((1, 2),))
-    assert shapes.due((), idle=True)
+    assert shapes.change_due((), idle=True)
     shapes.change(engine, ())
-    assert (engine.captured, shapes.due((), idle=True)) == (set(), False)
+    assert (engine.captured, shapes.change_due((), idle=True)) == (set(), False)

@@ -212,18 +212,18 @@ class TestSchedules:
             now, memory = 50.0, world._memory
             rows = []
             for r in range(draw.randint(1, 16)):
-                row = real_codec.Row(id=f"{r:03}", accepted=draw.uniform(0, now), live=True)
-                row.silent = draw.choice((0, 0, 0, 30))
-                row.pending = draw.randint(row.silent, 40) if draw.random() < 0.7 else row.silent + 1
-                row.ended = draw.random() < 0.2 and row.pending > 0
+                row = real_codec.Row(id=f"{r:03}", accepted_at=draw.uniform(0, now), live=True)
+                row.context = draw.choice((0, 0, 0, 30))
+                row.pending = draw.randint(row.context, 40) if draw.random() < 0.7 else row.context + 1
+                row.input_ended = draw.random() < 0.2 and row.pending > 0
                 if draw.random() < 0.7:
-                    row.emitted = draw.randint(1, 60)
-                    row.first_audio = now - row.emitted * 0.08 + draw.uniform(0, 3)
+                    row.decoded = draw.randint(1, 60)
+                    row.first_audio_at = now - row.decoded * 0.08 + draw.uniform(0, 3)
                 rows.append(row)
                 request = memory.requests[r]
-                request["accepted"], request["fed"], request["silent"] = row.accepted, row.pending, row.silent
-                request["over"], request["emitted"] = row.ended, row.emitted
-                request["first_audio"] = layout.NEVER if row.first_audio is None else row.first_audio
+                request["accepted"], request["fed"], request["silent"] = row.accepted_at, row.pending, row.context
+                request["over"], request["emitted"] = row.input_ended, row.decoded
+                request["first_audio"] = layout.NEVER if row.first_audio_at is None else row.first_audio_at
                 memory.codec_slots[0, r] = r
             memory.codecs[0]["held"] = len(rows)
             kernel.codec_turn(world._state, 0, now)
@@ -234,7 +234,7 @@ class TestSchedules:
             codec = memory.codecs[0]
             assert bool(codec["busy"]) == (plan.call is not None)
             if plan.call is None:
-                assert codec["wake"] == pytest.approx(np.inf if plan.wake is None else plan.wake)
+                assert codec["wake"] == pytest.approx(np.inf if plan.wake_at is None else plan.wake_at)
                 continue
             assert {f"{r:03}" for r in memory.codec_batch[0, : codec["batch"]]} == set(plan.call.ids)
             assert {codec["batch_frames"]} == set(plan.call.frames)

@@ -16,7 +16,7 @@ from syrinx_operator.tuner.pair_search import Limits, Load, Search
 from syrinx_operator.tuner.pair_times import Mean, Times, capture_cost, means, padded_to, times
 from syrinx_operator.tuner.pairs import PairPlan, plan_pairs
 from syrinx_operator.tuner.policy import Budget
-from syrinx_stages.codec.scheduler import cheapest
+from syrinx_stages.codec.scheduler import cheapest_shape
 
 PLENTY = Budget(count=16, seconds=60.0, bytes=1 << 31)
 
@@ -29,7 +29,7 @@ def test_calls_are_padded_as_the_codec_pads_them() -> None:
     for _ in range(500):
         captured = [(rng.randint(1, 6), rng.randint(1, 6)) for _ in range(rng.randint(0, 6))]
         wanted = rng.randint(1, 6), rng.randint(1, 6)
-        assert padded_to(captured, wanted) == cheapest(captured, *wanted)
+        assert padded_to(captured, wanted) == cheapest_shape(captured, *wanted)
 
 
 class Instance:
@@ -52,7 +52,7 @@ class Instance:
         """With the codec's own rule."""
         total = 0.0
         for (r, f), count in self.wanted.items():
-            shape = cheapest(shapes, r, f)
+            shape = cheapest_shape(shapes, r, f)
             table = self.captured if shape else self.eager
             at = shape or (r, f)
             total += count * table[self.frames.index(at[1])][self.rows.index(at[0])]
@@ -231,7 +231,7 @@ def measured(wanted, current=(), eager=eager_time, captured=captured_time) -> li
     """What a codec would export for how often each shape was wanted."""
     calls = []
     for (r, f), count in wanted.items():
-        shape = cheapest(current, r, f)
+        shape = cheapest_shape(current, r, f)
         result = "eager" if shape is None else "hit" if shape == (r, f) else "padded"
         seconds = captured(*shape) if shape else eager(r, f)
         calls.append(Call(r, f, result, count, count * seconds))

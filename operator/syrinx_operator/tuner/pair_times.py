@@ -34,7 +34,7 @@ class Mean(Struct, frozen=True):
 def rank(shape: Shape) -> tuple[int, Shape]:
     """The codec pads a call to the least of the captured shapes that hold it, in this order.
 
-    As `syrinx_stages.codec.scheduler.cheapest`, which is not part of the operator's image.
+    As `syrinx_stages.codec.scheduler.cheapest_shape`, which is not part of the operator's image.
     """
     return shape[0] * shape[1], shape
 

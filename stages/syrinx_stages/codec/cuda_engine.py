@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from syrinx_stages.codec.engine import Cost, split_frames
+from syrinx_stages.codec.engine import CaptureCost, split_frames
 from syrinx_stages.codec.packed import PackedDecoder
 from syrinx_stages.codec.program import ROW, Arena, Launch, Memory, Needs, Program, needs, upload_elements
 from syrinx_stages.contract.settings import CapturePair
@@ -83,7 +83,7 @@ class CudaCodecEngine:
         self._memory: Memory | None = None
         self._eager: OrderedDict[CapturePair, Program] = OrderedDict()
         self._graphs: dict[CapturePair, tuple[Work, Program]] = {}
-        self.costs: dict[CapturePair, Cost] = {}
+        self.capture_costs: dict[CapturePair, CaptureCost] = {}
         self._idle: deque[_Buffers] = deque()
 
     @property
@@ -102,7 +102,7 @@ class CudaCodecEngine:
                 launches.update((launch.compiles(), launch) for launch in program.launches)
         self._recorder.compile(list(launches.values()))
         self.capture((1, 1))
-        self.forget_shapes([(1, 1)])
+        self.free_shapes([(1, 1)])
         self.open("")
         self.read(self.launch([""], [[bytes(2 * self._groups)]], (1, 1)))
         self.release("")
@@ -119,9 +119,9 @@ class CudaCodecEngine:
         # Pinning memory waits for the device: not in a launch.
         self._idle.extend([self._host(shape) for _ in range(self.depth)])
         need = needs(self._packed, *shape)
-        self.costs[shape] = Cost(time.monotonic() - started, need.bytes(self._kind))
+        self.capture_costs[shape] = CaptureCost(time.monotonic() - started, need.bytes(self._kind))
 
-    def forget_shapes(self, shapes: Iterable[CapturePair]) -> None:
+    def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
         """Frees graphs; not while a call is unread."""
         for shape in shapes:
             self._graphs.pop(shape, None)

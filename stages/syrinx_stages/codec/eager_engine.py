@@ -1,4 +1,4 @@
-"""The codec engine of a CPU: eager torch, and a stream's samples do not depend on how its frames came into calls."""
+"""The CPU codec engine: eager PyTorch. A stream's samples do not depend on how its frames are grouped into calls."""
 
 from __future__ import annotations
 
@@ -8,89 +8,90 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from syrinx_stages.codec.engine import Cost, split_frames
+from syrinx_stages.codec.engine import CaptureCost, split_frames
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 
 class EagerCodecEngine:
-    """A `CodecEngine` for up to `max_resident` streams that computes a call in `launch`.
+    """A `CodecEngine` for up to `max_resident` streams. `launch` computes the call; `read` returns its result.
 
-    Nothing has to be made ready for a shape: capturing one notes that calls may be padded to it.
+    Captures are free: a captured shape is only a shape that calls may be padded to.
     """
 
     depth = 1
     isolates_rows = True
     overhead_frames = 0
-    costs: Mapping[CapturePair, Cost] = MappingProxyType({})
+    capture_costs: Mapping[CapturePair, CaptureCost] = MappingProxyType({})
 
     def __init__(self, decoder: CodecDecoder, max_resident: int) -> None:
         self._decoder = decoder.eval()
         self._device = next(decoder.parameters()).device
-        self._groups = decoder.config.num_quantizers
+        self._codebooks = decoder.config.num_quantizers
         self._codebook_size = decoder.config.codebook_size
-        # One slot more than requests: padded rows work there.
-        self._scratch = max_resident
-        self._arena = decoder.new_state(max_resident + 1)
-        self._free = list(range(max_resident))
+        # Padding rows use one extra slot.
+        self._padding_slot = max_resident
+        self._state = decoder.new_state(max_resident + 1)
+        self._free_slots = list(range(max_resident))
         self._slots: dict[str, int] = {}
         self.captured: set[CapturePair] = set()
 
     def capture(self, shape: CapturePair) -> None:
-        """Calls may be padded to this shape."""
+        """Allows calls to be padded to `shape`."""
         self.captured.add(shape)
 
-    def forget_shapes(self, shapes: Iterable[CapturePair]) -> None:
-        """Calls are no longer padded to these."""
+    def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
+        """Stops calls from being padded to `shapes`."""
         self.captured.difference_update(shapes)
 
     def warm_up(self) -> None:
-        """Runs the decoder once, so that the first request does not pay for lazy initialisation."""
+        """Runs the decoder once, so that the first request does not pay for lazy initialization."""
         self.open("")
-        silence = np.zeros(self._groups, np.int16).tobytes()
-        self.launch([""], [[silence]], (1, 1))
+        zeros = np.zeros(self._codebooks, np.int16).tobytes()
+        self.launch([""], [[zeros]], (1, 1))
         self.release("")
 
     def split(self, codes: bytes) -> list[bytes]:
-        """Cuts an entry into frames. Raises ValueError for a torn frame or a code the codebooks do not have."""
-        return split_frames(codes, self._groups, self._codebook_size)
+        """Splits an entry into frames. Raises ValueError for a partial frame or an invalid code."""
+        return split_frames(codes, self._codebooks, self._codebook_size)
 
     def open(self, request_id: str) -> None:
-        """Gives a request a fresh state; one it had before is thrown away."""
+        """Allocates a fresh state for a request, replacing any previous one."""
         slot = self._slots.pop(request_id, None)
-        slot = self._free.pop() if slot is None else slot
+        slot = self._free_slots.pop() if slot is None else slot
         self._slots[request_id] = slot
-        self._arena.reset_(torch.tensor([slot], device=self._device))
+        self._state.reset_(torch.tensor([slot], device=self._device))
 
     def release(self, request_id: str) -> None:
-        """Frees a request's slot; unknown ids are fine."""
+        """Frees a request's slot; ignores unknown ids."""
         slot = self._slots.pop(request_id, None)
         if slot is not None:
-            self._free.append(slot)
+            self._free_slots.append(slot)
 
     @torch.inference_mode()
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> list[bytes]:
-        """Decodes fresh frames of each request, padded to `shape` (rows, frames); 16-bit PCM per request.
+        """Decodes the next frames of each request, padded to `shape`, and returns each request's 16-bit PCM.
 
         The state advances only if the whole call succeeds.
         """
         rows, frames = shape
-        fresh = [len(items) for items in codes]
-        batch = np.zeros((rows, frames, self._groups), np.int64)
+        new_frames = [len(items) for items in codes]
+        batch = np.zeros((rows, frames, self._codebooks), np.int64)
         for row, items in enumerate(codes):
-            batch[row, : len(items)] = np.frombuffer(b"".join(items), "<i2").reshape(-1, self._groups)
-        spare = rows - len(ids)
+            batch[row, : len(items)] = np.frombuffer(b"".join(items), "<i2").reshape(-1, self._codebooks)
+        padding = rows - len(ids)
         used = [self._slots[request_id] for request_id in ids]
-        slots = torch.tensor(used + [self._scratch] * spare, device=self._device)
-        # Padded rows have as many frames as the others: while all are equal, the decoder copies whole tails.
-        lengths = torch.tensor(fresh + fresh[:1] * spare, device=self._device)
-        state = self._arena.gather(slots)
-        pcm, state = self._decoder(torch.from_numpy(batch).to(self._device), lengths, state)
-        self._arena.scatter_(slots, state)
+        slots = torch.tensor(used + [self._padding_slot] * padding, device=self._device)
+        # Padding rows get the length of the first row: with equal lengths the decoder takes a faster path.
+        lengths = torch.tensor(new_frames + new_frames[:1] * padding, device=self._device)
+        pcm, state = self._decoder(torch.from_numpy(batch).to(self._device), lengths, self._state.gather(slots))
+        self._state.scatter_(slots, state)
         samples = pcm[: len(ids)].float().mul(32767).round_().clamp_(-32768, 32767).to(torch.int16).cpu().numpy()
-        return [row[: count * FAMILY.samples_per_frame].tobytes() for row, count in zip(samples, fresh, strict=True)]
+        return [
+            row[: count * FAMILY.samples_per_frame].tobytes() for row, count in zip(samples, new_frames, strict=True)
+        ]
 
     def read(self, call: list[bytes]) -> list[bytes]:
-        """The call's PCM: `launch` has made it."""
+        """Returns the result of `launch`."""
         return call

@@ -1,4 +1,4 @@
-"""The contract of a codec engine: PCM for batches of streams of any age."""
+"""The interface of a codec engine: decodes batches of streams, each at its own position, to PCM."""
 
 from __future__ import annotations
 
@@ -11,74 +11,69 @@ from msgspec import Struct
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.runtime.engine import Engine
 
-CODE_BYTES = 2
-
 Call = TypeVar("Call")
-"""What an engine keeps of a launched call."""
+"""An engine's handle of a launched call."""
 
 
-class Cost(Struct, frozen=True):
-    """What it took to capture a shape."""
+class CaptureCost(Struct, frozen=True):
+    """What capturing a shape cost."""
 
     seconds: float
     bytes: int
-    """That calls of this shape work in. All shapes share the largest's."""
+    """Device memory that calls of this shape use. All shapes share the memory of the largest."""
 
 
 class CodecEngine(Engine, Protocol[Call]):
-    """Decoder state of all resident streams, and the calls that advance it."""
+    """Holds the decoder state of all resident streams and runs decoder calls. A shape is (rows, frames)."""
 
     overhead_frames: int
-    """Frames that take as long to compute as a call takes beside its frames: so many may be computed for nothing to
-    save a call. 0: streams with different numbers of frames never share one."""
+    """The fixed cost of a call, in frames of compute: padding a call by fewer frames is cheaper than a second call.
+    0: streams with different numbers of frames never share a call."""
 
     @property
-    def costs(self) -> Mapping[CapturePair, Cost]:
-        """Of every shape that was captured so far; of none where that costs, and gains, nothing."""
+    def capture_costs(self) -> Mapping[CapturePair, CaptureCost]:
+        """Costs of all shapes captured so far; empty if captures are free."""
 
     @property
     def captured(self) -> Collection[CapturePair]:
-        """The shapes kept ready: a call may be padded to one of these."""
+        """The captured shapes, to which calls may be padded."""
 
     def capture(self, shape: CapturePair) -> None:
-        """Makes a shape (rows, frames) ready; not while a call is unread.
+        """Captures a shape. Must not be called while a call is in flight.
 
-        Raises `torch.OutOfMemoryError` if there is no memory for it; nothing has changed then.
+        Raises `torch.OutOfMemoryError`, without any effect, if the device lacks memory.
         """
 
-    def forget_shapes(self, shapes: Iterable[CapturePair]) -> None:
-        """Frees what is kept for shapes; unknown ones are fine. Not while a call is unread."""
+    def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
+        """Frees captured shapes; ignores unknown ones. Must not be called while a call is in flight."""
 
     def split(self, codes: bytes) -> list[bytes]:
-        """Cuts an entry into frames; on any thread.
-
-        Raises ValueError for a torn frame or a code the codebooks do not have.
-        """
+        """Splits an entry into frames; thread-safe. Raises ValueError for a partial frame or an invalid code."""
 
     def open(self, request_id: str) -> None:
-        """Gives a request a fresh state; one it had before is thrown away."""
+        """Allocates a fresh state for a request, replacing any previous one."""
 
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
-        """Begins to decode the next frames of each request, padded to `shape` (rows, frames).
+        """Starts decoding the next frames of each request, padded to `shape`.
 
-        codes: each request's frames, at least one and at most the shape's; none has to have as many as another.
+        codes: for each request, between one frame and the shape's number of frames.
         """
 
     def read(self, call: Call) -> Sequence[bytes]:
-        """Waits for a call. 16-bit PCM of each request's frames, in the order of `ids`."""
+        """Waits for a call and returns each request's 16-bit PCM, in the order of `ids`."""
 
 
-def split_frames(codes: bytes, groups: int, codebook_size: int) -> list[bytes]:
-    """Cuts frames of `groups` codes (int16 little-endian) apart.
+def split_frames(codes: bytes, codebooks: int, codebook_size: int) -> list[bytes]:
+    """Splits `codes`, int16 little-endian, into frames of `codebooks` codes.
 
-    Raises ValueError for a torn frame or a code that is not within 0 to codebook_size - 1.
+    Raises ValueError for a partial frame or a code outside 0..codebook_size - 1.
     """
-    size = groups * CODE_BYTES
+    size = 2 * codebooks
     if not codes or len(codes) % size:
         raise ValueError(f"{len(codes)} bytes are not whole frames of {size}")
-    # Read as unsigned, a negative code is a large one.
+    # Interpreted as unsigned, a negative code is a large one: one comparison covers both bounds.
     if np.frombuffer(codes, "<u2").max() >= codebook_size:
         values = np.frombuffer(codes, "<i2")
-        worst = values[(values < 0) | (values >= codebook_size)][0]
-        raise ValueError(f"code {worst} is not within 0 to {codebook_size - 1}")
-    return [codes[at : at + size] for at in range(0, len(codes), size)]
+        invalid = values[(values < 0) | (values >= codebook_size)][0]
+        raise ValueError(f"code {invalid} is not within 0 to {codebook_size - 1}")
+    return [codes[start : start + size] for start in range(0, len(codes), size)]

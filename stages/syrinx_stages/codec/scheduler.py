@@ -1,8 +1,8 @@
-"""Which frames the codec decodes next, and in which shape: pure.
+"""Chooses the codec's next decoder call: which rows, how many frames, which shape. Pure functions.
 
-A stream is ready when it has a whole chunk of its ramp or has ended, and, if none is, when it is about to run dry.
-The most urgent ready stream sets the number of frames; others ready for the same number join its call, and with an
-engine that computes frames of padding for less than a call, those ready for fewer.
+A row is ready when the next chunk of its ramp is complete or its input has ended. If no row is ready, a row that is
+about to underrun counts as ready. The most urgent ready row sets the call's number of frames. Other rows that are ready
+for the same number join the call; on an engine where padding is cheaper than another call, so do rows with fewer.
 """
 
 from __future__ import annotations
@@ -16,89 +16,90 @@ from msgspec import Struct
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair, CodecSettings
 
-RESERVE_SECONDS = FAMILY.frame_seconds
-"""A stream this close to running dry is given what there is, if the codec has nothing else to do."""
+UNDERRUN_MARGIN_SECONDS = FAMILY.frame_seconds
+"""While the codec has no ready row, it decodes the partial chunk of a row that underruns within this time."""
 
 
 class Row(Struct, kw_only=True):
-    """What the schedule knows of one resident request. Times are seconds on one monotonic clock."""
+    """Scheduling state of one resident request. Times are seconds on one monotonic clock."""
 
     id: str
-    accepted: float
+    accepted_at: float
     live: bool
+    """Whether audio is played while it is generated; otherwise only throughput counts."""
     pending: int = 0
     """Frames waiting to be decoded."""
-    silent: int = 0
-    """Of these, how many come first and are decoded for their state alone (reference, or already played)."""
-    emitted: int = 0
-    """Frames of audio given out."""
-    first_audio: float | None = None
-    """When the first audio was given out: playback cannot have begun before."""
-    withheld: float = 0.0
-    """Seconds of what was given out that the listener is not sent: its leading silence."""
-    ended: bool = False
-    """No further frames will come."""
+    context: int = 0
+    """How many of these, from the first on, only rebuild decoder state: reference or already published frames."""
+    decoded: int = 0
+    """Frames of audio decoded, including calls in flight."""
+    first_audio_at: float | None = None
+    """When the first audio was published, which is the earliest start of playback."""
+    withheld_seconds: float = 0.0
+    """Published audio that the gateway does not forward: leading silence."""
+    input_ended: bool = False
 
     def underrun_at(self) -> float:
-        """The time at which playback has used up what was given out, at the earliest."""
-        if self.first_audio is None:
+        """Returns the earliest time at which playback runs out of decoded audio; -inf before the first audio."""
+        if self.first_audio_at is None:
             return -math.inf
-        return self.first_audio + self.emitted * FAMILY.frame_seconds - self.withheld
+        return self.first_audio_at + self.decoded * FAMILY.frame_seconds - self.withheld_seconds
 
 
 class Call(Struct, frozen=True):
-    """One decoder call, computed at `shape`; `result` as in the metric."""
+    """One decoder call, computed at `shape`."""
 
     ids: tuple[str, ...]
     frames: tuple[int, ...]
-    """What each row gives."""
+    """Frames decoded for each row."""
     shape: CapturePair
     result: str
+    """Value of the metric label: hit, padded or eager."""
 
     @property
-    def wanted(self) -> CapturePair:
-        """The smallest shape that holds it."""
+    def min_shape(self) -> CapturePair:
+        """The smallest shape that holds the call."""
         return len(self.ids), max(self.frames)
 
     @property
     def padding(self) -> int:
-        """Frames that are computed for nothing."""
+        """Frames computed only to fill the shape."""
         return self.shape[0] * self.shape[1] - sum(self.frames)
 
 
 class Plan(Struct, frozen=True):
-    """The next call, or the time to look again (None: when something happens)."""
+    """The next call, or when to schedule again without new events (None: never)."""
 
     call: Call | None
-    wake: float | None = None
+    wake_at: float | None = None
 
 
-def to_boundary(ramp: Sequence[int], emitted: int) -> int:
-    """Frames from `emitted` to the end of the chunk it falls in; the ramp's last chunk repeats for ever.
+def frames_to_chunk_end(ramp: Sequence[int], position: int) -> int:
+    """Returns the frames from `position` to the end of its chunk; the ramp's last chunk repeats forever.
 
-    It depends on the position alone, so a ramp can change while the stream plays.
+    Depends only on the position, so a ramp can change during a stream.
     """
     end = 0
     for frames in ramp:
         end += frames
-        if emitted < end:
-            return end - emitted
-    return ramp[-1] - (emitted - end) % ramp[-1]
+        if position < end:
+            return end - position
+    return ramp[-1] - (position - end) % ramp[-1]
 
 
-def chunk_ready(row: Row, ramp: Sequence[int]) -> int:
-    """Frames of the row's next chunk if they are all there, or if no others will come; else 0."""
+def ready_frames(row: Row, ramp: Sequence[int]) -> int:
+    """Returns the number of frames in the row's next chunk if it is complete, or if no more input comes; else 0."""
     largest = max(ramp)
-    if row.silent:
-        return min(row.silent, row.pending, largest)
-    wanted = to_boundary(ramp, row.emitted) if row.live else largest
-    return wanted if row.pending >= wanted else row.pending if row.ended else 0
+    if row.context:
+        return min(row.context, row.pending, largest)
+    chunk = frames_to_chunk_end(ramp, row.decoded) if row.live else largest
+    return chunk if row.pending >= chunk else row.pending if row.input_ended else 0
 
 
-def cheapest(pairs: Iterable[CapturePair], rows: int, frames: int) -> CapturePair | None:
-    """The captured shape with the least work that holds (rows, frames)."""
-    fitting = [pair for pair in pairs if pair[0] >= rows and pair[1] >= frames]
-    return min(fitting, key=lambda pair: (pair[0] * pair[1], pair)) if fitting else None
+def cheapest_shape(captured: Iterable[CapturePair], rows: int, frames: int) -> CapturePair | None:
+    """Returns the captured shape with the fewest frames in total that holds (rows, frames), or None."""
+    fitting = [shape for shape in captured if shape[0] >= rows and shape[1] >= frames]
+    return min(fitting, key=lambda shape: (shape[0] * shape[1], shape)) if fitting else None
 
 
 def schedule(
@@ -106,54 +107,56 @@ def schedule(
 ) -> Plan:
     """Chooses the next call.
 
-    captured: the shapes that it may be padded to. overhead: what a call takes beside its frames, in frames, or 0 if
-    rows with different numbers of frames shall not share one.
+    captured: shapes that the call may be padded to. overhead: the engine's `overhead_frames`.
     """
     rows = list(rows)
-    ready = [(row, frames) for row in rows if (frames := chunk_ready(row, settings.chunk_ramp))]
+    ready = [(row, frames) for row in rows if (frames := ready_frames(row, settings.chunk_ramp))]
     if not ready:
-        # Part of a chunk costs nearly as much as a whole one: only while there is nothing else to do.
-        playing = [row for row in rows if row.pending and row.live and row.first_audio is not None]
-        ready = [(row, row.pending) for row in playing if row.underrun_at() - now <= RESERVE_SECONDS]
+        # A partial chunk costs nearly as much as a whole one, so it is decoded only while there is nothing else to do.
+        playing = [row for row in rows if row.pending and row.live and row.first_audio_at is not None]
+        ready = [(row, row.pending) for row in playing if row.underrun_at() - now <= UNDERRUN_MARGIN_SECONDS]
         if not ready:
-            return Plan(call=None, wake=min((row.underrun_at() - RESERVE_SECONDS for row in playing), default=None))
-    ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted, item[0].id))
-    wanted = ready[0][1]
-    equal = [row.id for row, frames in ready if frames == wanted][: settings.max_num_seqs]
-    smaller = [(row.id, frames) for row, frames in ready if frames < wanted] if overhead else []
-    joining = _joining(equal, wanted, smaller[: settings.max_num_seqs - len(equal)], captured, overhead)
-    return Plan(call=_call([(row_id, wanted) for row_id in equal] + joining, captured))
+            wake_at = min((row.underrun_at() - UNDERRUN_MARGIN_SECONDS for row in playing), default=None)
+            return Plan(call=None, wake_at=wake_at)
+    ready.sort(key=lambda item: (item[0].underrun_at(), item[0].accepted_at, item[0].id))
+    frames = ready[0][1]
+    batch = [(row.id, frames) for row, count in ready if count == frames][: settings.max_num_seqs]
+    if overhead:
+        smaller = [(row.id, count) for row, count in ready if count < frames]
+        batch += _smaller_rows(len(batch), frames, smaller[: settings.max_num_seqs - len(batch)], captured, overhead)
+    return Plan(call=_call(batch, captured))
 
 
-def _joining(
-    equal: Sequence[str],
-    wanted: int,
-    smaller: Sequence[tuple[str, int]],
+def _smaller_rows(
+    rows: int,
+    frames: int,
+    candidates: Sequence[tuple[str, int]],
     captured: Sequence[CapturePair],
     overhead: int,
-) -> list[tuple[str, int]]:
-    """Which rows with fewer than the `wanted` frames come along: as many as are worth it, the most urgent first.
+) -> Sequence[tuple[str, int]]:
+    """Returns the candidates (id, fewer than `frames`) that join a call of (rows, frames), most urgent first.
 
-    Where padding would be computed, their frames cost nothing. Beyond that they save a call of their own, so they may
-    bring as much more padding as takes no longer than what a call takes beside its frames: `overhead` frames.
+    Candidates that replace padding are free. Each further one saves a call of its own, so as many join as keep the
+    additional padding within a call's overhead.
     """
-    rows = len(equal)
-    own = cheapest(captured, rows, wanted)
-    sizes = [shape[0] - rows for shape in captured if shape[0] >= rows and shape[1] >= wanted]
-    counts = range(len(smaller) + 1) if own is None else sorted({min(size, len(smaller)) for size in sizes})
-    given = [0, *accumulate(frames for _, frames in smaller)]
-    most = (0 if own is None else own[0] * own[1] - rows * wanted) + overhead
+    own = cheapest_shape(captured, rows, frames)
+    free_rows = [
+        captured_rows - rows for captured_rows, length in captured if captured_rows >= rows and length >= frames
+    ]
+    counts = range(len(candidates) + 1) if own is None else sorted({min(n, len(candidates)) for n in free_rows})
+    candidate_frames = [0, *accumulate(count for _, count in candidates)]
+    max_padding = (0 if own is None else own[0] * own[1] - rows * frames) + overhead
     best = 0
     for count in counts:
-        shape = cheapest(captured, rows + count, wanted) or (rows + count, wanted)
-        if shape[0] * shape[1] - rows * wanted - given[count] <= most:
+        padded = cheapest_shape(captured, rows + count, frames) or (rows + count, frames)
+        if padded[0] * padded[1] - rows * frames - candidate_frames[count] <= max_padding:
             best = count
-    return list(smaller[:best])
+    return candidates[:best]
 
 
-def _call(rows: Sequence[tuple[str, int]], captured: Sequence[CapturePair]) -> Call:
-    ids, frames = zip(*rows, strict=True)
-    own = (len(ids), max(frames))
-    shape = cheapest(captured, *own)
-    result = "eager" if shape is None else "hit" if shape == own else "padded"
-    return Call(ids=ids, frames=frames, shape=shape or own, result=result)
+def _call(batch: Sequence[tuple[str, int]], captured: Sequence[CapturePair]) -> Call:
+    ids, frames = zip(*batch, strict=True)
+    min_shape = (len(ids), max(frames))
+    shape = cheapest_shape(captured, *min_shape)
+    result = "eager" if shape is None else "hit" if shape == min_shape else "padded"
+    return Call(ids=ids, frames=frames, shape=shape or min_shape, result=result)

@@ -1,4 +1,4 @@
-"""The codec service: code frames in, PCM out; moves messages between the connector and the engine."""
+"""The codec service: reads code frames from the connector, decodes them on the engine and publishes PCM."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
-from syrinx_stages.codec.shapes import Shapes
+from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
@@ -29,46 +29,47 @@ from syrinx_stages.runtime.worker import Worker
 log = logging.getLogger(__name__)
 
 _UPSTREAM = "upstream"
-"""What errors that are a talker's are counted under."""
+"""Metric label of errors caused by the talker."""
 
 
 class Stream(Row, kw_only=True):
-    """A row with what the schedule need not know."""
+    """A row with the state that the scheduler does not need."""
 
     skip: int
-    """Frames that an earlier owner has already given out: decoded again for their state."""
+    """Frames that a previous owner has published: decoded again to rebuild the state."""
     codes: list[bytes]
-    """Pending frames, one item each."""
-    given: int
-    """Frames of audio given out: `emitted` without those in calls that are not read yet."""
+    """Pending frames."""
+    published: int
+    """Frames of audio published: `decoded` without the calls in flight."""
     in_flight: int = 0
-    """Calls with this row that are not read yet."""
-    leading: LeadingSilenceTrimmer | None = None
-    """What the gateway makes of its audio; None where an earlier owner began it."""
+    """Calls in flight that contain this row."""
+    trimmer: LeadingSilenceTrimmer | None = None
+    """Tracks the leading silence that the gateway trims; None if a previous owner published the first audio."""
     talker: str = ""
-    signed: bool = False
-    """Some entry of ours has said who made it."""
+    """The talker replica that generated the codes."""
+    provenance_sent: bool = False
+    """Whether an audio entry has named the current talker and codec replicas."""
     end: End | None = None
 
 
-class _Part(Struct, frozen=True):
-    """A row's part in a call."""
+class _RowCodes(Struct, frozen=True):
+    """The frames of one row in a call."""
 
     row: Stream
     codes: list[bytes]
-    at: Position | None = None
-    """Where its audio goes; None if the frames are decoded for their state alone."""
+    position: Position | None = None
+    """Where the audio belongs in the output stream; None if the frames only rebuild decoder state."""
 
 
-class _Taken(Struct, frozen=True):
-    """A call and the frames that were taken from its rows."""
+class _Batch(Struct, frozen=True):
+    """A call and its input."""
 
     call: Call
-    parts: list[_Part]
+    rows: list[_RowCodes]
 
 
 class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
-    """One codec replica."""
+    """One codec replica. See `Worker` for claims, ownership and shutdown."""
 
     stage = "codec"
     group = Group.CODECS
@@ -85,21 +86,21 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         metrics: Metrics,
     ) -> None:
         super().__init__(connector, load, replica, max_resident, live, metrics)
-        self._shapes = Shapes()
-        self._calls: InFlightSteps[_Taken, Sequence[bytes | None]]
+        self._shapes = CapturedShapes()
+        self._calls: InFlightSteps[_Batch, Sequence[bytes | None]]
         self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
         self._frames = metrics[m.FRAMES].labels(self.stage)
 
     async def warm_up(self) -> None:
-        """Warms the engine up and captures the shapes that calls are padded to."""
+        """Warms up the engine and captures the configured shapes."""
         await super().warm_up()
         self._calls = InFlightSteps(self.engine.depth)
-        self._show_costs()
-        while self._shapes.due(self.live.current.capture_pairs, idle=True):
+        self._export_capture_costs()
+        while self._shapes.change_due(self.live.current.capture_pairs, idle=True):
             await self._change_shapes()
 
     async def admit(self, claim: Claim) -> None:
-        """Opens a row; its frames follow from the codes stream, from the first one on."""
+        """Adds a row and subscribes to its codes from the first frame on."""
         request = claim.request
         last = await self.connector.last_position(request.id, self.output_kind) if claim.redelivered else STREAM_CREATED
         if last is None or last.sequence == END_SEQUENCE:
@@ -111,179 +112,177 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         now = time.monotonic()
         self.rows[request.id] = Stream(
             id=request.id,
-            accepted=now - max(0.0, time.time() - request.accepted_at),
+            accepted_at=now - max(0.0, time.time() - request.accepted_at),
             live=request.live,
-            emitted=last.frames,
-            # All that was given out may have been played.
-            first_audio=now - last.frames * FAMILY.frame_seconds if last.frames else None,
+            decoded=last.frames,
+            # Playback may have consumed everything published so far.
+            first_audio_at=now - last.frames * FAMILY.frame_seconds if last.frames else None,
             skip=last.frames,
             codes=[],
-            given=last.frames,
-            leading=None if last.frames else LeadingSilenceTrimmer(),
+            published=last.frames,
+            trimmer=None if last.frames else LeadingSilenceTrimmer(),
         )
         self.queue_engine_call(lambda: self.engine.open(request.id))
         self.reader.subscribe(request.id, self.input_kind, STREAM_START)
 
     def settings_changed(self) -> None:
-        """Looks at the rows again under the new settings, and shows these."""
+        """Exports the new settings and reschedules."""
         super().settings_changed()
         settings = self.live.current
         ramp = self.metrics[m.CHUNK_RAMP]
-        # The last ramp may have had more positions.
+        # The previous ramp may have been longer.
         ramp.clear()
         for position, frames in enumerate(settings.chunk_ramp):
             ramp.labels(str(position)).set(frames)
-        self._show_shapes()
+        self._export_captured_shapes()
 
     async def _change_shapes(self) -> None:
         await self.run_engine(self._shapes.change, self.engine, self.live.current.capture_pairs)
-        self._show_shapes()
-        self._show_costs()
+        self._export_captured_shapes()
+        self._export_capture_costs()
 
-    def _show_shapes(self) -> None:
-        self.metrics[m.CAPTURED_SHAPES].set(len(self._shapes.ready(self.live.current.capture_pairs)))
+    def _export_captured_shapes(self) -> None:
+        self.metrics[m.CAPTURED_SHAPES].set(len(self._shapes.usable(self.live.current.capture_pairs)))
 
-    def _show_costs(self) -> None:
-        for (rows, frames), cost in self.engine.costs.items():
+    def _export_capture_costs(self) -> None:
+        for (rows, frames), cost in self.engine.capture_costs.items():
             self.metrics[m.CAPTURE_SECONDS].labels(str(rows), str(frames)).set(cost.seconds)
             self.metrics[m.CAPTURE_BYTES].labels(str(rows), str(frames)).set(cost.bytes)
 
     def on_entry(self, event: StreamEntry) -> None:
-        """Queues frames; a reference and what was already given out are decoded for their state alone."""
+        """Queues the frames of an entry. Reference and already published frames only rebuild decoder state."""
         row = self.rows.get(event.request_id)
         if row is None:
             return
         match event.entry:
             case Reference(codes):
-                row.silent += self._queue(row, codes)
+                row.context += self._queue(row, codes)
             case Codes(codes, talker):
                 row.talker = talker or row.talker
-                row.signed = row.signed and not talker
-                again = min(row.skip, self._queue(row, codes))
-                row.skip -= again
-                row.silent += again
+                row.provenance_sent = row.provenance_sent and not talker
+                replayed = min(row.skip, self._queue(row, codes))
+                row.skip -= replayed
+                row.context += replayed
             case End() as end:
-                row.ended, row.end = True, end
+                row.input_ended, row.end = True, end
             case _:
                 return
         self.wake.set()
 
     def _queue(self, row: Stream, codes: bytes) -> int:
-        """Takes frames in; returns how many. Codes the decoder does not know end the stream with an error."""
+        """Queues frames and returns their number. Invalid codes end the stream with an error."""
         try:
             frames = self.engine.split(codes)
         except ValueError as error:
-            log.error("request %s: bad codes entry: %s", row.id, error)
+            log.error("request %s: invalid codes entry: %s", row.id, error)
             end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")
-            self.end(row.id, row.given, end, _UPSTREAM)
+            self.end(row.id, row.published, end, _UPSTREAM)
             return 0
         row.codes.extend(frames)
         row.pending = len(row.codes)
         return len(frames)
 
     async def run_iteration(self) -> float | None:
-        """Ends streams that are decoded to their end, begins the most urgent decoder call, and reads the oldest."""
-        for row in [row for row in self.rows.values() if row.ended and not row.pending and not row.in_flight]:
+        """Ends fully decoded streams, launches the most urgent call and publishes the oldest completed one."""
+        for row in [row for row in self.rows.values() if row.input_ended and not row.pending and not row.in_flight]:
             assert row.end is not None
-            self.end(row.id, row.given, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
+            self.end(row.id, row.published, row.end, _UPSTREAM if row.end.reason is EndReason.ERROR else "")
         settings = self.live.current
-        ready = self._shapes.ready(settings.capture_pairs)
-        plan = schedule(self.rows.values(), time.monotonic(), settings, ready, self.engine.overhead_frames)
+        usable = self._shapes.usable(settings.capture_pairs)
+        plan = schedule(self.rows.values(), time.monotonic(), settings, usable, self.engine.overhead_frames)
         call = plan.call
-        if self._shapes.due(settings.capture_pairs, idle=call is None):
-            # What is in flight lands first.
+        if self._shapes.change_due(settings.capture_pairs, idle=call is None):
+            # Calls in flight complete first.
             call = None
             if not self._calls:
                 await self._change_shapes()
                 return 0.0
         elif call and self._calls and sum(call.frames) < self.engine.overhead_frames:
-            # Too small to be launched ahead: what comes until the last call lands can share it.
+            # Too small to be queued behind a running call: frames that arrive until then can join it.
             call = None
         if call or not self._calls:
             self._running.set(len(call.ids) if call else 0)
         if call is None and not self._calls:
-            return plan.wake
-        completed = await self.run_engine(self._work, self._taken(call) if call else None)
+            return plan.wake_at
+        completed = await self.run_engine(self._step, self._take_codes(call) if call else None)
         if completed:
             self._publish(completed)
         return 0.0
 
-    def _taken(self, call: Call) -> _Taken:
-        """Takes a call's frames from their rows: from now on they count as given out."""
-        parts = []
+    def _take_codes(self, call: Call) -> _Batch:
+        """Moves a call's frames from their rows to a batch; from now on they count as decoded."""
+        items = []
         for request_id, frames in zip(call.ids, call.frames, strict=True):
             row = self.rows[request_id]
             codes = row.codes[:frames]
             del row.codes[:frames]
             row.pending -= frames
             row.in_flight += 1
-            if row.silent:
-                row.silent -= frames
-                parts.append(_Part(row, codes))
+            if row.context:
+                row.context -= frames
+                items.append(_RowCodes(row, codes))
             else:
-                row.emitted += frames
-                parts.append(_Part(row, codes, Position(row.emitted)))
-        return _Taken(call, parts)
+                row.decoded += frames
+                items.append(_RowCodes(row, codes, Position(row.decoded)))
+        return _Batch(call, items)
 
-    def _publish(self, completed: CompletedStep[_Taken, Sequence[bytes | None]]) -> None:
-        """Gives out what a call has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
+    def _publish(self, completed: CompletedStep[_Batch, Sequence[bytes | None]]) -> None:
+        """Publishes the audio of a call, except for rows that were evicted or claimed again since its launch."""
         now = time.monotonic()
         appends = []
-        for part, pcm in zip(completed.context.parts, completed.result, strict=True):
-            row = part.row
+        for item, pcm in zip(completed.context.rows, completed.result, strict=True):
+            row = item.row
             row.in_flight -= 1
             if self.rows.get(row.id) is not row:
                 continue
             if pcm is None:
-                self.end(row.id, row.given, End(EndReason.ERROR, "the codec failed at this request"))
+                self.end(row.id, row.published, End(EndReason.ERROR, "the codec failed to decode this request"))
                 continue
-            if part.at is None:
+            if item.position is None:
                 continue
-            row.given = part.at.frames
-            row.first_audio = now if row.first_audio is None else row.first_audio
-            if row.leading:
-                row.leading.feed(pcm)
-                row.withheld = row.leading.withheld / FAMILY.sample_rate
-            appends.append(self._append(row, part.at, pcm))
+            row.published = item.position.frames
+            row.first_audio_at = now if row.first_audio_at is None else row.first_audio_at
+            if row.trimmer:
+                row.trimmer.feed(pcm)
+                row.withheld_seconds = row.trimmer.withheld / FAMILY.sample_rate
+            appends.append(self._append(row, item.position, pcm))
         self.publisher.put(appends)
         self._count(completed.context.call, completed.seconds)
 
-    # On the engine's thread ------------------------------------------------------------------------------------
+    # On the engine's thread -----------------------------------------------------------------------------------
 
-    def _work(self, taken: _Taken | None) -> CompletedStep[_Taken, Sequence[bytes | None]] | None:
-        """All that a turn asks of the engine."""
-        if taken:
-            self._calls.launch(taken, lambda: self._launch(taken))
-        return self._calls.read_oldest(launched=taken is not None)
+    def _step(self, batch: _Batch | None) -> CompletedStep[_Batch, Sequence[bytes | None]] | None:
+        """Launches `batch`, if any, and reads the oldest call if no other can be launched first."""
+        if batch:
+            self._calls.launch(batch, lambda: self._launch(batch))
+        return self._calls.read_oldest(launched=batch is not None)
 
-    def _launch(self, taken: _Taken) -> Callable[[], Sequence[bytes | None]]:
-        """Begins a call; if it fails, each row alone, so that one bad request harms no other."""
+    def _launch(self, batch: _Batch) -> Callable[[], Sequence[bytes | None]]:
+        """Launches a call. If it fails, decodes each row in its own call, so that only the faulty request fails."""
         try:
-            call = self.engine.launch(taken.call.ids, [part.codes for part in taken.parts], taken.call.shape)
+            call = self.engine.launch(batch.call.ids, [item.codes for item in batch.rows], batch.call.shape)
         except Exception:
             if not self.engine.isolates_rows:
                 raise
-            log.exception("a decoder call of %d rows failed", len(taken.parts))
-            alone = [self._decode_alone(part) for part in taken.parts]
-            return lambda: alone
+            log.exception("a decoder call of %d rows failed", len(batch.rows))
+            separate = [self._decode_separately(item) for item in batch.rows]
+            return lambda: separate
         return lambda: self.engine.read(call)
 
-    def _decode_alone(self, part: _Part) -> bytes | None:
+    def _decode_separately(self, item: _RowCodes) -> bytes | None:
         try:
-            return self.engine.read(self.engine.launch([part.row.id], [part.codes], (1, len(part.codes))))[0]
+            return self.engine.read(self.engine.launch([item.row.id], [item.codes], (1, len(item.codes))))[0]
         except Exception:
-            log.exception("request %s fails in the decoder", part.row.id)
+            log.exception("request %s failed in the decoder", item.row.id)
             return None
 
-    # ------------------------------------------------------------------------------------------------------------
-
-    def _append(self, row: Stream, at: Position, pcm: bytes) -> Append:
-        talker, codec = ("", "") if row.signed else (row.talker, self.replica)
-        row.signed = True
-        return Append(row.id, self.output_kind, at, Audio(pcm, talker, codec))
+    def _append(self, row: Stream, position: Position, pcm: bytes) -> Append:
+        talker, codec = ("", "") if row.provenance_sent else (row.talker, self.replica)
+        row.provenance_sent = True
+        return Append(row.id, self.output_kind, position, Audio(pcm, talker, codec))
 
     def _count(self, call: Call, seconds: float) -> None:
-        rows, frames = call.wanted
+        rows, frames = call.min_shape
         shape = (str(rows), str(frames), call.result)
         self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(seconds)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
@@ -293,7 +292,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
 
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
-    """The codec of a process; it has no public application."""
+    """Returns the codec service of a process; it has no public HTTP application."""
 
     def load() -> CodecEngine[Any]:
         return IMPLEMENTATION.load_codec_engine(config, open_device(config.device, metrics))

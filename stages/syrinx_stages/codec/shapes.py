@@ -1,4 +1,4 @@
-"""The shapes of decoder calls that are kept ready, brought in line with the settings one at a time."""
+"""Keeps the engine's captured shapes in line with the settings, one shape at a time."""
 
 from __future__ import annotations
 
@@ -14,48 +14,50 @@ from syrinx_stages.contract.settings import CapturePair
 
 log = logging.getLogger(__name__)
 
-REST = 9
-"""While streams wait, this many times what a capture took passes before the next one: no call is made during it."""
+CAPTURE_PAUSE_FACTOR = 9
+"""No call can run during a capture. While streams are waiting, captures pause for this multiple of their duration."""
 
 
-class Shapes:
-    """What is ready now, and when it is time to make the next shape ready."""
+class CapturedShapes:
+    """Tracks the captured shapes and decides when to capture or free one. `wanted` is the setting `capture_pairs`."""
 
     def __init__(self) -> None:
         self._captured: frozenset[CapturePair] = frozenset()
-        self._refused: frozenset[CapturePair] = frozenset()
-        """There was no memory for these."""
-        self._rests_until = time.monotonic()
+        self._out_of_memory: frozenset[CapturePair] = frozenset()
+        """Wanted shapes that did not fit into device memory."""
+        self._paused_until = time.monotonic()
 
-    def ready(self, wanted: Sequence[CapturePair]) -> Sequence[CapturePair]:
-        """Those of the wanted shapes that calls may be padded to."""
+    def usable(self, wanted: Sequence[CapturePair]) -> Sequence[CapturePair]:
+        """Returns the wanted shapes that calls may be padded to."""
         return [shape for shape in wanted if shape in self._captured]
 
-    def due(self, wanted: Sequence[CapturePair], idle: bool) -> bool:
-        """Whether to `change` now; `idle`: no stream waits for it."""
-        # A shape that is given up and wanted again is tried again.
-        self._refused = self._refused.intersection(wanted)
+    def change_due(self, wanted: Sequence[CapturePair], idle: bool) -> bool:
+        """Returns whether to call `change` now; `idle`: no stream is waiting."""
+        # A shape that was removed from the settings and added again is retried.
+        self._out_of_memory = self._out_of_memory.intersection(wanted)
         if len(self._captured) == len(wanted) and self._captured.issuperset(wanted):
             return False
-        missing = any(shape not in self._captured and shape not in self._refused for shape in wanted)
-        return (missing or not self._captured.issubset(wanted)) and (idle or time.monotonic() >= self._rests_until)
+        changed = bool(self._missing(wanted)) or not self._captured.issubset(wanted)
+        return changed and (idle or time.monotonic() >= self._paused_until)
 
     def change(self, engine: CodecEngine[Any], wanted: Sequence[CapturePair]) -> None:
-        """Frees what is no longer wanted and captures one shape that is; on the engine's thread, no call unread."""
-        began = time.monotonic()
-        engine.forget_shapes(self._captured.difference(wanted))
-        missing = [shape for shape in wanted if shape not in self._captured and shape not in self._refused]
-        for rows, frames in missing[:1]:
+        """Frees shapes that are no longer wanted and captures at most one missing shape.
+
+        Must run on the engine's thread while no call is in flight.
+        """
+        started = time.monotonic()
+        engine.free_shapes(self._captured.difference(wanted))
+        for rows, frames in self._missing(wanted)[:1]:
             try:
                 engine.capture((rows, frames))
             except torch.OutOfMemoryError:
-                log.exception(
-                    "no memory to capture decoder calls of %d rows and %d frames: they are not padded to", rows, frames
-                )
-                self._refused |= {(rows, frames)}
+                log.exception("out of memory: decoder calls of %d rows and %d frames are not captured", rows, frames)
+                self._out_of_memory |= {(rows, frames)}
             else:
-                log.info(
-                    "captured decoder calls of %d rows and %d frames in %.2f s", rows, frames, time.monotonic() - began
-                )
+                seconds = time.monotonic() - started
+                log.info("captured decoder calls of %d rows and %d frames in %.2f s", rows, frames, seconds)
         self._captured = frozenset(engine.captured)
-        self._rests_until = time.monotonic() + REST * (time.monotonic() - began)
+        self._paused_until = time.monotonic() + CAPTURE_PAUSE_FACTOR * (time.monotonic() - started)
+
+    def _missing(self, wanted: Sequence[CapturePair]) -> list[CapturePair]:
+        return [shape for shape in wanted if shape not in self._captured and shape not in self._out_of_memory]
