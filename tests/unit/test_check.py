@@ -105,8 +105,11 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file():
         ("model: {path: 2024-01-01}", "spec.model.path: datetime.date(2024, 1, 1) is not accepted; expected text"),
         ('model: {path: "a\\nb"}', "it holds a control character or a line break"),
         ("gateway: {port: 65536}", "spec.gateway.port: 65536 is not accepted; expected an integer from 0 to 65535"),
-        ("connector: {url: 'http://h'}", "spec.connector.url: 'http://h' is not accepted: redis://HOST:PORT/DB"),
-        ("talker: {maxNumSeqs: 64}", "spec.talker.maxNumSeqs: 64 rows per step need state for as many requests"),
+        (
+            "connector: {url: 'http://h'}",
+            "spec.connector.url: 'http://h' is not accepted; expected redis://HOST:PORT/DB",
+        ),
+        ("talker: {maxNumSeqs: 64}", "spec.talker.maxNumSeqs: 64 rows per step need as many resident requests"),
     ],
 )
 def test_each_mistake_names_the_field_and_what_would_do(line, message):
@@ -196,8 +199,8 @@ def test_what_holds_on_kubernetes_only_is_a_note():
     assert checked.problems == ()
     assert len(checked.pipelines) == 1
     assert [str(note) for note in checked.on_kubernetes] == [
-        "p.yaml:7:5: spec.gateway.port: on Kubernetes: from 1024: the gateway does not run as root",
-        "p.yaml:8:11: spec.model.path: on Kubernetes: a relative path needs `claim`, the volume it lies in",
+        "p.yaml:7:5: spec.gateway.port: on Kubernetes: must be at least 1024: the gateway does not run as root",
+        "p.yaml:8:11: spec.model.path: on Kubernetes: a relative path needs `claim`, the volume that contains it",
     ]
 
 
@@ -222,7 +225,7 @@ def test_other_kinds_may_stand_beside_a_pipeline_but_not_alone():
         ("talker: {env: [{name: A, secret: {name: s}}]}", "spec.talker.env[0].secret.key: missing; expected text"),
         ("talker: {env: [{name: A, secrets: x}]}", "spec.talker.env[0].secrets: unknown field; did you mean secret?"),
         ("talker: {engine: omni}", "spec.talker.engine: 'omni' is not accepted; expected torch or vllm"),
-        ("talker: {vllm: {}}", "spec.talker.vllm: is for vLLM: it needs `engine: vllm`"),
+        ("talker: {vllm: {}}", "spec.talker.vllm: needs `engine: vllm`"),
         (
             "talker: {engine: vllm, vllm: {quantization: FP8}}",
             "spec.talker.vllm.quantization: 'FP8' is not accepted; expected text of up to 40 characters",

@@ -210,7 +210,7 @@ def test_vllm_shares_its_process_with_no_codec():
     assert broken(topology="Colocated", talker=TalkerSpec(engine="torch")) == []
     (violation,) = violations(pipeline(topology="Colocated", talker=TalkerSpec(engine="vllm")))
     assert violation.path == ("spec", "talker", "engine")
-    assert violation.message == "vLLM needs a process of its own: torch, or topology Separate"
+    assert violation.message == "vLLM needs its own process: use engine torch or topology Separate"
 
 
 def on_gpus(gpus, **talker):
@@ -226,7 +226,7 @@ def test_layers_that_are_shared_are_on_gpus():
     assert broken(**on_gpus(2)) == broken(**on_gpus(2, device="cuda")) == []
     (violation,) = violations(pipeline(**on_gpus(2, device="cpu")))
     assert violation.path == ("spec", "talker", "vllm", "tensorParallelSize")
-    assert violation.message == "takes 2 GPUs: give device cuda, not cpu"
+    assert violation.message == "2 needs GPUs: set device cuda"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_pod_has_as_many_gpus_as_share_the_layers(gpus, resources, accepted):
     spec = on_gpus(gpus, device="cuda", resources=resources)
     assert broken(**spec) == []
     found = [(".".join(each.path), each.message) for each in cluster_violations(pipeline(**spec))]
-    told = ("spec.talker.vllm.tensorParallelSize", "takes 2 GPUs: give talker.resources.limits nvidia.com/gpu: 2")
+    told = ("spec.talker.vllm.tensorParallelSize", "needs 2 GPUs: set talker.resources.limits nvidia.com/gpu: 2")
     assert found == ([] if accepted else [told])
 
 

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, made from the typed resource: its schema, its rules (`cel`), what kubectl shows of it.
+"""The CustomResourceDefinition, made from the typed resource: its schema, its rules, what kubectl shows of it.
 
 Pure.
 """
@@ -13,7 +13,7 @@ import msgspec
 import yaml
 from msgspec import NODEFAULT, Struct, inspect
 
-from syrinx_operator.resource.cel import ROOT, rules_of
+from syrinx_operator.resource.rules import rules_of
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.status import PipelineStatus
 
@@ -84,7 +84,7 @@ def root_schema() -> Schema:
             "spec": _described(_field(TTSPipeline, "spec")),
             "status": {**_struct(PipelineStatus), "description": _sentence(PipelineStatus)},
         },
-        "x-kubernetes-validations": [rule.manifest() for rule in ROOT],
+        "x-kubernetes-validations": [rule.manifest() for rule in rules_of(TTSPipeline)],
     }
 
 

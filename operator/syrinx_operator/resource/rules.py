@@ -1,20 +1,40 @@
-"""The rules between a resource's fields: what its schema alone cannot say. The CRD says the same in CEL (`crd`)."""
+"""The rules between fields of a TTSPipeline, which types alone cannot express.
+
+Each rule is written once. `syrinx check` and the operator evaluate it in Python; the CRD has it in CEL, for the API
+server. A rule belongs to a type and holds wherever that type is used. `self` is the value of the type.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct, inspect, structs
 
-from syrinx_operator.resource.pods import EnvVar, ExtraVolume, Peer, PodFields, SecretName, Toleration
+from syrinx_operator.resource.conditions import (
+    Condition,
+    Field,
+    ItemsCondition,
+    every_item_at_most,
+    every_key,
+    exactly_one,
+    repeated_keys,
+    sorted_by,
+    unique,
+)
+from syrinx_operator.resource.documents import Path
+from syrinx_operator.resource.pods import EnvVar, ExtraVolume, Peer, PodFields, Resources, Storage, Toleration
 from syrinx_operator.resource.spec import (
     CodecSpec,
     ConnectorSpec,
+    GatewaySpec,
+    ModelCache,
     ModelSpec,
     PipelineSpec,
     RowBounds,
+    ServiceSpec,
     StageSpec,
     TalkerSpec,
     TTSPipeline,
@@ -22,14 +42,14 @@ from syrinx_operator.resource.spec import (
 )
 
 NAME_LENGTH: Final = 40
-"""Of a pipeline's name at most: the rest of an object's name follows it."""
+"""Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
 RESERVED_ENV = frozenset(
     {"REDIS_URL", "REDIS_PASSWORD", "REDIS_CA_FILE", "POD_NAME", "HOME", "HF_TOKEN", "HF_ENDPOINT"}
     | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONUNBUFFERED"}
 )
-"""What Syrinx sets in its pods itself."""
+"""Environment variables that Syrinx sets in its pods."""
 RESERVED_PATHS = ("/etc/syrinx", "/models", "/tmp")
-"""Where Syrinx mounts its own volumes."""
+"""Directories on which Syrinx mounts its own volumes."""
 RESERVED_VOLUME_PREFIX = "syrinx-"
 RESERVED_LABEL_PREFIXES = ("syrinx.dev/", "app.kubernetes.io/")
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -40,286 +60,436 @@ REDIS_URL: Final = (
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 
 PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(StageSpec))
-"""What shapes a stage's process, in Python and in a resource: of a colocated codec, the talker's count."""
+"""Fields that configure a stage's process, in Python and in a resource. A colocated codec uses the talker's."""
 
 ADMIN_PORT: Final = 9090
 """Port of metrics and settings in every stage pod."""
 GPU: Final = "nvidia.com/gpu"
-"""What a container is given whole GPUs by."""
-
-Path = tuple[str | int, ...]
+"""Resource name of GPUs."""
 
 
 class Violation(Struct, frozen=True):
-    """A rule between fields that a resource breaks."""
+    """A rule that a resource violates."""
 
     path: Path
-    """The field to blame, from the resource's root."""
+    """The field to change, from the resource's root."""
     message: str
 
 
+class Rule(Struct, frozen=True):
+    """A condition that must hold, and what to say if it does not."""
+
+    condition: Condition | ItemsCondition
+    message: str
+    """What to do, in the API server's error."""
+    field: str = ""
+    """The field to change, relative to `self`. Default: `self`."""
+    detail: str = ""
+    """The message in Python, with values of `self` and the failed `item`. Default: `message`."""
+    message_expression: str = ""
+    """CEL of a message with values."""
+    reason: Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueDuplicate"] = "FieldValueInvalid"
+    cluster_only: bool = False
+    """Whether the rule holds on Kubernetes only."""
+
+    def manifest(self) -> dict[str, str]:
+        """The rule as an item of `x-kubernetes-validations`."""
+        manifest = {"rule": self.condition.cel, "message": self.message}
+        if self.message_expression:
+            manifest["messageExpression"] = self.message_expression
+        if self.field:
+            manifest["fieldPath"] = f".{self.field}"
+        if self.reason != "FieldValueInvalid":
+            manifest["reason"] = self.reason
+        return manifest
+
+    def violations(self, value: Any, path: Path) -> Iterator[Violation]:
+        """Evaluates the rule for the object at a path."""
+        field = self.field.split(".") if self.field else ()
+        for item_path, item in self.condition.failures(value):
+            message = self.detail.format(self=value, item=item) if self.detail else self.message
+            yield Violation((*path, *field, *item_path), message)
+
+
 def violations(pipeline: TTSPipeline) -> list[Violation]:
-    """The rules that hold everywhere and that this resource breaks; empty if it is valid."""
-    return list(_violations(pipeline))
+    """Returns violations of the rules that hold everywhere."""
+    return list(_violations(pipeline, (), cluster_only=False))
 
 
 def cluster_violations(pipeline: TTSPipeline) -> list[Violation]:
-    """The rules that hold on Kubernetes only and that this resource breaks."""
-    return list(_cluster_violations(pipeline))
+    """Returns violations of the rules that hold on Kubernetes only."""
+    return list(_violations(pipeline, (), cluster_only=True))
 
 
-def _violations(pipeline: TTSPipeline) -> Iterator[Violation]:
-    spec = pipeline.spec
-    yield from _pull_secret_rules(spec.image_pull_secrets)
-    yield from _model_rules(spec.model)
-    for stage, pods in (("gateway", spec.gateway), ("talker", spec.talker), ("codec", spec.codec)):
-        yield from _pod_rules(("spec", stage), pods)
-    yield from _rows_rules("talker", spec.talker)
-    yield from _rows_rules("codec", spec.codec)
-    yield from _capture_rules(spec.codec)
-    if spec.topology == "Colocated":
-        yield from _colocation_rules(spec)
-    yield from _vllm_rules(spec.talker)
-    yield from _connector_rules(spec.connector)
-    yield from _objective_rules(pipeline)
-    yield from _bounds_rules("talkerMaxNumSeqs", spec.tuning.bounds.talker_max_num_seqs, spec.talker)
-    yield from _bounds_rules("codecMaxNumSeqs", spec.tuning.bounds.codec_max_num_seqs, spec.codec)
-    yield from _choice_rules(spec.tuning.bounds, spec.codec)
-    for index, peer in enumerate(spec.monitoring.allow_from):
-        yield from _peer_rules(("spec", "monitoring", "allowFrom", index), peer)
-    if spec.gateway.service.node_port is not None and spec.gateway.service.type == "ClusterIP":
-        yield Violation(("spec", "gateway", "service", "nodePort"), "needs type NodePort or LoadBalancer")
+def rules_of(struct: type[Struct]) -> tuple[Rule, ...]:
+    """Returns the rules of a type, which the API server evaluates: those of its base classes first."""
+    return tuple(
+        rule for each in reversed(struct.__mro__) for rule in (*_RULES.get(each, ()), *_IMMUTABLE.get(each, ()))
+    )
 
 
-def _cluster_violations(pipeline: TTSPipeline) -> Iterator[Violation]:
-    spec = pipeline.spec
-    if spec.model.path is not None and spec.model.claim is None and not spec.model.path.startswith("/"):
-        yield Violation(("spec", "model", "path"), "a relative path needs `claim`, the volume it lies in")
-    yield from _gpu_rules(spec.talker)
-    if spec.connector.password_env is not None and spec.connector.password_secret is None:
-        yield Violation(("spec", "connector", "passwordEnv"), "is for `syrinx up`: name a Secret in passwordSecret")
-    if spec.gateway.port < 1024:
-        yield Violation(("spec", "gateway", "port"), "from 1024: the gateway does not run as root")
-    if spec.gateway.port == ADMIN_PORT:
-        yield Violation(("spec", "gateway", "port"), f"{ADMIN_PORT} is the port of metrics and settings")
+def _violations(value: Struct, path: Path, *, cluster_only: bool) -> Iterator[Violation]:
+    struct = type(value)
+    for each in reversed(struct.__mro__):
+        for rule in _RULES.get(each, ()):
+            if rule.cluster_only == cluster_only:
+                yield from rule.violations(value, path)
+    for name, field, key in _fields(struct):
+        part = getattr(value, name)
+        if isinstance(part, Struct):
+            yield from _violations(part, (*path, field), cluster_only=cluster_only)
+        elif isinstance(part, tuple):
+            if key and not cluster_only:
+                for index, text in repeated_keys(part, key):
+                    yield Violation((*path, field, index, key), f"{text} is listed twice")
+            for index, item in enumerate(part):
+                if isinstance(item, Struct):
+                    yield from _violations(item, (*path, field, index), cluster_only=cluster_only)
 
 
-def _pull_secret_rules(secrets: Sequence[SecretName]) -> Iterator[Violation]:
-    names: set[str] = set()
-    for index, secret in enumerate(secrets):
-        if secret.name in names:
-            yield Violation(("spec", "imagePullSecrets", index, "name"), f"{secret.name} stands twice")
-        names.add(secret.name)
+@functools.cache
+def _fields(struct: type[Struct]) -> tuple[tuple[str, str, str], ...]:
+    """Returns name, encoded name and list-map key of each field. A field that is no list-map has the key ""."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    return tuple((field.name, field.encode_name, _list_map_key(field.type)) for field in info.fields)
 
 
-def _model_rules(model: ModelSpec) -> Iterator[Violation]:
-    path = ("spec", "model")
-    if model.bundled + (model.path is not None) + (model.hugging_face is not None) != 1:
-        yield Violation(path, "give either `bundled: true`, `path` or `huggingFace`, exactly one of them")
-        return
-    if model.path is not None and not model.path.strip("/"):
-        yield Violation((*path, "path"), "names no directory")
-    if model.path is not None and ".." in model.path.split("/") and model.claim is not None:
-        yield Violation((*path, "path"), "leads out of `claim`: no `..` in it")
-    if model.claim is not None and model.path is None:
-        yield Violation((*path, "claim"), "needs `path`, the checkpoint's directory in it")
-    if model.cache is not None:
-        if model.hugging_face is None:
-            yield Violation((*path, "cache"), "is for what is fetched: it needs `huggingFace`")
-        if (model.cache.claim is None) == (model.cache.storage is None):
-            yield Violation((*path, "cache"), "give either `claim` or `storage`, exactly one of them")
+def _list_map_key(kind: inspect.Type) -> str:
+    schema = (kind.extra_json_schema or {}) if isinstance(kind, inspect.Metadata) else {}
+    return "".join(schema.get("x-kubernetes-list-map-keys", ()))
 
 
-def _pod_rules(path: Path, pods: PodFields) -> Iterator[Violation]:
-    yield from _env_rules((*path, "env"), pods.env)
-    yield from _volume_rules((*path, "extraVolumes"), pods.extra_volumes)
-    for index, toleration in enumerate(pods.tolerations):
-        yield from _toleration_rules((*path, "tolerations", index), toleration)
-    for field, keys in (("podLabels", pods.pod_labels), ("podAnnotations", pods.pod_annotations)):
-        for key in keys:
-            if key.startswith(RESERVED_LABEL_PREFIXES):
-                yield Violation(
-                    (*path, field), f"{key}: keys that start with {' or '.join(RESERVED_LABEL_PREFIXES)} are Syrinx's"
-                )
+def _requires(field: str, condition: Condition, message: str, **options: Any) -> Rule:
+    """`field` may be set only where `condition` holds."""
+    return Rule(~Field(field).is_set() | condition, message, field=field, **options)
 
 
-def _env_rules(path: Path, variables: Sequence[EnvVar]) -> Iterator[Violation]:
-    names: set[str] = set()
-    for index, variable in enumerate(variables):
-        if variable.name in RESERVED_ENV:
-            yield Violation((*path, index, "name"), f"{variable.name} is set by Syrinx")
-        if variable.name in names:
-            yield Violation((*path, index, "name"), f"{variable.name} stands twice")
-        names.add(variable.name)
-        if sum(source is not None for source in (variable.value, variable.secret, variable.config_map)) != 1:
-            yield Violation((*path, index), "give either `value`, `secret` or `configMap`, exactly one of them")
+def _forbidden_key_prefixes(field: str) -> Rule:
+    prefixes = RESERVED_LABEL_PREFIXES
+    message = f"keys that start with {' or '.join(prefixes)} are reserved"
+    return Rule(
+        every_key(
+            field,
+            " && ".join(f"!key.startsWith({json.dumps(prefix)})" for prefix in prefixes),
+            lambda key: not key.startswith(prefixes),
+        ),
+        message,
+        detail=f"{{item}}: {message}",
+        field=field,
+        reason="FieldValueForbidden",
+    )
 
 
-def _volume_rules(path: Path, volumes: Sequence[ExtraVolume]) -> Iterator[Violation]:
-    names: set[str] = set()
-    paths: set[str] = set()
-    for index, volume in enumerate(volumes):
-        if volume.name.startswith(RESERVED_VOLUME_PREFIX):
-            yield Violation((*path, index, "name"), f"names that start with {RESERVED_VOLUME_PREFIX} are Syrinx's")
-        if volume.name in names:
-            yield Violation((*path, index, "name"), f"{volume.name} stands twice")
-        names.add(volume.name)
-        if volume.mount_path in paths:
-            yield Violation((*path, index, "mountPath"), f"{volume.mount_path} stands twice")
-        paths.add(volume.mount_path)
-        if re.search("/[.]{1,2}(/|$)", volume.mount_path):
-            yield Violation((*path, index, "mountPath"), "no `.` or `..` in it")
-        if volume.sub_path is not None and re.search("^/|(^|/)[.][.](/|$)", volume.sub_path):
-            yield Violation((*path, index, "subPath"), "is a directory in the volume: no / in front and no `..` in it")
-        if any(volume.mount_path == own or volume.mount_path.startswith(own + "/") for own in RESERVED_PATHS):
-            yield Violation((*path, index, "mountPath"), f"{', '.join(RESERVED_PATHS)} are Syrinx's own")
-        sources = (volume.claim, volume.secret, volume.config_map, volume.empty_dir)
-        if sum(source is not None for source in sources) != 1:
-            yield Violation(
-                (*path, index), "give either `claim`, `secret`, `configMap` or `emptyDir`, exactly one of them"
-            )
+def _bounds_include_start(stage: str, field: str, attribute: str) -> Rule:
+    minimum, maximum = (Field(f"tuning.bounds.{field}.{name}") for name in ("min", "max"))
+    start = Field(f"{stage}.maxNumSeqs")
+    bounds = f"self.tuning.bounds.{attribute}"
+    return Rule(
+        # If min is greater than max, the rule of RowBounds reports it.
+        ~minimum.at_most(maximum) | (minimum.at_most(start) & start.at_most(maximum)),
+        f"{stage}.maxNumSeqs, the starting point of tuning, is outside these bounds",
+        detail=f"{stage}.maxNumSeqs, the starting point of tuning, is {{self.{stage}.max_num_seqs}}: outside "
+        f"{{{bounds}.min}} to {{{bounds}.max}}",
+        field=f"tuning.bounds.{field}",
+    )
 
 
-def _toleration_rules(path: Path, toleration: Toleration) -> Iterator[Violation]:
-    if toleration.key is None and toleration.operator != "Exists":
-        yield Violation((*path, "key"), "missing: only with operator Exists there may be none")
-    if toleration.value is not None and toleration.operator != "Equal":
-        yield Violation((*path, "value"), "operator Exists compares no value")
-    if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
-        yield Violation((*path, "tolerationSeconds"), "is for effect NoExecute")
+def _colocated_codec_has_default(name: str, field: str) -> Rule:
+    default = getattr(CodecSpec(), name)
+    value = Field(f"codec.{field}")
+    if default is None:
+        cel = f"!has({value.cel})"
+    elif isinstance(default, Resources):
+        assert not default.limits
+        cel = f"{_has_quantities(f'{value.cel}.requests', default.requests)} && "
+        cel += f"({Field(f'codec.{field}.limits').is_empty().cel})"
+    else:
+        cel = value.is_empty().cel if default in ((), {}) else value.equals(default).cel
+    return Rule(
+        _SEPARATE | Condition(cel, lambda spec: value.read(spec) == default),
+        f"with topology Colocated the codec runs in the talker's process: set talker.{field} instead",
+        field=f"codec.{field}",
+        reason="FieldValueForbidden",
+    )
 
 
-def _rows_rules(stage: str, spec: TalkerSpec | CodecSpec) -> Iterator[Violation]:
-    if spec.max_num_seqs > spec.max_resident:
-        yield Violation(
-            ("spec", stage, "maxNumSeqs"),
-            f"{spec.max_num_seqs} rows per step need state for as many requests: "
-            f"at most maxResident, which is {spec.max_resident}",
-        )
+def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
+    """CEL for: a map has exactly these quantities."""
+    names = f"{cel}.size() == {len(quantities)} && {cel}.all(name, name in {json.dumps(list(quantities))})"
+    amounts = (f"{cel}[{json.dumps(name)}] == {json.dumps(amount)}" for name, amount in quantities.items())
+    return " && ".join((f"has({cel})", names, *amounts))
 
 
-def _capture_rules(codec: CodecSpec) -> Iterator[Violation]:
-    for index, shape in enumerate(codec.capture_pairs):
-        path = ("spec", "codec", "capturePairs", index)
-        if shape.rows > codec.max_resident:
-            yield Violation((*path, "rows"), f"{shape.rows} is more than maxResident, {codec.max_resident}: never used")
-        if index == 0:
-            continue
-        before = codec.capture_pairs[index - 1]
-        if (shape.rows, shape.frames) == (before.rows, before.frames):
-            yield Violation(path, f"rows {shape.rows}, frames {shape.frames} stands twice")
-        elif (shape.rows, shape.frames) < (before.rows, before.frames):
-            yield Violation(
-                path,
-                f"rows {shape.rows}, frames {shape.frames} comes after rows {before.rows}, frames {before.frames}: "
-                "sort by rows, then frames",
-            )
+_SEPARATE = Field("topology").equals("Separate")
+_RESIDENT_ROWS = Rule(
+    Field("maxNumSeqs").at_most(Field("maxResident")),
+    "every row of a step needs resident state: must be at most maxResident",
+    detail="{self.max_num_seqs} rows per step need as many resident requests: must be at most maxResident, which is "
+    "{self.max_resident}",
+    field="maxNumSeqs",
+)
+_ONE_GPU = ~Field("vllm").is_set() | Field("vllm.tensorParallelSize").equals(1)
+_MANAGED = Field("managed").is_true()
+_URL = Field("url")
 
 
-def _colocation_rules(spec: PipelineSpec) -> Iterator[Violation]:
-    """The process is the talker's: what shapes it is said once."""
-    usual = CodecSpec()
-    for name, field in PROCESS_FIELDS:
-        if getattr(spec.codec, name) != getattr(usual, name):
-            yield Violation(
-                ("spec", "codec", field),
-                f"with topology Colocated the codec is in the talker's process: give talker.{field} alone",
-            )
-    if spec.codec.max_resident < spec.talker.max_resident:
-        yield Violation(
-            ("spec", "codec", "maxResident"),
-            f"{spec.codec.max_resident} is less than talker.maxResident, {spec.talker.max_resident}: with topology "
-            "Colocated the codec serves all that the talker serves",
-        )
-    if spec.talker.engine == "vllm":
-        yield Violation(("spec", "talker", "engine"), "vLLM needs a process of its own: torch, or topology Separate")
+def _has_gpus(talker: TalkerSpec) -> bool:
+    assert talker.vllm is not None
+    limit = str(talker.resources.limits.get(GPU, 0))
+    return limit.isdecimal() and int(limit) >= talker.vllm.tensor_parallel_size
 
 
-def _vllm_rules(talker: TalkerSpec) -> Iterator[Violation]:
-    if talker.vllm is None:
-        return
-    path, gpus = ("spec", "talker", "vllm"), talker.vllm.tensor_parallel_size
-    if talker.engine != "vllm":
-        yield Violation(path, "is for vLLM: it needs `engine: vllm`")
-    if gpus > 1 and talker.device == "cpu":
-        yield Violation((*path, "tensorParallelSize"), f"takes {gpus} GPUs: give device cuda, not cpu")
+_ENOUGH_GPUS = Condition(
+    f"has(self.resources.limits) && self.resources.limits.exists(name, name == {json.dumps(GPU)} && "
+    "int(self.resources.limits[name]) >= self.vllm.tensorParallelSize)",
+    _has_gpus,
+)
+_OUTSIDE_RESERVED_PATHS = Condition(
+    f"!{json.dumps(RESERVED_PATHS)}.exists(path, self.mountPath == path || self.mountPath.startsWith(path + '/'))",
+    lambda volume: not any(f"{volume.mount_path}/".startswith(f"{path}/") for path in RESERVED_PATHS),
+)
+
+_RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
+    TTSPipeline: (
+        Rule(
+            Condition(f"self.metadata.name.size() <= {NAME_LENGTH}", lambda each: len(each.name) <= NAME_LENGTH)
+            & Field("metadata.name").matches("^[a-z]([-a-z0-9]*[a-z0-9])?$"),
+            f"must be up to {NAME_LENGTH} lower-case letters, digits and '-', starting with a letter: it is a "
+            "prefix of the names of the pipeline's objects",
+            field="metadata.name",
+        ),
+    ),
+    PipelineSpec: (
+        _bounds_include_start("talker", "talkerMaxNumSeqs", "talker_max_num_seqs"),
+        _bounds_include_start("codec", "codecMaxNumSeqs", "codec_max_num_seqs"),
+        Rule(
+            Field("tuning.bounds.capturePairs.max").equals(0)
+            | Field("codec.capturePairs").size_at_most(Field("tuning.bounds.capturePairs.max")),
+            "must be 0 or at least the number of codec.capturePairs, the starting point of tuning",
+            field="tuning.bounds.capturePairs.max",
+        ),
+        *(_colocated_codec_has_default(name, field) for name, field in PROCESS_FIELDS),
+        Rule(
+            _SEPARATE | Field("talker.maxResident").at_most(Field("codec.maxResident")),
+            "with topology Colocated it must be at least talker.maxResident",
+            detail="{self.codec.max_resident} is less than talker.maxResident, {self.talker.max_resident}: with "
+            "topology Colocated the codec serves all requests of its talker",
+            field="codec.maxResident",
+        ),
+        Rule(
+            _SEPARATE | Field("talker.engine").equals("torch"),
+            "vLLM needs its own process: use engine torch or topology Separate",
+            field="talker.engine",
+        ),
+    ),
+    ModelSpec: (
+        Rule(
+            exactly_one("path", "huggingFace", flag="bundled"),
+            "set exactly one of `bundled: true`, `path` and `huggingFace`",
+        ),
+        _requires("path", Field("path").matches("[^/]"), "names no directory"),
+        _requires(
+            "path",
+            Field("claim").is_set() | Field("path").starts_with("/"),
+            "a relative path needs `claim`, the volume that contains it",
+            cluster_only=True,
+        ),
+        _requires(
+            "path",
+            ~Field("claim").is_set() | ~Field("path").matches("(^|/)[.][.](/|$)"),
+            "must not contain `..`: it is a directory in `claim`",
+        ),
+        _requires("claim", Field("path").is_set(), "needs `path`, the checkpoint's directory in the volume"),
+        _requires("cache", Field("huggingFace").is_set(), "needs `huggingFace`: only downloads are cached"),
+    ),
+    ModelCache: (Rule(exactly_one("claim", "storage"), "set exactly one of `claim` and `storage`"),),
+    PodFields: (
+        _forbidden_key_prefixes("podLabels"),
+        _forbidden_key_prefixes("podAnnotations"),
+        Rule(
+            unique("extraVolumes", "mountPath"),
+            "two volumes have the same mountPath",
+            detail="{item} is listed twice",
+            field="extraVolumes",
+            reason="FieldValueDuplicate",
+        ),
+    ),
+    EnvVar: (
+        Rule(
+            ~Field("name").is_one_of(RESERVED_ENV),
+            "is set by Syrinx",
+            detail="{self.name} is set by Syrinx",
+            message_expression='self.name + " is set by Syrinx"',
+            field="name",
+            reason="FieldValueForbidden",
+        ),
+        Rule(exactly_one("value", "secret", "configMap"), "set exactly one of `value`, `secret` and `configMap`"),
+    ),
+    ExtraVolume: (
+        Rule(
+            ~Field("name").starts_with(RESERVED_VOLUME_PREFIX),
+            f"names that start with {RESERVED_VOLUME_PREFIX} are reserved",
+            field="name",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            _OUTSIDE_RESERVED_PATHS,
+            f"{', '.join(RESERVED_PATHS)} are reserved",
+            field="mountPath",
+            reason="FieldValueForbidden",
+        ),
+        Rule(~Field("mountPath").matches("/[.]{1,2}(/|$)"), "must not contain `.` or `..`", field="mountPath"),
+        _requires(
+            "subPath",
+            ~Field("subPath").matches("^/|(^|/)[.][.](/|$)"),
+            "must be a directory in the volume, without a leading / and without `..`",
+        ),
+        Rule(
+            exactly_one("claim", "secret", "configMap", "emptyDir"),
+            "set exactly one of `claim`, `secret`, `configMap` and `emptyDir`",
+        ),
+    ),
+    Toleration: (
+        Rule(
+            Field("key").is_set() | Field("operator").equals("Exists"),
+            "is required unless operator is Exists",
+            field="key",
+        ),
+        _requires("value", Field("operator").equals("Equal"), "must not be set with operator Exists"),
+        _requires(
+            "tolerationSeconds",
+            Field("effect").is_set() & Field("effect").equals("NoExecute"),
+            "needs effect NoExecute",
+        ),
+    ),
+    ServiceSpec: (_requires("nodePort", ~Field("type").equals("ClusterIP"), "needs type NodePort or LoadBalancer"),),
+    GatewaySpec: (
+        Rule(
+            Field("port").at_least(1024),
+            "must be at least 1024: the gateway does not run as root",
+            field="port",
+            cluster_only=True,
+        ),
+        Rule(
+            ~Field("port").equals(ADMIN_PORT),
+            f"{ADMIN_PORT} is reserved for metrics and settings",
+            field="port",
+            cluster_only=True,
+        ),
+    ),
+    TalkerSpec: (
+        _RESIDENT_ROWS,
+        _requires("vllm", Field("engine").equals("vllm"), "needs `engine: vllm`"),
+        Rule(
+            _ONE_GPU | ~Field("device").is_set() | Field("device").equals("cuda"),
+            "more than 1 needs GPUs: set device cuda",
+            detail="{self.vllm.tensor_parallel_size} needs GPUs: set device cuda",
+            field="vllm.tensorParallelSize",
+        ),
+        Rule(
+            _ONE_GPU | _ENOUGH_GPUS,
+            f"needs as many GPUs in talker.resources.limits, as {GPU}",
+            detail=f"needs {{self.vllm.tensor_parallel_size}} GPUs: set talker.resources.limits {GPU}: "
+            "{self.vllm.tensor_parallel_size}",
+            field="vllm.tensorParallelSize",
+            cluster_only=True,
+        ),
+    ),
+    CodecSpec: (
+        _RESIDENT_ROWS,
+        Rule(
+            every_item_at_most("capturePairs", "rows", "maxResident"),
+            "rows above maxResident are never used",
+            detail="{item} is more than maxResident, {self.max_resident}: never used",
+            field="capturePairs",
+        ),
+        Rule(
+            sorted_by("capturePairs", "rows", "frames"),
+            "must be sorted by rows, then frames",
+            detail="{item} comes too late: must be sorted by rows, then frames",
+            field="capturePairs",
+        ),
+        Rule(
+            unique("capturePairs", "rows", "frames"),
+            "a pair of rows and frames is listed twice",
+            detail="{item} is listed twice",
+            field="capturePairs",
+            reason="FieldValueDuplicate",
+        ),
+    ),
+    ConnectorSpec: (
+        Rule(exactly_one("url", flag="managed"), "set exactly one of `managed: true` and `url`"),
+        *(
+            _requires(field, ~_MANAGED, "must not be set for a managed Redis")
+            for field in ("passwordSecret", "passwordEnv", "caSecret")
+        ),
+        *(_requires(field, ~_URL.is_set(), "must not be set with `url`") for field in ("image", "storage")),
+        _requires("caSecret", ~_URL.is_set() | _URL.starts_with("rediss://"), "needs a rediss:// URL"),
+        _requires(
+            "passwordEnv", Field("passwordSecret").is_set(), "is for `syrinx up`: set passwordSecret", cluster_only=True
+        ),
+        _requires(
+            "url",
+            ~_URL.matches(PASSWORD_IN_URL),
+            "must not contain a password: put it into a Secret and set passwordSecret",
+            detail="must not contain a password: put it into a Secret and set passwordSecret (with `syrinx up`, an "
+            "environment variable and passwordEnv)",
+        ),
+        _requires(
+            "url",
+            _URL.matches(PASSWORD_IN_URL) | _URL.matches(REDIS_URL),
+            "must be redis://HOST:PORT/DB, or rediss://… for TLS",
+            detail="{self.url!r} is not accepted; expected redis://HOST:PORT/DB, or rediss://… for TLS",
+        ),
+    ),
+    TuningBounds: (
+        Rule(
+            unique("chunkRamps"),
+            "a ramp is listed twice",
+            detail="{item} is listed twice",
+            field="chunkRamps",
+            reason="FieldValueDuplicate",
+        ),
+    ),
+    RowBounds: (
+        Rule(
+            Field("min").at_most(Field("max")),
+            "min is greater than max",
+            detail="min, {self.min}, is greater than max, {self.max}",
+        ),
+    ),
+    Peer: (
+        _requires(
+            "cidr",
+            ~Field("namespace").is_set() & Field("podLabels").is_empty(),
+            "must not be combined with `namespace` or `podLabels`",
+        ),
+    ),
+}
 
 
-def _gpu_rules(talker: TalkerSpec) -> Iterator[Violation]:
-    gpus = 1 if talker.vllm is None else talker.vllm.tensor_parallel_size
-    if gpus > 1 and _count(talker.resources.limits.get(GPU, 0)) < gpus:
-        yield Violation(
-            ("spec", "talker", "vllm", "tensorParallelSize"),
-            f"takes {gpus} GPUs: give talker.resources.limits {GPU}: {gpus}",
-        )
+def _immutable(cel: str, message: str, field: str = "") -> Rule:
+    """A rule about an update. Only the API server evaluates it, because only it knows the old value."""
+    return Rule(
+        Condition(cel, lambda _: True), f"{message}: create a new pipeline", field=field, reason="FieldValueForbidden"
+    )
 
 
-def _count(amount: int | str) -> int:
-    """What an amount is as a whole number; 0 if it is written otherwise."""
-    text = str(amount)
-    return int(text) if text.isdecimal() else 0
-
-
-def _connector_rules(connector: ConnectorSpec) -> Iterator[Violation]:
-    path = ("spec", "connector")
-    if connector.managed == (connector.url is not None):
-        yield Violation(path, "give either `managed: true` or `url`, exactly one of them")
-        return
-    if connector.url is None:
-        for field, value in (
-            ("passwordSecret", connector.password_secret),
-            ("passwordEnv", connector.password_env),
-            ("caSecret", connector.ca_secret),
-        ):
-            if value is not None:
-                yield Violation((*path, field), "is for a Redis of yours, given as `url`")
-        return
-    for field, given in (("image", connector.image is not None), ("storage", connector.storage is not None)):
-        if given:
-            yield Violation((*path, field), "is for a managed Redis, not for one given as `url`")
-    if connector.ca_secret is not None and not connector.url.startswith("rediss://"):
-        yield Violation((*path, "caSecret"), "needs a rediss:// address")
-    yield from _url_rules((*path, "url"), connector.url)
-
-
-def _url_rules(path: Path, url: str) -> Iterator[Violation]:
-    if re.search(PASSWORD_IN_URL, url):
-        yield Violation(
-            path,
-            "holds a password, and a resource is no place for one: name a Secret in passwordSecret "
-            "(with `syrinx up`, an environment variable in passwordEnv)",
-        )
-    elif not re.search(REDIS_URL, url):
-        yield Violation(path, f"{url!r} is not accepted: redis://HOST:PORT/DB, or rediss://… for TLS")
-
-
-def _objective_rules(pipeline: TTSPipeline) -> Iterator[Violation]:
-    seen: set[str] = set()
-    for index, objective in enumerate(pipeline.spec.slo.ttfa):
-        if objective.task_type in seen:
-            yield Violation(("spec", "slo", "ttfa", index, "taskType"), f"{objective.task_type} stands twice")
-        seen.add(objective.task_type)
-
-
-def _bounds_rules(field: str, bounds: RowBounds, stage: TalkerSpec | CodecSpec) -> Iterator[Violation]:
-    path = ("spec", "tuning", "bounds", field)
-    if bounds.min > bounds.max:
-        yield Violation(path, f"min, {bounds.min}, is more than max, {bounds.max}")
-    elif not bounds.min <= stage.max_num_seqs <= bounds.max:
-        yield Violation(path, f"maxNumSeqs starts at {stage.max_num_seqs}, outside {bounds.min} to {bounds.max}")
-
-
-def _choice_rules(bounds: TuningBounds, codec: CodecSpec) -> Iterator[Violation]:
-    path = ("spec", "tuning", "bounds")
-    ramps = bounds.chunk_ramps or ()
-    for index, ramp in enumerate(ramps):
-        if ramp in ramps[:index]:
-            yield Violation((*path, "chunkRamps", index), f"{list(ramp)} stands twice")
-    most, given = bounds.capture_pairs.max, len(codec.capture_pairs)
-    if 0 < most < given:
-        yield Violation((*path, "capturePairs", "max"), f"{most} is less than the {given} that codec.capturePairs has")
-
-
-def _peer_rules(path: Path, peer: Peer) -> Iterator[Violation]:
-    if peer.cidr is not None and (peer.namespace is not None or peer.pod_labels):
-        yield Violation((*path, "cidr"), "stands alone: without `namespace` and `podLabels`")
+_IMMUTABLE: Mapping[type[Struct], tuple[Rule, ...]] = {
+    PipelineSpec: (_immutable("self.topology == oldSelf.topology", "is immutable", "topology"),),
+    ModelSpec: (
+        _immutable(
+            "self.bundled == oldSelf.bundled && has(self.path) == has(oldSelf.path) && "
+            "has(self.huggingFace) == has(oldSelf.huggingFace)",
+            "the choice of bundled, path or huggingFace is immutable",
+        ),
+    ),
+    ConnectorSpec: (
+        _immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
+        _immutable(
+            "has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"
+        ),
+    ),
+    Storage: (_immutable("self == oldSelf", "is immutable once the volume exists"),),
+}
