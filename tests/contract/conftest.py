@@ -129,8 +129,13 @@ class RedisWorld(World):
             assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
         return await self.names() - {self.keys.requests, self.keys.control, *map(self.keys.change_feed, StreamKind)}
 
+    async def without_expiry(self):
+        """The keys that would stay in Redis forever."""
+        return {name for name in await self.names() if await self.raw.ttl(name) == -1}
+
     async def close(self):
         await super().close()
+        assert not await self.without_expiry()
         if names := await self.names():
             await self.raw.delete(*names)
         await self.raw.aclose()

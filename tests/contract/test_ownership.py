@@ -27,7 +27,7 @@ async def test_a_replica_reads_again_as_soon_as_redis_is_back(world_of, until, m
             port = await cut.enter_async_context(front(server.port))
             gateway = connect(server.url_with_password, KEYS)
             replica = connect(f"redis://:{server.password}@127.0.0.1:{port}/0", KEYS)
-            replica._commands.retry_seconds = 0.1
+            replica._pool.retry_seconds = 0.1
             owner = Ownership(
                 replica.consumer(Group.TALKERS, "a"),
                 1 if full else 2,

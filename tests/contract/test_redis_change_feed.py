@@ -12,7 +12,7 @@ from syrinx_stages.contract.keys import STREAM_CREATED, STREAM_START, Position, 
 from syrinx_stages.contract.messages import Audio, Codes, PlaybackProgress, encode
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
-LARGE = bytes(redis_change_feed.MOST_BYTES)
+LARGE = bytes(redis_change_feed.MAX_INLINE_BYTES)
 
 
 def codes(frames, request_id="one"):
@@ -48,7 +48,7 @@ async def followed(redis_world):
 async def test_what_is_too_large_for_the_news_arrives_all_the_same(redis_world, followed):
     writer, reader = followed
     reader.subscribe("one", AUDIO, STREAM_CREATED)
-    pcm = [bytes([part]) * (redis_change_feed.MOST_BYTES // 2) for part in range(4)]
+    pcm = [bytes([part]) * (redis_change_feed.MAX_INLINE_BYTES // 2) for part in range(4)]
     await writer.append([Append("one", AUDIO, Position(frames + 1), Audio(pcm[frames])) for frames in range(4)])
     assert [event.entry for event in await read(reader, 4)] == [Audio(part) for part in pcm]
     (_, fields), *_ = await redis_world.raw.xrevrange(redis_world.keys.change_feed(AUDIO), count=1)
@@ -75,7 +75,7 @@ async def test_what_was_refused_is_not_in_the_news(followed):
 
 async def test_what_was_written_before_an_error_is_in_the_news(redis_world, followed):
     writer, reader = followed
-    await redis_world.raw.set(redis_world.keys.stream("odd", CODES), "no stream")
+    await redis_world.raw.set(redis_world.keys.stream("odd", CODES), "no stream", ex=60)
     with pytest.raises(ConnectorError, match="WRONGTYPE"):
         await writer.append([codes(2), codes(1, "odd"), codes(2, "two")])
     assert await frames_of(reader, 1) == [("one", 2)]

@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from syrinx_stages.connector.base import STREAM_TTL_SECONDS, AdmissionLimits, Append, Cancelled, ConnectorError, Gone
+from syrinx_stages.connector.redis_scripts import QUEUE_TTL_SECONDS
 from syrinx_stages.connector.redis_streams import connect
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Keys, Position, StreamKind
@@ -75,7 +76,7 @@ async def test_bytes_that_are_no_entry_end_their_stream_with_an_error(redis_worl
     reader.subscribe("bad", CODES, STREAM_CREATED)
     (event,) = await reader.read()
     assert event.position == Position(1) and isinstance(event.entry, End)
-    assert event.entry.reason is EndReason.ERROR and "cannot read" in event.entry.message
+    assert event.entry.reason is EndReason.ERROR and "cannot be decoded" in event.entry.message
     assert (await writer.history("bad", CODES))[1] == event
     assert "secret" not in caplog.text
     reader.subscribe("good", CODES, STREAM_START)
@@ -90,7 +91,7 @@ async def test_bytes_that_are_no_request_are_dropped_once(redis_world, group, ca
     await world.raw.xadd(world.keys.requests, {"d": b"\xc1 secret"})
     await world.submit(gateway, "second")
     assert [claim.request.id for claim in await consumer.claim(9)] == ["first", "second"]
-    assert "secret" not in caplog.text and "cannot be read" in caplog.text
+    assert "secret" not in caplog.text and "cannot be decoded" in caplog.text
     assert (await world.raw.xpending(world.keys.requests, group))["pending"] == 2
 
 
@@ -153,6 +154,61 @@ async def test_lost_connections_lose_no_request_and_submit_none_twice(private_re
     assert list(await consumer.take_over(9)) == []
 
 
+async def test_every_key_expires(redis_world):
+    gateway, talker = redis_world.connector(), redis_world.connector()
+    consumers = [talker.consumer(group, "a") for group in Group]
+    for consumer in consumers:
+        await consumer.take_over(1)
+    assert await redis_world.names() == {redis_world.keys.requests}, "joining a group creates the queue"
+    assert not await redis_world.without_expiry()
+    tickets = [
+        await gateway.submit(redis_world.request(name), redis_world.admission, b"pcm")
+        for name in ("one", "two", "three")
+    ]
+    for consumer in consumers:
+        await consumer.claim(3)
+    appends = [Append("one", kind, Position(1), codes(1).entry) for kind in (CODES, AUDIO)]
+    assert await talker.append(appends) == [None, None]
+    await gateway.report_playback({"one": 1})
+    await gateway.release(tickets[1])
+    await consumers[0].hand_over([tickets[2].entry_id])
+    created = await redis_world.names()
+    feeds = {redis_world.keys.change_feed(kind) for kind in StreamKind}
+    assert {redis_world.keys.requests, redis_world.keys.control, redis_world.keys.reference("one"), *feeds} < created
+    assert not await redis_world.without_expiry()
+
+
+@pytest.mark.parametrize("use", ["submit", "claim", "take over", "refresh"])
+async def test_the_queue_of_a_pipeline_in_use_does_not_expire(redis_world, use):
+    gateway = redis_world.connector()
+    consumer = redis_world.replica(Group.TALKERS, "a")
+    ticket = await redis_world.submit(gateway)
+    await consumer.claim(1)
+    newcomer = redis_world.replica(Group.TALKERS, "b")
+    await redis_world.raw.expire(redis_world.keys.requests, 5)
+    if use == "submit":
+        await redis_world.submit(gateway, "two")
+    elif use == "claim":
+        await redis_world.submit(gateway, "two")
+        await redis_world.raw.expire(redis_world.keys.requests, 5)
+        await newcomer.claim(1)
+    elif use == "take over":
+        await consumer.take_over(1)
+    else:
+        assert await consumer.refresh([ticket.entry_id]) == []
+    assert await redis_world.raw.ttl(redis_world.keys.requests) > QUEUE_TTL_SECONDS - 60
+
+
+async def test_an_unused_queue_expires_and_is_created_again(redis_world):
+    gateway, consumer = redis_world.connector(), redis_world.replica(Group.TALKERS, "a")
+    await consumer.take_over(1)
+    await redis_world.raw.pexpire(redis_world.keys.requests, 1)
+    await asyncio.sleep(0.05)
+    assert await redis_world.names() == set()
+    await redis_world.submit(gateway)
+    assert [claim.request.id for claim in await consumer.claim(1)] == ["one"]
+
+
 async def test_a_restarted_redis_is_used_again_without_what_it_held(private_redis, world_of):
     """Nothing is kept on disk here: requests in flight are gone, and new ones are served by the same objects."""
     first, _ = private_redis
@@ -202,7 +258,7 @@ async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of):
     with RedisServer() as server:
         world = world_of(server.url_with_password)
     connector = world.connector()
-    connector._commands.retry_seconds = 0.1
+    connector._pool.retry_seconds = 0.1
     with pytest.raises(ConnectorError, match="cannot be reached"):
         await connector.append([codes(1)])
     assert connector.statistics()["errors"] >= 1
@@ -264,7 +320,7 @@ async def test_closing_leaves_no_connection_task_thread_or_descriptor(private_re
 
 def lose_the_first_reply(connector):
     """The connector's next command is carried out, but its connection breaks before the reply. Returns all replies."""
-    received, replies = connector._commands._received, []
+    received, replies = connector._pool._received, []
 
     async def losing(sent):
         reply = await received(sent)
@@ -273,7 +329,7 @@ def lose_the_first_reply(connector):
             raise ConnectionResetError("the reply was lost")
         return reply
 
-    connector._commands._received = losing
+    connector._pool._received = losing
     return replies
 
 

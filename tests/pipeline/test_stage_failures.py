@@ -50,7 +50,7 @@ async def test_a_client_that_leaves_before_its_row_is_open_is_not_followed_for_e
         await working
         await codec.run_engine(lambda: None)
         await until(lambda: len(codec._tasks._running) == 5, "it was admitted")
-        assert not codec.reader._watched
+        assert not codec.reader._positions
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])

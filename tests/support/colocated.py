@@ -22,9 +22,9 @@ class ColocatedPipeline(Pipeline):
 
     async def colocated(self, replica: int = 0) -> ColocatedService:
         """Starts a process with `talker-REPLICA` and `codec-REPLICA`."""
-        side = TalkerConnector(self.connector())
+        connector = TalkerConnector(self.connector())
         talker = TalkerService(
-            side,
+            connector,
             lambda: EagerTalkerEngine(self.checkpoint),
             f"talker-{replica}",
             MAX_RESIDENT,
@@ -32,14 +32,14 @@ class ColocatedPipeline(Pipeline):
             metrics(),
         )
         codec = CodecService(
-            CodecConnector(self.connector(), side),
+            CodecConnector(self.connector(), connector),
             lambda: EagerCodecEngine(self.checkpoint.load_codec_decoder(), MAX_RESIDENT),
             f"codec-{replica}",
             MAX_RESIDENT,
             LiveSettings(CodecSettings(), 1, MAX_RESIDENT),
             metrics(),
         )
-        process = ColocatedService(side.leader, talker, codec)
+        process = ColocatedService(connector.claims, talker, codec)
         self.processes.append(process)
         await process.start()
         return process

@@ -1,1 +1,1 @@
-"""Talker and codec of a pipeline in one process: code frames are handed over in memory, and written to Redis behind."""
+"""A talker and a codec in one process: code frames pass in memory and are also written to Redis."""

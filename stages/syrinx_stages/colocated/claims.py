@@ -1,8 +1,8 @@
 """One claim for both stages of a process.
 
-A request is claimed once, in the talkers' group, by the process whose talker and codec serve it. The claim is kept
-until the codec has written the end: so the codec of a process serves exactly what its own talker has claimed, and a
-process that dies loses both parts to the same successor. In the codecs' group such a process is only seen to be there.
+A process claims a request once, in the talkers' group, and keeps the claim until its codec has written the end. So the
+codec serves exactly the requests that its own talker has claimed, and when a process dies, one replica takes both parts
+over. In the codecs' group the process only shows that it is alive.
 """
 
 from __future__ import annotations
@@ -19,140 +19,130 @@ class _Held:
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
-        self.ended = False
-        """The talker has written its last entry: the claim is now kept for the codec alone."""
+        self.talker_ended = False
+        """The talker has written its last entry; the claim is kept for the codec only."""
 
 
 class SharedClaimOwner:
-    """The talker's `base.Consumer`: what it claims, the codec of its process gets too."""
+    """The talker's `base.Consumer`: offers what it claims to the codec of its process."""
 
-    def __init__(self, talkers: Consumer, handover: CodesBuffer) -> None:
+    def __init__(self, talkers: Consumer, codes: CodesBuffer) -> None:
         self.offered: dict[str, Claim] = {}
-        """Claims that the codec has not taken up yet, by request, the oldest first."""
-        self.news = asyncio.Event()
-        """Something was offered, or the codec is to stop waiting."""
+        """Claims that the codec has not taken yet by request ID, oldest first."""
+        self.changed = asyncio.Event()
+        """A claim was offered, or the codec should stop waiting."""
         self._talkers = talkers
-        self._handover = handover
+        self._codes = codes
         self._held: dict[str, _Held] = {}
-        self._drops: tuple[Callable[[str], None], ...] = ()
+        self._evict: tuple[Callable[[str], None], ...] = ()
 
-    def bind(self, *drops: Callable[[str], None]) -> None:
-        """How the two stages are told that a request is theirs no longer."""
-        self._drops = drops
+    def bind(self, *evict: Callable[[str], None]) -> None:
+        """Sets the functions that evict a request from the two stages."""
+        self._evict = evict
 
     async def claim(self, count: int) -> Sequence[Claim]:
-        """Waits for unclaimed requests."""
         return self._offer(await self._talkers.claim(count))
 
     async def take_over(self, count: int) -> Sequence[Claim]:
-        """Requests whose process fell silent."""
         return self._offer(await self._talkers.take_over(count))
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        """Keeps claims, for both stages."""
         return await self._talkers.refresh(entry_ids)
 
-    def ended(self, request_id: str) -> None:
-        """The talker's part is over and written."""
+    def set_talker_ended(self, request_id: str) -> None:
+        """Records that the talker has written the end of a request."""
         if (held := self._held.get(request_id)) is not None:
-            held.ended = True
+            held.talker_ended = True
 
     def forget(self, request_id: str) -> None:
-        """Without the talker the codec does not go on, unless the talker's part is over."""
+        """Ends the request for both stages, unless the talker's part is complete."""
         held = self._held.get(request_id)
-        if held is not None and not held.ended:
+        if held is not None and not held.talker_ended:
             self.release(request_id)
 
     def release(self, request_id: str) -> None:
-        """Ends with a request for both stages; if it is not over, its lease runs out."""
+        """Ends the request for both stages. If it is not finished, its lease expires."""
         if self._held.pop(request_id, None) is None:
             return
         self.offered.pop(request_id, None)
         self._talkers.forget(request_id)
-        self._handover.close(request_id)
-        for drop in self._drops:
-            drop(request_id)
+        self._codes.close(request_id)
+        for evict in self._evict:
+            evict(request_id)
 
     async def finish(self, entry_id: str) -> None:
-        """Gives a claim up for good; where the talker's part is merely over, that is the codec's to say."""
+        """Finishes a claim. A claim that is still held was only completed by the talker: the codec finishes it."""
         if all(held.claim.entry_id != entry_id for held in self._held.values()):
             await self._talkers.finish(entry_id)
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        """Lets other processes take requests over, both parts of them."""
-        handed = set(entry_ids)
-        for request_id in [name for name, held in self._held.items() if held.claim.entry_id in handed]:
+        """Hands over both parts of the requests."""
+        ids = set(entry_ids)
+        for request_id in [name for name, held in self._held.items() if held.claim.entry_id in ids]:
             self.release(request_id)
         await self._talkers.hand_over(entry_ids)
 
     def interrupt(self) -> None:
-        """Makes a waiting `claim` return soon."""
         self._talkers.interrupt()
 
     async def close(self) -> None:
-        """Leaves the talkers' group."""
         await self._talkers.close()
 
     def _offer(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        # A claim and a takeover at the same time may both bring a request.
+        # A claim and a concurrent takeover may both return a request.
         new = [claim for claim in claims if claim.request.id not in self._held]
         for claim in new:
             self._held[claim.request.id] = _Held(claim)
-            self._handover.open(claim.request.id)
+            self._codes.open(claim.request.id)
             self.offered[claim.request.id] = claim
-        self.news.set()
+        self.changed.set()
         return new
 
 
 class SharedClaimConsumer:
-    """The codec's `base.Consumer`: claims what the talker of its process has claimed, and nothing else."""
+    """The codec's `base.Consumer`: claims only what the talker of its process has claimed."""
 
-    def __init__(self, leader: SharedClaimOwner, codecs: Consumer) -> None:
-        self._leader = leader
+    def __init__(self, owner: SharedClaimOwner, codecs: Consumer) -> None:
+        self._owner = owner
         self._codecs = codecs
         self._interrupted = False
 
     async def claim(self, count: int) -> Sequence[Claim]:
-        """Waits for the talker to claim."""
         self._interrupted = False
-        offered, news = self._leader.offered, self._leader.news
+        offered, changed = self._owner.offered, self._owner.changed
         try:
             async with asyncio.timeout(CLAIM_SECONDS):
                 while not offered and not self._interrupted:
-                    news.clear()
-                    await news.wait()
+                    changed.clear()
+                    await changed.wait()
         except TimeoutError:
             return ()
         return [offered.pop(request_id) for request_id in list(offered)[:count]]
 
     async def take_over(self, count: int) -> Sequence[Claim]:
-        """Nothing: that is for the talker to do. The codecs' group sees that somebody is there."""
+        """Returns nothing, as the talker takes requests over; shows the codecs' group that this process is alive."""
         await self._codecs.take_over(0)
         return ()
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        """Keeps the claims that both stages share, also where the talker's part is over."""
+        """Renews the shared leases, also after the talker's part is complete."""
         await self._codecs.take_over(0)
-        return await self._leader.refresh(entry_ids)
+        return await self._owner.refresh(entry_ids)
 
     def forget(self, request_id: str) -> None:
-        """Without the codec the talker does not go on."""
-        self._leader.release(request_id)
+        """Ends the request for both stages."""
+        self._owner.release(request_id)
 
     async def finish(self, entry_id: str) -> None:
-        """The request is done, for both groups."""
         await self._codecs.finish(entry_id)
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        """Lets other processes take requests over, both parts of them."""
-        await self._leader.hand_over(entry_ids)
+        await self._owner.hand_over(entry_ids)
 
     def interrupt(self) -> None:
-        """Makes a waiting `claim` return soon."""
         self._interrupted = True
-        self._leader.news.set()
+        self._owner.changed.set()
 
     async def close(self) -> None:
-        """Is seen in the codecs' group no longer."""
         self.interrupt()
         await self._codecs.close()

@@ -1,4 +1,4 @@
-"""Talker and codec in one process: two services on one event loop, each with its engine's thread and its settings."""
+"""A talker and a codec in one process: two services on one event loop, each with its own engine thread and settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from syrinx_stages.talker.service import TalkerService
 
 
 class ColocatedStage:
-    """One of the two stages, as its admin port shows it: ready only when both are."""
+    """The `admin.AdminTarget` of one of the two stages. It is ready only when both are."""
 
     def __init__(self, worker: Worker[Any, Any, Any], other: Worker[Any, Any, Any]) -> None:
         self._worker = worker
@@ -28,44 +28,41 @@ class ColocatedStage:
 
     @property
     def live(self) -> LiveSettings[Any]:
-        """Its own settings."""
         return self._worker.live
 
     def ready(self) -> str | None:
-        """Why this stage is not ready, or else the other."""
         other = self._other.ready()
         return self._worker.ready() or (f"{self._other.stage}: {other}" if other else None)
 
     def settings_changed(self) -> None:
-        """This stage looks again."""
         self._worker.settings_changed()
 
 
 class ColocatedService:
-    """One talker and one codec replica."""
+    """One talker replica and one codec replica. Implements `admin.Service`."""
 
-    def __init__(self, leader: SharedClaimOwner, talker: TalkerService, codec: CodecService) -> None:
+    def __init__(self, claims: SharedClaimOwner, talker: TalkerService, codec: CodecService) -> None:
         self.talker = ColocatedStage(talker, codec)
         self.codec = ColocatedStage(codec, talker)
         self.workers = (talker, codec)
-        leader.bind(talker.evict, codec.evict)
+        claims.bind(talker.evict, codec.evict)
         codec.share_failure_with(talker)
         self.failed = talker.failed
 
     async def start(self) -> None:
-        """The codec first: once the talker claims, both are at work; and they warm up one after the other."""
+        """Starts the codec before the talker, which claims requests as soon as it has started."""
         for worker in reversed(self.workers):
             await worker.start()
 
     async def drain(self, seconds: float) -> None:
-        """The talker claims nothing more; both finish what they own, within `seconds`."""
+        """Stops claiming; waits up to `seconds` for both stages to finish their requests."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         for worker in self.workers:
             await worker.drain(max(0.0, end - loop.time()))
 
     async def close(self) -> None:
-        """Both stop before either hands anything over: the successor of one is that of the other."""
+        """Stops both stages before either hands its requests over: one replica takes over both parts."""
         for worker in self.workers:
             await worker.stop()
         for worker in reversed(self.workers):
@@ -79,12 +76,12 @@ def build(
     codec_connector: StageConnector,
     metrics: Metrics,
 ) -> ColocatedService:
-    """Both stages of a process, each by its own configuration. Raises `StartError` if these do not go together."""
+    """Builds both stages of a process. Raises `StartError` if their configurations do not match."""
     for field in ("pipeline", "generation", "model", "device", "drain_seconds"):
         one, other = getattr(talker, field), getattr(codec, field)
         if one != other:
             raise StartError(f"{field}: {one!r} of the talker and {other!r} of the codec cannot share a process")
-    side = TalkerConnector(talker_connector)
-    first, _ = talker_service.build(talker, side, metrics)
-    second, _ = codec_service.build(codec, CodecConnector(codec_connector, side), metrics)
-    return ColocatedService(side.leader, first, second)
+    connector = TalkerConnector(talker_connector)
+    talker_stage, _ = talker_service.build(talker, connector, metrics)
+    codec_stage, _ = codec_service.build(codec, CodecConnector(codec_connector, connector), metrics)
+    return ColocatedService(connector.claims, talker_stage, codec_stage)

@@ -1,11 +1,14 @@
-"""The connector: what every stage may ask of the streams between them.
+"""The connector: the interface through which stages exchange requests and streams.
 
-Two implementations keep one contract (`tests/contract/`): Redis Streams between processes, memory within one.
-Ownership is by lease: who claims a request refreshes it; an entry left alone for `LEASE_SECONDS` may be taken over.
+It has two implementations, Redis Streams between processes and memory within one process; `tests/contract/` runs the
+same tests against both. A claim is a lease: its owner refreshes it, and a claim that was not refreshed for
+`LEASE_SECONDS` may be taken over by another replica.
 
-A request's streams exist from `submit` until `release`, or until nobody has written to them for
-`STREAM_TTL_SECONDS`; nothing that is written later brings them back. A method that cannot reach the streams tries
-again for `RETRY_SECONDS` and then raises `ConnectorError`; a `Reader` goes on trying until it is closed.
+The streams of a request exist from `submit` until `release`, or until nobody has written to them for
+`STREAM_TTL_SECONDS`. Later writes do not recreate them. Every key expires when it is no longer used.
+
+If the streams cannot be reached, a method retries for `RETRY_SECONDS` and then raises `ConnectorError`. A `Reader`
+retries until it is closed.
 """
 
 from __future__ import annotations
@@ -21,29 +24,29 @@ from syrinx_stages.contract.messages import Entry, SpeechRequest
 LEASE_SECONDS = 2.0
 """A claim that was not refreshed for this long may be taken over."""
 REFRESH_SECONDS = 0.5
-"""How often an owner refreshes its claims."""
+"""Interval at which an owner refreshes its claims."""
 MAX_DELIVERIES = 3
-"""A request that was delivered this often and is taken over once more has failed: it does not loop."""
+"""A request that was delivered this many times and is taken over once more has failed."""
 STREAM_TTL_SECONDS = 120
-"""A stream expires this long after its last write, whoever died. `played` counts as a write to all of a request's
-streams; before the first write the time that the request may wait in the queue comes on top."""
+"""Time to live of a stream after its last write. A playback report counts as a write to all streams of its request.
+Before the first write, the time that the request may wait in the queue is added."""
 CLAIM_SECONDS = 1.0
 """How long `Consumer.claim` waits for a request."""
 RETRY_SECONDS = 5.0
-"""How long a command is tried again while the streams cannot be reached."""
+"""How long a command is retried while the streams cannot be reached."""
 
 OUTPUT_STREAM = {Group.TALKERS: StreamKind.CODES, Group.CODECS: StreamKind.AUDIO}
-"""The stream each group writes: while it exists, somebody waits for the result."""
+"""The stream that each group writes. While it exists, a client waits for the result."""
 WRITER_GROUP = {kind: group for group, kind in OUTPUT_STREAM.items()}
-"""The group that writes a stream."""
+"""The group that writes each stream."""
 
 
 class ConnectorError(Exception):
-    """The streams cannot be reached, or answered what they never should."""
+    """The streams cannot be reached, or gave an unexpected reply."""
 
 
 class QueueFull(ConnectorError):
-    """Admission is bounded and the bound is reached. `retry_after` is a hint in seconds."""
+    """The request was not admitted because the queue is full. `retry_after` is a hint in seconds."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
@@ -51,45 +54,45 @@ class QueueFull(ConnectorError):
 
 
 class Gone(ConnectorError):
-    """The request was released or has expired: nobody waits for what was to be written."""
+    """The request was released or has expired: no client waits for the entry."""
 
 
 class Superseded(ConnectorError):
-    """The stream is already past this position: another replica carries the request on."""
+    """The stream is already past this position: another replica has taken the request over."""
 
 
 class AdmissionLimits(Struct, frozen=True):
-    """Bounds on requests that no talker has claimed; the first one reached refuses."""
+    """Limits on the requests that no talker has claimed. A request that would exceed either one is refused."""
 
     max_queue: int
-    """At most this many may wait; 0 refuses every request."""
+    """Maximum number of waiting requests; 0 refuses every request."""
     max_queue_seconds: float
-    """None is admitted while the oldest has waited for longer than this."""
+    """Maximum age of the oldest waiting request."""
 
 
 class Ticket(Struct, frozen=True):
-    """A submitted request: what is needed to release it."""
+    """Identifies a submitted request for `release`."""
 
     request_id: str
     entry_id: str
 
 
 class Claim(Struct, frozen=True):
-    """A request this consumer owns now."""
+    """A request that this consumer owns."""
 
     entry_id: str
     request: SpeechRequest
     deliveries: int = 1
-    """Times it has been delivered to this group, this time included and hand-overs left out."""
+    """Number of deliveries to this group, including this one but not those that ended in a handover."""
     redelivered: bool = False
-    """It was delivered before, so some of its result may have been written."""
+    """The request was delivered before, so part of its result may have been written."""
 
 
 class Append(Struct, frozen=True):
-    """One entry to be written.
+    """An entry to write.
 
-    `finishes` is the entry id of the writer's claim. It is given up in the same transaction, and only if the entry is
-    accepted. What a codec finishes is done: the request leaves the queue for both groups.
+    `finishes` is the entry ID of the writer's claim. The claim is finished in the same transaction, if the entry is
+    accepted. When a codec finishes a request, the request leaves the queue for both groups.
     """
 
     request_id: str
@@ -104,7 +107,7 @@ class Append(Struct, frozen=True):
 
 
 class StreamEntry(Struct, frozen=True):
-    """One entry read from a request's stream."""
+    """An entry read from a request's stream."""
 
     request_id: str
     kind: StreamKind
@@ -119,142 +122,142 @@ class Cancelled(Struct, frozen=True):
 
 
 class QueueState(Struct, frozen=True):
-    """Requests that no consumer of a group has claimed."""
+    """The requests that no consumer of a group has claimed."""
 
     length: int
     oldest_seconds: float
-    """Age of the oldest; 0 when none waits."""
+    """Age of the oldest request; 0 if the queue is empty."""
 
 
 Event = StreamEntry | Cancelled
 
 
 def queue_full_error(state: QueueState) -> QueueFull:
-    """The answer to a request that finds the queue in this state. Hint: about as long as the oldest has waited."""
+    """Returns the error for a queue in this state, with the age of its oldest request as the retry hint."""
     message = f"too many requests wait for a talker, the oldest for {state.oldest_seconds:.1f} s"
     return QueueFull(message, min(max(state.oldest_seconds, 1.0), 30.0))
 
 
 class Reader(Protocol):
-    """Follows many request streams, and the cancellations.
+    """Reads many request streams and the cancellations.
 
-    `watch` and `unwatch` may be called while `read` waits: a new stream's entries wake it at once. A stream that is
-    released or expires yields nothing more: whoever waits for its end keeps a deadline.
+    `subscribe` and `unsubscribe` may be called while `read` waits; entries of a new stream wake it at once. A stream
+    that is released or expires yields no further entries and no end: callers need their own timeout.
     """
 
     def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
-        """Follows a stream of a submitted request from behind `after`; again, if it was watched already."""
+        """Reads a stream of a submitted request from `after` (exclusive); restarts there if already subscribed."""
 
     def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
-        """Stops following it; entries already read but not yet returned are dropped."""
+        """Stops reading a stream and discards its entries that `read` has not returned yet."""
 
     async def read(self) -> Sequence[Event]:
-        """Waits for the next events, in order per stream: each entry once, also across reconnects.
+        """Waits for the next events, in order per stream. Each entry is returned once, also across reconnects.
 
-        An entry that cannot be decoded comes as `End` with reason `error`. Cancellations are those since the first
-        `read` at the latest. One caller at a time; a caller that is cancelled loses nothing. Empty only once
-        closed, and then at once. Never raises `ConnectorError`.
+        An entry that cannot be decoded is returned as an `End` with reason `error`. Cancellations are reported from
+        the first call on, at the latest. Only one call at a time; a cancelled call loses no event. Returns an empty
+        sequence only after `close`. Never raises `ConnectorError`.
         """
 
     async def close(self) -> None:
-        """Ends a waiting `read` with an empty sequence and frees the connections."""
+        """Ends a waiting `read` with an empty sequence and closes the connections."""
 
 
 class Consumer(Protocol):
-    """One replica's membership in a group."""
+    """The membership of one replica in a consumer group."""
 
     async def claim(self, count: int) -> Sequence[Claim]:
-        """Waits for up to `count` unclaimed requests, oldest first; empty after `interrupt`, `close` or a quiet second.
+        """Waits up to `CLAIM_SECONDS` for up to `count` unclaimed requests, oldest first.
 
-        Requests for whose result nobody waits any more are finished and left out. One caller at a time; what was
-        delivered to a caller that is cancelled meanwhile is returned by the next `claim`, or handed over by `close`.
+        Returns an empty sequence at the timeout, after `interrupt` and after `close`. Requests that no client waits for
+        are finished and left out. Only one call at a time; requests delivered to a cancelled call are returned by the
+        next one, or handed over by `close`.
         """
 
     async def take_over(self, count: int) -> Sequence[Claim]:
-        """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life. No waiting.
+        """Returns up to `count` requests whose lease has expired or that this consumer owned before a restart.
 
-        Call it at the start and then every half second or so: nothing else notices a replica that died.
+        Does not wait. Call it at the start and about every half second: nothing else detects a dead replica.
         """
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        """Keeps claims; returns those that are no longer this consumer's (finished, released, expired, taken over)."""
+        """Renews leases. Returns the claims that this consumer lost: finished, released, expired or taken over."""
 
     def forget(self, request_id: str) -> None:
-        """Serves a request no longer and says nothing: if it is not over, whoever finds the lease run out takes it."""
+        """Stops serving a request without finishing it: another replica takes it over when the lease expires."""
 
     async def finish(self, entry_id: str) -> None:
-        """Gives a claim up for good without writing."""
+        """Finishes a claim without writing an entry."""
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        """Lets others take these claims over at once (drain), without counting as a silence."""
+        """Lets other replicas take these claims over at once. Does not count as a failed delivery."""
 
     def interrupt(self) -> None:
-        """Makes a waiting `claim` return soon; whatever it had already claimed is returned, not lost."""
+        """Makes a waiting `claim` return soon, with the requests that it has already claimed."""
 
     async def close(self) -> None:
-        """Leaves the group if nothing is owned, and frees the connections. A waiting `claim` returns empty."""
+        """Leaves the group if nothing is owned, and closes the connections. A waiting `claim` returns empty."""
 
 
 class StageConnector(Protocol):
-    """What a talker or a codec asks of the streams."""
+    """The part of the connector that talkers and codecs use."""
 
     def deliver_locally(self, appends: Sequence[Append]) -> None:
-        """Entries that `append` is going to be asked to write, in order: readers of this very process may have them
-        at once. A connector without such readers does nothing.
-        """
+        """Delivers entries to readers in this process, ahead of the `append` that writes them. A no-op elsewhere."""
 
     def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
-        """Writes entries in one round trip; one outcome each, in order: None is written.
+        """Writes entries in one round trip. Returns one outcome per entry, in order; None means written.
 
-        They are on their way when this returns, if that is possible without waiting: what the caller does next does not
-        hold them up. Also after a lost connection an entry that had arrived before is not taken for another replica's.
+        If possible without waiting, the entries are sent before this returns. After a lost connection, an entry that
+        had already been written counts as written and not as another replica's.
         """
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
-        """What a stream holds now; empty if it is gone."""
+        """Returns all entries of a stream; empty if the stream is gone."""
 
     async def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
-        """The last position ever written to a stream, trimmed entries included; None if it is gone."""
+        """Returns the last position ever written to a stream, trimmed entries included; None if it is gone."""
 
     async def reference(self, request_id: str) -> bytes | None:
-        """The reference audio, or None if it is gone."""
+        """Returns the reference audio, or None if it is gone."""
 
     def reader(self) -> Reader:
-        """A reader of cancellations (from now on) and of the streams it is told to watch."""
+        """Returns a reader of new cancellations and of the streams that it subscribes to."""
 
     def consumer(self, group: Group, name: str) -> Consumer:
         """Joins a group under a name that is unique and stable across restarts."""
 
 
 class Connector(StageConnector, Protocol):
-    """One process's access to the streams of one pipeline generation."""
+    """One process's access to the streams of one model generation of a pipeline."""
 
     async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
-        """Creates the request's streams and queues it, atomically. Raises `QueueFull`. The id must be new."""
+        """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`."""
 
     async def report_playback(self, frames: Mapping[str, int]) -> None:
-        """Says how many frames each request's client has been handed in all, and lets go of the audio up to there.
+        """Reports the total number of frames delivered to each request's client, and trims the audio up to there.
 
-        The stream keeps the last of these only. Says nothing of a request whose frames did not grow or that is gone.
+        Only the last report of a request is kept. A report is ignored if the number did not grow or the request is
+        gone.
         """
 
     async def release(self, ticket: Ticket) -> None:
-        """Deletes the request and all its streams; tells the stages if it had not ended. Idempotent."""
+        """Deletes a request and its streams, and cancels it if it had not ended. Idempotent."""
 
     async def queue(self, group: Group) -> QueueState:
-        """Requests waiting for a group."""
+        """Returns the length and age of a group's queue."""
 
     async def has_live_consumer(self, group: Group, seconds: float) -> bool:
-        """Whether a replica of the group has looked for work (`take_over`, or `refresh` of claims) in so many seconds.
+        """Returns whether a replica of the group called `take_over` or `refresh` within the last `seconds`.
 
-        One that leaves no longer counts; one that dies counts until its time is over.
+        A replica that leaves the group no longer counts; one that dies counts until its time is over.
         """
 
     async def ping(self) -> None:
-        """Raises `ConnectorError` if the streams cannot be reached now; does not try again."""
+        """Raises `ConnectorError` if the streams cannot be reached now. Does not retry."""
 
     async def close(self) -> None:
-        """Frees every connection, those of its readers and consumers included."""
+        """Closes every connection, including those of its readers and consumers."""
 
     def statistics(self) -> Mapping[str, float]:
-        """Counters since the start: `errors`, commands that failed and were tried again."""
+        """Returns counters since the start: `errors`, the commands that failed and were retried."""

@@ -1,7 +1,7 @@
-"""The connector within one process and one event loop: for tests and for stages that share a process.
+"""The connector within one process and one event loop, for tests and for stages that share a process.
 
-Every `MemoryConnector` given the same `MemoryStreams` is one replica of the same pipeline. Waiting is by event: the
-waiting side looks and then waits without yielding in between, so a wake-up cannot fall into the gap.
+Every `MemoryConnector` on the same `MemoryStreams` is one replica of the same pipeline. Waiting uses events: a waiter
+checks and then waits without yielding in between, so no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -24,55 +24,52 @@ from syrinx_stages.connector.base import (
     Superseded,
     Ticket,
 )
-from syrinx_stages.connector.memory_streams import MemoryStream, MemoryStreams, Reads
+from syrinx_stages.connector.memory_streams import MemoryStream, MemoryStreams, StreamListener
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
 
 
-class Source(Protocol):
-    """What a reader in memory follows."""
+class StreamSource(Protocol):
+    """The streams that a `MemoryReader` reads."""
 
-    readers: set[Reads]
-    """Told of what is written and cancelled."""
+    listeners: set[StreamListener]
+    """Notified of writes and cancellations."""
 
     def stream(self, request_id: str, kind: StreamKind) -> MemoryStream | None:
-        """A request's stream, unless it is gone."""
+        """Returns a request's stream, or None if it is gone."""
 
 
 class MemoryReader:
-    """See `base.Reader`."""
+    """Implements `base.Reader`."""
 
-    def __init__(self, streams: Source) -> None:
-        self._streams = streams
-        self._watched: dict[tuple[str, StreamKind], Position] = {}
-        self._news: dict[tuple[str, StreamKind], None] = {}
+    def __init__(self, source: StreamSource) -> None:
+        self._source = source
+        self._positions: dict[tuple[str, StreamKind], Position] = {}
+        self._changed: dict[tuple[str, StreamKind], None] = {}
         self._cancelled: list[str] = []
         self._wake = asyncio.Event()
         self._closed = False
-        streams.readers.add(self)
+        source.listeners.add(self)
 
     def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
-        """Follows a stream from behind `after`."""
-        self._watched[request_id, kind] = after
-        self.notice(request_id, kind)
+        self._positions[request_id, kind] = after
+        self.notify(request_id, kind)
 
     def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
-        """Stops following it."""
-        self._watched.pop((request_id, kind), None)
+        self._positions.pop((request_id, kind), None)
 
-    def notice(self, request_id: str, kind: StreamKind) -> None:
-        """A stream was written to."""
-        if (request_id, kind) in self._watched:
-            self._news[request_id, kind] = None
+    def notify(self, request_id: str, kind: StreamKind) -> None:
+        """Notes that a stream was written to."""
+        if (request_id, kind) in self._positions:
+            self._changed[request_id, kind] = None
             self._wake.set()
 
     def cancel(self, request_id: str) -> None:
-        """A request was released before its end."""
+        """Notes that a request was released before its end."""
         self._cancelled.append(request_id)
         self._wake.set()
 
     async def read(self) -> Sequence[Event]:
-        """Waits for the next events."""
         while not self._closed:
             if events := self._take():
                 return events
@@ -83,44 +80,43 @@ class MemoryReader:
     def _take(self) -> list[Event]:
         events: list[Event] = [Cancelled(request_id) for request_id in self._cancelled]
         self._cancelled.clear()
-        for request_id, kind in self._news:
-            position = self._watched.get((request_id, kind))
-            stream = self._streams.stream(request_id, kind)
-            if position is None or stream is None:
+        for request_id, kind in self._changed:
+            after = self._positions.get((request_id, kind))
+            stream = self._source.stream(request_id, kind)
+            if after is None or stream is None:
                 continue
-            for at, entry in stream.after(position):
-                events.append(StreamEntry(request_id, kind, at, entry))
-                self._watched[request_id, kind] = at
-        self._news.clear()
+            for position, entry in stream.after(after):
+                events.append(StreamEntry(request_id, kind, position, entry))
+                self._positions[request_id, kind] = position
+        self._changed.clear()
         return events
 
     async def close(self) -> None:
-        """Ends a waiting `read`."""
         self._closed = True
-        self._watched.clear()
-        self._streams.readers.discard(self)
+        self._positions.clear()
+        self._source.listeners.discard(self)
         self._wake.set()
 
 
 class MemoryConsumer:
-    """See `base.Consumer`."""
+    """Implements `base.Consumer`."""
 
     def __init__(self, streams: MemoryStreams, group: Group, name: str) -> None:
         self._streams = streams
         self._group = group
         self._name = name
         self._held: dict[str, str] = {}
+        """Claimed requests: request ID by entry ID."""
         self._wake = asyncio.Event()
         self._interrupted = False
         self._closed = False
         streams.consumers.add(self)
 
-    def notice(self) -> None:
-        """A request was submitted."""
+    def notify(self) -> None:
+        """Notes that a request was submitted."""
         self._wake.set()
 
     async def claim(self, count: int) -> Sequence[Claim]:
-        """Waits for up to `count` unclaimed requests."""
         self._interrupted = False
         deadline = asyncio.get_running_loop().time() + CLAIM_SECONDS
         while not (self._interrupted or self._closed):
@@ -135,7 +131,6 @@ class MemoryConsumer:
         return ()
 
     async def take_over(self, count: int) -> Sequence[Claim]:
-        """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life."""
         return self._hold(self._streams.take_over(self._group, self._name, count, self._held.keys()))
 
     def _hold(self, claims: Sequence[Claim]) -> Sequence[Claim]:
@@ -143,38 +138,31 @@ class MemoryConsumer:
         return claims
 
     def forget(self, request_id: str) -> None:
-        """Serves a request no longer and says nothing."""
-        for entry_id in [entry_id for entry_id, held in self._held.items() if held == request_id]:
-            del self._held[entry_id]
+        self._remove([entry_id for entry_id, held in self._held.items() if held == request_id])
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        """Keeps claims; returns those that are no longer this consumer's."""
         lost = [entry_id for entry_id in entry_ids if not self._streams.refresh(self._group, self._name, entry_id)]
-        self._drop(lost)
+        self._remove(lost)
         return lost
 
     async def finish(self, entry_id: str) -> None:
-        """Gives a claim up for good without writing."""
         self._streams.finish(self._group, entry_id)
-        self._drop([entry_id])
+        self._remove([entry_id])
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        """Lets others take these claims over at once."""
         for entry_id in entry_ids:
             self._streams.hand_over(self._group, self._name, entry_id)
-        self._drop(entry_ids)
+        self._remove(entry_ids)
 
-    def _drop(self, entry_ids: Sequence[str]) -> None:
+    def _remove(self, entry_ids: Sequence[str]) -> None:
         for entry_id in entry_ids:
             self._held.pop(entry_id, None)
 
     def interrupt(self) -> None:
-        """Makes a waiting `claim` return soon."""
         self._interrupted = True
         self._wake.set()
 
     async def close(self) -> None:
-        """Ends a waiting `claim`."""
         self._closed = True
         self._streams.consumers.discard(self)
         self._streams.leave(self._group, self._name)
@@ -182,7 +170,7 @@ class MemoryConsumer:
 
 
 class MemoryConnector:
-    """See `base.Connector`."""
+    """Implements `base.Connector`. Every method raises `ConnectorError` after `close`."""
 
     def __init__(self, streams: MemoryStreams) -> None:
         self._streams = streams
@@ -196,14 +184,12 @@ class MemoryConnector:
         return self._streams
 
     async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
-        """Creates the request's streams and queues it."""
         return self._open().submit(request, limits, reference)
 
     def deliver_locally(self, appends: Sequence[Append]) -> None:
-        """Readers have what was appended as soon."""
+        """Does nothing: `append` delivers just as fast."""
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
-        """Writes entries; one outcome each."""
         return [self._append(append) for append in appends]
 
     def _append(self, append: Append) -> Gone | Superseded | None:
@@ -214,54 +200,43 @@ class MemoryConnector:
         return outcome
 
     async def report_playback(self, frames: Mapping[str, int]) -> None:
-        """Says how far clients have been served."""
         for request_id, count in frames.items():
             self._open().report_playback(request_id, count)
 
     async def release(self, ticket: Ticket) -> None:
-        """Deletes the request and all its streams and tells the stages."""
         self._open().release(ticket)
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
-        """What a stream holds now."""
         stream = self._open().stream(request_id, kind)
         return [StreamEntry(request_id, kind, at, entry) for at, entry in stream.entries] if stream else ()
 
     async def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
-        """The last position ever written to a stream."""
         stream = self._open().stream(request_id, kind)
         return stream.last if stream else None
 
     async def reference(self, request_id: str) -> bytes | None:
-        """The reference audio."""
         return self._open().reference(request_id)
 
     async def queue(self, group: Group) -> QueueState:
-        """Requests waiting for a group."""
         return self._open().queue(group)
 
     async def has_live_consumer(self, group: Group, seconds: float) -> bool:
-        """Whether a replica of the group has looked for work of late."""
         return self._open().has_live_consumer(group, seconds)
 
     async def ping(self) -> None:
-        """Raises `ConnectorError` once closed."""
         self._open()
 
     def reader(self) -> MemoryReader:
-        """A reader of cancellations and streams."""
         reader = MemoryReader(self._open())
         self._readers.append(reader)
         return reader
 
     def consumer(self, group: Group, name: str) -> MemoryConsumer:
-        """Joins a group."""
         consumer = MemoryConsumer(self._open(), group, name)
         self._consumers.append(consumer)
         return consumer
 
     async def close(self) -> None:
-        """Ends everything that waits."""
         self._closed = True
         for consumer in self._consumers:
             await consumer.close()
@@ -269,5 +244,4 @@ class MemoryConnector:
             await reader.close()
 
     def statistics(self) -> Mapping[str, float]:
-        """Memory has no errors."""
         return {"errors": 0.0}

@@ -1,4 +1,4 @@
-"""The state behind the memory connector: what Redis holds for the other one, as plain synchronous operations."""
+"""The state behind the memory connector, the counterpart of Redis: plain synchronous operations."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Pos
 from syrinx_stages.contract.messages import Entry, PlaybackProgress, SpeechRequest, StreamCreated
 
 
-class Reads(Protocol):
-    """A reader, as those tell it who write."""
+class StreamListener(Protocol):
+    """Is notified of writes and cancellations."""
 
-    def notice(self, request_id: str, kind: StreamKind) -> None:
+    def notify(self, request_id: str, kind: StreamKind) -> None:
         """A stream was written to."""
 
     def cancel(self, request_id: str) -> None:
         """A request was released before its end."""
 
 
-class _Claims(Protocol):
-    def notice(self) -> None: ...
+class _QueueListener(Protocol):
+    def notify(self) -> None: ...
 
 
 class MemoryStream:
-    """One request's stream of one kind."""
+    """One stream of a request."""
 
     def __init__(self, expires: float) -> None:
         self.entries: list[tuple[Position, Entry]] = [(STREAM_CREATED, StreamCreated())]
@@ -49,11 +49,11 @@ class MemoryStream:
         self.expires = expires
 
     def after(self, position: Position) -> Sequence[tuple[Position, Entry]]:
-        """The entries behind a position."""
+        """Returns the entries after a position."""
         return self.entries[bisect_right(self.entries, position, key=lambda item: item[0]) :]
 
     def write(self, position: Position, entry: Entry) -> bool:
-        """Appends, or says False if the stream is already there."""
+        """Appends an entry. Returns False if the stream is already at or past the position."""
         if position <= self.last:
             return False
         self.entries.append((position, entry))
@@ -70,7 +70,7 @@ class _Queued:
 
 
 class _Pending:
-    """A delivered request that was not finished."""
+    """A request that was delivered and not finished."""
 
     def __init__(self, owner: str, since: float) -> None:
         self.owner = owner
@@ -78,49 +78,49 @@ class _Pending:
         self.deliveries = 1
 
 
-class _Group:
-    """What a group has not been given yet, and what it has not finished."""
+class _GroupState:
+    """The requests that a group has to claim or to finish."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, None] = {}
         self.pending: dict[str, _Pending] = {}
-        self.seen: dict[str, float] = {}
-        """When each consumer last looked for work."""
+        self.last_seen: dict[str, float] = {}
+        """Time of each consumer's last `take_over` or `refresh`."""
 
 
 class MemoryStreams:
-    """All streams of one shard. `clock` counts seconds; leases and expiry follow it."""
+    """All streams of one shard. `clock` returns seconds; leases and expiry follow it."""
 
     def __init__(self, lease_seconds: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._lease = lease_seconds
         self._clock = clock
         self._submitted = 0
         self._queued: dict[str, _Queued] = {}
-        self._groups = {group: _Group() for group in Group}
+        self._groups = {group: _GroupState() for group in Group}
         self._streams: dict[tuple[str, StreamKind], MemoryStream] = {}
         self._references: dict[str, bytes] = {}
-        self.readers: set[Reads] = set()
-        self.consumers: set[_Claims] = set()
+        self.listeners: set[StreamListener] = set()
+        self.consumers: set[_QueueListener] = set()
 
     def __len__(self) -> int:
-        """Things held: queued requests, streams and references."""
+        """Returns the number of queued requests, streams and references."""
         self._expire()
         return len(self._queued) + len(self._streams) + len(self._references)
 
     # Streams ------------------------------------------------------------------------------------------------------
 
     def stream(self, request_id: str, kind: StreamKind) -> MemoryStream | None:
-        """A request's stream, unless it is gone."""
+        """Returns a request's stream, or None if it is gone."""
         stream = self._streams.get((request_id, kind))
         return stream if stream and stream.expires > self._clock() else None
 
     def reference(self, request_id: str) -> bytes | None:
-        """A request's reference audio, unless it is gone."""
+        """Returns a request's reference audio, or None if it is gone."""
         self._expire()
         return self._references.get(request_id)
 
     def append(self, append: Append) -> Gone | Superseded | None:
-        """Writes one entry and, if it was accepted, gives up the claim it finishes."""
+        """Writes one entry and, if it was accepted, finishes the claim that it names."""
         stream = self.stream(append.request_id, append.kind)
         if stream is None:
             return Gone(f"request {append.request_id} was released or has expired")
@@ -129,25 +129,25 @@ class MemoryStreams:
         stream.expires = self._clock() + STREAM_TTL_SECONDS
         if append.finishes is not None:
             self.finish(WRITER_GROUP[append.kind], append.finishes)
-        self._notice(append.request_id, append.kind)
+        self._notify(append.request_id, append.kind)
         return None
 
     def report_playback(self, request_id: str, frames: int) -> None:
-        """Moves the client's position, trims the audio and keeps every stream of the request."""
-        played = self.stream(request_id, StreamKind.PLAYBACK)
-        if played is None or not played.write(Position(frames), PlaybackProgress()):
+        """Records the client's position, trims the audio, and renews the expiry of the request's streams."""
+        playback = self.stream(request_id, StreamKind.PLAYBACK)
+        if playback is None or not playback.write(Position(frames), PlaybackProgress()):
             return
-        del played.entries[:-1]
+        del playback.entries[:-1]
         if audio := self.stream(request_id, StreamKind.AUDIO):
             audio.entries = [item for item in audio.entries if item[0] >= Position(frames, END_SEQUENCE)]
         for kind in StreamKind:
             if stream := self.stream(request_id, kind):
                 stream.expires = max(stream.expires, self._clock() + STREAM_TTL_SECONDS)
-        self._notice(request_id, StreamKind.PLAYBACK)
+        self._notify(request_id, StreamKind.PLAYBACK)
 
-    def _notice(self, request_id: str, kind: StreamKind) -> None:
-        for reader in self.readers:
-            reader.notice(request_id, kind)
+    def _notify(self, request_id: str, kind: StreamKind) -> None:
+        for listener in self.listeners:
+            listener.notify(request_id, kind)
 
     def _expire(self) -> None:
         for key in [key for key in self._streams if self.stream(*key) is None]:
@@ -159,9 +159,11 @@ class MemoryStreams:
     # Requests -----------------------------------------------------------------------------------------------------
 
     def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None) -> Ticket:
-        """Queues a request for both groups and creates its streams."""
+        """Queues a request for both groups and creates its streams. Raises `QueueFull`."""
         self._expire()
-        self._admit(self.queue(Group.TALKERS), limits)
+        state = self.queue(Group.TALKERS)
+        if state.length >= limits.max_queue or state.oldest_seconds > limits.max_queue_seconds:
+            raise queue_full_error(state)
         if self.stream(request.id, StreamKind.CODES):
             raise ConnectorError(f"request id {request.id} is in use")
         self._submitted += 1
@@ -175,27 +177,23 @@ class MemoryStreams:
         for group in self._groups.values():
             group.waiting[entry_id] = None
         for consumer in self.consumers:
-            consumer.notice()
+            consumer.notify()
         for kind in StreamKind:
-            self._notice(request.id, kind)
+            self._notify(request.id, kind)
         return Ticket(request.id, entry_id)
 
-    def _admit(self, state: QueueState, limits: AdmissionLimits) -> None:
-        if state.length >= limits.max_queue or state.oldest_seconds > limits.max_queue_seconds:
-            raise queue_full_error(state)
-
     def queue(self, group: Group) -> QueueState:
-        """Requests that nobody of the group has claimed."""
+        """Returns the state of the requests that no consumer of the group has claimed."""
         waiting = self._groups[group].waiting
         if not waiting:
             return QueueState(0, 0.0)
         return QueueState(len(waiting), self._clock() - self._queued[next(iter(waiting))].at)
 
     def release(self, ticket: Ticket) -> None:
-        """Forgets a request; the readers hear of it unless it had ended."""
+        """Deletes a request, and notifies the listeners if it had not ended."""
         if self._remove(ticket.entry_id):
-            for reader in self.readers:
-                reader.cancel(ticket.request_id)
+            for listener in self.listeners:
+                listener.cancel(ticket.request_id)
         for kind in StreamKind:
             self._streams.pop((ticket.request_id, kind), None)
         self._references.pop(ticket.request_id, None)
@@ -209,30 +207,30 @@ class MemoryStreams:
     # Claims -------------------------------------------------------------------------------------------------------
 
     def deliver(self, group: Group, owner: str, count: int) -> list[Claim]:
-        """Gives up to `count` waiting requests to an owner, oldest first."""
+        """Delivers up to `count` waiting requests to an owner, oldest first."""
         state = self._groups[group]
         claims: list[Claim] = []
         while state.waiting and len(claims) < count:
             entry_id = next(iter(state.waiting))
             del state.waiting[entry_id]
             state.pending[entry_id] = _Pending(owner, self._clock())
-            claims += self._wanted(group, entry_id, redelivered=False)
+            claims += self._claim_if_wanted(group, entry_id, redelivered=False)
         return claims
 
     def take_over(self, group: Group, owner: str, count: int, held: Set[str]) -> list[Claim]:
-        """Moves requests left alone for a lease, and an owner's own, to that owner, but for those it holds."""
-        now = self._groups[group].seen[owner] = self._clock()
+        """Delivers requests with an expired lease, and the owner's own, except those that it already holds."""
+        now = self._groups[group].last_seen[owner] = self._clock()
         claims: list[Claim] = []
         for entry_id, pending in list(self._groups[group].pending.items()):
-            silent = pending.owner == owner or now - pending.since >= self._lease
-            if len(claims) < count and silent and entry_id not in held:
+            available = pending.owner == owner or now - pending.since >= self._lease
+            if len(claims) < count and available and entry_id not in held:
                 pending.owner, pending.since = owner, now
                 pending.deliveries += 1
-                claims += self._wanted(group, entry_id, redelivered=True)
+                claims += self._claim_if_wanted(group, entry_id, redelivered=True)
         return claims
 
-    def _wanted(self, group: Group, entry_id: str, redelivered: bool) -> list[Claim]:
-        """The claim, or nothing if nobody waits for its result any more."""
+    def _claim_if_wanted(self, group: Group, entry_id: str, redelivered: bool) -> list[Claim]:
+        """Returns the claim; finishes it and returns nothing if no client waits for the result."""
         request = self._queued[entry_id].request
         if self.stream(request.id, OUTPUT_STREAM[group]) is None:
             self.finish(group, entry_id)
@@ -240,29 +238,29 @@ class MemoryStreams:
         return [Claim(entry_id, request, self._groups[group].pending[entry_id].deliveries, redelivered)]
 
     def refresh(self, group: Group, owner: str, entry_id: str) -> bool:
-        """Renews a lease; False if it is not the owner's any more or nobody waits for the result."""
+        """Renews a lease. Returns False if the owner has lost the claim or no client waits for the result."""
         pending = self._groups[group].pending.get(entry_id)
-        if pending is None or pending.owner != owner or not self._wanted(group, entry_id, redelivered=True):
+        if pending is None or pending.owner != owner or not self._claim_if_wanted(group, entry_id, redelivered=True):
             return False
-        pending.since = self._groups[group].seen[owner] = self._clock()
+        pending.since = self._groups[group].last_seen[owner] = self._clock()
         return True
 
     def has_live_consumer(self, group: Group, seconds: float) -> bool:
-        """Whether a consumer of the group has looked for work of late."""
-        return any(self._clock() - at <= seconds for at in self._groups[group].seen.values())
+        """Returns whether a consumer of the group was seen within the last `seconds`."""
+        return any(self._clock() - at <= seconds for at in self._groups[group].last_seen.values())
 
     def leave(self, group: Group, owner: str) -> None:
-        """A consumer looks for work no more."""
-        self._groups[group].seen.pop(owner, None)
+        """Removes a consumer from its group."""
+        self._groups[group].last_seen.pop(owner, None)
 
     def finish(self, group: Group, entry_id: str) -> None:
-        """Ends a claim. What the codecs have finished is done altogether."""
+        """Finishes a claim. A request that the codecs have finished leaves the queue."""
         self._groups[group].pending.pop(entry_id, None)
         if group is Group.CODECS:
             self._remove(entry_id)
 
     def hand_over(self, group: Group, owner: str, entry_id: str) -> None:
-        """Makes a claim's lease run out now, and does not count the delivery."""
+        """Expires a claim's lease now and does not count the delivery."""
         pending = self._groups[group].pending.get(entry_id)
         if pending is not None and pending.owner == owner:
             pending.since = float("-inf")

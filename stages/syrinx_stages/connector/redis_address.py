@@ -1,4 +1,4 @@
-"""Where a Redis is, and how it is reached."""
+"""The address of a Redis server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class Address:
-    """Where a Redis is, and how to talk to it. Raises `ValueError` if the URL is not one; never shows its password.
+    """A parsed Redis URL. Its password appears in no message. Raises ValueError for an invalid URL.
 
-    A rediss:// server must show a certificate for its host name, of one of the machine's certificate authorities or,
-    if `ca_file` (PEM) is given, of one of those in it.
+    A rediss:// server must present a certificate for its host name, signed by a certificate authority of the system
+    or, if `ca_file` (PEM) is given, by one in that file.
     """
 
     def __init__(self, url: str, ca_file: str | None = None) -> None:
         try:
             parts = urlsplit(url)
-            self._read(parts)
+            self._parse(parts)
         except ValueError:
             raise ValueError(
                 "the Redis URL is not valid: redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix://PATH"
@@ -34,7 +34,7 @@ class Address:
         self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "rediss" else None
         self.name = f"Redis at {self._path or f'{self._host}:{self._port}'}"
 
-    def _read(self, parts: SplitResult) -> None:
+    def _parse(self, parts: SplitResult) -> None:
         if parts.scheme not in ("redis", "rediss", "unix") or parts.fragment:
             raise ValueError
         self._path = unquote(parts.path) if parts.scheme == "unix" else ""
@@ -47,15 +47,15 @@ class Address:
         if not option and not self._path:
             database = parts.path.removeprefix("/")
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        self.greeting: list[Sequence[bytes | str | int]] = []
-        """Commands at the start of every connection."""
+        self.setup_commands: list[Sequence[bytes | str | int]] = []
+        """Commands to send at the start of every connection."""
         if password:
-            self.greeting.append((b"AUTH", user, password) if user else (b"AUTH", password))
+            self.setup_commands.append((b"AUTH", user, password) if user else (b"AUTH", password))
         if database and int(database):
-            self.greeting.append((b"SELECT", int(database)))
+            self.setup_commands.append((b"SELECT", int(database)))
 
     async def connect(self, protocol: Callable[[], P]) -> P:
-        """A connection to the server. Raises `OSError`."""
+        """Opens a connection to the server. Raises OSError."""
         loop = asyncio.get_running_loop()
         if self._path:
             return (await loop.create_unix_connection(protocol, self._path))[1]
@@ -64,9 +64,9 @@ class Address:
         return connected
 
     def failure(self, error: BaseException) -> ConnectorError:
-        """The error to raise when a command failed."""
+        """Returns the `ConnectorError` for a failed command."""
         if isinstance(error, Refused):
             return ConnectorError(f"{self.name} refused the user or password: {error}; is REDIS_PASSWORD right?")
         if isinstance(error, LOST):
             return ConnectorError(f"{self.name} cannot be reached: {error or type(error).__name__}")
-        return ConnectorError(f"{self.name} answered: {error}")
+        return ConnectorError(f"{self.name} replied: {error}")

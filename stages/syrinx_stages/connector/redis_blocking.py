@@ -1,4 +1,4 @@
-"""A connection for commands that wait."""
+"""A connection for blocking commands."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
 from syrinx_stages.connector.redis_connection import Command, Connection
 from syrinx_stages.connector.redis_errors import LOST, Refused, ReplyError
-from syrinx_stages.connector.redis_link import COMMAND_SECONDS, Commands, pauses
+from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
 
 log = logging.getLogger(__name__)
 
 
-class Blocking:
-    """One connection, and one waiting command on it at a time.
+class BlockingConnection:
+    """One connection with at most one blocking command at a time.
 
-    The command outlives a caller that is cancelled: the next `call` gets its reply. `wake` ends it early, and cannot
-    be lost: before the command is sent a flag stops it, and after that CLIENT UNBLOCK is repeated until the command
-    has ended (Redis may see the unblocking before the command, which comes over another connection).
+    The command outlives a caller that is cancelled: the next `call` receives its reply. `wake` ends it early, without
+    a race: a flag stops a command that was not sent yet, and CLIENT UNBLOCK is repeated until a sent command has ended,
+    because Redis may see the unblocking (on another connection) before the command.
 
-    `greet` is awaited after every new connection.
+    `on_connect` is awaited after every new connection.
     """
 
-    def __init__(self, commands: Commands, greet: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, pool: CommandPool, on_connect: Callable[[], Awaitable[None]]) -> None:
         self.interrupted = False
-        """A connection was lost since the owner last said False: a reply may have been lost with it."""
-        self._commands = commands
-        self._greet = greet
+        """A connection was lost, perhaps with a reply, since the owner last reset this flag."""
+        self._pool = pool
+        self._on_connect = on_connect
         self._connection: Connection | None = None
         self._client_id = 0
         self._task: asyncio.Task[Any] | None = None
@@ -37,19 +37,19 @@ class Blocking:
         self._woken = False
         self._sent = False
         self._closed = False
-        self._pauses = pauses()
+        self._backoff = backoff()
         self._failing_since: float | None = None
 
     @property
     def outstanding(self) -> bool:
-        """A command is waiting, or its reply has not been fetched."""
+        """A command is blocking, or its reply was not fetched yet."""
         return self._task is not None
 
     async def call(self, build: Callable[[], Command]) -> Any:
-        """The reply to the command that `build` gives just before it is sent, or to the one that is outstanding.
+        """Returns the reply to the outstanding command, else to the command that `build` returns when it is sent.
 
-        None if it waited in vain, was woken, or the connection was lost (after a pause). Raises `ConnectorError` when
-        Redis has not been reached for a while, `ReplyError` for an error reply.
+        Returns None if the command timed out in Redis, was woken, or its connection was lost (after a pause). Raises
+        `ConnectorError` if Redis has been unreachable for `RETRY_SECONDS`, and `ReplyError` for an error reply.
         """
         if self._task is None:
             if self._closed:
@@ -60,7 +60,7 @@ class Blocking:
         try:
             reply = await asyncio.shield(task)
         except asyncio.CancelledError:
-            raise  # the caller was cancelled; the command goes on
+            raise  # The caller was cancelled; the command continues.
         except BaseException:
             self._task = None
             raise
@@ -68,7 +68,7 @@ class Blocking:
         return reply
 
     def wake(self) -> None:
-        """Ends the waiting command, if there is one."""
+        """Ends the blocking command, if any."""
         if self._task is None or self._task.done() or self._woken:
             return
         self._woken = True
@@ -76,7 +76,7 @@ class Blocking:
             self._waker = asyncio.create_task(self._unblock(self._task))
 
     async def close(self) -> None:
-        """Ends the waiting command with None and frees the connection."""
+        """Ends the blocking command with None and closes the connection."""
         self._closed = True
         # A task that is cancelled before its first step could not end with None.
         await asyncio.sleep(0)
@@ -96,34 +96,29 @@ class Blocking:
 
     async def _attempt(self, build: Callable[[], Command]) -> Any:
         try:
-            connection = await self._connected()
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await self._connect()
             if self._woken:
                 return None
             self._sent = True
-            reply = await connection.call(build(), COMMAND_SECONDS)
+            reply = await self._connection.call(build(), COMMAND_SECONDS)
         except (ConnectorError, Refused, *LOST) as error:
-            self._sent = False
-            await self._lost(error)
+            await self._handle_loss(error)
             return None
         except ReplyError:
             self._sent = False
-            await asyncio.sleep(next(self._pauses))
+            await asyncio.sleep(next(self._backoff))
             raise
         self._sent = False
         if self._failing_since is not None:
-            self._failing_since, self._pauses = None, pauses()
+            self._failing_since, self._backoff = None, backoff()
         return reply
 
-    async def _connected(self) -> Connection:
-        if self._connection is None or not self._connection.is_open:
-            self._connection = await self._connect()
-        return self._connection
-
     async def _connect(self) -> Connection:
-        connection = await Connection.open(self._commands.address)
+        connection = await Connection.open(self._pool.address)
         try:
             self._client_id = await connection.call((b"CLIENT", b"ID"), COMMAND_SECONDS)
-            await self._greet()
+            await self._on_connect()
         except BaseException:
             connection.close()
             raise
@@ -133,15 +128,17 @@ class Blocking:
         if self._connection is not None:
             self._connection.close()
 
-    async def _lost(self, error: BaseException) -> None:
+    async def _handle_loss(self, error: BaseException) -> None:
+        """Pauses, and raises `ConnectorError` if Redis has been unreachable for `RETRY_SECONDS`."""
         now = asyncio.get_running_loop().time()
+        self._sent = False
         self.interrupted = True
-        self._commands.errors += 1
+        self._pool.errors += 1
         self._failing_since = self._failing_since or now
         self._disconnect()
-        failure = error if isinstance(error, ConnectorError) else self._commands.address.failure(error)
+        failure = error if isinstance(error, ConnectorError) else self._pool.address.failure(error)
         log.warning("%s", failure)
-        await asyncio.sleep(next(self._pauses))
+        await asyncio.sleep(next(self._backoff))
         if now - self._failing_since > RETRY_SECONDS:
             raise failure from error
 
@@ -149,9 +146,9 @@ class Blocking:
         pause = 0.0
         while not task.done():
             try:
-                if await self._commands.call(b"CLIENT", b"UNBLOCK", self._client_id):
+                if await self._pool.call(b"CLIENT", b"UNBLOCK", self._client_id):
                     return
             except ConnectorError:
-                return  # the command's own time-out ends it
+                return  # The command ends at its own timeout.
             await asyncio.sleep(pause)
             pause = min(max(2 * pause, 0.001), 0.05)

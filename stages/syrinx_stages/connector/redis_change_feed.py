@@ -1,7 +1,7 @@
-"""A kind's news: one stream that says what was written to all request streams of that kind, as it is written.
+"""Change feeds: for each stream kind, one stream that lists every write to the request streams of that kind.
 
-Whoever follows a thousand streams waits for one. A news entry has the written entries themselves (`d`), or, where they
-are large or some were refused, only the requests whose streams are to be looked at (`l`).
+A reader of a thousand request streams blocks on one feed. A feed entry holds the written entries themselves (field
+`d`) or, if they are large or some were refused, only the IDs of the requests whose streams to read (field `l`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from msgspec import Struct
 from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.redis_connection import Connection
 from syrinx_stages.connector.redis_errors import LOST, ReplyError
-from syrinx_stages.connector.redis_link import COMMAND_SECONDS, Commands, pauses
+from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
 from syrinx_stages.connector.redis_scripts import FEED_RETENTION_SECONDS
 from syrinx_stages.contract.messages import Entry
 
 log = logging.getLogger(__name__)
 
 BLOCK_MS = 1000
-"""How long a read waits inside Redis: well below the deadline of a command, and what news are kept for."""
-MOST_BYTES = 32 * 1024
-"""Of entries in one news entry: a step's codes, or the first chunks of audio. What plays on is larger: it would reach
-many that do not follow it, and lie in Redis twice."""
+"""How long a read blocks in Redis: well below the timeout of a command and the retention of a feed."""
+MAX_INLINE_BYTES = 32 * 1024
+"""Maximum size of the entries in a feed entry: a step's codes, or the first chunks of audio. Larger ones would be
+stored in Redis twice and sent to many readers that do not need them."""
 
 Entries = Sequence[tuple[bytes, Sequence[bytes]]]
-"""Id and fields of each, as Redis sends them."""
+"""The ID and the fields of each entry, as Redis replies."""
 
 
-class Item(Struct, frozen=True, array_like=True, gc=False):
-    """An entry that was written."""
+class Change(Struct, frozen=True, array_like=True, gc=False):
+    """A written entry."""
 
     request_id: str
     frames: int
@@ -43,23 +43,23 @@ class Item(Struct, frozen=True, array_like=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_items = msgspec.msgpack.Decoder(list[Item])
-_requests = msgspec.msgpack.Decoder(list[str])
+_changes = msgspec.msgpack.Decoder(list[Change])
+_request_ids = msgspec.msgpack.Decoder(list[str])
 
 
 def pack(appends: Iterable[Append], payload_bytes: int) -> tuple[bytes, bytes]:
-    """Entries of one kind as news: themselves, empty if they are too large; and whose streams have something new."""
-    requests = _encoder.encode([append.request_id for append in appends])
-    if payload_bytes > MOST_BYTES:
-        return b"", requests
-    items = [Item(append.request_id, *append.position, append.entry) for append in appends]
-    return _encoder.encode(items), requests
+    """Encodes entries of one kind for the feed: the entries (empty if too large), and the IDs of their requests."""
+    request_ids = _encoder.encode([append.request_id for append in appends])
+    if payload_bytes > MAX_INLINE_BYTES:
+        return b"", request_ids
+    changes = [Change(append.request_id, *append.position, append.entry) for append in appends]
+    return _encoder.encode(changes), request_ids
 
 
-def unpack(fields: Sequence[bytes]) -> tuple[Sequence[Item], Sequence[str]]:
-    """Entries that were written, and requests to look at. Raises `msgspec.DecodeError`."""
+def unpack(fields: Sequence[bytes]) -> tuple[Sequence[Change], Sequence[str]]:
+    """Decodes a feed entry: written entries, and IDs of requests whose streams to read. Raises `DecodeError`."""
     name, content = fields[:2]
-    return (_items.decode(content), ()) if name == b"d" else ((), _requests.decode(content))
+    return (_changes.decode(content), ()) if name == b"d" else ((), _request_ids.decode(content))
 
 
 def _time(entry_id: bytes) -> tuple[int, ...]:
@@ -67,82 +67,82 @@ def _time(entry_id: bytes) -> tuple[int, ...]:
 
 
 class StreamTail:
-    """Follows one stream from now on by blocking reads on a connection of its own.
+    """Reads the new entries of one stream with blocking reads on its own connection.
 
-    `arrived` is called with what is written. `began` is called first, and again whenever something may have been
-    missed: after a lost connection, or if this process stood still for longer than news are kept.
+    `on_entries` is called with new entries. `on_start` is called before the first ones, and again whenever entries may
+    have been missed: after a lost connection, or if this process was stopped for longer than the feed's retention.
     """
 
     def __init__(
-        self, commands: Commands, key: str, began: Callable[[], None], arrived: Callable[[Entries], None]
+        self, pool: CommandPool, key: str, on_start: Callable[[], None], on_entries: Callable[[Entries], None]
     ) -> None:
-        self._commands = commands
+        self._pool = pool
         self._key = key
-        self._began = began
-        self._arrived = arrived
+        self._on_start = on_start
+        self._on_entries = on_entries
         self._connection: Connection | None = None
         self._lost: asyncio.Future[None]
-        self._asked = 0.0
-        """When the last read that was answered began."""
+        self._last_read = 0.0
+        """Start time of the last read that got a reply."""
         self.after = b""
-        """The last entry that `arrived` was given; empty before the beginning."""
+        """ID of the last entry passed to `on_entries`; empty before the start."""
 
     async def run(self) -> None:
-        """Until cancelled."""
-        waits = pauses()
+        """Runs until cancelled."""
+        pauses = backoff()
         while True:
             self._connection = None
             try:
-                self._connection = await Connection.open(self._commands.address)
-                await self._begin(self._connection)
-                waits = pauses()
+                self._connection = await Connection.open(self._pool.address)
+                await self._start(self._connection)
+                pauses = backoff()
                 self._lost = asyncio.get_running_loop().create_future()
-                self._ask()
+                self._read()
                 await self._lost
             except (ReplyError, *LOST) as error:
-                self._commands.errors += 1
-                log.warning("%s", self._commands.address.failure(error))
-                await asyncio.sleep(next(waits))
+                self._pool.errors += 1
+                log.warning("%s", self._pool.address.failure(error))
+                await asyncio.sleep(next(pauses))
             finally:
                 if self._connection is not None:
                     self._connection.close()
 
-    async def _begin(self, connection: Connection) -> None:
-        self._asked = asyncio.get_running_loop().time()
+    async def _start(self, connection: Connection) -> None:
+        self._last_read = asyncio.get_running_loop().time()
         command = (b"XREVRANGE", self._key, b"+", b"-", b"COUNT", 1)
         last = await connection.call(command, COMMAND_SECONDS)
         newest = last[0][0] if last else b"0-0"
         if not self.after:
             self.after = newest
         elif _time(newest) < _time(self.after):
-            # The stream was made anew, by a clock that may be behind: what is written to it could lie before `after`.
+            # The stream was recreated, perhaps by a server whose clock is behind: new IDs may be below `after`.
             self.after = b"0-0"
-        self._began()
+        self._on_start()
 
-    def _ask(self) -> None:
+    def _read(self) -> None:
         if self._connection is None:
             return
-        began = asyncio.get_running_loop().time()
-        read = (b"XREAD", b"BLOCK", BLOCK_MS, b"STREAMS", self._key, self.after)
-        self._connection.ask(read, COMMAND_SECONDS, lambda reply: self._replied(reply, began))
+        started = asyncio.get_running_loop().time()
+        command = (b"XREAD", b"BLOCK", BLOCK_MS, b"STREAMS", self._key, self.after)
+        self._connection.send_with_callback(command, COMMAND_SECONDS, lambda reply: self._replied(reply, started))
 
-    def _replied(self, reply: Any, began: float) -> None:
-        """Takes a reply: here, and not in a task that would have to be woken first."""
+    def _replied(self, reply: Any, started: float) -> None:
+        """Handles a reply in the callback: waking a task for it would add latency."""
         try:
-            self._take(reply, began)
+            self._handle(reply, started)
         except Exception as error:
             if not self._lost.done():
                 self._lost.set_exception(error)
 
-    def _take(self, reply: Any, began: float) -> None:
+    def _handle(self, reply: Any, started: float) -> None:
         if isinstance(reply, Exception):
             raise reply
         loop = asyncio.get_running_loop()
-        if loop.time() - self._asked > FEED_RETENTION_SECONDS - 1:
-            self._began()
-        self._asked = began
+        if loop.time() - self._last_read > FEED_RETENTION_SECONDS - 1:
+            self._on_start()
+        self._last_read = started
         for _, entries in reply or ():
             self.after = entries[-1][0]
-            self._arrived(entries)
-        # Behind those who were just woken.
-        loop.call_soon(self._ask)
+            self._on_entries(entries)
+        # After the tasks that were just woken.
+        loop.call_soon(self._read)

@@ -1,4 +1,4 @@
-"""One replica's membership in a consumer group of the request stream."""
+"""The Redis consumer: the membership of one replica in a consumer group of the request stream."""
 
 from __future__ import annotations
 
@@ -10,94 +10,89 @@ import msgspec
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import CLAIM_SECONDS, OUTPUT_STREAM, Claim, ConnectorError
-from syrinx_stages.connector.redis_blocking import Blocking
+from syrinx_stages.connector.redis_blocking import BlockingConnection
 from syrinx_stages.connector.redis_connection import Command
 from syrinx_stages.connector.redis_errors import ReplyError
-from syrinx_stages.connector.redis_link import COMMAND_SECONDS, Commands
+from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
 from syrinx_stages.contract.keys import Group, Keys
 from syrinx_stages.contract.messages import decode_request
 
 log = logging.getLogger(__name__)
 
-_Delivered = tuple[bytes, bytes, int, bool]
-"""Entry id, request, deliveries, whether it was delivered before."""
+_Delivery = tuple[bytes, bytes, int, bool]
+"""Entry ID, encoded request, number of deliveries, whether it was delivered before."""
 
 
 class RedisConsumer:
-    """See `base.Consumer`."""
+    """Implements `base.Consumer`."""
 
-    def __init__(self, commands: Commands, keys: Keys, group: Group, name: str, lease_seconds: float) -> None:
-        self._commands = commands
+    def __init__(self, pool: CommandPool, keys: Keys, group: Group, name: str, lease_seconds: float) -> None:
+        self._pool = pool
         self._keys = keys
         self._group = group
         self._name = name
         self._lease_ms = round(1000 * lease_seconds)
         self._held: dict[str, str] = {}
-        self._delivered: list[_Delivered] = []
-        self._blocking = Blocking(commands, self._join)
-        # An earlier life of this name may have left claims.
+        """Claimed requests: request ID by entry ID."""
+        self._deliveries: list[_Delivery] = []
+        """Requests that Redis has delivered and no caller has received yet."""
+        self._blocking = BlockingConnection(pool, self._join)
+        # A previous process with this name may have left claims.
         self._blocking.interrupted = True
-        self._claiming = asyncio.Lock()
-        self._taking = asyncio.Lock()
-        """Two looks at once would both find a request, and count it twice."""
+        self._claim_lock = asyncio.Lock()
+        self._take_over_lock = asyncio.Lock()
+        """Two concurrent scans would both find a request and count its delivery twice."""
         self._joined = False
-        self._stopped = False
+        self._interrupted = False
         self._closed = False
 
     async def claim(self, count: int) -> Sequence[Claim]:
-        """Waits for up to `count` unclaimed requests."""
-        async with self._claiming:
-            self._stopped = self._closed
-            if not self._delivered and self._uncertain:
+        async with self._claim_lock:
+            self._interrupted = self._closed
+            if not self._deliveries and self._must_recover:
                 await self._recover(count)
-            if not self._delivered and not self._stopped:
+            if not self._deliveries and not self._interrupted:
                 await self._receive(count)
             return await self._take(count)
 
     async def take_over(self, count: int) -> Sequence[Claim]:
-        """Up to `count` requests whose owner fell silent, and this consumer's own from an earlier life."""
-        if self._uncertain and not self._claiming.locked():
-            async with self._claiming:
+        if self._must_recover and not self._claim_lock.locked():
+            async with self._claim_lock:
                 await self._recover(count)
                 return await self._take(count)
-        async with self._taking:
+        async with self._take_over_lock:
             return await self._accept(await self._take_over(count, own=False))
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        """Keeps claims; returns those that are no longer this consumer's."""
-        known = [entry_id for entry_id in entry_ids if entry_id in self._held]
+        held = [entry_id for entry_id in entry_ids if entry_id in self._held]
         lost = [entry_id for entry_id in entry_ids if entry_id not in self._held]
-        if known:
-            keys = [self._keys.requests, *(self._output(self._held[entry_id]) for entry_id in known)]
-            reply = await self._commands.run(scripts.REFRESH, keys, [self._group, self._name, *known])
+        if held:
+            keys = [self._keys.requests, *(self._output(self._held[entry_id]) for entry_id in held)]
+            reply = await self._pool.run(scripts.REFRESH, keys, [self._group, self._name, *held])
             lost += [entry_id.decode() for entry_id in reply]
         for entry_id in lost:
             self._held.pop(entry_id, None)
         return lost
 
     async def finish(self, entry_id: str) -> None:
-        """Gives a claim up for good without writing."""
         self._held.pop(entry_id, None)
-        await self._commands.run(scripts.FINISH, [self._keys.requests], [self._group, entry_id])
+        await self._pool.run(scripts.FINISH, [self._keys.requests], [self._group, entry_id])
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        """Lets others take these claims over at once."""
         for entry_id in entry_ids:
             self._held.pop(entry_id, None)
-        await self._commands.run(scripts.HAND_OVER, [self._keys.requests], [self._group, self._name, *entry_ids])
+        await self._pool.run(scripts.HAND_OVER, [self._keys.requests], [self._group, self._name, *entry_ids])
 
     def forget(self, request_id: str) -> None:
-        """Serves a request no longer and says nothing."""
         for entry_id in [entry_id for entry_id, held in self._held.items() if held == request_id]:
             del self._held[entry_id]
 
     def interrupt(self) -> None:
-        """Makes a waiting `claim` return soon."""
-        self._stopped = True
+        self._interrupted = True
         self._blocking.wake()
 
     async def close(self) -> None:
-        """Hands over what no caller has got, leaves the group if nothing is owned, and frees the connection."""
+        """Hands over requests that no caller has received, leaves the group if nothing is owned, and disconnects."""
         if self._closed:
             return
         self._closed = True
@@ -108,81 +103,80 @@ class RedisConsumer:
 
     async def _leave(self) -> None:
         try:
-            async with asyncio.timeout(CLAIM_SECONDS + COMMAND_SECONDS), self._claiming:
+            async with asyncio.timeout(CLAIM_SECONDS + COMMAND_SECONDS), self._claim_lock:
                 if self._blocking.outstanding:
                     await self._receive(0)
-                if self._delivered:
-                    await self.hand_over([entry_id.decode() for entry_id, *_ in self._delivered])
-                await self._commands.run(scripts.LEAVE, [self._keys.requests], [self._group, self._name])
+                if self._deliveries:
+                    await self.hand_over([entry_id.decode() for entry_id, *_ in self._deliveries])
+                await self._pool.run(scripts.LEAVE, [self._keys.requests], [self._group, self._name])
         except (ConnectorError, TimeoutError) as error:
-            log.warning("%s could not leave %s, its leases will run out: %s", self._name, self._group, error)
+            log.warning("%s could not leave the group %s, its leases will expire: %s", self._name, self._group, error)
 
     def _output(self, request_id: str) -> str:
         return self._keys.stream(request_id, OUTPUT_STREAM[self._group])
 
     async def _join(self) -> None:
         self._joined = True
-        await self._commands.run(scripts.JOIN, [self._keys.requests], [self._group])
+        await self._pool.run(scripts.JOIN, [self._keys.requests], [self._group])
 
     async def _receive(self, count: int) -> None:
-        """Waits for requests and notes them before anything else can happen."""
+        """Waits for requests and stores them before anything can cancel the caller."""
 
         def command() -> Command:
-            wait = round(1000 * CLAIM_SECONDS)
-            who = (b"GROUP", self._group, self._name)
-            return (b"XREADGROUP", *who, b"COUNT", count, b"BLOCK", wait, b"STREAMS", self._keys.requests, b">")
+            consumer = (b"GROUP", self._group, self._name)
+            limits = (b"COUNT", count, b"BLOCK", round(1000 * CLAIM_SECONDS))
+            return (b"XREADGROUP", *consumer, *limits, b"STREAMS", self._keys.requests, b">")
 
         try:
             reply = await self._blocking.call(command)
         except ReplyError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
-                raise self._commands.address.failure(error) from error
-            log.warning("the request queue was deleted; starting a new one")
+                raise self._pool.address.failure(error) from error
+            log.warning("the request queue was deleted; creating a new one")
             await self._join()
             return
         for _, entries in reply or ():
-            self._delivered += [(entry_id, fields[1], 1, False) for entry_id, fields in entries]
+            self._deliveries += [(entry_id, fields[1], 1, False) for entry_id, fields in entries]
 
     @property
-    def _uncertain(self) -> bool:
-        """Something may have been delivered to this name that never arrived, and nothing is on its way now."""
+    def _must_recover(self) -> bool:
+        """A delivery to this name may have been lost with its connection, and none is outstanding now."""
         return self._blocking.interrupted and not self._blocking.outstanding
 
     async def _recover(self, count: int) -> None:
         await self._join()
-        async with self._taking:
-            self._delivered += await self._take_over(count, own=True)
+        async with self._take_over_lock:
+            self._deliveries += await self._take_over(count, own=True)
         self._blocking.interrupted = False
 
-    async def _take_over(self, count: int, own: bool) -> list[_Delivered]:
-        arriving = [entry_id for entry_id, *_ in self._delivered]
-        who: Command = [self._group, self._name]
-        arguments = [*who, self._lease_ms, count, int(own), *self._held, *arriving]
-        taken = await self._commands.run(scripts.TAKE_OVER, [self._keys.requests], arguments)
+    async def _take_over(self, count: int, own: bool) -> list[_Delivery]:
+        known: list[bytes | str] = [*self._held, *(entry_id for entry_id, *_ in self._deliveries)]
+        arguments: Command = [self._group, self._name, self._lease_ms, count, int(own), *known]
+        taken = await self._pool.run(scripts.TAKE_OVER, [self._keys.requests], arguments)
         return [(entry_id, request, deliveries, True) for entry_id, request, deliveries in taken]
 
     async def _take(self, count: int) -> Sequence[Claim]:
-        """Claims of what was delivered; until they are ready it stays where the next call or `close` finds it."""
+        """Turns deliveries into claims; if cancelled, they stay for the next call or `close`."""
         if self._closed:
             return ()
-        claims = await self._accept(self._delivered[:count])
-        del self._delivered[:count]
+        claims = await self._accept(self._deliveries[:count])
+        del self._deliveries[:count]
         return claims
 
-    async def _accept(self, delivered: Sequence[_Delivered]) -> list[Claim]:
-        """Makes claims of what was delivered, without what cannot be read and what nobody waits for."""
+    async def _accept(self, deliveries: Sequence[_Delivery]) -> list[Claim]:
+        """Turns deliveries into claims. Finishes those that cannot be decoded or that no client waits for."""
         claims: list[Claim] = []
-        for entry_id, payload, deliveries, redelivered in delivered:
+        for entry_id, payload, count, redelivered in deliveries:
             try:
-                claims.append(Claim(entry_id.decode(), decode_request(payload), deliveries, redelivered))
+                claims.append(Claim(entry_id.decode(), decode_request(payload), count, redelivered))
             except msgspec.DecodeError as error:
-                log.error("dropping request entry %s, which cannot be read: %s", entry_id.decode(), error)
+                log.error("dropping request entry %s, which cannot be decoded: %s", entry_id.decode(), error)
                 await self.finish(entry_id.decode())
         if not claims:
             return claims
         keys = [self._keys.requests, *(self._output(claim.request.id) for claim in claims)]
         ids = [claim.entry_id for claim in claims]
-        wanted = await self._commands.run(scripts.WANTED, keys, [self._group, *ids])
+        wanted = await self._pool.run(scripts.FINISH_UNWANTED, keys, [self._group, *ids])
         claims = [claim for claim, exists in zip(claims, wanted, strict=True) if exists]
         self._held.update((claim.entry_id, claim.request.id) for claim in claims)
         return claims

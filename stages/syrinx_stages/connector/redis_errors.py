@@ -1,44 +1,44 @@
-"""What can go wrong with Redis, by what helps."""
+"""Error replies of Redis, classified by how to recover from them."""
 
 from __future__ import annotations
 
 
 class ReplyError(Exception):
-    """Redis answered with an error; the connection is as good as before."""
+    """Redis replied with an error. The connection can still be used."""
 
 
 class NoScript(ReplyError):
-    """It does not know the script: it must be sent whole."""
+    """Redis does not have the script: its source must be sent."""
 
 
 class Refused(ReplyError):
-    """It does not take the user or the password; trying again does not help."""
+    """Redis refuses the user or password; a retry does not help."""
 
 
 class Unavailable(ReplyError):
-    """It cannot serve now, or another server has taken its place."""
+    """Redis cannot serve commands now, or is no longer the primary."""
 
 
 LOST = (Unavailable, OSError)
-"""What a new connection may cure: a restart, a failover, a network that dropped packets. (A `TimeoutError` is an
-`OSError`, and so are a connection that was closed and a certificate that does not fit.)"""
+"""Errors that a new connection may resolve: a restart, a failover, dropped packets. (`TimeoutError`, a closed
+connection and a certificate error are `OSError`s.)"""
 
-_KINDS: dict[str, type[ReplyError]] = {
+_BY_CODE: dict[str, type[ReplyError]] = {
     "NOSCRIPT": NoScript,
     **dict.fromkeys(("NOAUTH", "WRONGPASS"), Refused),
     **dict.fromkeys(("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN"), Unavailable),
 }
-_SENTENCES: dict[str, type[ReplyError]] = {
+_BY_PREFIX: dict[str, type[ReplyError]] = {
     "ERR max number of clients reached": Unavailable,
-    # A password for a server that has none.
+    # A password was sent to a server that has none.
     "ERR AUTH": Refused,
     "ERR Client sent AUTH": Refused,
 }
 
 
 def reply_error(text: str) -> ReplyError:
-    """The error for an error reply."""
-    kind = _KINDS.get(text.partition(" ")[0])
-    if kind is None:
-        kind = next((kind for start, kind in _SENTENCES.items() if text.startswith(start)), ReplyError)
-    return kind(text)
+    """Returns the exception for an error reply."""
+    error = _BY_CODE.get(text.partition(" ")[0])
+    if error is None:
+        error = next((error for prefix, error in _BY_PREFIX.items() if text.startswith(prefix)), ReplyError)
+    return error(text)

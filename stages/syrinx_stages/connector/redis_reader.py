@@ -1,4 +1,4 @@
-"""Follows many request streams by the news of their kinds."""
+"""The Redis reader: reads many request streams through the change feeds of their kinds."""
 
 from __future__ import annotations
 
@@ -11,207 +11,202 @@ import msgspec
 
 from syrinx_stages.connector.base import Cancelled, ConnectorError, Event, StreamEntry
 from syrinx_stages.connector.redis_change_feed import Entries, StreamTail, unpack
-from syrinx_stages.connector.redis_link import Commands
+from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.contract.keys import Keys, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason, Entry, decode_entry
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = End(EndReason.ERROR, "a stage wrote what this one cannot read; stages of one generation must be alike")
+_UNDECODABLE = End(
+    EndReason.ERROR, "a stage wrote an entry that cannot be decoded; stages of one generation must be alike"
+)
 
 
-def entry_of(payload: bytes) -> Entry:
-    """Reads an entry; one that cannot be read ends its stream with an error."""
+def decode_or_end(payload: bytes) -> Entry:
+    """Decodes an entry. An entry that cannot be decoded becomes an `End` with an error."""
     try:
         return decode_entry(payload)
     except msgspec.DecodeError as error:
-        log.error("a stream entry cannot be read: %s", error)
-        return _UNREADABLE
+        log.error("a stream entry cannot be decoded: %s", error)
+        return _UNDECODABLE
 
 
-class _Watched:
-    """A stream and how far it was read. Watching again makes a new one: what was asked for the old does not count."""
+class _Subscription:
+    """A stream and the position it was read to. Subscribing again creates a new one, which ignores pending reads."""
 
     def __init__(self, request_id: str, after: Position) -> None:
         self.request_id = request_id
         self.after = after
-        self.looked_at = False
-        """A look is on its way: what is written meanwhile may be in it or not."""
+        self.reading = False
+        """A read of the stream is in progress; it may or may not include entries written meanwhile."""
 
 
 class _Channel:
-    """The watched streams of one kind.
+    """The subscriptions to streams of one kind.
 
-    The news bring their entries as they are written. A stream itself is looked at when it is new here, when the news
-    say so, and when news may have been missed; until that look is back its news are only a reason to look again.
+    The change feed delivers their entries. A stream itself is read when the subscription is new, when the feed names
+    only its request, and when feed entries may have been missed. Until that read has returned, feed entries of the
+    stream only cause another read.
     """
 
     def __init__(
-        self, commands: Commands, keys: Keys, kind: StreamKind, deliver: Callable[[Sequence[StreamEntry]], None]
+        self, pool: CommandPool, keys: Keys, kind: StreamKind, deliver: Callable[[Sequence[StreamEntry]], None]
     ) -> None:
-        self._commands = commands
+        self._pool = pool
         self._keys = keys
         self._kind = kind
         self._deliver = deliver
-        self._watched: dict[str, _Watched] = {}
-        self._to_look_at: dict[str, _Watched] = {}
-        self._look = asyncio.Event()
-        self._follower = StreamTail(commands, keys.change_feed(kind), self._look_at_all, self._arrived)
+        self._subscriptions: dict[str, _Subscription] = {}
+        self._to_read: dict[str, _Subscription] = {}
+        self._read_requested = asyncio.Event()
+        self._tail = StreamTail(pool, keys.change_feed(kind), self._request_read_of_all, self._on_changes)
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """To be run until cancelled."""
-        return self._follower.run(), self._look_loop()
+        """Returns the coroutines to run until cancelled."""
+        return self._tail.run(), self._read_loop()
 
     def subscribe(self, request_id: str, after: Position) -> None:
-        """Follows a stream from behind `after`."""
-        watched = self._watched[request_id] = _Watched(request_id, after)
-        self._look_at(watched)
+        """Reads a stream from `after` (exclusive)."""
+        subscription = self._subscriptions[request_id] = _Subscription(request_id, after)
+        self._request_read(subscription)
 
     def unsubscribe(self, request_id: str) -> None:
-        """Stops following it."""
-        self._watched.pop(request_id, None)
-        self._to_look_at.pop(request_id, None)
+        """Stops reading a stream."""
+        self._subscriptions.pop(request_id, None)
+        self._to_read.pop(request_id, None)
 
-    def _look_at(self, watched: _Watched) -> None:
-        self._to_look_at[watched.request_id] = watched
-        # A look before the news are followed would leave a gap between the two.
-        if self._follower.after:
-            self._look.set()
+    def _request_read(self, subscription: _Subscription) -> None:
+        self._to_read[subscription.request_id] = subscription
+        # A read before the feed is tailed would leave a gap between the two.
+        if self._tail.after:
+            self._read_requested.set()
 
-    def _look_at_all(self) -> None:
-        for watched in self._watched.values():
-            self._look_at(watched)
+    def _request_read_of_all(self) -> None:
+        for subscription in self._subscriptions.values():
+            self._request_read(subscription)
 
-    def _arrived(self, news: Entries) -> None:
-        for _, fields in news:
+    def _on_changes(self, entries: Entries) -> None:
+        for _, fields in entries:
             try:
-                items, requests = unpack(fields)
+                changes, request_ids = unpack(fields)
             except msgspec.DecodeError:
-                # An entry that cannot be read spoils its own stream, not all that were written with it.
-                self._look_at_all()
+                # An undecodable entry must end its own stream only, not all that were written with it.
+                self._request_read_of_all()
                 continue
             events = []
-            for item in items:
-                watched = self._watched.get(item.request_id)
-                if watched is None or item.request_id in self._to_look_at:
+            for change in changes:
+                subscription = self._subscriptions.get(change.request_id)
+                if subscription is None or change.request_id in self._to_read:
                     continue
-                if watched.looked_at:
-                    self._look_at(watched)
-                elif (position := Position(item.frames, item.sequence)) > watched.after:
-                    watched.after = position
-                    events.append(StreamEntry(item.request_id, self._kind, position, item.entry))
+                if subscription.reading:
+                    self._request_read(subscription)
+                elif (position := Position(change.frames, change.sequence)) > subscription.after:
+                    subscription.after = position
+                    events.append(StreamEntry(change.request_id, self._kind, position, change.entry))
             self._deliver(events)
-            for request_id in requests:
-                if (watched := self._watched.get(request_id)) is not None:
-                    self._look_at(watched)
+            for request_id in request_ids:
+                if (subscription := self._subscriptions.get(request_id)) is not None:
+                    self._request_read(subscription)
 
-    async def _look_loop(self) -> None:
+    async def _read_loop(self) -> None:
         while True:
-            await self._look.wait()
-            self._look.clear()
-            asked, self._to_look_at = self._to_look_at, {}
-            for watched in asked.values():
-                watched.looked_at = True
+            await self._read_requested.wait()
+            self._read_requested.clear()
+            batch, self._to_read = self._to_read, {}
+            for subscription in batch.values():
+                subscription.reading = True
             try:
-                found = await self._read(list(asked.values()))
+                entries = await self._read(list(batch.values()))
             except ConnectorError as error:
                 log.warning("%s", error)
-                found = []
-                for watched in asked.values():
-                    if self._watched.get(watched.request_id) is watched:
-                        self._look_at(watched)
-            for watched in asked.values():
-                watched.looked_at = False
-            self._deliver(found)
+                entries = []
+                for subscription in batch.values():
+                    if self._subscriptions.get(subscription.request_id) is subscription:
+                        self._request_read(subscription)
+            for subscription in batch.values():
+                subscription.reading = False
+            self._deliver(entries)
 
-    async def _read(self, asked: Sequence[_Watched]) -> list[StreamEntry]:
-        """The entries of streams that were not read yet."""
-        by_key = {self._keys.stream(watched.request_id, self._kind).encode(): watched for watched in asked}
+    async def _read(self, batch: Sequence[_Subscription]) -> list[StreamEntry]:
+        """Returns the new entries of streams."""
+        by_key = {self._keys.stream(item.request_id, self._kind).encode(): item for item in batch}
         if not by_key:
             return []
-        after = [str(watched.after) for watched in asked]
+        after = [str(item.after) for item in batch]
         events = []
-        for key, entries in await self._commands.call(b"XREAD", b"STREAMS", *by_key, *after) or ():
-            watched = by_key[key]
-            if self._watched.get(watched.request_id) is not watched:
+        for key, entries in await self._pool.call(b"XREAD", b"STREAMS", *by_key, *after) or ():
+            subscription = by_key[key]
+            if self._subscriptions.get(subscription.request_id) is not subscription:
                 continue
-            for at, fields in entries:
-                watched.after = Position.parse(at)
-                events.append(StreamEntry(watched.request_id, self._kind, watched.after, entry_of(fields[1])))
+            for entry_id, fields in entries:
+                position = subscription.after = Position.parse(entry_id)
+                events.append(StreamEntry(subscription.request_id, self._kind, position, decode_or_end(fields[1])))
         return events
 
 
 class RedisReader:
-    """See `base.Reader`."""
+    """Implements `base.Reader`."""
 
-    def __init__(self, commands: Commands, keys: Keys) -> None:
-        self._commands = commands
+    def __init__(self, pool: CommandPool, keys: Keys) -> None:
+        self._pool = pool
         self._keys = keys
         self._channels: dict[StreamKind, _Channel] = {}
-        self._control = StreamTail(commands, keys.control, lambda: None, self._cancelled)
+        self._control = StreamTail(pool, keys.control, lambda: None, self._on_cancelled)
         self._tasks: list[asyncio.Task[None]] = []
         self._events: list[Event] = []
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._failure: BaseException | None = None
         self._started = False
         self._closed = False
 
     def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
-        """Follows a stream from behind `after`."""
-        self._drop(request_id, kind)
+        self._discard(request_id, kind)
         channel = self._channels.get(kind)
         if channel is None:
-            channel = self._channels[kind] = _Channel(self._commands, self._keys, kind, self._deliver)
-            self._run(*channel.loops())
+            channel = self._channels[kind] = _Channel(self._pool, self._keys, kind, self._deliver)
+            self._spawn(*channel.loops())
         channel.subscribe(request_id, after)
 
     def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
-        """Stops following it."""
-        self._drop(request_id, kind)
+        self._discard(request_id, kind)
         if (channel := self._channels.get(kind)) is not None:
             channel.unsubscribe(request_id)
 
     async def read(self) -> Sequence[Event]:
-        """Waits for the next events."""
-        self._start()
+        if not self._started and not self._closed:
+            self._started = True
+            self._spawn(self._control.run())
         while not self._closed:
             if self._events:
                 events, self._events = self._events, []
                 return events
             if self._failure is not None:
                 raise self._failure
-            self._news.clear()
-            await self._news.wait()
+            self._wake.clear()
+            await self._wake.wait()
         return ()
 
     async def close(self) -> None:
-        """Ends a waiting `read` and frees the connections."""
         self._closed = True
-        self._news.set()
+        self._wake.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self) -> None:
-        """Cancellations are followed from the first `read` on."""
-        if not self._started and not self._closed:
-            self._started = True
-            self._run(self._control.run())
-
-    def _run(self, *loops: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, *loops: Coroutine[Any, Any, None]) -> None:
         for loop in loops:
             task = asyncio.create_task(loop)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
             self._tasks.append(task)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """What nobody thought of is for who reads."""
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Passes an unexpected exception on to the caller of `read`."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = error
-            self._news.set()
+            self._wake.set()
 
-    def _drop(self, request_id: str, kind: StreamKind) -> None:
-        """What was read and not yet returned is not for who watches now."""
+    def _discard(self, request_id: str, kind: StreamKind) -> None:
+        """Discards the entries of a stream that `read` has not returned yet."""
         self._events = [
             event
             for event in self._events
@@ -221,7 +216,7 @@ class RedisReader:
     def _deliver(self, events: Sequence[Event]) -> None:
         if events:
             self._events += events
-            self._news.set()
+            self._wake.set()
 
-    def _cancelled(self, entries: Entries) -> None:
+    def _on_cancelled(self, entries: Entries) -> None:
         self._deliver([Cancelled(fields[1].decode()) for _, fields in entries])

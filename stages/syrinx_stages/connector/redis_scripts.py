@@ -1,7 +1,7 @@
-"""What must happen at once inside Redis, in Lua. Nothing newer than Redis 6.2.
+"""Operations that must be atomic in Redis, as Lua scripts. They use no command newer than Redis 6.2.
 
-Every key is passed in KEYS and carries the shard's hash tag. ARGV[1] is "1" if an earlier attempt of the same call may
-have been carried out: its connection was lost before the reply came. An entry's only field is `d`.
+All keys are passed in KEYS and carry the shard's hash tag. ARGV[1] is "1" if an earlier attempt of the same call may
+have been executed: its connection was lost before the reply arrived. The only field of an entry is `d`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 
 
 class Script:
-    """A script and the digest under which Redis keeps it."""
+    """A script and its SHA-1 digest, under which Redis caches it."""
 
     def __init__(self, source: str) -> None:
         self.source = source.encode()
@@ -18,25 +18,34 @@ class Script:
 
 
 FEED_RETENTION_SECONDS = 5
-"""News are kept for so long: who did not read them for longer looks at the streams themselves."""
+"""How long change feeds keep entries. A reader that was away for longer reads the request streams themselves."""
+QUEUE_TTL_SECONDS = 2 * 3600
+"""Time to live of the request stream after a submission or a sign of life of any consumer. Longer than any request may
+wait, so it only removes the stream of a generation that has neither requests nor replicas."""
 
-_TELL = f"""
--- Says what was written: field `d` with the entries, or `l` with the requests whose streams have something new.
-local function tell(news, field, content, ttl)
+_NOTIFY = f"""
+-- Adds to a change feed: field `d` with written entries, or `l` with the requests whose streams to read.
+local function notify(feed, field, content, ttl)
   local oldest = redis.call('TIME')[1] - {FEED_RETENTION_SECONDS} .. '000'
-  redis.call('XADD', news, 'MINID', '~', oldest, '*', field, content)
-  redis.call('EXPIRE', news, ttl)
+  redis.call('XADD', feed, 'MINID', '~', oldest, '*', field, content)
+  redis.call('EXPIRE', feed, ttl)
 end
 """
 
 _FINISH = """
--- What the codecs have finished is done altogether.
+-- A request that the codecs have finished leaves the queue.
 local function finish(requests, group, id)
   redis.call('XACK', requests, group, id)
   if group == 'codecs' then
     redis.call('XACK', requests, 'talkers', id)
     redis.call('XDEL', requests, id)
   end
+end
+"""
+
+_TOUCH_QUEUE = f"""
+local function touch_queue(requests)
+  redis.call('EXPIRE', requests, {QUEUE_TTL_SECONDS})
 end
 """
 
@@ -51,7 +60,7 @@ local function last_delivered(requests, group)
   end
 end
 
--- Up to `limit` requests that the group has not been given, and the milliseconds the oldest has waited.
+-- Returns the number of requests, up to `limit`, that the group has not claimed, and the age of the oldest in ms.
 local function waiting(requests, group, limit)
   local after = last_delivered(requests, group) or '0-0'
   local found = redis.call('XRANGE', requests, '(' .. after, '+', 'COUNT', limit)
@@ -64,20 +73,22 @@ end
 
 SUBMIT = Script(
     _WAITING
+    + _TOUCH_QUEUE
     + """
 -- KEYS: requests, reference, the request's streams
--- ARGV: again, request, opened id, opened, ttl, max_queue, max_queue_ms, has reference, reference
+-- ARGV: retry, request, id and content of a stream's first entry, ttl, max_queue, max_queue_ms, has reference,
+--       reference
 local requests = KEYS[1]
 if ARGV[1] == '1' then
   for _, entry in ipairs(redis.call('XREVRANGE', requests, '+', '-', 'COUNT', 1000)) do
     if entry[2][2] == ARGV[2] then return {'queued', entry[1]} end
   end
 end
-local most = tonumber(ARGV[6])
--- Counting is only needed where the stream is long enough.
-local full = redis.call('XLEN', requests) >= most
-local length, oldest = waiting(requests, 'talkers', full and math.max(most, 1) or 1)
-if (full and length >= most) or oldest > tonumber(ARGV[7]) then return {'full', length, oldest} end
+local max_queue = tonumber(ARGV[6])
+-- Unclaimed requests are counted only if the stream is long enough.
+local full = redis.call('XLEN', requests) >= max_queue
+local length, oldest = waiting(requests, 'talkers', full and math.max(max_queue, 1) or 1)
+if (full and length >= max_queue) or oldest > tonumber(ARGV[7]) then return {'full', length, oldest} end
 if redis.call('EXISTS', KEYS[3]) == 1 then return {'in use'} end
 for _, group in ipairs({'talkers', 'codecs'}) do
   if not last_delivered(requests, group) then redis.call('XGROUP', 'CREATE', requests, group, '0', 'MKSTREAM') end
@@ -87,17 +98,19 @@ for i = 3, #KEYS do
   redis.call('EXPIRE', KEYS[i], ARGV[5])
 end
 if ARGV[8] == '1' then redis.call('SET', KEYS[2], ARGV[9], 'EX', ARGV[5]) end
-return {'queued', redis.call('XADD', requests, '*', 'd', ARGV[2])}
+local id = redis.call('XADD', requests, '*', 'd', ARGV[2])
+touch_queue(requests)
+return {'queued', id}
 """
 )
 
 APPEND = Script(
     _FINISH
-    + _TELL
+    + _NOTIFY
     + """
--- KEYS: requests, the news of each kind, then each entry's stream
--- ARGV: again, ttl, number of kinds, each kind's news: entries or '', requests; for each entry: id, entry;
---       for each claim to finish: its entry's number, group, claim
+-- KEYS: requests, the change feed of each kind, then the stream of each entry
+-- ARGV: retry, ttl, number of kinds, for each kind: entries (or '') and request ids for its feed; for each entry: id,
+--       entry; for each claim to finish: number of its entry, group, claim id
 -- Returns for each entry: 0 written, 1 gone, 2 superseded
 local ttl, kinds = ARGV[2], tonumber(ARGV[3])
 local at = 4 + 2 * kinds
@@ -109,10 +122,10 @@ for i = kinds + 2, #KEYS do
   if not reply then
     outcome = 1
   elseif reply.err then
-    -- What was written before it is written, and must be told.
+    -- Entries written before the failure still go into the change feed.
     if not string.find(reply.err, 'equal or smaller', 1, true) then failure = reply break end
-    local there = ARGV[1] == '1' and redis.call('XRANGE', key, id, id)[1]
-    if not (there and there[2][2] == entry) then outcome = 2 end
+    local existing = ARGV[1] == '1' and redis.call('XRANGE', key, id, id)[1]
+    if not (existing and existing[2][2] == entry) then outcome = 2 end
   end
   if outcome == 0 then redis.call('EXPIRE', key, ttl) else refused = refused + 1 end
   outcomes[#outcomes + 1] = outcome
@@ -125,9 +138,9 @@ if refused < #outcomes then
   for kind = 1, kinds do
     local entries, requests = ARGV[2 + 2 * kind], ARGV[3 + 2 * kind]
     if refused == 0 and not failure and entries ~= '' then
-      tell(KEYS[1 + kind], 'd', entries, ttl)
+      notify(KEYS[1 + kind], 'd', entries, ttl)
     else
-      tell(KEYS[1 + kind], 'l', requests, ttl)
+      notify(KEYS[1 + kind], 'l', requests, ttl)
     end
   end
 end
@@ -135,11 +148,12 @@ return failure or outcomes
 """
 )
 
-PLAYBACK = Script(
-    _TELL
+REPORT_PLAYBACK = Script(
+    _NOTIFY
     + """
--- KEYS: the news of played, then for each request: played, audio, codes, reference
--- ARGV: again, ttl, entry, news of all, requests, then for each request: id, first audio id to keep
+-- KEYS: the playback change feed, then for each request: playback, audio, codes, reference
+-- ARGV: retry, ttl, entry, feed content with all entries, feed content with the request ids, then for each request:
+--       id, first audio id to keep
 local refused, failure = 0, nil
 for i = 2, #KEYS, 4 do
   local at = 6 + (i - 2) / 2
@@ -153,9 +167,9 @@ for i = 2, #KEYS, 4 do
   end
 end
 if refused == 0 then
-  tell(KEYS[1], 'd', ARGV[4], ARGV[2])
+  notify(KEYS[1], 'd', ARGV[4], ARGV[2])
 elseif 4 * refused < #KEYS - 1 then
-  tell(KEYS[1], 'l', ARGV[5], ARGV[2])
+  notify(KEYS[1], 'l', ARGV[5], ARGV[2])
 end
 return failure or 1
 """
@@ -163,20 +177,23 @@ return failure or 1
 
 RELEASE = Script(
     """
--- KEYS: requests, control, everything the request has
--- ARGV: again, claim id, request id, entries that control keeps
+-- KEYS: requests, control, all keys of the request
+-- ARGV: retry, claim id, request id, maximum length and ttl of control
 redis.call('XACK', KEYS[1], 'talkers', ARGV[2])
 redis.call('XACK', KEYS[1], 'codecs', ARGV[2])
 local unfinished = redis.call('XDEL', KEYS[1], ARGV[2])
 redis.call('UNLINK', unpack(KEYS, 3))
-if unfinished == 1 then redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'd', ARGV[3]) end
+if unfinished == 1 then
+  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'd', ARGV[3])
+  redis.call('EXPIRE', KEYS[2], ARGV[5])
+end
 return unfinished
 """
 )
 
-LAST = Script(
+LAST_POSITION = Script(
     """
--- KEYS: a stream. Returns the last ID it ever held, or nil
+-- KEYS: a stream. Returns the last ID that was ever written to it, or nil
 local pairs = redis.pcall('XINFO', 'STREAM', KEYS[1])
 if pairs.err then return not string.find(pairs.err, 'no such key', 1, true) and pairs end
 for i = 1, #pairs, 2 do
@@ -188,7 +205,7 @@ end
 QUEUE = Script(
     _WAITING
     + """
--- KEYS: requests. ARGV: again, group. Returns length and the oldest's milliseconds
+-- KEYS: requests. ARGV: retry, group. Returns the queue's length and the age of the oldest request in ms
 local length, oldest = waiting(KEYS[1], ARGV[2], math.max(redis.call('XLEN', KEYS[1]), 1))
 return {length, oldest}
 """
@@ -196,7 +213,7 @@ return {length, oldest}
 
 HAS_LIVE_CONSUMER = Script(
     """
--- KEYS: requests. ARGV: again, group, milliseconds. Returns 1 if a consumer was active in that time
+-- KEYS: requests. ARGV: retry, group, milliseconds. Returns 1 if a consumer was active in that time
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[2])
 for _, pairs in ipairs(consumers) do
   for i = 1, #pairs, 2 do
@@ -207,11 +224,11 @@ return 0
 """
 )
 
-WANTED = Script(
+FINISH_UNWANTED = Script(
     _FINISH
     + """
--- KEYS: requests, then the stream that each claim's result goes to. ARGV: again, group, then each claim's id
--- Returns 1 for each claim that somebody waits for; the others are finished.
+-- KEYS: requests, then the output stream of each claim. ARGV: retry, group, then each claim's id
+-- Returns 1 for each claim that a client waits for, else 0; the latter claims are finished.
 local wanted = {}
 for i = 2, #KEYS do
   wanted[i - 1] = redis.call('EXISTS', KEYS[i])
@@ -224,17 +241,19 @@ return wanted
 FINISH = Script(
     _FINISH
     + """
--- KEYS: requests. ARGV: again, group, claim id
+-- KEYS: requests. ARGV: retry, group, claim id
 finish(KEYS[1], ARGV[2], ARGV[3])
 return 1
 """
 )
 
 TAKE_OVER = Script(
-    """
--- KEYS: requests. ARGV: again, group, consumer, lease in ms, count, '1' to look for own ones, ids known to be held
--- Returns {id, request, deliveries} for each. XPENDING and XCLAIM rather than XAUTOCLAIM, which in Redis 6.2 does not
--- say which entries were deleted.
+    _TOUCH_QUEUE
+    + """
+-- KEYS: requests. ARGV: retry, group, consumer, lease in ms, count, '1' to include the consumer's own claims, then the
+--       ids of claims that it holds
+-- Returns {id, request, deliveries} for each. Uses XPENDING and XCLAIM because XAUTOCLAIM in Redis 6.2 does not report
+-- deleted entries.
 local requests, group, consumer, count = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local held, taken = {}, {}
 for i = 7, #ARGV do held[ARGV[i]] = true end
@@ -255,8 +274,10 @@ local function take(found)
   end
 end
 
--- Before 7.2 a read that waits in vain does not count as a sign of life; looking for own claims does, here behind all.
+-- Before Redis 7.2 a blocking read that times out does not update the consumer's idle time. A read of its own claims,
+-- here after the last possible ID, does.
 redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'STREAMS', requests, '18446744073709551615-0')
+touch_queue(requests)
 if ARGV[6] == '1' then take(redis.pcall('XPENDING', requests, group, '-', '+', 10000, consumer)) end
 take(redis.pcall('XPENDING', requests, group, 'IDLE', ARGV[4], '-', '+', count + #ARGV))
 return taken
@@ -265,9 +286,11 @@ return taken
 
 REFRESH = Script(
     _FINISH
+    + _TOUCH_QUEUE
     + """
--- KEYS: requests, then the stream that each claim's result goes to. ARGV: again, group, consumer, then each claim's id
--- Returns the ids that are not this consumer's any more. Asked first: XCLAIM alone would steal them back.
+-- KEYS: requests, then the output stream of each claim. ARGV: retry, group, consumer, then each claim's id
+-- Returns the ids of claims that the consumer has lost. The owner is checked first, as XCLAIM would take them back.
+touch_queue(KEYS[1])
 local mine, lost = {}, {}
 for i = 2, #KEYS do
   local id = ARGV[i + 2]
@@ -291,8 +314,8 @@ return lost
 
 HAND_OVER = Script(
     """
--- KEYS: requests. ARGV: again, group, consumer, then each claim's id
--- The lease has run out a day ago, and the delivery does not count.
+-- KEYS: requests. ARGV: retry, group, consumer, then each claim's id
+-- Sets the idle time to a day, so that the lease has expired, and does not count the delivery.
 for i = 4, #ARGV do
   local id = ARGV[i]
   local pending = redis.pcall('XPENDING', KEYS[1], ARGV[2], id, id, 1, ARGV[3])
@@ -306,17 +329,19 @@ return 1
 )
 
 JOIN = Script(
-    """
--- KEYS: requests. ARGV: again, group. From the beginning, so that nothing queued is skipped.
+    _TOUCH_QUEUE
+    + """
+-- KEYS: requests. ARGV: retry, group. The group starts at the first entry, so that no queued request is skipped.
 local reply = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[2], '0', 'MKSTREAM')
 if reply.err and not string.find(reply.err, 'BUSYGROUP', 1, true) then return reply end
+touch_queue(KEYS[1])
 return 1
 """
 )
 
 LEAVE = Script(
     """
--- KEYS: requests. ARGV: again, group, consumer. Leaving with claims would drop them from everybody's sight.
+-- KEYS: requests. ARGV: retry, group, consumer. Deleting a consumer deletes its claims, so one with claims stays.
 local pending = redis.pcall('XPENDING', KEYS[1], ARGV[2], '-', '+', 1, ARGV[3])
 if pending.err or #pending > 0 then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[2], ARGV[3])

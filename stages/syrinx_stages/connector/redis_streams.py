@@ -1,7 +1,7 @@
-"""The connector between processes: Redis Streams, 6.2 or newer.
+"""The connector between processes: Redis Streams, Redis 6.2 or newer.
 
-A write is one round trip, and what belongs together is one script; waiting is a blocking read on a connection of its
-own. An entry has one field, `d`, with the encoded message.
+A write is one round trip, and changes that belong together are one script. A blocking read uses its own connection.
+An entry has one field, `d`, with the encoded message.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ from syrinx_stages.connector.redis_address import Address
 from syrinx_stages.connector.redis_change_feed import pack
 from syrinx_stages.connector.redis_connection import Command
 from syrinx_stages.connector.redis_consumer import RedisConsumer
-from syrinx_stages.connector.redis_link import Commands
-from syrinx_stages.connector.redis_reader import RedisReader, entry_of
+from syrinx_stages.connector.redis_pool import CommandPool
+from syrinx_stages.connector.redis_reader import RedisReader, decode_or_end
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import PlaybackProgress, SpeechRequest, StreamCreated, encode
 
-CONTROL_ENTRIES = 10_000
-"""Cancellations kept, about: more than any reader can be behind."""
-_OPENED = encode(StreamCreated())
-_PLAYED = PlaybackProgress()
+MAX_CANCELLATIONS = 10_000
+"""Approximate length of the control stream: more than a reader can fall behind."""
+_STREAM_CREATED = encode(StreamCreated())
+_PROGRESS = PlaybackProgress()
+_ENCODED_PROGRESS = encode(_PROGRESS)
 
 
 def connect(
     url: str, keys: Keys, *, ca_file: str | None = None, lease_seconds: float = LEASE_SECONDS
 ) -> RedisConnector:
-    """A connector to the Redis at `url` (redis://, rediss:// for TLS, unix://), user and password included.
+    """Returns a connector to the Redis at `url` (redis://, rediss:// for TLS, unix://), user and password included.
 
-    `ca_file` (PEM) is what a rediss:// server's certificate is checked with, in place of the machine's own.
-    Connects when first used. Raises `ValueError` if the URL is not valid.
+    `ca_file` (PEM) replaces the system's certificate authorities for a rediss:// server. Connects when first used.
+    Raises ValueError if the URL is not valid.
     """
-    return RedisConnector(Commands(Address(url, ca_file)), keys, lease_seconds)
+    return RedisConnector(CommandPool(Address(url, ca_file)), keys, lease_seconds)
 
 
 class RedisConnector:
-    """See `base.Connector`."""
+    """Implements `base.Connector`."""
 
-    def __init__(self, commands: Commands, keys: Keys, lease_seconds: float) -> None:
-        self._commands = commands
+    def __init__(self, pool: CommandPool, keys: Keys, lease_seconds: float) -> None:
+        self._pool = pool
         self._keys = keys
         self._lease_seconds = lease_seconds
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
     async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
-        """Creates the request's streams and queues it, atomically."""
         queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
-        arguments: Command = [encode(request), str(STREAM_CREATED), _OPENED, ttl, limits.max_queue, queue_ms]
-        status, *details = await self._commands.run(
+        arguments: Command = [encode(request), str(STREAM_CREATED), _STREAM_CREATED, ttl, limits.max_queue, queue_ms]
+        status, *details = await self._pool.run(
             scripts.SUBMIT,
             [self._keys.requests, self._keys.reference(request.id), *self._streams(request.id)],
             [*arguments, int(reference is not None), reference or b""],
@@ -77,10 +77,9 @@ class RedisConnector:
         return Ticket(request.id, details[0].decode())
 
     def deliver_locally(self, appends: Sequence[Append]) -> None:
-        """No reader of this process: all have theirs from Redis."""
+        """Does nothing: all readers get their entries from Redis."""
 
     def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
-        """Writes entries in one round trip."""
         return asyncio.create_task(self._appended(appends, self._run_append(appends) if appends else None))
 
     def _run_append(self, appends: Sequence[Append]) -> Awaitable[Sequence[int]]:
@@ -96,7 +95,7 @@ class RedisConnector:
             if append.finishes is not None:
                 arguments += (number, WRITER_GROUP[append.kind], append.finishes)
         keys = [self._keys.requests, *map(self._keys.change_feed, kinds), *streams]
-        return self._commands.run(scripts.APPEND, keys, arguments)
+        return self._pool.run(scripts.APPEND, keys, arguments)
 
     async def _appended(
         self, appends: Sequence[Append], running: Awaitable[Sequence[int]] | None
@@ -109,85 +108,75 @@ class RedisConnector:
         return [_outcome(append, reply) if reply else None for append, reply in zip(appends, replies, strict=True)]
 
     async def report_playback(self, frames: Mapping[str, int]) -> None:
-        """Says how far clients have been served."""
-        counts = [(request_id, count) for request_id, count in frames.items() if count > 0]
-        plays = [Append(request_id, StreamKind.PLAYBACK, Position(count), _PLAYED) for request_id, count in counts]
-        if not plays:
+        reports = [
+            Append(request_id, StreamKind.PLAYBACK, Position(count), _PROGRESS)
+            for request_id, count in frames.items()
+            if count > 0
+        ]
+        if not reports:
             return
         keys = [self._keys.change_feed(StreamKind.PLAYBACK)]
-        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, encode(_PLAYED), *pack(plays, 0)]
-        for play in plays:
+        arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, _ENCODED_PROGRESS, *pack(reports, 0)]
+        for report in reports:
             kinds = (StreamKind.PLAYBACK, StreamKind.AUDIO, StreamKind.CODES)
-            keys += (self._keys.stream(play.request_id, kind) for kind in kinds)
-            keys.append(self._keys.reference(play.request_id))
-            # The end may be written at this very frame, and not have been read yet.
-            arguments += (str(play.position), str(Position(play.position.frames, END_SEQUENCE)))
-        await self._commands.run(scripts.PLAYBACK, keys, arguments)
+            keys += (self._keys.stream(report.request_id, kind) for kind in kinds)
+            keys.append(self._keys.reference(report.request_id))
+            # The audio's end may be at this very frame, and not read yet.
+            arguments += (str(report.position), str(Position(report.position.frames, END_SEQUENCE)))
+        await self._pool.run(scripts.REPORT_PLAYBACK, keys, arguments)
 
     async def release(self, ticket: Ticket) -> None:
-        """Deletes the request and all its streams."""
         owned = [self._keys.reference(ticket.request_id), *self._streams(ticket.request_id)]
-        await self._commands.run(
+        await self._pool.run(
             scripts.RELEASE,
             [self._keys.requests, self._keys.control, *owned],
-            [ticket.entry_id, ticket.request_id, CONTROL_ENTRIES],
+            [ticket.entry_id, ticket.request_id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS],
         )
 
     async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
-        """What a stream holds now."""
-        entries = await self._commands.call(b"XRANGE", self._keys.stream(request_id, kind), b"-", b"+")
-        return [StreamEntry(request_id, kind, Position.parse(at), entry_of(fields[1])) for at, fields in entries]
+        entries = await self._pool.call(b"XRANGE", self._keys.stream(request_id, kind), b"-", b"+")
+        return [StreamEntry(request_id, kind, Position.parse(at), decode_or_end(fields[1])) for at, fields in entries]
 
     async def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
-        """The last position ever written to a stream."""
-        last = await self._commands.run(scripts.LAST, [self._keys.stream(request_id, kind)], [])
+        last = await self._pool.run(scripts.LAST_POSITION, [self._keys.stream(request_id, kind)], [])
         return Position.parse(last) if last is not None else None
 
     async def reference(self, request_id: str) -> bytes | None:
-        """The reference audio."""
-        audio: bytes | None = await self._commands.call(b"GET", self._keys.reference(request_id))
+        audio: bytes | None = await self._pool.call(b"GET", self._keys.reference(request_id))
         return audio
 
     async def queue(self, group: Group) -> QueueState:
-        """Requests waiting for a group."""
-        length, oldest_ms = await self._commands.run(scripts.QUEUE, [self._keys.requests], [group])
+        length, oldest_ms = await self._pool.run(scripts.QUEUE, [self._keys.requests], [group])
         return QueueState(length, oldest_ms / 1000)
 
     async def has_live_consumer(self, group: Group, seconds: float) -> bool:
-        """Whether a replica of the group has looked for work of late."""
-        return bool(
-            await self._commands.run(scripts.HAS_LIVE_CONSUMER, [self._keys.requests], [group, round(1000 * seconds)])
-        )
+        arguments: Command = [group, round(1000 * seconds)]
+        return bool(await self._pool.run(scripts.HAS_LIVE_CONSUMER, [self._keys.requests], arguments))
 
     async def ping(self) -> None:
-        """Raises `ConnectorError` if Redis does not answer now."""
-        await self._commands.ping()
+        await self._pool.ping()
 
     def reader(self) -> RedisReader:
-        """A reader of cancellations and streams."""
-        reader = RedisReader(self._commands, self._keys)
+        reader = RedisReader(self._pool, self._keys)
         self._readers.append(reader)
         return reader
 
     def consumer(self, group: Group, name: str) -> RedisConsumer:
-        """Joins a group."""
-        consumer = RedisConsumer(self._commands, self._keys, group, name, self._lease_seconds)
+        consumer = RedisConsumer(self._pool, self._keys, group, name, self._lease_seconds)
         self._consumers.append(consumer)
         return consumer
 
     async def close(self) -> None:
-        """Frees every connection."""
-        # Whoever leaves does not wait for a Redis that is away.
-        self._commands.retry_seconds = 0.0
+        # A closing process does not wait for an unreachable Redis.
+        self._pool.retry_seconds = 0.0
         for consumer in self._consumers:
             await consumer.close()
         for reader in self._readers:
             await reader.close()
-        await self._commands.close()
+        await self._pool.close()
 
     def statistics(self) -> Mapping[str, float]:
-        """Counters since the start."""
-        return {"errors": float(self._commands.errors)}
+        return {"errors": float(self._pool.errors)}
 
     def _streams(self, request_id: str) -> list[str]:
         return [self._keys.stream(request_id, kind) for kind in StreamKind]

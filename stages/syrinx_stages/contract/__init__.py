@@ -1,1 +1,1 @@
-"""What both planes agree on: messages, keys, settings and metrics. Imports neither torch, redis nor kopf."""
+"""Definitions shared by the operator and the stages: messages, keys, settings, metrics. No torch, redis or kopf."""

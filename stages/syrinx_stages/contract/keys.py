@@ -1,13 +1,12 @@
-"""Redis keys and stream IDs.
+"""Redis key names and stream positions.
 
-All keys of one shard share the hash tag `{pipeline:generation:shard}`, so multi-key commands stay in one Redis
-Cluster slot, and talkers of one model generation never feed codecs of another.
+All keys of a shard share the hash tag `{pipeline:generation:shard}`: multi-key commands stay in one Redis Cluster slot,
+and stages of different model generations never share a key.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -18,27 +17,27 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 
 
 class Group(StrEnum):
-    """The consumer groups on the request stream: each claims every request once."""
+    """The consumer groups of the request stream. Each group claims every request once."""
 
     TALKERS = "talkers"
     CODECS = "codecs"
 
 
 class StreamKind(StrEnum):
-    """The streams every request has."""
+    """The streams of a request."""
 
     CODES = "codes"
     """Talker to codec."""
     AUDIO = "audio"
     """Codec to gateway."""
     PLAYBACK = "played"
-    """Gateway to talker: how far the client has been served."""
+    """Gateway to talker: the number of frames delivered to the client."""
 
 
 class Position(NamedTuple):
-    """An entry's stream ID: frames so far, and an order among entries at the same frame.
+    """The ID of a stream entry: the number of frames so far, and a sequence number among entries at the same frame.
 
-    Redis refuses an ID that is not greater than the last, so a duplicate or a reordered frame cannot be written.
+    Redis refuses an ID that is not greater than the last one, so duplicate or reordered frames cannot be written.
     """
 
     frames: int
@@ -49,7 +48,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | bytes) -> Position:
-        """Reads `frames-sequence`."""
+        """Parses a Redis stream ID, `frames-sequence`."""
         frames, _, sequence = (text.decode() if isinstance(text, bytes) else text).partition("-")
         return cls(int(frames), int(sequence or 0))
 
@@ -59,13 +58,13 @@ STREAM_START = Position(0, 0)
 STREAM_CREATED = Position(0, 1)
 """The entry that creates a stream."""
 REFERENCE_POSITION = Position(0, 2)
-"""Reference codes come before the first frame."""
+"""The reference codes, before the first frame."""
 END_SEQUENCE = 9
-"""The sequence of a stream's last entry: after everything else at its frame."""
+"""Sequence number of a stream's last entry, after all others at its frame."""
 
 
 class Keys(Struct, frozen=True, dict=True):
-    """The keys of one shard of one generation of a pipeline."""
+    """The keys of one shard of one model generation. Raises ValueError for a name that is not valid in a key."""
 
     pipeline: str
     generation: str
@@ -78,7 +77,7 @@ class Keys(Struct, frozen=True, dict=True):
 
     @cached_property
     def prefix(self) -> str:
-        """The hash tag all keys start with."""
+        """The hash tag that starts every key."""
         return f"{{{self.pipeline}:{self.generation}:{self.shard}}}"
 
     @property
@@ -87,23 +86,18 @@ class Keys(Struct, frozen=True, dict=True):
         return f"{self.prefix}:requests"
 
     def change_feed(self, kind: StreamKind) -> str:
-        """The stream of what is written to all request streams of a kind."""
+        """The stream that lists the writes to all request streams of a kind."""
         return f"{self.prefix}:{kind}"
 
     @property
     def control(self) -> str:
-        """The stream of cancelled request ids."""
+        """The stream of cancelled request IDs."""
         return f"{self.prefix}:control"
 
     def stream(self, request_id: str, kind: StreamKind) -> str:
-        """A request's own stream."""
+        """One stream of a request."""
         return f"{self.prefix}:{request_id}:{kind}"
 
     def reference(self, request_id: str) -> str:
-        """A request's reference audio (a plain string value)."""
+        """The reference audio of a request (a string value)."""
         return f"{self.prefix}:{request_id}:reference"
-
-
-def shard_of(request_id: str, shards: int) -> int:
-    """The shard a request lives in: it follows from its id alone."""
-    return zlib.crc32(request_id.encode()) % shards

@@ -1,4 +1,4 @@
-"""The messages that travel between stages, and their encoding (msgpack through msgspec)."""
+"""The messages that stages exchange, encoded as msgpack by msgspec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class TaskType(StrEnum):
-    """What the checkpoint is asked to do; the values are the public API's."""
+    """The task of a checkpoint; the values are those of the public API."""
 
     CUSTOM_VOICE = "CustomVoice"
     VOICE_DESIGN = "VoiceDesign"
@@ -19,71 +19,75 @@ class EndReason(StrEnum):
     """Why a stream ended."""
 
     STOP = "stop"
-    """The talker said its end-of-sequence code."""
+    """The talker sampled its end-of-sequence code."""
     LENGTH = "length"
     """`max_frames` was reached."""
     CANCELLED = "cancelled"
-    """The client left, or its gateway died."""
+    """The client disconnected, or its gateway died."""
     ERROR = "error"
-    """The request cannot be served; `End.message` says why."""
+    """The request cannot be served; see `End.message`."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How codes are drawn. Defaults are the official `generation_config` of Qwen3-TTS."""
+    """Sampling parameters. The defaults are the official `generation_config` of Qwen3-TTS."""
 
     temperature: float = 0.9
-    """Of code 0; 0 is greedy."""
+    """For code 0; 0 means greedy."""
     top_k: int = 50
-    """Keep this many of the likeliest codes; 0 keeps all."""
+    """Number of most likely codes to sample from; 0 disables the limit."""
     top_p: float = 1.0
     repetition_penalty: float = 1.05
-    """Divides (or multiplies, if negative) the logits of code-0 values already said."""
+    """Divides (multiplies, if negative) the logits of code-0 values that were already sampled."""
     min_frames: int = 2
-    """End of sequence is not drawn before this many frames."""
+    """No end of sequence is sampled before this many frames."""
     residual_temperature: float = 0.9
-    """Of codes 1 to 15; 0 is greedy."""
+    """For codes 1 to 15; 0 means greedy."""
     residual_top_k: int = 50
     residual_top_p: float = 1.0
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One utterance to speak, validated by the gateway."""
+    """A request for one utterance, validated by the gateway."""
 
     id: str
     accepted_at: float
-    """Unix seconds by the gateway's clock."""
+    """Unix time in seconds, by the gateway's clock."""
     text: str
     task_type: TaskType
     voice: str | None = None
-    """A speaker of the checkpoint; set for CustomVoice alone."""
+    """A speaker of the checkpoint. CustomVoice only."""
     language: str = "auto"
-    """`auto` or a key of the checkpoint's `codec_language_id`, lower case."""
+    """`auto`, or a key of the checkpoint's `codec_language_id` in lower case."""
     instructions: str | None = None
     has_reference: bool = False
-    """The reference audio lies under its own key: mono 16-bit PCM at 24 kHz. Base alone."""
+    """Reference audio (mono 16-bit PCM at 24 kHz) is stored under its own key. Base only."""
     reference_text: str | None = None
     x_vector_only: bool = False
     non_streaming_text: bool = True
-    """All text in the prompt (True), or one text token a frame (False)."""
+    """True: all text is in the prompt. False: one text token per frame."""
     max_frames: int = 2048
     sampling: Sampling = Sampling()
     seed: int = 0
     live: bool = True
-    """Somebody listens while it is made: the lead limit applies."""
+    """The client plays the audio while it is generated: `lead_limit_seconds` applies."""
+
+
+class StreamCreated(msgspec.Struct, frozen=True, tag="open"):
+    """The first entry of every stream."""
 
 
 class Reference(msgspec.Struct, frozen=True, tag="ref"):
-    """The reference audio's codes: context that the codec decodes first and does not play."""
+    """The codes of the reference audio. The codec decodes them as context and does not output them."""
 
     codes: bytes
 
 
 class Codes(msgspec.Struct, frozen=True, tag="codes", omit_defaults=True):
-    """Frames of 16 codes each, int16 little-endian, frame-major."""
+    """Code frames: `[frames, 16] int16`, little-endian."""
 
     codes: bytes
     talker: str = ""
-    """The replica that made them, said in the first entry each owner writes."""
+    """The talker replica. Set only in the first entry that an owner writes."""
 
 
 class Audio(msgspec.Struct, frozen=True, tag="audio", omit_defaults=True):
@@ -92,15 +96,11 @@ class Audio(msgspec.Struct, frozen=True, tag="audio", omit_defaults=True):
     pcm: bytes
     talker: str = ""
     codec: str = ""
-    """The replicas that made it, said in the first entry each owner writes."""
+    """The replicas that generated it. Set only in the first entry that an owner writes."""
 
 
 class PlaybackProgress(msgspec.Struct, frozen=True, tag="played"):
-    """The client has been handed everything up to this entry's frame."""
-
-
-class StreamCreated(msgspec.Struct, frozen=True, tag="open"):
-    """The first entry of every stream: it exists, and nothing has been said yet."""
+    """All frames up to this entry's position have been delivered to the client."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
@@ -108,13 +108,13 @@ class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
 
     reason: EndReason
     message: str = ""
-    """For `error`: what went wrong, in words for the client."""
+    """For `error`: the message for the client."""
     param: str = ""
-    """For `error`: the request field to blame, if one is."""
+    """For `error`: the request field that caused it, if any."""
 
 
 Entry = StreamCreated | Reference | Codes | Audio | PlaybackProgress | End
-"""Anything a per-request stream can hold."""
+"""Any entry of a request's streams."""
 
 _request_decoder = msgspec.msgpack.Decoder(SpeechRequest)
 _entry_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
@@ -122,15 +122,15 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: SpeechRequest | Entry) -> bytes:
-    """The wire form of a message."""
+    """Encodes a message as msgpack."""
     return _encoder.encode(message)
 
 
 def decode_request(data: bytes) -> SpeechRequest:
-    """Reads a request. Raises `msgspec.ValidationError` or `msgspec.DecodeError` if it is not one."""
+    """Decodes a request. Raises `msgspec.DecodeError` (which includes `ValidationError`) for invalid data."""
     return _request_decoder.decode(data)
 
 
 def decode_entry(data: bytes) -> Entry:
-    """Reads a stream entry. Raises `msgspec.ValidationError` or `msgspec.DecodeError` if it is not one."""
+    """Decodes a stream entry. Raises `msgspec.DecodeError` (which includes `ValidationError`) for invalid data."""
     return _entry_decoder.decode(data)
