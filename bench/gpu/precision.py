@@ -22,7 +22,7 @@ from syrinx_stages.contract.messages import Sampling, SpeechRequest
 from syrinx_stages.kernels.sampling import SamplingInputs, copy_rows, sample_first_code, sample_residual_code
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, ModelType, TalkerConfig
-from syrinx_stages.model.describe import task_of
+from syrinx_stages.model.describe import TASK_TYPES
 from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
@@ -66,7 +66,7 @@ def requests(config: ModelConfig) -> list[SpeechRequest]:
             id=str(seed),
             accepted_at=0.0,
             text=text,
-            task_type=task_of(config.tts_model_type),
+            task_type=TASK_TYPES[config.tts_model_type],
             voice=voice,
             language=next(iter(codec.codec_language_id), "auto"),
             non_streaming_text=False,

@@ -1,4 +1,4 @@
-"""The public API through a real HTTP server, with the stages' part played by a script."""
+"""The public API through a real HTTP server, with scripted stages."""
 
 import asyncio
 import base64
@@ -24,13 +24,13 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
-from syrinx_stages.gateway.body import LARGE_BODIES, LARGE_BODY
+from syrinx_stages.gateway.body import LARGE_BODY, MAX_LARGE_BODIES
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import SettingsUpdate
 
 SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
-"""Labels of what the scripted stages have served."""
+"""Metric labels of the scripted stages."""
 
 
 @pytest.fixture
@@ -60,73 +60,73 @@ def events(body: bytes) -> list[dict]:
 # The official client ---------------------------------------------------------------------------------------------
 
 
-async def test_the_official_client_gets_a_whole_file(openai: AsyncOpenAI, running: Gateway):
-    answer = await openai.audio.speech.create(model="syrinx-us", voice="us", input="Hello.", response_format="wav")
-    assert pcm_of(answer.content) == tone(10)
+async def test_openai_client_gets_a_whole_file(openai: AsyncOpenAI, running: Gateway):
+    response = await openai.audio.speech.create(model="syrinx-us", voice="us", input="Hello.", response_format="wav")
+    assert pcm_of(response.content) == tone(10)
     [request] = running.stages.seen
     assert (request.text, request.voice, request.live) == ("Hello.", "us", False)
 
 
-async def test_the_official_client_hears_a_stream_while_it_is_made(openai: AsyncOpenAI, running: Gateway):
+async def test_openai_client_receives_a_stream_while_it_is_generated(openai: AsyncOpenAI, running: Gateway):
     running.stages.script = script = Script(pause_after=4)
     call = openai.audio.speech.with_streaming_response.create(
         model="syrinx-us", voice="us", input="Hello.", response_format="pcm", stream_format="audio"
     )
-    heard = b""
-    async with call as answer:
-        async for data in answer.iter_bytes():
-            heard += data
-            if len(heard) == len(tone(4)):
+    received = b""
+    async with call as response:
+        async for data in response.iter_bytes():
+            received += data
+            if len(received) == len(tone(4)):
                 script.go.set()
-    assert heard == tone(10)
+    assert received == tone(10)
     assert script.go.is_set()
 
 
-async def test_the_official_client_reads_an_error(openai: AsyncOpenAI):
-    with pytest.raises(APIStatusError) as caught:
+async def test_openai_client_parses_an_error(openai: AsyncOpenAI):
+    with pytest.raises(APIStatusError) as raised:
         await openai.audio.speech.create(model="syrinx-us", voice="alloy", input="Hello.")
-    assert caught.value.status_code == 400
-    assert caught.value.body["param"] == "voice"
-    assert "accepted: us, us_f, us_m, gb" in caught.value.body["message"]
-    assert caught.value.request_id
+    assert raised.value.status_code == 400
+    assert raised.value.body["param"] == "voice"
+    assert "accepted: us, us_f, us_m, gb" in raised.value.body["message"]
+    assert raised.value.request_id
 
 
-async def test_the_official_client_lists_models(openai: AsyncOpenAI):
+async def test_openai_client_lists_models(openai: AsyncOpenAI):
     assert [model.id async for model in await openai.models.list()] == ["syrinx-us"]
     assert (await openai.models.retrieve("syrinx-us")).owned_by == "syrinx"
-    with pytest.raises(APIStatusError) as caught:
+    with pytest.raises(APIStatusError) as raised:
         await openai.models.retrieve("tts-1")
-    assert caught.value.status_code == 404
+    assert raised.value.status_code == 404
 
 
 # Whole files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus", "pcm"])
-async def test_every_format_holds_the_speech(running: Gateway, form: str):
-    answer = await running.say(response_format=form, seed=7)
-    assert answer.status_code == 200
-    assert int(answer.headers["content-length"]) == len(answer.content)
-    assert answer.headers["x-seed"] == "7"
-    assert answer.headers["x-finish-reason"] == "stop"
-    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(10 * FAMILY.frame_seconds)
-    assert answer.headers["x-request-id"] == running.stages.seen[0].id
+@pytest.mark.parametrize("audio_format", ["wav", "mp3", "flac", "opus", "pcm"])
+async def test_every_format_contains_the_speech(running: Gateway, audio_format: str):
+    response = await running.say(response_format=audio_format, seed=7)
+    assert response.status_code == 200
+    assert int(response.headers["content-length"]) == len(response.content)
+    assert response.headers["x-seed"] == "7"
+    assert response.headers["x-finish-reason"] == "stop"
+    assert float(response.headers["x-audio-seconds"]) == pytest.approx(10 * FAMILY.frame_seconds)
+    assert response.headers["x-request-id"] == running.stages.seen[0].id
     expected = np.frombuffer(tone(10), "<i2").astype(float)
-    if form == "pcm":
-        samples = np.frombuffer(answer.content, "<i2")
+    if audio_format == "pcm":
+        samples = np.frombuffer(response.content, "<i2")
     else:
-        samples, rate = soundfile.read(io.BytesIO(answer.content), dtype="int16")
+        samples, rate = soundfile.read(io.BytesIO(response.content), dtype="int16")
         assert rate == FAMILY.sample_rate
     assert np.corrcoef(expected, samples.astype(float))[0, 1] > 0.99
 
 
 async def test_speed_changes_the_length(running: Gateway):
-    answer = await running.say(speed=2.0)
-    assert len(pcm_of(answer.content)) == len(tone(5))
-    assert float(answer.headers["x-audio-seconds"]) == pytest.approx(5 * FAMILY.frame_seconds)
+    response = await running.say(speed=2.0)
+    assert len(pcm_of(response.content)) == len(tone(5))
+    assert float(response.headers["x-audio-seconds"]) == pytest.approx(5 * FAMILY.frame_seconds)
 
 
-async def test_reaching_max_new_tokens_is_said(running: Gateway):
+async def test_finish_reason_is_length_at_max_new_tokens(running: Gateway):
     running.stages.script = Script(end=End(EndReason.LENGTH))
     assert (await running.say(max_new_tokens=10)).headers["x-finish-reason"] == "length"
     assert running.stages.seen[0].max_frames == 10
@@ -136,18 +136,18 @@ async def test_reaching_max_new_tokens_is_said(running: Gateway):
 
 
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "audio"}])
-async def test_a_raw_wav_stream_is_playable(running: Gateway, fields: dict):
-    answer = await running.say(**fields)
-    assert "content-length" not in answer.headers
-    assert answer.headers["content-type"] == "audio/wav"
-    assert pcm_of(answer.content) == tone(10)
+async def test_raw_wav_stream_is_playable(running: Gateway, fields: dict):
+    response = await running.say(**fields)
+    assert "content-length" not in response.headers
+    assert response.headers["content-type"] == "audio/wav"
+    assert pcm_of(response.content) == tone(10)
     assert running.stages.seen[0].live
 
 
-async def test_events_carry_the_audio_and_the_usage(running: Gateway):
-    answer = await running.say(stream_format="sse", response_format="pcm", input="The old teacher.")
-    *deltas, done = events(answer.content)
-    assert answer.headers["content-type"] == "text/event-stream"
+async def test_events_contain_audio_and_usage(running: Gateway):
+    response = await running.say(stream_format="sse", response_format="pcm", input="The old teacher.")
+    *deltas, done = events(response.content)
+    assert response.headers["content-type"] == "text/event-stream"
     assert {delta["type"] for delta in deltas} == {"speech.audio.delta"}
     assert b"".join(base64.b64decode(delta["audio"]) for delta in deltas) == tone(10)
     assert done["type"] == "speech.audio.done"
@@ -155,12 +155,12 @@ async def test_events_carry_the_audio_and_the_usage(running: Gateway):
     assert done["usage"]["total_tokens"] == 10 + done["usage"]["input_tokens"] > 12
 
 
-async def test_events_of_a_wav_make_a_wav(running: Gateway):
+async def test_events_of_a_wav_form_a_wav_file(running: Gateway):
     *deltas, _ = events((await running.say(stream_format="sse", response_format="wav")).content)
     assert pcm_of(b"".join(base64.b64decode(delta["audio"]) for delta in deltas)) == tone(10)
 
 
-async def test_the_talker_is_told_how_far_the_client_has_been_served(running: Gateway):
+async def test_playback_is_reported_to_the_talker(running: Gateway):
     running.stages.script = script = Script(pause_after=6)
 
     def played() -> int:
@@ -172,31 +172,31 @@ async def test_the_talker_is_told_how_far_the_client_has_been_served(running: Ga
         script.go.set()
 
 
-async def test_many_streams_do_not_mix(running: Gateway):
+async def test_concurrent_streams_do_not_mix(running: Gateway):
     answers = await asyncio.gather(*(running.say(stream=True, response_format="pcm", seed=n) for n in range(30)))
-    assert all(answer.content == tone(10) for answer in answers)
-    assert {answer.headers["x-seed"] for answer in answers} == {str(n) for n in range(30)}
+    assert all(response.content == tone(10) for response in answers)
+    assert {response.headers["x-seed"] for response in answers} == {str(n) for n in range(30)}
 
 
 # Failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_stage_that_blames_a_field_makes_a_400(running: Gateway, stream: bool):
+async def test_stage_error_with_a_field_is_a_400(running: Gateway, stream: bool):
     running.stages.script = Script(frames=0, end=End(EndReason.ERROR, "input: is too long", "input"))
-    answer = await running.say(stream=stream)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "input"
-    assert answer.json()["error"]["message"] == "input: is too long"
-    assert answer.headers["x-request-id"] == running.stages.seen[0].id
+    response = await running.say(stream=stream)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "input"
+    assert response.json()["error"]["message"] == "input: is too long"
+    assert response.headers["x-request-id"] == running.stages.seen[0].id
 
 
 @pytest.mark.parametrize(("frames", "stream"), [(0, True), (0, False), (4, False)])
-async def test_a_stage_that_fails_before_anything_was_sent_makes_a_500(running: Gateway, frames: int, stream: bool):
+async def test_stage_error_before_the_first_byte_is_a_500(running: Gateway, frames: int, stream: bool):
     running.stages.script = Script(frames=frames, end=End(EndReason.ERROR, "gave up"))
-    answer = await running.say(stream=stream)
-    assert answer.status_code == 500
-    assert answer.json()["error"] == {
+    response = await running.say(stream=stream)
+    assert response.status_code == 500
+    assert response.json()["error"] == {
         "message": "gave up",
         "type": "server_error",
         "param": None,
@@ -204,33 +204,33 @@ async def test_a_stage_that_fails_before_anything_was_sent_makes_a_500(running: 
     }
 
 
-async def test_a_raw_stream_that_fails_half_way_is_cut_off(running: Gateway):
+async def test_failure_in_a_raw_stream_leaves_the_transfer_incomplete(running: Gateway):
     running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
     with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
         await running.say(stream=True)
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="error"), "counted")
 
 
-async def test_an_event_stream_that_fails_half_way_says_so(running: Gateway):
+async def test_failure_in_an_event_stream_is_an_event(running: Gateway):
     running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up"))
     *_, last = events((await running.say(stream_format="sse")).content)
     assert last["type"] == "speech.audio.error"
     assert last["error"]["message"] == "gave up"
 
 
-async def test_no_audio_at_all_is_a_failure(running: Gateway):
+async def test_stream_without_audio_is_a_500(running: Gateway):
     running.stages.script = Script(frames=0)
-    answer = await running.say(stream=True)
-    assert answer.status_code == 500
-    assert "before its first frame" in answer.json()["error"]["message"]
+    response = await running.say(stream=True)
+    assert response.status_code == 500
+    assert "before its first frame" in response.json()["error"]["message"]
 
 
-async def test_stages_that_fall_silent_end_the_request():
+async def test_stalled_stages_end_the_request():
     async with gateway(stall_seconds=0.2) as running:
         running.stages.script = Script(frames=0, end=None)
-        answer = await running.say(stream=True)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stalled")
-        assert answer.headers["retry-after"]
+        response = await running.say(stream=True)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "stalled")
+        assert response.headers["retry-after"]
         running.stages.script = Script(frames=4, end=None)
         with pytest.raises(httpx.RemoteProtocolError):
             await running.say(stream=True)
@@ -238,32 +238,34 @@ async def test_stages_that_fall_silent_end_the_request():
         assert last["error"]["code"] == "stalled"
 
 
-# Clients that leave ----------------------------------------------------------------------------------------------
+# Clients that disconnect ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "sse"}, {}])
 @pytest.mark.parametrize("pause_after", [0, 4])
-async def test_a_client_that_leaves_frees_its_rows_within_100_ms(running: Gateway, fields: dict, pause_after: int):
+async def test_disconnected_client_is_released_within_100_ms(running: Gateway, fields: dict, pause_after: int):
     running.stages.script = Script(pause_after=pause_after)
     call = asyncio.create_task(running.say(**fields))
     await until(lambda: running.stages.seen, "the request was claimed")
-    await until(lambda: running.stages.spoken.get(running.stages.seen[0].id, 0) == pause_after, "it was spoken")
-    left = time.monotonic()
+    await until(
+        lambda: running.stages.written.get(running.stages.seen[0].id, 0) == pause_after, "its audio was written"
+    )
+    disconnected = time.monotonic()
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     await until(lambda: len(running.streams) == 0, "the request was released")
-    assert time.monotonic() - left < 0.1
+    assert time.monotonic() - disconnected < 0.1
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "count")
 
 
-async def deaf_client(running: Gateway, **fields: object) -> asyncio.StreamWriter:
-    """Asks for speech and reads nothing."""
+async def silent_client(running: Gateway, **fields: object) -> asyncio.StreamWriter:
+    """Sends a request and reads nothing."""
     body = json.dumps({"input": "Hi.", "response_format": "pcm", **fields})
-    deaf = socket.socket()
-    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    deaf.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", httpx.URL(running.url).port))
-    _, writer = await asyncio.open_connection(sock=deaf, limit=1024)
+    unread = socket.socket()
+    unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    unread.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(unread, ("127.0.0.1", httpx.URL(running.url).port))
+    _, writer = await asyncio.open_connection(sock=unread, limit=1024)
     writer.write(
         f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
     )
@@ -271,11 +273,11 @@ async def deaf_client(running: Gateway, **fields: object) -> asyncio.StreamWrite
     return writer
 
 
-async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_everything(running: Gateway):
+async def test_unread_audio_is_not_counted(running: Gateway):
     frames = 4000
     running.stages.script = Script(frames=frames, chunk=100)
-    writer = await deaf_client(running, stream=True)
-    await until(lambda: frames in running.stages.spoken.values(), "all was spoken")
+    writer = await silent_client(running, stream=True)
+    await until(lambda: frames in running.stages.written.values(), "all audio was written")
     writer.transport.abort()
     await until(
         lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
@@ -283,14 +285,14 @@ async def test_a_client_that_does_not_read_is_not_taken_for_one_that_has_heard_e
     assert 0 < running.metric("syrinx_audio_seconds_total", **SERVED) < 0.8 * frames * FAMILY.frame_seconds
 
 
-@pytest.mark.parametrize("chunk", [100, 4000], ids=["some of it", "all of it but its end"])
+@pytest.mark.parametrize("chunk", [100, 4000], ids=["many chunks", "one chunk"])
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream_format": "sse"}, {}], ids=str)
-async def test_a_client_that_does_not_read_is_given_up(
+async def test_client_that_does_not_read_times_out(
     running: Gateway, monkeypatch: pytest.MonkeyPatch, fields: dict, chunk: int
 ):
     monkeypatch.setattr("syrinx_stages.gateway.delivery.SEND_SECONDS", 0.2)
     running.stages.script = Script(frames=4000, chunk=chunk)
-    writer = await deaf_client(running, **fields)
+    writer = await silent_client(running, **fields)
     try:
         await until(
             lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
@@ -302,28 +304,28 @@ async def test_a_client_that_does_not_read_is_given_up(
 # Admission and drain ---------------------------------------------------------------------------------------------
 
 
-async def test_a_full_queue_is_a_503_at_once():
+async def test_full_queue_is_a_503():
     async with gateway(gateway=GatewaySettings(max_queue=0)) as running:
-        answer = await running.say()
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_full")
-        assert int(answer.headers["retry-after"]) >= 1
+        response = await running.say()
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "queue_full")
+        assert int(response.headers["retry-after"]) >= 1
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="refused") == 1
 
 
-async def test_drain_serves_whoever_is_connected_and_sends_them_on(running: Gateway):
+async def test_drain_serves_open_connections_and_closes_them(running: Gateway):
     running.stages.script = script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
     await until(lambda: running.stages.seen, "the request was claimed")
     drain = asyncio.create_task(running.service.drain(DEADLINE))
-    await until(lambda: running.service.ready() == "draining", "the drain began")
-    late = asyncio.create_task(running.say(stream=True, response_format="pcm"))
-    await until(lambda: len(running.stages.seen) == 2, "the late request was claimed")
+    await until(lambda: running.service.ready() == "draining", "the drain started")
+    second = asyncio.create_task(running.say(stream=True, response_format="pcm"))
+    await until(lambda: len(running.stages.seen) == 2, "the second request was claimed")
     listed = await running.http.get("/v1/models")
     assert (listed.status_code, listed.headers["connection"]) == (200, "close")
     assert not drain.done()
     script.go.set()
-    assert (await call).content == (await late).content == tone(10)
-    assert (await late).headers["connection"] == "close"
+    assert (await call).content == (await second).content == tone(10)
+    assert (await second).headers["connection"] == "close"
     await drain
     assert len(running.streams) == 0
     await running.service.close()
@@ -331,7 +333,7 @@ async def test_drain_serves_whoever_is_connected_and_sends_them_on(running: Gate
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
-async def test_settings_change_live():
+async def test_settings_apply_without_restart():
     async with gateway() as running:
         running.service.live.apply(SettingsUpdate({"max_queue": 0}))
         running.service.settings_changed()
@@ -339,30 +341,34 @@ async def test_settings_change_live():
         assert running.metric("syrinx_settings_generation", stage="gateway") == 1
 
 
-async def test_without_its_queue_the_gateway_says_so():
+async def test_unreachable_queue_is_a_503_and_not_ready():
     async with gateway() as running:
         await until(lambda: running.service.ready() is None, "the gateway was ready")
         await running.service._connector.close()
-        answer = await running.say()
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-        await until(lambda: (running.service.ready() or "").startswith("Redis cannot be reached"), "it was noticed")
+        response = await running.say()
+        assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+        await until(
+            lambda: (running.service.ready() or "").startswith("Redis cannot be reached"), "the failure was noticed"
+        )
 
 
-async def test_it_is_ready_when_both_stages_are_there_and_stays_so_when_they_go():
+async def test_ready_once_both_stages_have_been_live():
     streams = MemoryStreams()
     connector, replicas = MemoryConnector(streams), MemoryConnector(streams)
     config = StageConfig(pipeline="p", generation="g", replica="gateway-0", model="bundled")
     service = GatewayService(config, connector, Metrics(CollectorRegistry()))
     await service.start()
     try:
-        assert service.ready() == "no talker reads this model's requests yet"
+        assert service.ready() == "no talker of this model generation is running yet"
         talker, codec = replicas.consumer(Group.TALKERS, "t"), replicas.consumer(Group.CODECS, "c")
         await talker.take_over(1)
-        await until(lambda: service.ready() == "no codec reads this model's requests yet", "the talker was seen")
+        await until(
+            lambda: service.ready() == "no codec of this model generation is running yet", "the talker was seen"
+        )
         await codec.take_over(1)
         await until(lambda: service.ready() is None, "the codec was seen")
         await replicas.close()
-        await service._measure()
+        await service.monitor.measure()
         assert not await connector.has_live_consumer(Group.TALKERS, 5.0)
         assert service.ready() is None
     finally:
@@ -370,33 +376,33 @@ async def test_it_is_ready_when_both_stages_are_there_and_stays_so_when_they_go(
         await connector.close()
 
 
-async def test_nobody_waits_for_long_for_a_stage_that_is_gone():
+async def test_missing_stage_is_a_503_after_max_queue_seconds():
     async with gateway(gateway=GatewaySettings(max_queue_seconds=1.0)) as running:
         await until(lambda: running.service.ready() is None, "both stages were seen")
         await running.stages.leave()
         waiting = await running.say(stream=True)
-        assert (waiting.status_code, waiting.json()["error"]["code"]) == (503, "unserved")
-        assert "no talker has read" in waiting.json()["error"]["message"]
+        assert (waiting.status_code, waiting.json()["error"]["code"]) == (503, "stage_unavailable")
+        assert "no talker" in waiting.json()["error"]["message"]
         assert int(waiting.headers["retry-after"]) >= 1
         assert running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="error") == 1
-        assert (await running.say()).json()["error"]["code"] == "unserved"
+        assert (await running.say()).json()["error"]["code"] == "stage_unavailable"
         assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1, "at once"
         async with Stages(running.streams):
-            await until(lambda: running.service._missing is None, "they were seen again")
+            await until(lambda: running.service.monitor._missing is None, "they were seen again")
             assert (await running.say()).content
 
 
-async def test_what_is_being_spoken_outlasts_a_stage_that_is_gone():
-    """Another replica may take it over yet."""
+async def test_begun_stream_outlasts_a_missing_stage():
+    """Another replica may still take the stream over."""
     async with gateway(gateway=GatewaySettings(max_queue_seconds=0.1)) as running:
-        await until(lambda: running.service._was_served, "the stages were seen")
+        await until(lambda: running.service.monitor._was_complete, "the stages were seen")
         running.stages.script = Script(pause_after=4)
         call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
-        await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+        await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
         [request] = running.stages.seen
         await running.stages.leave()
-        await until(lambda: running.metric("syrinx_underrun_seconds_total", **SERVED) > 1.5, "the gateway had looked")
-        assert running.service._unserved() is not None
+        await until(lambda: running.metric("syrinx_underrun_seconds_total", **SERVED) > 1.5, "the gateway has checked")
+        assert running.service.monitor.missing_stage_error() is not None
         connector = MemoryConnector(running.streams)
         end = End(EndReason.STOP)
         await connector.append([Append(request.id, StreamKind.AUDIO, Position(4, END_SEQUENCE), end)])
@@ -414,7 +420,7 @@ async def post(running: Gateway, body: bytes, content_type: str = "application/j
     ("body", "content_type"),
     [
         (b"", "application/json"),
-        (b"input=Hello", "application/x-www-form-urlencoded"),
+        (b"input=Hello", "application/x-www-audio_format-urlencoded"),
         (b'{"input": "a"}', "text/plain"),
         (b'{"input": "\\ud800"}', "application/json"),
         (b'{"input": "a", "temperature": NaN}', "application/json"),
@@ -424,34 +430,34 @@ async def post(running: Gateway, body: bytes, content_type: str = "application/j
         (b'{"input": "' + b"a" * 100_000 + b'"}', "application/json"),
     ],
 )
-async def test_a_bad_body_is_a_400_and_the_service_goes_on(running: Gateway, body: bytes, content_type: str):
-    answer = await post(running, body, content_type)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["type"] == "invalid_request_error"
+async def test_invalid_body_is_a_400(running: Gateway, body: bytes, content_type: str):
+    response = await post(running, body, content_type)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
     assert running.metric("syrinx_requests_total", task_type="unknown", outcome="refused") == 1
     assert (await running.say()).status_code == 200
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_200_mb_are_a_413(running: Gateway, announced: bool):
+async def test_oversized_body_is_a_413(running: Gateway, announced: bool):
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(200):
             yield bytes(2**20)
 
     headers = {"Content-Type": "application/json", **({"Content-Length": str(200 * 2**20)} if announced else {})}
-    answer = await running.http.post("/v1/audio/speech", content=chunks(), headers=headers)
-    assert answer.status_code == 413
-    assert "24 MB" in answer.json()["error"]["message"]
+    response = await running.http.post("/v1/audio/speech", content=chunks(), headers=headers)
+    assert response.status_code == 413
+    assert "24 MB" in response.json()["error"]["message"]
     assert (await running.say()).status_code == 200
 
 
-async def test_only_so_many_large_bodies_are_held_at_once(running: Gateway):
+async def test_number_of_large_bodies_is_limited(running: Gateway):
     body = b'{"input": "a", "ref_text": "' + b"a" * LARGE_BODY + b'"}'
-    go_on = asyncio.Event()
+    resume = asyncio.Event()
 
-    async def slowly() -> AsyncIterator[bytes]:
+    async def slow_body() -> AsyncIterator[bytes]:
         yield body[:-1]
-        await go_on.wait()
+        await resume.wait()
         yield body[-1:]
 
     async def send(content: bytes | AsyncIterator[bytes]) -> int:
@@ -459,22 +465,22 @@ async def test_only_so_many_large_bodies_are_held_at_once(running: Gateway):
         return (await running.http.post("/v1/audio/speech", content=content, headers=headers)).status_code
 
     async with asyncio.timeout(DEADLINE):
-        held = [asyncio.create_task(send(slowly())) for _ in range(LARGE_BODIES)]
-        await until(running.service.large_bodies.locked, "all places are taken")
+        held = [asyncio.create_task(send(slow_body())) for _ in range(MAX_LARGE_BODIES)]
+        await until(running.service.large_bodies.locked, "all slots are taken")
         assert await send(body) == 503
         assert (await running.say()).status_code == 200
-        go_on.set()
+        resume.set()
         assert set(await asyncio.gather(*held)) == {400}
-        assert await send(body) == 400, "the places are free again"
+        assert await send(body) == 400, "the slots are free again"
 
 
-async def test_a_body_that_does_not_come_is_given_up(running: Gateway, monkeypatch: pytest.MonkeyPatch):
+async def test_late_body_is_a_408(running: Gateway, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("syrinx_stages.gateway.body.BODY_SECONDS", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(running.url).port)
     writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-    answer = await asyncio.wait_for(reader.read(), DEADLINE)
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"body_timeout" in answer
+    response = await asyncio.wait_for(reader.read(), DEADLINE)
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert b"body_timeout" in response
     writer.close()
 
 
@@ -487,18 +493,18 @@ async def test_a_body_that_does_not_come_is_given_up(running: Gateway, monkeypat
         ("POST", "/v1/audio/speech/", 404),
     ],
 )
-async def test_errors_of_the_router_have_the_same_shape(running: Gateway, method: str, path: str, status: int):
-    answer = await running.http.request(method, path)
-    assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-    assert answer.headers.get("allow") == ("POST" if status == 405 else None)
+async def test_routing_errors_have_the_same_shape(running: Gateway, method: str, path: str, status: int):
+    response = await running.http.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert response.headers.get("allow") == ("POST" if status == 405 else None)
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/voices", "/v1/models", "/v1/models/syrinx-us"])
-async def test_head_answers_as_get_does_without_the_body(running: Gateway, path: str):
-    asked, told = await running.http.head(path), await running.http.get(path)
-    assert (asked.status_code, asked.content) == (200, b"")
-    assert asked.headers["content-length"] == told.headers["content-length"] == str(len(told.content))
+async def test_head_returns_the_headers_of_get(running: Gateway, path: str):
+    head, got = await running.http.head(path), await running.http.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.content))
 
 
 async def test_voices_are_listed(running: Gateway):
@@ -507,14 +513,14 @@ async def test_voices_are_listed(running: Gateway):
     assert (listed["default"], listed["languages"]) == ("us", ["auto", "english", "german"])
 
 
-# Measures --------------------------------------------------------------------------------------------------------
+# Metrics --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: Gateway):
+async def test_stream_metrics_are_labeled_with_the_replicas(running: Gateway):
     running.stages.script = script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
-    # The first four frames have been played by then: a deaf would have waited.
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+    # By then the first four frames have been played, so playback stalls.
     await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
     script.go.set()
     await call
@@ -528,41 +534,45 @@ async def test_a_stream_is_measured_under_the_replicas_that_served_it(running: G
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
 
 
-async def test_a_listener_who_waits_counts_while_he_waits(running: Gateway):
+async def test_stall_is_counted_while_it_lasts(running: Gateway):
     running.stages.script = script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
-    assert running.metric("syrinx_underruns_total", **SERVED) == 0, "a count begins at 0"
-    await until(lambda: running.metric("syrinx_underruns_total", **SERVED), "playback waited")
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
+    assert running.metric("syrinx_underruns_total", **SERVED) == 0, "the series starts at 0"
+    await until(lambda: running.metric("syrinx_underruns_total", **SERVED), "playback stalled")
     assert not call.done()
     before = running.metric("syrinx_underrun_seconds_total", **SERVED)
     assert before > 0
     script.go.set()
     await call
     assert running.metric("syrinx_underrun_seconds_total", **SERVED) > before
-    assert running.metric("syrinx_underruns_total", **SERVED) == 1, "a stream counts once"
+    assert running.metric("syrinx_underruns_total", **SERVED) == 1, "a stream is counted once"
 
 
-async def test_a_listener_who_waits_and_leaves_counts_too(running: Gateway):
+async def test_stall_of_a_client_that_disconnects_is_counted(running: Gateway):
     running.stages.script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
     await asyncio.sleep(4 * FAMILY.frame_seconds + 0.1)
     call.cancel()
-    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "left")
+    await until(
+        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+    )
     assert running.metric("syrinx_underruns_total", **SERVED) == 1
 
 
-async def test_a_listener_who_leaves_before_playback_is_dry_has_not_waited(running: Gateway):
+async def test_disconnect_before_a_stall_counts_no_stall(running: Gateway):
     running.stages.script = Script(pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: running.metric("syrinx_live_streams"), "it was live")
+    await until(lambda: running.metric("syrinx_live_streams"), "the stream was live")
     call.cancel()
-    await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "left")
+    await until(
+        lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="cancelled"), "counted"
+    )
     assert running.metric("syrinx_underruns_total", **SERVED) == 0
 
 
-async def test_a_whole_file_has_no_time_to_first_audio(running: Gateway):
+async def test_whole_file_has_no_ttfa(running: Gateway):
     await running.say()
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome="stop"), "counted")
     assert running.metric("syrinx_request_seconds_count", **SERVED) == 1

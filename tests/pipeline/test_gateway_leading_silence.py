@@ -1,4 +1,4 @@
-"""Leading silence at the public API: cut the same in every delivery, and accounted for."""
+"""Trimming of leading silence at the public API: the same for every delivery, and reflected in the metrics."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ from syrinx_stages.contract.silence import MAX_CUT, MIN_LEAD_IN
 
 SERVED = {"task_type": "CustomVoice", "talker": "talker-0", "codec": "codec-0"}
 LEAD_IN_SECONDS = MIN_LEAD_IN / FAMILY.sample_rate
-"""Seconds that are kept of the script's silence, all of whose samples are zero."""
+"""Seconds kept of the script's silence, whose samples are all zero."""
 
 
 @pytest.fixture
@@ -28,28 +28,28 @@ async def running() -> AsyncIterator[Gateway]:
 
 
 def sent(silent: int, frames: int = 10) -> bytes:
-    """What a client is sent of a script."""
+    """The PCM that a client receives of a script."""
     return bytes(2 * MIN_LEAD_IN) + tone(frames)[silent * FAMILY.frame_bytes :]
 
 
-def deltas(answer: httpx.Response) -> tuple[list[bytes], dict]:
-    *said, done = [json.loads(block.removeprefix("data: ")) for block in answer.text.strip().split("\n\n")]
-    return [base64.b64decode(event["audio"]) for event in said], done
+def deltas(response: httpx.Response) -> tuple[list[bytes], dict]:
+    *events, done = [json.loads(block.removeprefix("data: ")) for block in response.text.strip().split("\n\n")]
+    return [base64.b64decode(event["audio"]) for event in events], done
 
 
-async def counted(running: Gateway, outcome: str = "stop") -> None:
+async def wait_for_outcome(running: Gateway, outcome: str = "stop") -> None:
     await until(lambda: running.metric("syrinx_requests_total", task_type="CustomVoice", outcome=outcome), "counted")
 
 
-def told(running: Gateway) -> int:
-    """Frames that the talkers know to be played."""
+def reported(running: Gateway) -> int:
+    """Frames reported to the talkers as played."""
     stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYBACK) if running.stages.seen else None
     return stream.last.frames if stream else -1
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 10])
 @pytest.mark.parametrize("silent", [1, 2, 3])
-async def test_streams_and_files_lose_the_same_silence(running: Gateway, silent: int, chunk: int):
+async def test_streams_and_files_are_trimmed_alike(running: Gateway, silent: int, chunk: int):
     running.stages.script = Script(silent=silent, chunk=chunk)
     whole = await running.say(response_format="pcm")
     assert whole.content == sent(silent)
@@ -60,81 +60,81 @@ async def test_streams_and_files_lose_the_same_silence(running: Gateway, silent:
     audio, done = deltas(await running.say(response_format="pcm", stream_format="sse"))
     assert b"".join(audio) == sent(silent)
     assert all(audio)
-    assert done["usage"]["output_tokens"] == 10, "it was made"
+    assert done["usage"]["output_tokens"] == 10, "trimmed frames count as generated"
 
 
 @pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus"])
-async def test_every_format_begins_with_speech(running: Gateway, form: str):
+async def test_every_format_starts_with_speech(running: Gateway, form: str):
     running.stages.script = Script(silent=2)
     samples, _ = soundfile.read(io.BytesIO((await running.say(response_format=form)).content), dtype="int16")
     assert 2 * len(samples) == len(sent(2))
     assert abs(samples[: 2 * MIN_LEAD_IN]).max() > 5_000
 
 
-async def test_speed_changes_what_is_left(running: Gateway):
+async def test_speed_applies_to_the_trimmed_audio(running: Gateway):
     running.stages.script = Script(silent=2)
-    answer = await running.say(response_format="pcm", speed=2.0)
-    assert len(answer.content) == len(sent(2)) // 2
+    response = await running.say(response_format="pcm", speed=2.0)
+    assert len(response.content) == len(sent(2)) // 2
 
 
-async def test_a_stream_begins_with_its_first_audible_piece(running: Gateway):
+async def test_stream_starts_with_the_first_audible_chunk(running: Gateway):
     running.stages.script = script = Script(silent=1, chunk=1, pause_after=2)
-    ask = {"input": "Hi.", "stream_format": "sse", "response_format": "wav"}
-    async with running.http.stream("POST", "/v1/audio/speech", json=ask) as answer:
-        first = json.loads((await anext(answer.aiter_lines())).removeprefix("data: "))
+    fields = {"input": "Hi.", "stream_format": "sse", "response_format": "wav"}
+    async with running.http.stream("POST", "/v1/audio/speech", json=fields) as response:
+        first = json.loads((await anext(response.aiter_lines())).removeprefix("data: "))
         assert base64.b64decode(first["audio"])[44:] == sent(1, frames=2)
         script.go.set()
 
 
-async def test_what_is_cut_counts_as_played_at_once(running: Gateway):
-    """Or a talker that waits for its listener would never make what he waits for."""
+async def test_trimmed_frames_are_reported_as_played_at_once(running: Gateway):
+    """Otherwise a talker at its lead limit would wait for playback forever."""
     running.stages.script = script = Script(silent=2, chunk=1, pause_after=1)
     call = asyncio.create_task(running.say(stream=True, response_format="pcm"))
-    await until(lambda: told(running) == 1, "the silent frame was told")
-    assert running.metric("syrinx_live_streams") == 0, "nobody hears anything yet"
+    await until(lambda: reported(running) == 1, "the silent frame was reported")
+    assert running.metric("syrinx_live_streams") == 0, "nothing was delivered yet"
     script.go.set()
     assert (await call).content == sent(2)
 
 
-async def test_a_failure_while_it_is_silent_is_an_ordinary_error(running: Gateway):
+async def test_failure_during_leading_silence_is_an_error_response(running: Gateway):
     running.stages.script = Script(frames=2, silent=2, end=End(EndReason.ERROR, "gave up"))
-    answer = await running.say(stream=True)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (500, "gave up")
+    response = await running.say(stream=True)
+    assert (response.status_code, response.json()["error"]["message"]) == (500, "gave up")
 
 
-async def test_a_client_that_leaves_while_it_is_silent_has_heard_nothing(running: Gateway):
+async def test_client_that_leaves_during_leading_silence_received_no_audio(running: Gateway):
     running.stages.script = Script(silent=2, pause_after=2)
     call = asyncio.create_task(running.say(stream=True))
-    await until(lambda: told(running) == 2, "the silent frames were told")
+    await until(lambda: reported(running) == 2, "the silent frames were reported")
     call.cancel()
-    await counted(running, "cancelled")
+    await wait_for_outcome(running, "cancelled")
     await until(lambda: len(running.streams) == 0, "it was released")
     assert running.metric("syrinx_audio_seconds_total", **SERVED) == 0
     assert running.metric("syrinx_live_streams") == 0
 
 
-@pytest.mark.parametrize("ask", [{}, {"stream": True}, {"stream_format": "sse"}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream_format": "sse"}], ids=str)
 @pytest.mark.parametrize("frames", [1, 2, 10])
-async def test_a_request_that_is_silent_to_its_end_still_gets_audio(running: Gateway, frames: int, ask: dict):
+async def test_silent_request_still_returns_audio(running: Gateway, frames: int, fields: dict):
     running.stages.script = Script(frames=frames, silent=frames)
-    answer = await running.say(response_format="pcm", **ask)
-    pcm = b"".join(deltas(answer)[0]) if "stream_format" in ask else answer.content
+    response = await running.say(response_format="pcm", **fields)
+    pcm = b"".join(deltas(response)[0]) if "stream_format" in fields else response.content
     cut = 2 * MAX_CUT if frames > 3 else 0
     assert pcm == bytes(frames * FAMILY.frame_bytes - cut)
 
 
-async def test_measures_are_of_what_the_client_was_sent(running: Gateway):
+async def test_metrics_measure_the_audio_that_was_sent(running: Gateway):
     running.stages.script = script = Script(silent=3, chunk=4, pause_after=4)
     call = asyncio.create_task(running.say(stream=True))
     await until(lambda: running.metric("syrinx_live_streams"), "it was live")
-    # One frame and the lead-in have been played by then, and not the three before: playback waits.
+    # By then one frame and the lead-in have been played, without the three trimmed frames: playback stalls.
     await asyncio.sleep(FAMILY.frame_seconds + LEAD_IN_SECONDS + 0.1)
     script.go.set()
     await call
-    await counted(running)
+    await wait_for_outcome(running)
     ttfa, first_byte = (running.metric(f"syrinx_{name}_seconds_sum", **SERVED) for name in ("ttfa", "first_byte"))
     assert ttfa == pytest.approx(first_byte + LEAD_IN_SECONDS)
     assert running.metric("syrinx_underruns_total", **SERVED) == 1
     assert 0.05 < running.metric("syrinx_underrun_seconds_total", **SERVED) < 0.5
-    heard = len(sent(3)) / 2 / FAMILY.sample_rate
-    assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(heard)
+    seconds = len(sent(3)) / 2 / FAMILY.sample_rate
+    assert running.metric("syrinx_audio_seconds_total", **SERVED) == pytest.approx(seconds)

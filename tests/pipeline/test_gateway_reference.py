@@ -1,4 +1,4 @@
-"""Cloning through the public API: what becomes of the reference audio a client sends."""
+"""Reference audio of voice clones through the public API."""
 
 import base64
 import io
@@ -43,8 +43,8 @@ async def clone(running: Gateway, ref_audio: str) -> httpx.Response:
 
 
 async def test_stereo_at_8_khz_reaches_the_talker_as_mono_at_24_khz(running: Gateway):
-    answer = await clone(running, "data:audio/wav;base64," + text(file(2, rate=8000, channels=2)))
-    assert answer.status_code == 200, answer.text
+    response = await clone(running, "data:audio/wav;base64," + text(file(2, rate=8000, channels=2)))
+    assert response.status_code == 200, response.text
     [pcm] = running.stages.references
     assert pcm is not None
     assert len(pcm) == 2 * 2 * FAMILY.sample_rate
@@ -58,31 +58,31 @@ async def test_stereo_at_8_khz_reaches_the_talker_as_mono_at_24_khz(running: Gat
         (file(2)[:1000], 400, "truncated"),
         (file(2, level=0), 400, "silent"),
         (file(60), 400, "60.00 seconds"),
-        (b"not audio at all" * 100, 400, "not audio"),
+        (b"not audio at all" * 100, 400, "not a supported audio file"),
         (bytes(17 * 2**20), 413, "16 MB"),
     ],
 )
-async def test_a_reference_that_will_not_do_is_refused(running: Gateway, data: bytes, status: int, words: str):
-    answer = await clone(running, text(data))
-    assert answer.status_code == status
-    assert answer.json()["error"]["param"] == "ref_audio"
-    assert words in answer.json()["error"]["message"]
+async def test_unusable_reference_is_refused(running: Gateway, data: bytes, status: int, words: str):
+    response = await clone(running, text(data))
+    assert response.status_code == status
+    assert response.json()["error"]["param"] == "ref_audio"
+    assert words in response.json()["error"]["message"]
     assert running.stages.seen == []
     assert (await clone(running, text(file(2)))).status_code == 200
 
 
-async def test_a_request_without_a_reference_is_refused(running: Gateway):
-    answer = await running.say()
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "ref_audio")
+async def test_missing_reference_is_refused(running: Gateway):
+    response = await running.say()
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "ref_audio")
 
 
-async def test_a_url_is_fetched_from_listed_hosts_only(checkpoint: str, monkeypatch: pytest.MonkeyPatch):
+async def test_urls_are_fetched_from_allowed_hosts_only(checkpoint: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reference, "MAX_FILE", 2**20)
-    files, asked = FastAPI(), []
+    files, fetched = FastAPI(), []
 
     @files.get("/{name}")
     async def get(name: str) -> Response:
-        asked.append(name)
+        fetched.append(name)
         if name == "moved":
             return Response(status_code=302, headers={"Location": "/good.wav"})
         if name == "missing":
@@ -93,15 +93,15 @@ async def test_a_url_is_fetched_from_listed_hosts_only(checkpoint: str, monkeypa
         host = url.removeprefix("http://")
         async with gateway(model=checkpoint, reference_hosts=(host, "127.0.0.1:1")) as running:
             assert (await clone(running, f"{url}/good.wav")).status_code == 200
-            assert asked == ["good.wav"]
+            assert fetched == ["good.wav"]
             for name, status in (("moved", 400), ("missing", 400), ("large", 413)):
-                answer = await clone(running, f"{url}/{name}")
-                assert (answer.status_code, answer.json()["error"]["param"]) == (status, "ref_audio")
-            assert asked == ["good.wav", "moved", "missing", "large"]
+                response = await clone(running, f"{url}/{name}")
+                assert (response.status_code, response.json()["error"]["param"]) == (status, "ref_audio")
+            assert fetched == ["good.wav", "moved", "missing", "large"]
             unreachable = await clone(running, "http://127.0.0.1:1/a.wav")
             assert "cannot be fetched" in unreachable.json()["error"]["message"]
         async with gateway(model=checkpoint) as running:
-            answer = await clone(running, f"{url}/good.wav")
-            assert answer.status_code == 400
-            assert "may fetch from" in answer.json()["error"]["message"]
-    assert len(asked) == 4
+            response = await clone(running, f"{url}/good.wav")
+            assert response.status_code == 400
+            assert "is not allowed" in response.json()["error"]["message"]
+    assert len(fetched) == 4

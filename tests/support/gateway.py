@@ -1,4 +1,4 @@
-"""A real gateway on a loopback port over the memory connector, and stages that follow a script."""
+"""A real gateway on a loopback port, with the memory connector and scripted stages."""
 
 import asyncio
 import contextlib
@@ -28,17 +28,17 @@ from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.runtime.metrics import Metrics
 
 DEADLINE = 10.0
-"""Seconds that anything may take here before the test fails."""
+"""Seconds after which a wait fails the test."""
 
 
 def tone(frames: int) -> bytes:
-    """PCM of the first `frames` frames that the scripted stages speak."""
+    """PCM of the first `frames` frames of the scripted audio."""
     time = np.arange(frames * FAMILY.samples_per_frame) / FAMILY.sample_rate
     return (8000 * np.sin(2 * np.pi * 220 * time)).astype("<i2").tobytes()
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    """Waits until `condition()` is true, looking after every turn of the event loop."""
+    """Polls `condition()` until it is true."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
@@ -47,35 +47,35 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 @dataclass
 class Script:
-    """What the stages do with a request."""
+    """How the stages serve a request."""
 
     frames: int = 10
     silent: int = 0
-    """Of these, how many come first and hold nothing to hear."""
+    """How many of these, at the start, are silent."""
     chunk: int = 2
     end: End | None = field(default_factory=lambda: End(EndReason.STOP))
-    """None: fall silent."""
+    """None: the stream never ends."""
     pause_after: int | None = None
-    """Waits for `go` once this many frames are out."""
+    """Waits for `go` after this many frames."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def pcm(self) -> bytes:
-        """All that is spoken."""
+        """The whole audio."""
         return bytes(self.silent * FAMILY.frame_bytes) + tone(self.frames)[self.silent * FAMILY.frame_bytes :]
 
 
 class Stages:
-    """One talker that claims, and one codec that speaks the script."""
+    """One talker that only claims, and one codec that writes the script's audio."""
 
     def __init__(self, streams: MemoryStreams) -> None:
         self.script = Script()
         self.seen: list[SpeechRequest] = []
         self.references: list[bytes | None] = []
-        self.spoken: dict[str, int] = {}
+        self.written: dict[str, int] = {}
         """Frames written, by request."""
         self.gone: dict[str, float] = {}
-        """When a request was found to be released, by request."""
+        """Monotonic time at which a write found the request released, by request."""
         self._connector = MemoryConnector(streams)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -88,7 +88,7 @@ class Stages:
         await self.leave()
 
     async def leave(self) -> None:
-        """Both replicas end; they may have done so before."""
+        """Stops both replicas; may be called twice."""
         for task in self._tasks:
             task.cancel()
         for result in await asyncio.gather(*self._tasks, return_exceptions=True):
@@ -124,7 +124,7 @@ class Stages:
             first = {"talker": "talker-0", "codec": "codec-0"} if start == 0 else {}
             if not await self._write(claim, Position(frames), Audio(pcm[start : start + step], **first)):
                 return
-            self.spoken[claim.request.id] = frames
+            self.written[claim.request.id] = frames
         if script.end is not None:
             await self._write(claim, Position(frames, END_SEQUENCE), script.end, finishes=claim.entry_id)
 
@@ -137,7 +137,7 @@ class Stages:
 
 @dataclass
 class Gateway:
-    """A running gateway and what is behind it."""
+    """A running gateway and its stages."""
 
     url: str
     service: GatewayService
@@ -147,16 +147,16 @@ class Gateway:
     http: httpx.AsyncClient
 
     async def say(self, **fields: object) -> httpx.Response:
-        """One request, its answer read to the end."""
+        """Sends one request and reads the whole response."""
         return await self.http.post("/v1/audio/speech", json={"input": "Hello.", **fields})
 
     def metric(self, name: str, **labels: str) -> float:
-        """A sample's value; 0 if it is not there yet."""
+        """A sample's value; 0 if it does not exist yet."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
 
 def base_checkpoint(directory: Path) -> str:
-    """What a gateway reads of a Base checkpoint: the bundled voice's configs and tokenizer, made Base."""
+    """Writes the files of a Base checkpoint that a gateway reads, derived from the bundled checkpoint."""
     bundled = checkpoint_directory("bundled")
     shutil.copytree(bundled, directory, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
     config = json.loads((bundled / "config.json").read_text())
@@ -169,7 +169,7 @@ def base_checkpoint(directory: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIterator[Gateway]:
-    """Runs one with the bundled checkpoint's description."""
+    """Runs a gateway, by default of the bundled checkpoint."""
     streams, registry = MemoryStreams(), CollectorRegistry()
     defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
     connector = MemoryConnector(streams)
@@ -183,7 +183,7 @@ async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIte
     finally:
         await service.close()
         await connector.close()
-    assert len(streams) == 0, "a request left something behind"
+    assert len(streams) == 0, "a request was not released"
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import pytest
 import soundfile
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.encoders import Format, encode, stream_header
+from syrinx_stages.gateway.encoders import AudioFormat, encode, stream_header
 
 PCM = (8000 * np.sin(np.arange(FAMILY.sample_rate) * 2 * np.pi * 300 / FAMILY.sample_rate)).astype("<i2").tobytes()
 
@@ -17,14 +17,14 @@ def decoded(data: bytes) -> np.ndarray:
     return samples
 
 
-@pytest.mark.parametrize("form", [Format.WAV, Format.FLAC])
-def test_lossless_formats_give_the_samples_back(form: Format):
-    assert decoded(encode(PCM, form)).tobytes() == PCM
+@pytest.mark.parametrize("audio_format", [AudioFormat.WAV, AudioFormat.FLAC])
+def test_lossless_formats_preserve_the_samples(audio_format: AudioFormat):
+    assert decoded(encode(PCM, audio_format)).tobytes() == PCM
 
 
-@pytest.mark.parametrize(("form", "magic"), [(Format.MP3, b"\xff"), (Format.OPUS, b"OggS")])
-def test_lossy_formats_sound_the_same(form: Format, magic: bytes):
-    data = encode(PCM, form)
+@pytest.mark.parametrize(("audio_format", "magic"), [(AudioFormat.MP3, b"\xff"), (AudioFormat.OPUS, b"OggS")])
+def test_lossy_formats_correlate_with_the_input(audio_format: AudioFormat, magic: bytes):
+    data = encode(PCM, audio_format)
     assert data.startswith(magic)
     assert len(data) < len(PCM) / 3
     original, copy = np.frombuffer(PCM, "<i2").astype(float), decoded(data).astype(float)
@@ -32,13 +32,13 @@ def test_lossy_formats_sound_the_same(form: Format, magic: bytes):
     assert np.corrcoef(original, copy)[0, 1] > 0.99
 
 
-def test_pcm_is_bare():
-    assert encode(PCM, Format.PCM) == PCM
-    assert stream_header(Format.PCM) == b""
+def test_pcm_has_no_header():
+    assert encode(PCM, AudioFormat.PCM) == PCM
+    assert stream_header(AudioFormat.PCM) == b""
 
 
-def test_a_streamed_wav_of_unknown_length_is_read_to_its_end():
-    data = stream_header(Format.WAV) + PCM
+def test_streamed_wav_of_unknown_length_is_readable():
+    data = stream_header(AudioFormat.WAV) + PCM
     assert decoded(data).tobytes() == PCM
     with wave.open(io.BytesIO(data)) as file:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, FAMILY.sample_rate)

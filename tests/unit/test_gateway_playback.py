@@ -21,7 +21,7 @@ def tone(seconds: float) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("samples", "at"),
+    ("samples", "index"),
     [
         ((0, 0, AUDIBLE_PEAK), 2),
         ((0, -AUDIBLE_PEAK), 1),
@@ -30,18 +30,18 @@ def tone(seconds: float) -> bytes:
         ((), None),
     ],
 )
-def test_the_first_audible_sample_is_the_first_beyond_the_peak(samples: tuple[int, ...], at: int | None):
-    assert first_audible(pcm(*samples)) == at
+def test_first_audible_sample_reaches_the_peak(samples: tuple[int, ...], index: int | None):
+    assert first_audible(pcm(*samples)) == index
 
 
-def test_leading_silence_counts_into_ttfa_but_not_into_first_byte():
+def test_leading_silence_counts_in_ttfa_but_not_in_first_byte():
     playback = Playback(accepted=10.0)
     playback.deliver(10.05, silence(0.08) + tone(0.08))
     assert playback.first_byte == pytest.approx(0.05)
     assert playback.ttfa == pytest.approx(0.13)
 
 
-def test_a_silent_first_chunk_delays_ttfa_by_its_playing_time():
+def test_silent_first_chunk_delays_ttfa_by_its_duration():
     playback = Playback(accepted=0.0)
     playback.deliver(0.03, silence(0.16))
     assert playback.ttfa is None
@@ -49,38 +49,38 @@ def test_a_silent_first_chunk_delays_ttfa_by_its_playing_time():
     assert playback.ttfa == pytest.approx(0.19)
 
 
-def test_a_chunk_in_time_is_no_underrun():
+def test_chunk_in_time_causes_no_stall():
     playback = Playback(accepted=0.0)
     assert playback.deliver(1.0, tone(0.16)) == 0
     assert playback.deliver(1.15, tone(0.16)) == 0
 
 
-def test_playback_waits_for_a_late_chunk():
+def test_late_chunk_stalls_playback():
     playback = Playback(accepted=0.0)
     playback.deliver(1.0, tone(0.16))
     assert playback.deliver(1.36, tone(0.16)) == pytest.approx(0.2)
     assert playback.deliver(1.62, tone(0.16)) == pytest.approx(0.1)
 
 
-def test_a_wait_is_told_while_it_lasts_and_each_second_of_it_once():
+def test_ongoing_stall_is_returned_once():
     playback = Playback(accepted=0.0)
-    assert playback.wait(5.0) == 0, "nothing plays yet"
+    assert playback.stall(5.0) == 0, "nothing plays yet"
     playback.deliver(6.0, tone(0.16))
-    assert playback.wait(6.1) == 0
-    assert playback.wait(6.2) == pytest.approx(0.04)
-    assert playback.wait(6.5) == pytest.approx(0.3)
+    assert playback.stall(6.1) == 0
+    assert playback.stall(6.2) == pytest.approx(0.04)
+    assert playback.stall(6.5) == pytest.approx(0.3)
     assert playback.deliver(6.6, tone(0.16)) == pytest.approx(0.1)
-    assert playback.wait(6.75) == 0
+    assert playback.stall(6.75) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 12)), min_size=1, max_size=30))
-def test_playing_and_waiting_add_up_to_the_time_passed(chunks: list[tuple[float, int]]):
+def test_playing_and_stalling_add_up_to_the_elapsed_time(chunks: list[tuple[float, int]]):
     playback = Playback(accepted=0.0)
-    now = played = waited = 0.0
+    now = played = stalled = 0.0
     for gap, frames in chunks:
         now += gap
-        waited += playback.deliver(now, bytes(2 * frames * FAMILY.samples_per_frame))
+        stalled += playback.deliver(now, bytes(2 * frames * FAMILY.samples_per_frame))
         played += frames * 0.08
     assert playback.first_byte is not None
-    assert now <= playback.first_byte + played + waited + 1e-6
-    assert waited <= sum(gap for gap, _ in chunks[1:]) + 1e-6
+    assert now <= playback.first_byte + played + stalled + 1e-6
+    assert stalled <= sum(gap for gap, _ in chunks[1:]) + 1e-6

@@ -9,49 +9,54 @@ from hypothesis import strategies as st
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.messages import Sampling, TaskType
-from syrinx_stages.gateway.body import parse_json
-from syrinx_stages.gateway.encoders import Format
+from syrinx_stages.gateway.api import voice_list
+from syrinx_stages.gateway.encoders import AudioFormat
 from syrinx_stages.gateway.errors import ApiError, error_response
-from syrinx_stages.gateway.order import Delivery, Order, place
-from syrinx_stages.gateway.schema import parse_fields
-from syrinx_stages.gateway.voices import voice_list
-from syrinx_stages.model.describe import Description, Speaker, describe
+from syrinx_stages.gateway.fields import parse_fields
+from syrinx_stages.gateway.request import Delivery, ParsedRequest, parse_request
+from syrinx_stages.model.describe import Description, describe
 
 CUSTOM = Description(
     task_type=TaskType.CUSTOM_VOICE,
     size="1b7",
-    speakers=(Speaker("vivian", None), Speaker("ryan", None)),
+    voices=("vivian", "ryan"),
     languages=("auto", "english", "chinese"),
-    sample_rate=24_000,
     supports_instructions=True,
-    supports_reference=False,
     max_positions=32_768,
 )
-DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, speakers=())
-BASE = msgspec.structs.replace(
-    CUSTOM, task_type=TaskType.BASE, speakers=(), supports_instructions=False, supports_reference=True
-)
+DESIGN = msgspec.structs.replace(CUSTOM, task_type=TaskType.VOICE_DESIGN, voices=())
+BASE = msgspec.structs.replace(CUSTOM, task_type=TaskType.BASE, voices=(), supports_instructions=False)
 
 
-def order_json(body: str | bytes, checkpoint: Description = CUSTOM) -> Order:
+def parsed_json(body: str | bytes, checkpoint: Description = CUSTOM) -> ParsedRequest:
     raw = body if isinstance(body, bytes) else body.encode()
-    return place(parse_fields(parse_json(raw)), checkpoint, "qwen3-tts", "id", 1.5)
+    return parse_request(parse_fields(raw), checkpoint, "qwen3-tts", "id", 1.5)
 
 
-def order(checkpoint: Description = CUSTOM, **fields: Any) -> Order:
-    return order_json(json.dumps({"input": "Hello.", **fields}), checkpoint)
+def parsed(checkpoint: Description = CUSTOM, **fields: Any) -> ParsedRequest:
+    return parsed_json(json.dumps({"input": "Hello.", **fields}), checkpoint)
 
 
-def refusal(checkpoint: Description = CUSTOM, **fields: Any) -> ApiError:
+def refused(checkpoint: Description = CUSTOM, **fields: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        order(checkpoint, **fields)
+        parsed(checkpoint, **fields)
     return caught.value
 
 
 def test_defaults():
-    plain = order()
-    request = plain.request
-    assert (plain.form, plain.delivery, plain.speed, plain.ref_audio) == (Format.WAV, Delivery.WHOLE, 1.0, None)
+    accepted_request = parsed()
+    request = accepted_request.request
+    assert (
+        accepted_request.audio_format,
+        accepted_request.delivery,
+        accepted_request.speed,
+        accepted_request.ref_audio,
+    ) == (
+        AudioFormat.WAV,
+        Delivery.WHOLE,
+        1.0,
+        None,
+    )
     assert (request.id, request.accepted_at, request.text) == ("id", 1.5, "Hello.")
     assert (request.task_type, request.voice, request.language) == (TaskType.CUSTOM_VOICE, "vivian", "auto")
     assert (request.sampling, request.max_frames, request.live) == (Sampling(), 2048, False)
@@ -59,7 +64,7 @@ def test_defaults():
     assert not request.has_reference
 
 
-def test_every_field_does_something():
+def test_every_field_has_an_effect():
     changed = {
         "voice": "Ryan",
         "instructions": "Whisper.",
@@ -76,7 +81,7 @@ def test_every_field_does_something():
         "subtalker_top_k": 9,
         "subtalker_top_p": 0.8,
     }
-    request = order(**changed).request
+    request = parsed(**changed).request
     assert (request.voice, request.instructions, request.language) == ("ryan", "Whisper.", "english")
     assert (request.non_streaming_text, request.max_frames, request.seed) == (False, 7, 5)
     assert request.sampling == Sampling(
@@ -90,13 +95,13 @@ def test_every_field_does_something():
     )
 
 
-def test_null_is_the_same_as_left_out():
+def test_null_equals_absent():
     nulls = {name: None for name in SpeechFields.__struct_fields__ if name != "input"}
-    assert order(seed=3, **{n: v for n, v in nulls.items() if n != "seed"}) == order(seed=3)
+    assert parsed(seed=3, **{n: v for n, v in nulls.items() if n != "seed"}) == parsed(seed=3)
 
 
-def test_a_seed_is_drawn_when_none_is_sent():
-    seeds = {order().request.seed for _ in range(20)}
+def test_seed_is_random_by_default():
+    seeds = {parsed().request.seed for _ in range(20)}
     assert len(seeds) == 20
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -113,31 +118,31 @@ def test_a_seed_is_drawn_when_none_is_sent():
         ({"stream": True, "stream_format": "sse"}, Delivery.SSE),
     ],
 )
-def test_how_streaming_is_asked_for(fields: dict[str, Any], delivery: Delivery):
-    accepted = order(**fields)
+def test_stream_fields_select_the_delivery(fields: dict[str, Any], delivery: Delivery):
+    accepted = parsed(**fields)
     assert accepted.delivery is delivery
     assert accepted.request.live is (delivery is not Delivery.WHOLE)
 
 
 @pytest.mark.parametrize("voice", ["Ryan", {"id": "ryan"}])
-def test_a_voice_is_a_name_or_an_object_with_an_id(voice: Any):
-    assert order(voice=voice).request.voice == "ryan"
+def test_voice_is_a_name_or_an_object_with_an_id(voice: Any):
+    assert parsed(voice=voice).request.voice == "ryan"
 
 
-def test_the_default_voice_has_a_name_for_clients_that_must_send_one():
-    assert order(voice="default").request.voice == "vivian"
-    assert order(DESIGN, voice="default", instructions="An old man.").request.voice is None
+def test_default_is_a_voice_name():
+    assert parsed(voice="default").request.voice == "vivian"
+    assert parsed(DESIGN, voice="default", instructions="An old man.").request.voice is None
 
 
-def test_a_clone_gets_its_text_token_by_token():
-    request = order(BASE, ref_audio="QUJD", ref_text="What it says.").request
+def test_clone_streams_its_text_by_default():
+    request = parsed(BASE, ref_audio="QUJD", ref_text="What it says.").request
     assert (request.task_type, request.has_reference, request.reference_text) == (TaskType.BASE, True, "What it says.")
     assert not request.non_streaming_text
-    assert order(BASE, ref_audio="QUJD", x_vector_only_mode=True).request.x_vector_only
+    assert parsed(BASE, ref_audio="QUJD", x_vector_only_mode=True).request.x_vector_only
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("field", "value", "message"),
     [
         ("input", "", "is empty"),
         ("input", " \n\t\u2003", "is empty"),
@@ -184,17 +189,17 @@ def test_a_clone_gets_its_text_token_by_token():
         ("x_vector_only_mode", True, "task_type Base"),
     ],
 )
-def test_a_bad_value_is_a_400_that_names_its_field(field: str, value: Any, words: str):
-    error = refusal(**{field: value})
+def test_invalid_value_is_a_400_that_names_its_field(field: str, value: Any, message: str):
+    error = refused(**{field: value})
     assert error.status == 400
     assert error.param is not None
     assert error.param.split(".")[0] == field
-    assert words in error.message
+    assert message in error.message
     assert field in error.message
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "words"),
+    ("fields", "param", "message"),
     [
         ({"stream": True, "speed": 1.5}, "speed", "only 1.0"),
         ({"stream_format": "sse", "speed": 0.5}, "speed", "only 1.0"),
@@ -202,10 +207,10 @@ def test_a_bad_value_is_a_400_that_names_its_field(field: str, value: Any, words
         ({"stream": False, "stream_format": "sse"}, "stream", "leave one of them out"),
     ],
 )
-def test_combinations_that_cannot_be_are_refused(fields: dict[str, Any], param: str, words: str):
-    error = refusal(**fields)
+def test_invalid_combinations_are_refused(fields: dict[str, Any], param: str, message: str):
+    error = refused(**fields)
     assert (error.status, error.param) == (400, param)
-    assert words in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
@@ -219,8 +224,8 @@ def test_combinations_that_cannot_be_are_refused(fields: dict[str, Any], param: 
         ({"ref_audio": "QUJD", "x_vector_only_mode": True, "voice": "ryan"}, "voice"),
     ],
 )
-def test_base_needs_its_reference_and_only_that(fields: dict[str, Any], param: str):
-    error = refusal(BASE, **fields)
+def test_base_requires_a_reference(fields: dict[str, Any], param: str):
+    error = refused(BASE, **fields)
     assert (error.status, error.param) == (400, param)
 
 
@@ -234,25 +239,25 @@ def test_base_needs_its_reference_and_only_that(fields: dict[str, Any], param: s
         (BASE, {"ref_audio": "QUJD", "x_vector_only_mode": True, "instructions": "Sad."}, "instructions"),
     ],
 )
-def test_what_another_checkpoint_could_do_is_a_422(checkpoint: Description, fields: dict[str, Any], param: str):
-    error = refusal(checkpoint, **fields)
+def test_what_only_another_checkpoint_supports_is_a_422(checkpoint: Description, fields: dict[str, Any], param: str):
+    error = refused(checkpoint, **fields)
     assert (error.status, error.param) == (422, param)
 
 
-def test_voice_design_needs_a_description():
-    assert refusal(DESIGN).param == "instructions"
-    assert refusal(DESIGN, instructions="An old man.", voice="ryan").param == "voice"
+def test_voice_design_requires_instructions():
+    assert refused(DESIGN).param == "instructions"
+    assert refused(DESIGN, instructions="An old man.", voice="ryan").param == "voice"
 
 
-def test_another_model_is_a_404():
-    error = refusal(model="tts-1")
+def test_other_model_is_a_404():
+    error = refused(model="tts-1")
     assert (error.status, error.param, error.code) == (404, "model", "model_not_found")
     assert "qwen3-tts" in error.message
-    assert order(model="qwen3-tts")
+    assert parsed(model="qwen3-tts")
 
 
 @pytest.mark.parametrize(
-    ("field", "words"),
+    ("field", "message"),
     [
         ("inputt", "did you mean input?"),
         ("instruct", "called instructions"),
@@ -260,14 +265,14 @@ def test_another_model_is_a_404():
         ("a`b", "not a field"),
     ],
 )
-def test_unknown_fields_are_refused_by_name(field: str, words: str):
-    error = refusal(**{field: 1})
+def test_unknown_field_is_refused_by_name(field: str, message: str):
+    error = refused(**{field: 1})
     assert (error.status, error.param, error.code) == (400, field, "unknown_field")
-    assert words in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ("", "not JSON"),
         ("input=Hello", "not JSON"),
@@ -275,7 +280,7 @@ def test_unknown_fields_are_refused_by_name(field: str, words: str):
         ('"text"', "not a JSON object"),
         ('{"input": "a", "temperature": NaN}', "temperature: NaN is not a JSON number"),
         ('{"input": "a", "temperature": -Infinity}', "temperature: -Infinity"),
-        ('{"input": "a", "input": "b"}', "input: stands twice"),
+        ('{"input": "a", "input": "b"}', "input: appears twice"),
         ('{"input": "a", "seed": ' + "9" * 5000 + "}", "not JSON"),
         ('{"input": "a", "\\ud800": 1}', "half of a surrogate pair"),
         ('{"input": ' + "[" * 100_000, "nested too deeply"),
@@ -284,31 +289,31 @@ def test_unknown_fields_are_refused_by_name(field: str, words: str):
         ("{}", "input: is required"),
     ],
 )
-def test_bodies_that_are_not_a_request(body: str | bytes, words: str):
+def test_invalid_body_is_a_400(body: str | bytes, message: str):
     with pytest.raises(ApiError) as caught:
-        order_json(body)
+        parsed_json(body)
     assert caught.value.status == 400
-    assert words in caught.value.message
+    assert message in caught.value.message
 
 
-def test_an_error_is_ascii_json_whatever_it_quotes():
-    answer = error_response(refusal(voice="Zoë \U0001f600"), "abc")
+def test_error_response_is_ascii_json():
+    answer = error_response(refused(voice="Zoë \U0001f600"), "abc")
     assert answer.body.isascii()
     assert json.loads(answer.body)["error"]["param"] == "voice"
     assert answer.headers["x-request-id"] == "abc"
 
 
-def test_half_the_positions_are_left_for_the_prompt():
+def test_half_the_positions_are_reserved_for_the_prompt():
     small = msgspec.structs.replace(CUSTOM, max_positions=1024)
-    assert order(small).request.max_frames == 512
-    assert refusal(small, max_new_tokens=513).param == "max_new_tokens"
+    assert parsed(small).request.max_frames == 512
+    assert refused(small, max_new_tokens=513).param == "max_new_tokens"
 
 
-def test_the_bundled_checkpoint_is_described_by_its_config():
+def test_voice_list_of_the_bundled_checkpoint():
     listed = voice_list(describe("bundled"))
     assert listed["default"] == listed["voices"][0] == "us"
     assert listed["languages"] == ["auto", "english", "german"]
-    assert order(describe("bundled"), voice="GB", language="English").request.voice == "gb"
+    assert parsed(describe("bundled"), voice="GB", language="English").request.voice == "gb"
 
 
 JSON = st.recursive(
@@ -321,10 +326,10 @@ FIELDS = st.sampled_from(SpeechFields.__struct_fields__) | st.text(st.characters
 
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(FIELDS, JSON, max_size=5), st.sampled_from([CUSTOM, DESIGN, BASE]))
-def test_any_object_is_an_order_or_a_clear_refusal(body: dict[str, Any], checkpoint: Description):
+def test_any_object_is_parsed_or_refused(body: dict[str, Any], checkpoint: Description):
     body.setdefault("input", "Hello.")
     try:
-        accepted = order_json(json.dumps(body), checkpoint)
+        accepted = parsed_json(json.dumps(body), checkpoint)
     except ApiError as error:
         assert error.status in (400, 404, 422)
         assert error_response(error).body.isascii()
@@ -334,13 +339,13 @@ def test_any_object_is_an_order_or_a_clear_refusal(body: dict[str, Any], checkpo
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
-def test_any_bytes_are_an_order_or_a_clear_refusal(body: bytes):
+def test_any_bytes_are_refused(body: bytes):
     with pytest.raises(ApiError) as caught:
-        order_json(body)
+        parsed_json(body)
     assert caught.value.status == 400
 
 
-def test_a_checkpoint_with_one_language_speaks_it_unless_told_otherwise() -> None:
+def test_only_language_is_the_default() -> None:
     english = msgspec.structs.replace(describe("bundled"), languages=("auto", "english"))
-    assert order(english).request.language == "english"
-    assert order(english, language="Auto").request.language == "auto"
+    assert parsed(english).request.language == "english"
+    assert parsed(english, language="Auto").request.language == "auto"

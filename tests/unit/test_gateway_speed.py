@@ -25,7 +25,7 @@ def loudest(signal: np.ndarray) -> float:
 
 @pytest.mark.parametrize("speed", SPEEDS)
 @pytest.mark.parametrize("pitch", [90, 220])
-def test_the_length_changes_and_the_pitch_does_not(speed: float, pitch: float):
+def test_length_changes_and_pitch_does_not(speed: float, pitch: float):
     original = voice(3, pitch)
     out = samples(stretch(original.astype("<i2").tobytes(), speed))
     assert len(out) == round(len(original) / speed)
@@ -33,14 +33,14 @@ def test_the_length_changes_and_the_pitch_does_not(speed: float, pitch: float):
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-def test_a_steady_voice_stays_steady(speed: float):
+def test_constant_level_stays_constant(speed: float):
     out = samples(stretch(voice(3, 150).astype("<i2").tobytes(), speed))
     blocks = out[: len(out) // 480 * 480].reshape(-1, 480)
     loudness = np.sqrt(np.mean(blocks**2, axis=1))[2:-3]
     assert loudness.min() > 0.8 * loudness.max()
 
 
-def test_words_keep_their_place():
+def test_position_of_speech_scales_with_the_speed():
     signal = np.zeros(4 * FAMILY.sample_rate)
     signal[FAMILY.sample_rate : 2 * FAMILY.sample_rate] = voice(1, 150)
     out = samples(stretch(signal.astype("<i2").tobytes(), 0.5))

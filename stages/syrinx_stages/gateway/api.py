@@ -1,4 +1,4 @@
-"""The public routes."""
+"""The public HTTP routes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import time
 import uuid
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -16,46 +17,48 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from syrinx_stages.connector.base import Connector
 from syrinx_stages.contract.settings import StageConfig
-from syrinx_stages.gateway.body import parse_json, read_body
+from syrinx_stages.gateway.body import read_body
 from syrinx_stages.gateway.delivery import SpeechResponse
-from syrinx_stages.gateway.errors import ApiError, error_response, failed, shown
-from syrinx_stages.gateway.order import place
-from syrinx_stages.gateway.schema import parse_fields
+from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, quoted
+from syrinx_stages.gateway.fields import parse_fields
+from syrinx_stages.gateway.request import model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.gateway.voices import model_card, voice_list
+from syrinx_stages.model.describe import Description
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import allow_head
 
 
 def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[GatewayService, FastAPI]:
-    """The gateway of a process and its public application."""
+    """Creates the gateway service of a process and its public application."""
     service = GatewayService(config, connector, metrics)
     return service, create_app(service)
 
 
 def create_app(service: GatewayService) -> FastAPI:
-    """The application. The service is started and closed by its owner."""
-    # A redirect would name this process's own scheme and host, which a proxy in front has changed.
+    """Creates the application. The caller starts and closes the service."""
+    # A redirect would name this process's scheme and host, which a proxy in front may have changed.
     app = FastAPI(openapi_url=None, redirect_slashes=False)
-    app.add_middleware(_Leaving, service=service)
-    _add_errors(app)
+    app.add_middleware(_CloseWhileDraining, service=service)
+    _add_error_handlers(app)
 
     @app.post("/v1/audio/speech")
     async def speech(http: Request) -> Response:
         http.state.request_id = request_id = uuid.uuid4().hex
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as releases:
             try:
                 service.check_open()
-                body = await read_body(http, service.large_bodies, held)
+                body = await read_body(http, service.large_bodies, releases)
                 accepted, accepted_at = time.monotonic(), time.time()
-                fields = parse_fields(parse_json(body))
-                order = place(fields, service.checkpoint, service.model_name, request_id, accepted_at)
-                reference = await service.reference(order.ref_audio) if order.ref_audio is not None else None
+                parsed = parse_request(
+                    parse_fields(body), service.checkpoint, service.model_name, request_id, accepted_at
+                )
+                reference = None if parsed.ref_audio is None else await service.decode_reference(parsed.ref_audio)
             except ApiError:
-                service.refused()
+                service.count_refusal()
                 raise
-            # The decoded reference goes on; what was sent for it, many times larger, does not.
-            return SpeechResponse(service, msgspec.structs.replace(order, ref_audio=None), reference, accepted)
+            # The response holds the decoded reference only, not the much larger text it was sent as.
+            parsed = msgspec.structs.replace(parsed, ref_audio=None)
+            return SpeechResponse(service, parsed, reference, accepted)
 
     @app.get("/v1/audio/voices")
     async def voices() -> Response:
@@ -63,51 +66,66 @@ def create_app(service: GatewayService) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> Response:
-        return JSONResponse({"object": "list", "data": [model_card(service.model_name, service.created)]})
+        return JSONResponse({"object": "list", "data": [_model_card(service)]})
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         if name != service.model_name:
-            message = f"model {shown(name)} is not served here; accepted: {service.model_name}"
-            raise ApiError(404, message, param="model", code="model_not_found")
-        return JSONResponse(model_card(service.model_name, service.created))
+            raise model_not_found(name, service.model_name)
+        return JSONResponse(_model_card(service))
 
     allow_head(app)
     return app
 
 
-class _Leaving:
-    """Ends kept connections while the gateway leaves, so that its clients' next requests find another."""
+def voice_list(checkpoint: Description) -> dict[str, Any]:
+    """The body of `GET /v1/audio/voices`."""
+    return {
+        "object": "list",
+        "voices": list(checkpoint.voices),
+        "default": checkpoint.voices[0] if checkpoint.voices else None,
+        "languages": list(checkpoint.languages),
+        "task_types": [checkpoint.task_type],
+        "instructions": checkpoint.supports_instructions,
+    }
+
+
+def _model_card(service: GatewayService) -> dict[str, Any]:
+    return {"id": service.model_name, "object": "model", "created": service.created, "owned_by": "syrinx"}
+
+
+class _CloseWhileDraining:
+    """Closes kept-alive connections while the gateway drains, so that clients' next requests reach another gateway."""
 
     def __init__(self, app: ASGIApp, service: GatewayService) -> None:
         self._app = app
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_last(message: Message) -> None:
-            if self._service.leaving and message["type"] == "http.response.start":
+        async def send_closing(message: Message) -> None:
+            if self._service.draining and message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
-        await self._app(scope, receive, send_last)
+        await self._app(scope, receive, send_closing)
 
 
-def _add_errors(app: FastAPI) -> None:
-    """Every error has OpenAI's shape, the framework's own included."""
+def _add_error_handlers(app: FastAPI) -> None:
+    """Gives every error the shape of the OpenAI API, the framework's own errors included."""
 
     @app.exception_handler(ApiError)
-    async def known(http: Request, error: ApiError) -> Response:
+    async def api_error(http: Request, error: ApiError) -> Response:
         return error_response(error, getattr(http.state, "request_id", None))
 
     @app.exception_handler(HTTPException)
-    async def routing(http: Request, error: HTTPException) -> Response:
-        message = f"{http.method} {shown(http.url.path)}: {error.detail}"
+    async def routing_error(http: Request, error: HTTPException) -> Response:
+        message = f"{http.method} {quoted(http.url.path)}: {error.detail}"
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
         response = error_response(ApiError(error.status_code, message, code=code))
         response.headers.update(error.headers or {})
         return response
 
     @app.exception_handler(Exception)
-    async def unknown(http: Request, error: Exception) -> Response:
+    async def unexpected_error(http: Request, error: Exception) -> Response:
         request_id = getattr(http.state, "request_id", None)
-        return error_response(failed("the gateway failed at this request"), request_id)
+        return error_response(internal_error("the gateway failed to process this request"), request_id)

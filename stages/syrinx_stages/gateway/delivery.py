@@ -1,4 +1,4 @@
-"""How a request's audio goes out: whole, as raw bytes or as server-sent events, until the client has it or leaves."""
+"""Sends the audio of a request to its client: as one body, as raw bytes or as server-sent events."""
 
 from __future__ import annotations
 
@@ -14,79 +14,79 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.encoders import MEDIA_TYPES, Format, encode, stream_header
+from syrinx_stages.gateway.encoders import MEDIA_TYPES, AudioFormat, encode, stream_header
 from syrinx_stages.gateway.errors import ApiError
-from syrinx_stages.gateway.order import Delivery, Order
+from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
-from syrinx_stages.gateway.speech import Speech
+from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.gateway.speed import stretch
 
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 60.0
-"""A client that takes nothing for this long has left."""
+"""A client that accepts no data for this long counts as disconnected."""
 PIECE_BYTES = 64 * 1024
-"""Of a whole file that is sent at once."""
+"""Bytes of a whole file that are sent at once."""
 
 
 class Framing(Protocol):
-    """How a stream's PCM is wrapped. `first` is true for the first piece."""
+    """How the PCM of a stream is wrapped."""
 
     media_type: str
 
     def audio(self, pcm: bytes, first: bool) -> bytes:
-        """One chunk."""
+        """Returns the bytes of one chunk; `first` for the stream's first."""
 
     def done(self, frames: int) -> bytes:
-        """What follows the last chunk."""
+        """Returns the bytes after the last chunk."""
 
     def error(self, error: ApiError) -> bytes | None:
-        """What says that it failed half-way; None if the format has no words for it."""
+        """Returns the bytes that report a failure in mid-stream, or None if the format cannot report one."""
 
 
 class RawFraming:
-    """The file's own bytes. A failure can only be told by cutting the transfer off."""
+    """The file's own bytes. A failure can only be signaled by an incomplete transfer."""
 
-    def __init__(self, form: Format) -> None:
-        self.media_type = MEDIA_TYPES[form]
-        self._header = stream_header(form)
+    def __init__(self, audio_format: AudioFormat) -> None:
+        self.media_type = MEDIA_TYPES[audio_format]
+        self._header = stream_header(audio_format)
 
     def audio(self, pcm: bytes, first: bool) -> bytes:
-        """Header and PCM."""
+        """Returns the PCM, after the header if it is the first."""
         return self._header + pcm if first else pcm
 
     def done(self, frames: int) -> bytes:
-        """Nothing."""
+        """Returns no bytes."""
         return b""
 
     def error(self, error: ApiError) -> bytes | None:
-        """No words."""
+        """Returns None."""
         return None
 
 
 class SseFraming:
-    """OpenAI's events; the decoded deltas one after the other are the file."""
+    """OpenAI's events. The decoded deltas, concatenated, are the file."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, form: Format, input_tokens: int) -> None:
-        self._header = stream_header(form)
+    def __init__(self, audio_format: AudioFormat, input_tokens: int) -> None:
+        self._raw = RawFraming(audio_format)
         self._input_tokens = input_tokens
 
     def audio(self, pcm: bytes, first: bool) -> bytes:
-        """`speech.audio.delta`."""
-        data = self._header + pcm if first else pcm
-        # Base64 needs no escapes: looking for some would take longer than all the rest.
-        return b'data: {"type": "speech.audio.delta", "audio": "' + b64encode(data) + b'"}\n\n'
+        """Returns a `speech.audio.delta` event."""
+        # Base64 needs no JSON escapes, and scanning for them would take longer than everything else here.
+        audio = b64encode(self._raw.audio(pcm, first))
+        return b'data: {"type": "speech.audio.delta", "audio": "' + audio + b'"}\n\n'
 
     def done(self, frames: int) -> bytes:
-        """`speech.audio.done`: text tokens in, frames out."""
+        """Returns a `speech.audio.done` event; input tokens are text, output tokens are frames."""
         total = self._input_tokens + frames
         usage = {"input_tokens": self._input_tokens, "output_tokens": frames, "total_tokens": total}
         return _event({"type": "speech.audio.done", "usage": usage})
 
     def error(self, error: ApiError) -> bytes | None:
-        """`speech.audio.error`."""
+        """Returns a `speech.audio.error` event."""
         return _event({"type": "speech.audio.error", "error": error.body()})
 
 
@@ -94,133 +94,135 @@ def _event(content: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(content)}\n\n".encode()
 
 
-class ClientLeft(Exception):
-    """Nobody is there to send to."""
+class ClientDisconnected(Exception):
+    """The client has closed the connection or accepts no data."""
 
 
-class Client:
-    """The other end of one HTTP exchange."""
+class ClientConnection:
+    """The client's end of one HTTP exchange."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self._left = False
+        self._disconnected = False
 
-    async def serve(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`, and cancels it as soon as the client has left. Raises what else `work` raises."""
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` and cancels it when the client disconnects. Raises the exceptions of `work`."""
         working = asyncio.create_task(work)
-        leaving = asyncio.create_task(self._watch())
+        watching = asyncio.create_task(self._watch())
         try:
-            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
             if working.done():
-                with contextlib.suppress(ClientLeft):
+                with contextlib.suppress(ClientDisconnected):
                     working.result()
         finally:
             working.cancel()
-            leaving.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
+            watching.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
 
     async def start(self, headers: dict[str, str]) -> None:
         """Sends the status line and the headers."""
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def body(self, data: bytes) -> None:
-        """Returns when the transport has taken the bytes. Raises `ClientLeft`, also if it takes nothing for long."""
-        await self._body(data, more=True)
-        # The server drops what is sent to a lost connection without a word, and the watcher learns of it only now.
+    async def send(self, data: bytes) -> None:
+        """Returns when the transport has taken the data. Raises `ClientDisconnected`."""
+        await self._send_body(data, more=True)
+        # The server silently drops what is sent to a closed connection; `_watch` learns of it in this turn.
         await asyncio.sleep(0)
-        if self._left:
-            raise ClientLeft
+        if self._disconnected:
+            raise ClientDisconnected
 
     async def finish(self, data: bytes) -> None:
-        """Sends the last bytes. Raises `ClientLeft` if the client takes nothing for long."""
-        await self._body(data, more=False)
+        """Sends the last data. Raises `ClientDisconnected` if the client does not accept it in time."""
+        await self._send_body(data, more=False)
 
-    async def _body(self, data: bytes, more: bool) -> None:
+    async def _send_body(self, data: bytes, more: bool) -> None:
         try:
             async with asyncio.timeout(SEND_SECONDS):
                 await self._send({"type": "http.response.body", "body": data, "more_body": more})
         except TimeoutError:
-            raise ClientLeft from None
+            raise ClientDisconnected from None
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._left = True
+        self._disconnected = True
 
 
 class SpeechResponse(Response):
-    """Submits the order once the server is ready to send, and delivers what comes.
+    """Submits a request when the server is ready to send, and delivers the audio.
 
-    Nothing is sent before the first audio has arrived, so that a failure until then is an ordinary error response.
+    Nothing is sent before the first audio arrives, so a failure until then is an ordinary error response.
     """
 
-    def __init__(self, service: GatewayService, order: Order, reference: bytes | None, accepted: float) -> None:
+    def __init__(
+        self, service: GatewayService, parsed: ParsedRequest, reference: bytes | None, accepted: float
+    ) -> None:
         super().__init__()
         self._service = service
-        self._order = order
+        self._parsed = parsed
         self._reference = reference
         self._accepted = accepted
+        request = parsed.request
+        self._identity = {"X-Request-Id": request.id, "X-Seed": str(request.seed)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves the request. Raises `ApiError` if it fails before anything was sent."""
-        client = Client(receive, send)
-        async with self._service.speak(self._order.request, self._reference, self._accepted) as speech:
-            if self._order.delivery is Delivery.WHOLE:
-                await client.serve(self._whole(speech, client))
-            else:
-                await client.serve(self._stream(speech, client))
+        client = ClientConnection(receive, send)
+        deliver = self._whole if self._parsed.delivery is Delivery.WHOLE else self._stream
+        async with self._service.open_stream(self._parsed.request, self._reference, self._accepted) as stream:
+            await client.run(deliver(stream, client))
 
-    def _identity(self) -> dict[str, str]:
-        request = self._order.request
-        return {"X-Request-Id": request.id, "X-Seed": str(request.seed)}
-
-    async def _whole(self, speech: Speech, client: Client) -> None:
+    async def _whole(self, stream: SpeechStream, client: ClientConnection) -> None:
         pcm = bytearray()
-        async for chunk in speech.audio():
+        async for chunk in stream.audio():
             pcm += chunk.pcm
-            speech.handed(chunk)
+            stream.delivered(chunk)
         seconds, body = await asyncio.to_thread(self._render, bytes(pcm))
-        assert speech.reason is not None
-        facts = {"X-Finish-Reason": speech.reason, "X-Audio-Seconds": f"{seconds:.3f}"}
-        kind = {"Content-Type": MEDIA_TYPES[self._order.form], "Content-Length": str(len(body))}
-        await client.start({**self._identity(), **facts, **kind})
+        assert stream.reason is not None
+        headers = {
+            **self._identity,
+            "X-Finish-Reason": stream.reason,
+            "X-Audio-Seconds": f"{seconds:.3f}",
+            "Content-Type": MEDIA_TYPES[self._parsed.audio_format],
+            "Content-Length": str(len(body)),
+        }
+        await client.start(headers)
         for start in range(0, len(body), PIECE_BYTES):
-            await client.body(body[start : start + PIECE_BYTES])
+            await client.send(body[start : start + PIECE_BYTES])
         await client.finish(b"")
-        speech.complete()
+        stream.complete()
 
     def _render(self, pcm: bytes) -> tuple[float, bytes]:
-        if self._order.speed != 1.0:
-            pcm = stretch(pcm, self._order.speed)
-        return len(pcm) / 2 / FAMILY.sample_rate, encode(pcm, self._order.form)
+        """Returns the seconds of audio and the file."""
+        if self._parsed.speed != 1.0:
+            pcm = stretch(pcm, self._parsed.speed)
+        return len(pcm) / 2 / FAMILY.sample_rate, encode(pcm, self._parsed.audio_format)
 
     def _framing(self) -> Framing:
-        if self._order.delivery is Delivery.SSE:
-            return SseFraming(self._order.form, self._service.input_tokens(self._order.request))
-        return RawFraming(self._order.form)
+        if self._parsed.delivery is Delivery.SSE:
+            return SseFraming(self._parsed.audio_format, self._service.input_tokens(self._parsed.request))
+        return RawFraming(self._parsed.audio_format)
 
-    async def _stream(self, speech: Speech, client: Client) -> None:
+    async def _stream(self, stream: SpeechStream, client: ClientConnection) -> None:
         framing = self._framing()
+        headers = {**self._identity, "Content-Type": framing.media_type, "Cache-Control": "no-store"}
         started = False
         try:
-            async for chunk in speech.audio():
+            async for chunk in stream.audio():
                 if not started:
-                    await client.start(self._stream_headers(framing))
+                    await client.start(headers)
                 data = framing.audio(chunk.pcm, first=not started)
                 started = True
-                await client.body(data)
-                speech.handed(chunk)
-            await client.finish(framing.done(speech.frames))
-            speech.complete()
+                await client.send(data)
+                stream.delivered(chunk)
+            await client.finish(framing.done(stream.frames))
+            stream.complete()
         except ApiError as error:
             if not started:
                 raise
-            log.warning("request %s failed after %d frames: %s", self._order.request.id, speech.frames, error)
-            # Without a last piece the server closes the connection: the client sees a transfer cut short.
-            if (words := framing.error(error)) is not None:
-                await client.finish(words)
-
-    def _stream_headers(self, framing: Framing) -> dict[str, str]:
-        return {**self._identity(), "Content-Type": framing.media_type, "Cache-Control": "no-store"}
+            log.warning("request %s failed after %d frames: %s", self._parsed.request.id, stream.frames, error)
+            # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
+            if (report := framing.error(error)) is not None:
+                await client.finish(report)

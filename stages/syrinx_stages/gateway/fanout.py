@@ -1,4 +1,4 @@
-"""One connector reader for all requests of the process, and one teller of how far their clients have been served."""
+"""One connector reader and one playback reporter for all requests of the process."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from syrinx_stages.contract.keys import STREAM_START, StreamKind
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
-"""Pause after the connector failed, before it is told again."""
+"""Pause before playback is reported again after the connector failed."""
 
-REST_SECONDS = 0.02
-"""Pause after telling: what many clients are handed meanwhile is told in one call, and wakes the talkers once."""
+REPORT_SECONDS = 0.02
+"""Pause after a report: what is delivered meanwhile goes into one call, which wakes the talkers once."""
 
 Inbox = asyncio.Queue[StreamEntry]
 
 
 class FanOut:
-    """Hands every entry of a followed audio stream to its request's inbox.
+    """Distributes the entries of all subscribed audio streams to their requests' inboxes.
 
-    Inboxes are bounded by what a request may hold: a live stream's lead limit, or `max_frames`.
+    Inboxes are bounded by what a request may produce: the lead limit of a live stream, or `max_frames`.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -30,13 +30,13 @@ class FanOut:
         self._inboxes: dict[str, Inbox] = {}
 
     def open(self, request_id: str) -> Inbox:
-        """Follows a request's audio from its start."""
+        """Subscribes to a request's audio from its start."""
         inbox = self._inboxes[request_id] = Inbox()
         self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
         return inbox
 
     def close(self, request_id: str) -> None:
-        """Stops following; unknown ids are fine."""
+        """Unsubscribes from a request's audio; unknown ids are ignored."""
         if self._inboxes.pop(request_id, None) is not None:
             self._reader.unsubscribe(request_id, StreamKind.AUDIO)
 
@@ -44,35 +44,35 @@ class FanOut:
         """Reads until the reader is closed."""
         while events := await self._reader.read():
             for event in events:
-                # Cancellations are the echo of this process's own releases, or another gateway's.
+                # Other events are cancellations, by this gateway's own releases or another gateway's.
                 if isinstance(event, StreamEntry) and (inbox := self._inboxes.get(event.request_id)) is not None:
                     inbox.put_nowait(event)
 
 
 class PlaybackReporter:
-    """Tells the talkers how far clients have been served: the newest number only, and never in the audio's way."""
+    """Reports to the talkers how many frames clients have received: the latest numbers only, in the background."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self._news: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
         self._wake = asyncio.Event()
 
     def report(self, request_id: str, frames: int) -> None:
-        """The client has been handed `frames` frames in all."""
-        self._news[request_id] = frames
+        """Schedules a report that the client has received `frames` frames in total."""
+        self._pending[request_id] = frames
         self._wake.set()
 
     async def run(self) -> None:
-        """Tells until cancelled. What could not be told is told again: a talker may wait for it."""
+        """Reports until cancelled. Failed reports are retried, because a talker may be waiting for them."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            news, self._news = self._news, {}
+            pending, self._pending = self._pending, {}
             try:
-                await self._connector.report_playback(news)
-                await asyncio.sleep(REST_SECONDS)
+                await self._connector.report_playback(pending)
+                await asyncio.sleep(REPORT_SECONDS)
             except ConnectorError as error:
-                log.warning("cannot say how far %d clients have been served: %s", len(news), error)
-                self._news = news | self._news
+                log.warning("cannot report the playback of %d requests: %s", len(pending), error)
+                self._pending = pending | self._pending
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()

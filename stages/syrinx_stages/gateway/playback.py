@@ -1,4 +1,4 @@
-"""What a listener at playback speed would hear: time to first audio, and where playback would have waited. Pure."""
+"""Simulates a client that plays a stream as it arrives. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from syrinx_stages.contract.silence import first_audible
 
 
 class Playback:
-    """A virtual player: it starts with the first delivered chunk and waits only when it has nothing to play.
+    """A virtual player that starts with the first delivered chunk and stalls whenever its buffer is empty.
 
-    All times are seconds of one monotonic clock; `accepted` is when the request was.
+    All times are seconds of one monotonic clock; `accepted` is when the request was accepted.
     """
 
     def __init__(self, accepted: float) -> None:
@@ -17,24 +17,24 @@ class Playback:
         self.first_byte: float | None = None
         """Seconds from accepted to the first delivered byte."""
         self.ttfa: float | None = None
-        """Seconds from accepted to the moment the player reaches the first audible sample: leading silence counts."""
+        """Seconds from accepted to the moment the player reaches the first audible sample, leading silence included."""
         self._plays_until: float | None = None
 
-    def wait(self, now: float) -> float:
-        """Seconds that playback had nothing to play up to `now`; each is told once."""
+    def stall(self, now: float) -> float:
+        """Returns the seconds that the buffer was empty up to `now` and that no earlier call has returned."""
         if self._plays_until is None:
             return 0.0
-        waited = max(0.0, now - self._plays_until)
-        self._plays_until += waited
-        return waited
+        stalled = max(0.0, now - self._plays_until)
+        self._plays_until += stalled
+        return stalled
 
     def deliver(self, now: float, pcm: bytes) -> float:
-        """Notes that `pcm` (16-bit mono) was handed to the client at `now`; returns what `wait` would have."""
-        waited = self.wait(now)
+        """Adds 16-bit mono PCM that was sent at `now`. Returns the same as `stall`."""
+        stalled = self.stall(now)
         if self.first_byte is None:
             self.first_byte = now - self.accepted
         starts = now if self._plays_until is None else self._plays_until
-        if self.ttfa is None and (at := first_audible(pcm)) is not None:
-            self.ttfa = starts + at / FAMILY.sample_rate - self.accepted
+        if self.ttfa is None and (index := first_audible(pcm)) is not None:
+            self.ttfa = starts + index / FAMILY.sample_rate - self.accepted
         self._plays_until = starts + len(pcm) / 2 / FAMILY.sample_rate
-        return waited
+        return stalled

@@ -1,4 +1,4 @@
-"""The gateway of one process: every request's way to the stages and back, admission, readiness, drain."""
+"""The gateway of one process: admission, submission and release of requests, readiness and drain."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import httpx
 
 from syrinx_stages.connector.base import AdmissionLimits, Connector, ConnectorError, QueueFull, Ticket
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.keys import Group, StreamKind
+from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.contract.settings import GatewaySettings, StageConfig
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway import reference
-from syrinx_stages.gateway.body import LARGE_BODIES
-from syrinx_stages.gateway.errors import ApiError, bad, unavailable
+from syrinx_stages.gateway.body import MAX_LARGE_BODIES
+from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
-from syrinx_stages.gateway.speech import Speech
+from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
+from syrinx_stages.gateway.speech import SpeechStream
 from syrinx_stages.model.config import read_model_config
 from syrinx_stages.model.describe import checkpoint_directory
 from syrinx_stages.model.tokenizer import load_tokenizer
@@ -32,22 +33,14 @@ from syrinx_stages.runtime.tasks import Tasks
 log = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
-"""A request whose stages are silent for this long has failed."""
-CONNECTOR_SECONDS = 5.0
-"""The connector must answer within this time."""
-WATCH_SECONDS = 1.0
-"""How often the queue is measured, which also tells whether Redis is there."""
+"""A request without progress for this long has failed."""
 RELEASE_DELAYS = (0.0, 0.5, 2.0, 5.0)
-"""Pauses before each attempt to release a request; after the last its streams are left to expire."""
-UNSERVED_RETRY_SECONDS = 5.0
-"""Hint to clients while a stage is missing."""
-SERVED_SECONDS = 5.0
-"""A stage that has looked for work within this time is there."""
+"""Seconds before each attempt to release a request; after the last its streams are left to expire."""
 STAGE = "gateway"
 
 
 class GatewayService:
-    """Shared by all HTTP requests. Raises `CheckpointError` if the checkpoint's configs cannot be read."""
+    """State shared by all HTTP requests. Raises `CheckpointError` if the checkpoint's configuration is invalid."""
 
     def __init__(
         self, config: StageConfig, connector: Connector, metrics: Metrics, stall_seconds: float = STALL_SECONDS
@@ -64,69 +57,60 @@ class GatewayService:
         self._connector = connector
         self._metrics = metrics
         self._stall_seconds = stall_seconds
+        self.monitor = PipelineMonitor(connector, metrics, self.live)
         self._fanout: FanOut | None = None
         self._playback_reporter = PlaybackReporter(connector)
-        self.leaving = False
-        """Clients should go to another gateway."""
-        self._unready: str | None = "starting"
-        self._unreachable: str | None = None
-        self._missing: str | None = "talker"
-        """A stage that nobody has been found to be of."""
-        self._missing_since: float | None = time.monotonic()
-        self._was_served = False
-        """Talker and codec have been there."""
+        self.draining = False
+        self._closed: str | None = "starting"
+        """Why new requests are refused; None while the gateway is open."""
         self._active = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._releases: set[asyncio.Task[None]] = set()
         self._http: httpx.AsyncClient | None = None
-        self.large_bodies = asyncio.Semaphore(LARGE_BODIES)
+        self.large_bodies = asyncio.Semaphore(MAX_LARGE_BODIES)
 
-    # Life of the process ------------------------------------------------------------------------------------
+    # Process lifecycle --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begins to follow streams. Redis need not be there yet: then the gateway is not ready."""
-        # Environment proxies would decide by their own rules which hosts can be reached.
+        """Starts the background tasks. If Redis cannot be reached yet, the gateway is not ready."""
+        # Proxies from the environment would bypass the list of allowed hosts.
         self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
         self._reader = self._connector.reader()
         self._fanout = FanOut(self._reader)
         for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE):
             self._metrics[gauge].set(0)
         self.settings_changed()
-        await self._measure()
+        await self.monitor.measure()
         self._tasks.spawn(self._fanout.run())
         self._tasks.spawn(self._playback_reporter.run())
-        self._tasks.spawn(self._watch())
-        self._unready = None
+        self._tasks.spawn(self.monitor.run())
+        self._closed = None
 
     def ready(self) -> str | None:
-        """None if requests are welcome, else why not.
-
-        Before the first time there must be a talker and a codec of this gateway's generation. Later they may go away:
-        requests wait for them, for `max_queue_seconds` at the most.
-        """
-        leaving = "draining" if self.leaving else None
-        unserved = None if self._was_served else f"no {self._missing} reads this model's requests yet"
-        return self._unready or leaving or self._tasks.failure or self._unreachable or unserved
+        """None if the gateway is ready, otherwise the reason it is not."""
+        draining = "draining" if self.draining else None
+        return self._closed or draining or self._tasks.failure or self.monitor.unready()
 
     def settings_changed(self) -> None:
-        """Admission reads the settings at every request: here they are only shown."""
+        """Exports the settings as metrics; admission reads the settings at every request."""
         export_settings(self._metrics, STAGE, self.live)
 
     async def drain(self, seconds: float) -> None:
-        """Waits until nobody is being served, for `seconds` at the most.
+        """Waits up to `seconds` until no request is active.
 
-        No longer ready, it gets no new clients; those on kept connections are served, and sent on with their answer.
+        The gateway is no longer ready, so new clients go elsewhere. Clients on kept-alive connections are still served,
+        and their connections close with the response.
         """
-        self.leaving = True
+        self.draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._quiet.wait()
+                await self._idle.wait()
                 await asyncio.gather(*self._releases)
 
     async def close(self) -> None:
-        """Ends every task and connection of the gateway; the connector itself is its owner's."""
-        self._unready = "closed"
+        """Stops all tasks and closes all connections except the connector, which the caller owns."""
+        self._closed = "closed"
         for task in self._releases:
             task.cancel()
         await asyncio.gather(*self._releases, return_exceptions=True)
@@ -136,96 +120,59 @@ class GatewayService:
         if self._http is not None:
             await self._http.aclose()
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            await self._measure()
-
-    async def _measure(self) -> None:
-        try:
-            async with asyncio.timeout(CONNECTOR_SECONDS):
-                queue = await self._connector.queue(Group.TALKERS)
-                missing = await self._missing_stage()
-        except (ConnectorError, TimeoutError) as error:
-            self._unreachable = f"Redis cannot be reached: {error or 'no answer'}"
-            return
-        self._unreachable = None
-        self._metrics[m.QUEUE_LENGTH].set(queue.length)
-        self._metrics[m.QUEUE_AGE].set(queue.oldest_seconds)
-        if missing is None:
-            self._was_served, self._missing_since = True, None
-        elif self._missing_since is None:
-            self._missing_since = time.monotonic()
-        self._missing = missing
-
-    async def _missing_stage(self) -> str | None:
-        for group, stage in ((Group.TALKERS, "talker"), (Group.CODECS, "codec")):
-            if not await self._connector.has_live_consumer(group, SERVED_SECONDS):
-                return stage
-        return None
-
-    def _unserved(self) -> ApiError | None:
-        """The 503 for requests that nobody is there for, once a stage has been missing for longer than they may wait.
-
-        The queue's age alone would not do: it begins anew when those that waited have been sent away.
-        """
-        missing = 0.0 if self._missing_since is None else time.monotonic() - self._missing_since
-        if missing <= self.live.current.max_queue_seconds:
-            return None
-        message = f"no {self._missing} has read this model's requests for {missing:.0f} s"
-        return unavailable(message, UNSERVED_RETRY_SECONDS, "unserved")
-
     # Requests -----------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raises 503 unless new requests are taken."""
-        if self._unready is not None:
-            raise unavailable(f"this gateway takes no requests: {self._unready}", 1)
-        if (unserved := self._unserved()) is not None:
-            raise unserved
+        """Raises 503 unless new requests are accepted."""
+        if self._closed is not None:
+            raise unavailable(f"this gateway accepts no requests: {self._closed}", 1)
+        if (error := self.monitor.missing_stage_error()) is not None:
+            raise error
 
-    def refused(self, task_type: str = "unknown") -> None:
-        """Counts a request that never reached the stages."""
+    def count_refusal(self, task_type: str = "unknown") -> None:
+        """Counts a request that was refused before it reached the stages."""
         self._metrics[m.REQUESTS].labels(task_type, "refused").inc()
 
-    async def reference(self, ref_audio: str) -> bytes:
-        """The PCM of a reference. Raises 400 or 413."""
+    async def decode_reference(self, ref_audio: str) -> bytes:
+        """Returns the PCM of a reference. Raises 400 or 413."""
         if not reference.is_url(ref_audio):
-            return await asyncio.to_thread(lambda: reference.decode(reference.unpack(ref_audio)))
+            return await asyncio.to_thread(lambda: reference.decode_audio(reference.decode_base64(ref_audio)))
         url = reference.check_url(ref_audio, self._hosts)
         assert self._http is not None
         try:
             async with asyncio.timeout(reference.FETCH_SECONDS):
                 data = await reference.fetch(self._http, url)
         except (httpx.HTTPError, TimeoutError) as error:
-            raise bad(reference.FIELD, f"cannot be fetched: {error or type(error).__name__}") from None
-        return await asyncio.to_thread(reference.decode, data)
+            raise bad_request(reference.FIELD, f"cannot be fetched: {error or type(error).__name__}") from None
+        return await asyncio.to_thread(reference.decode_audio, data)
 
     def input_tokens(self, request: SpeechRequest) -> int:
-        """Text tokens of everything the client sent to be read."""
+        """Number of text tokens in the request's texts."""
         texts = (request.text, request.instructions, request.reference_text)
         return sum(len(self._tokenizer.encode(text)) for text in texts if text)
 
     @contextlib.asynccontextmanager
-    async def speak(self, request: SpeechRequest, pcm: bytes | None, accepted: float) -> AsyncIterator[Speech]:
-        """Submits the request and follows it; on the way out it is released. `accepted` is in monotonic seconds.
+    async def open_stream(
+        self, request: SpeechRequest, reference_pcm: bytes | None, accepted: float
+    ) -> AsyncIterator[SpeechStream]:
+        """Submits a request and yields its stream; releases the request on exit. `accepted` is in monotonic seconds.
 
-        Raises 503 if it is not admitted.
+        Raises 503 if the request is not admitted.
         """
         self.check_open()
         self._active += 1
-        self._quiet.clear()
+        self._idle.clear()
         try:
-            ticket = await self._submit(request, pcm)
-            async with self._followed(request, ticket, accepted) as speech:
-                yield speech
+            ticket = await self._submit(request, reference_pcm)
+            async with self._subscribed(request, ticket, accepted) as stream:
+                yield stream
         finally:
             self._active -= 1
             if not self._active:
-                self._quiet.set()
+                self._idle.set()
 
     @contextlib.asynccontextmanager
-    async def _followed(self, request: SpeechRequest, ticket: Ticket, accepted: float) -> AsyncIterator[Speech]:
+    async def _subscribed(self, request: SpeechRequest, ticket: Ticket, accepted: float) -> AsyncIterator[SpeechStream]:
         fanout = self._fanout
         assert fanout is not None
         released = False
@@ -235,59 +182,58 @@ class GatewayService:
             if not released:
                 released = True
                 fanout.close(request.id)
-                self._hold(self._release(ticket))
+                self._in_background(self._release(ticket))
 
-        inbox = fanout.open(request.id)
-        speech = Speech(
+        stream = SpeechStream(
             request,
-            inbox,
+            fanout.open(request.id),
             accepted,
             self._stall_seconds,
             self._metrics,
             report_playback=self._playback_reporter.report,
-            arrived=release,
-            unrecoverable=self._unrecoverable,
+            on_end=release,
+            find_failure=self._find_failure,
         )
         try:
-            yield speech
+            yield stream
         finally:
             release()
-            speech.account()
+            stream.record_outcome()
 
-    async def _submit(self, request: SpeechRequest, pcm: bytes | None) -> Ticket:
+    async def _submit(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
         settings = self.live.current
-        admission = AdmissionLimits(settings.max_queue, settings.max_queue_seconds)
+        limits = AdmissionLimits(settings.max_queue, settings.max_queue_seconds)
         started = time.perf_counter()
-        submit = asyncio.create_task(self._connector.submit(request, admission, pcm))
+        submit = asyncio.create_task(self._connector.submit(request, limits, reference_pcm))
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 ticket = await asyncio.shield(submit)
         except QueueFull as error:
-            self.refused(request.task_type)
+            self.count_refusal(request.task_type)
             raise unavailable(f"the service is at its limit: {error}", error.retry_after, "queue_full") from None
         except (ConnectorError, TimeoutError) as error:
             log.warning("request %s could not be queued: %s", request.id, error)
-            self.refused(request.task_type)
+            self.count_refusal(request.task_type)
             raise unavailable("the service cannot reach its queue", 2) from None
         finally:
             if not submit.done():
-                # Nobody waits any more, but it may yet be queued: then the stages must not work for nobody.
-                self._hold(self._release_when_submitted(submit))
+                # The caller has left, but the request may still be queued: release it, so that no stage serves it.
+                self._in_background(self._release_when_submitted(submit))
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
 
-    async def _unrecoverable(self, request_id: str, begun: bool) -> ApiError | None:
-        """Why a request's audio can no longer be expected, as its answer."""
+    async def _find_failure(self, request_id: str, begun: bool) -> ApiError | None:
+        """Returns an error if no more audio of a request can arrive."""
         try:
             if await self._connector.last_position(request_id, StreamKind.AUDIO) is None:
-                return unavailable("Redis has lost this request; send it again", 1, "lost")
+                return unavailable("Redis has lost this request; send it again", 1, "request_lost")
         except ConnectorError:
             return None
-        # What has begun is owed to its listener for as long as he may be left without audio.
-        return None if begun else self._unserved()
+        # A stream that has begun may still be taken over by another replica, until the stall timeout.
+        return None if begun else self.monitor.missing_stage_error()
 
-    def _hold(self, work: Coroutine[Any, Any, None]) -> None:
-        """Keeps a release running, whoever started it."""
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a release independently of the request's task, which may be cancelled."""
         task = asyncio.create_task(work)
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)

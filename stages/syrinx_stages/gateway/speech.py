@@ -1,4 +1,4 @@
-"""One request between submit and release, from its client's side."""
+"""The audio stream of one submitted request, and its metrics."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
-from syrinx_stages.gateway.errors import ApiError, bad, failed, unavailable
+from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.fanout import Inbox
 from syrinx_stages.gateway.playback import Playback
 from syrinx_stages.runtime.metrics import Metrics
 
-QUIET_SECONDS = 2.0
-"""After this long without audio the gateway asks whether any can be expected."""
+CHECK_SECONDS = 2.0
+"""After this long without audio the gateway checks whether any can still arrive."""
 
 
 class Chunk(Struct, frozen=True):
-    """Audio for the client: PCM, not empty, and the request's frames so far with it."""
+    """Audio for the client: PCM, not empty, and the request's frames up to its end."""
 
     pcm: bytes
     frames: int
 
 
-class Speech:
-    """Follows the audio, notes what the client was handed, and measures it.
+class SpeechStream:
+    """Yields a request's audio, tracks what the client has received, and records metrics.
 
-    `tell` is called with the frames handed so far; `arrived` once, when nothing more will come from the stages;
-    `unrecoverable` when it is quiet, with whether audio has come, to learn whether any can come at all.
+    `report_playback(request_id, frames)` is called whenever the client's playback position is known to have advanced.
+    `on_end()` is called once, when the stages have ended the stream. `find_failure(request_id, begun)` is called after
+    `CHECK_SECONDS` without audio; it returns an error if no more audio can arrive.
     """
 
     def __init__(
@@ -44,133 +45,132 @@ class Speech:
         stall_seconds: float,
         metrics: Metrics,
         report_playback: Callable[[str, int], None],
-        arrived: Callable[[], None],
-        unrecoverable: Callable[[str, bool], Awaitable[ApiError | None]],
+        on_end: Callable[[], None],
+        find_failure: Callable[[str, bool], Awaitable[ApiError | None]],
     ) -> None:
         self.request = request
         self.frames = 0
-        """Handed to the client so far, with those that were cut."""
+        """Frames delivered to the client so far, trimmed silence included."""
         self.reason: EndReason | None = None
-        """How the stages ended it; None while they have not."""
+        """Why the stages ended the stream; None until they do."""
         self.outcome: EndReason = EndReason.CANCELLED
         """For the metrics: cancelled until delivered or failed."""
         self._inbox = inbox
         self._stall_seconds = stall_seconds
         self._metrics = metrics
         self._report_playback = report_playback
-        self._arrived = arrived
-        self._unrecoverable = unrecoverable
-        self._leading = LeadingSilenceTrimmer()
+        self._on_end = on_end
+        self._find_failure = find_failure
+        self._trimmer = LeadingSilenceTrimmer()
         self._playback = Playback(accepted)
-        self._waited = False
-        """Playback has waited at least once."""
-        self._served: tuple[str, str, str] | None = None
+        self._stalled = False
+        """Playback has stalled at least once."""
+        self._labels: tuple[str, str, str] | None = None
+        """Task type, talker and codec of the first audio: a pause during a takeover counts against that talker and
+        codec."""
 
     async def audio(self) -> AsyncIterator[Chunk]:
-        """The audio as it is made, without its leading silence; ends when all has arrived.
+        """Yields the audio as it is generated, without its leading silence.
 
-        Raises `ApiError`: 400 or 500 if a stage refused or failed, 503 if nothing arrived for the stall deadline or
-        nothing can.
+        Raises `ApiError`: 400 or 500 if a stage refused the request or failed, 503 if nothing arrived for the stall
+        timeout or nothing can arrive.
         """
-        seen = 0
+        frames = 0
         while True:
             event = await self._next()
             if isinstance(event.entry, Audio):
-                if self._served is None:
-                    served = (self.request.task_type, event.entry.talker or "unknown", event.entry.codec or "unknown")
-                    self._served = served
-                seen = event.position.frames
-                if pcm := self._leading.feed(event.entry.pcm):
-                    yield Chunk(pcm, seen)
+                if self._labels is None:
+                    replicas = event.entry.talker or "unknown", event.entry.codec or "unknown"
+                    self._labels = (self.request.task_type, *replicas)
+                frames = event.position.frames
+                if pcm := self._trimmer.feed(event.entry.pcm):
+                    yield Chunk(pcm, frames)
                 else:
-                    # As good as played: a talker that may not get ahead of its listener would wait for ever.
-                    self._report_playback(self.request.id, seen)
+                    # Trimmed frames count as played: a talker at its lead limit would wait for them forever.
+                    self._report_playback(self.request.id, frames)
             elif isinstance(event.entry, End):
-                self._end(event.entry, seen)
-                if pcm := self._leading.end():
-                    yield Chunk(pcm, seen)
+                self._end(event.entry, frames)
+                if pcm := self._trimmer.end():
+                    yield Chunk(pcm, frames)
                 return
 
     async def _next(self) -> StreamEntry:
         deadline = time.monotonic() + self._stall_seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
-                async with asyncio.timeout(min(QUIET_SECONDS, left)):
+                async with asyncio.timeout(min(CHECK_SECONDS, left)):
                     return await self._inbox.get()
             except TimeoutError:
-                self._still_waits()
-                begun = self._served is not None
-                if (unrecoverable := await self._unrecoverable(self.request.id, begun)) is not None:
+                self._record_ongoing_stall()
+                if (failure := await self._find_failure(self.request.id, self._labels is not None)) is not None:
                     self.outcome = EndReason.ERROR
-                    raise unrecoverable from None
+                    raise failure from None
         self.outcome = EndReason.ERROR
-        message = f"no stage has made anything of this request for {self._stall_seconds:.0f} seconds"
-        raise unavailable(message, 5, "stalled")
+        raise unavailable(f"no stage has made progress for {self._stall_seconds:.0f} seconds", 5, "stalled")
 
     def _end(self, end: End, frames: int) -> None:
-        self._arrived()
+        self._on_end()
         if end.reason is EndReason.ERROR:
             self.outcome = EndReason.ERROR
             if end.param:
-                prefix = f"{end.param}: "
-                raise bad(end.param, end.message.removeprefix(prefix))
-            raise failed(end.message or "a stage failed")
+                raise bad_request(end.param, end.message.removeprefix(f"{end.param}: "))
+            raise internal_error(end.message or "a stage failed")
         if end.reason is EndReason.CANCELLED:
             raise unavailable("the request was cancelled by the server", 1, "cancelled")
         if not frames:
             self.outcome = EndReason.ERROR
-            raise failed("the model ended this text before its first frame; try another seed")
+            raise internal_error("the model ended this text before its first frame; try another seed")
         self.reason = end.reason
 
-    def handed(self, chunk: Chunk) -> None:
-        """The chunk's bytes are the transport's now. (Of a whole response: they are kept for it.)"""
+    def delivered(self, chunk: Chunk) -> None:
+        """Records that a chunk was passed to the transport, or added to a whole response."""
         self.frames = chunk.frames
         self._report_playback(self.request.id, chunk.frames)
         if not self.request.live:
             return
-        before = self._playback.first_byte, self._playback.ttfa
-        waited = self._playback.deliver(time.monotonic(), chunk.pcm)
-        if before[0] is None:
+        playback, labels = self._playback, self._served_by()
+        first, before_ttfa = playback.first_byte is None, playback.ttfa is None
+        stalled = playback.deliver(time.monotonic(), chunk.pcm)
+        if first:
             self._metrics[m.LIVE_STREAMS].inc()
-            self._metrics[m.FIRST_BYTE].labels(*self._labels).observe(self._playback.first_byte)
-        if before[1] is None and self._playback.ttfa is not None:
-            self._metrics[m.TTFA].labels(*self._labels).observe(self._playback.ttfa)
-        if before[0] is None or waited:
-            self._count_wait(waited)
+            self._metrics[m.FIRST_BYTE].labels(*labels).observe(playback.first_byte)
+        if before_ttfa and playback.ttfa is not None:
+            self._metrics[m.TTFA].labels(*labels).observe(playback.ttfa)
+        if first or stalled:
+            self._record_stall(stalled)
 
-    def _still_waits(self) -> None:
-        """Nothing has come: a listener whose playback is dry waits, and counts even if nothing ever comes."""
-        if waited := self._playback.wait(time.monotonic()):
-            self._count_wait(waited)
+    def _record_ongoing_stall(self) -> None:
+        """Records the stall of a player whose buffer is empty, even if no audio follows."""
+        if stalled := self._playback.stall(time.monotonic()):
+            self._record_stall(stalled)
 
-    def _count_wait(self, seconds: float) -> None:
-        """At once, while the settings that make it wait are in force; nothing too, so that a series begins at 0."""
-        self._metrics[m.UNDERRUNS].labels(*self._labels).inc(seconds > 0 and not self._waited)
-        self._metrics[m.UNDERRUN_SECONDS].labels(*self._labels).inc(seconds)
-        self._waited = self._waited or seconds > 0
+    def _record_stall(self, seconds: float) -> None:
+        """Records a stall while the settings that caused it are in force; 0 seconds creates the series at 0."""
+        labels = self._served_by()
+        self._metrics[m.UNDERRUNS].labels(*labels).inc(seconds > 0 and not self._stalled)
+        self._metrics[m.UNDERRUN_SECONDS].labels(*labels).inc(seconds)
+        self._stalled = self._stalled or seconds > 0
 
     def complete(self) -> None:
-        """The client has everything."""
+        """Records that the client has received everything."""
         assert self.reason is not None
         self.outcome = self.reason
 
-    def account(self) -> None:
-        """Counts the request; called once, when it is over."""
+    def record_outcome(self) -> None:
+        """Counts the request. Call it once, when the request is over."""
         self._metrics[m.REQUESTS].labels(self.request.task_type, self.outcome).inc()
         if self._playback.first_byte is not None:
             self._metrics[m.LIVE_STREAMS].dec()
         if self.reason is None:
-            self._still_waits()
+            self._record_ongoing_stall()
         if not self.frames:
             return
-        heard = self.frames * FAMILY.frame_seconds - self._leading.withheld / FAMILY.sample_rate
-        self._metrics[m.AUDIO_SECONDS].labels(*self._labels).inc(heard)
+        seconds = self.frames * FAMILY.frame_seconds - self._trimmer.withheld / FAMILY.sample_rate
+        self._metrics[m.AUDIO_SECONDS].labels(*self._served_by()).inc(seconds)
         if self.outcome in (EndReason.STOP, EndReason.LENGTH):
-            seconds = time.monotonic() - self._playback.accepted
-            self._metrics[m.REQUEST_SECONDS].labels(*self._labels).observe(seconds)
+            elapsed = time.monotonic() - self._playback.accepted
+            self._metrics[m.REQUEST_SECONDS].labels(*self._served_by()).observe(elapsed)
 
-    @property
-    def _labels(self) -> tuple[str, str, str]:
-        """The replicas that began it answer for all of it: a takeover's pause is theirs."""
-        assert self._served is not None
-        return self._served
+    def _served_by(self) -> tuple[str, str, str]:
+        assert self._labels is not None
+        return self._labels

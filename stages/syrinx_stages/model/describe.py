@@ -1,4 +1,4 @@
-"""What a checkpoint can do, told from its configs alone: for the gateway, which imports no torch."""
+"""What a checkpoint can do, read from its configuration files alone. Imports no torch, because the gateway uses it."""
 
 from __future__ import annotations
 
@@ -12,71 +12,55 @@ from .config import ModelConfig, ModelType, read_model_config, read_speech_token
 BUNDLED = "bundled"
 """The name of the checkpoint that is part of this package."""
 
-_TASKS = {
+TASK_TYPES = {
     ModelType.BASE: TaskType.BASE,
     ModelType.CUSTOM_VOICE: TaskType.CUSTOM_VOICE,
     ModelType.VOICE_DESIGN: TaskType.VOICE_DESIGN,
 }
-
-
-class Speaker(msgspec.Struct, frozen=True):
-    """A voice of a CustomVoice checkpoint."""
-
-    name: str
-    dialect: str | None
-    """The dialect it speaks when the language is `auto` or `chinese`."""
+"""The task type that each type of checkpoint was trained for."""
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests a checkpoint serves."""
+    """The requests that a checkpoint can serve."""
 
     task_type: TaskType
     size: str
-    speakers: tuple[Speaker, ...]
+    voices: tuple[str, ...]
+    """Speakers of a CustomVoice checkpoint, the default first; empty for the other task types."""
     languages: tuple[str, ...]
     """Accepted values of `language`, `auto` first."""
-    sample_rate: int
     supports_instructions: bool
-    supports_reference: bool
-    """Reference audio: needed by Base, refused by the others."""
     max_positions: int
-    """Prompt and frames together."""
+    """Positions of the prompt and the frames together."""
 
 
 def checkpoint_directory(name: str) -> Path:
-    """The directory `name` means: a path, or `bundled`. Nothing is downloaded."""
+    """The directory of a checkpoint given by path or as `bundled`."""
     return Path(__file__).parents[1] / "voice" if name == BUNDLED else Path(name)
 
 
-def task_of(kind: ModelType) -> TaskType:
-    """The one task a kind of checkpoint was trained for."""
-    return _TASKS[kind]
-
-
 def supports_instructions(config: ModelConfig) -> bool:
-    """Whether it was trained to follow instructions: VoiceDesign and 1.7B CustomVoice were, the others were not."""
+    """Whether the checkpoint follows instructions: VoiceDesign and 1.7B CustomVoice were trained to."""
     if config.tts_model_type is ModelType.CUSTOM_VOICE:
         return config.tts_model_size == "1b7"
     return config.tts_model_type is ModelType.VOICE_DESIGN
 
 
 def languages(config: ModelConfig) -> tuple[str, ...]:
-    """Accepted values of `language`; dialects are chosen by their speaker, not by name."""
+    """Accepted values of `language`. Dialects are left out: they are selected by their speaker."""
     return ("auto", *(key for key in config.talker_config.codec_language_id if "dialect" not in key))
 
 
 def describe(name: str) -> Description:
-    """Reads a checkpoint's configs. Raises `CheckpointError` naming file and field."""
+    """Describes a checkpoint given by path or as `bundled`. Raises `CheckpointError` naming file and field."""
     directory = checkpoint_directory(name)
     config = read_model_config(directory)
-    talker = config.talker_config
+    read_speech_tokenizer_config(directory)  # so that an invalid one is found before any stage loads it
     return Description(
-        task_type=task_of(config.tts_model_type),
+        task_type=TASK_TYPES[config.tts_model_type],
         size=config.tts_model_size,
-        speakers=tuple(Speaker(key, talker.dialect(key)) for key in talker.speakers),
+        voices=tuple(config.talker_config.speakers),
         languages=languages(config),
-        sample_rate=read_speech_tokenizer_config(directory).output_sample_rate,
         supports_instructions=supports_instructions(config),
-        supports_reference=config.tts_model_type is ModelType.BASE,
-        max_positions=talker.max_position_embeddings,
+        max_positions=config.talker_config.max_position_embeddings,
     )

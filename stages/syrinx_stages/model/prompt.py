@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..contract.messages import SpeechRequest
 from .config import ModelConfig, ModelType
-from .describe import languages, supports_instructions, task_of
+from .describe import TASK_TYPES, languages, supports_instructions
 from .talker import Talker
 from .tokenizer import Tokenizer
 
@@ -71,7 +71,7 @@ def build_prompt(
 
     Raises `PromptError` naming the request's field that does not fit the checkpoint.
     """
-    if request.task_type is not (task := task_of(config.tts_model_type)):
+    if request.task_type is not (task := TASK_TYPES[config.tts_model_type]):
         raise PromptError("task_type", f"this checkpoint speaks {task}, not {request.task_type}")
     return _Builder(request, talker, tokenizer, config, voice).build()
 

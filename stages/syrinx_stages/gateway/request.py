@@ -1,0 +1,235 @@
+"""Translates request fields to a `SpeechRequest` for the stages, or to an error that says what is accepted."""
+
+from __future__ import annotations
+
+import secrets
+import unicodedata
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from syrinx_stages.contract.api import SpeechFields, VoiceId
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
+from syrinx_stages.gateway.encoders import STREAMABLE, AudioFormat
+from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
+from syrinx_stages.model.describe import Description
+
+MAX_TEXT = 4096
+"""Characters of `input`, `instructions` and `ref_text` each: OpenAI's limit, about five minutes of speech."""
+DEFAULT_VOICE = "default"
+"""A voice name for clients that must send one: the checkpoint's first voice, or none if it has none."""
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+class Delivery(StrEnum):
+    """How the audio is sent to the client."""
+
+    WHOLE = "whole"
+    """One body of known length."""
+    AUDIO = "audio"
+    """Raw bytes as they are generated."""
+    SSE = "sse"
+    """Server-sent events as the audio is generated."""
+
+
+class ParsedRequest(msgspec.Struct, frozen=True):
+    """A valid request."""
+
+    request: SpeechRequest
+    audio_format: AudioFormat
+    delivery: Delivery
+    speed: float
+    ref_audio: str | None
+    """The client's reference: base64, a data: URI or a URL, not yet decoded. Set if `request.has_reference`."""
+
+
+def parse_request(
+    fields: SpeechFields, checkpoint: Description, model_name: str, request_id: str, accepted_at: float
+) -> ParsedRequest:
+    """Validates the fields against a checkpoint. `accepted_at` is in Unix seconds.
+
+    Raises `ApiError`: 400 if the request is invalid in itself, 404 if it names another model, 422 if this checkpoint
+    does not support it.
+    """
+    if fields.model is not None and fields.model != model_name:
+        raise model_not_found(fields.model, model_name, "model: ")
+    _check_text("input", fields.input)
+    audio_format, delivery = _delivery(fields)
+    task = _task(fields, checkpoint)
+    _check_reference(fields, task)
+    cloning = task is TaskType.BASE
+    request = SpeechRequest(
+        id=request_id,
+        accepted_at=accepted_at,
+        text=fields.input,
+        task_type=task,
+        voice=_voice(fields, task, checkpoint),
+        language=_language(fields, checkpoint),
+        instructions=_instructions(fields, task, checkpoint),
+        has_reference=cloning,
+        reference_text=fields.ref_text,
+        x_vector_only=bool(fields.x_vector_only_mode),
+        # The official defaults: a cloned voice is given its text token by token.
+        non_streaming_text=not cloning if fields.non_streaming_mode is None else fields.non_streaming_mode,
+        max_frames=_max_frames(fields, checkpoint),
+        sampling=_sampling(fields),
+        seed=secrets.randbits(63) if fields.seed is None else fields.seed,
+        live=delivery is not Delivery.WHOLE,
+    )
+    return ParsedRequest(request, audio_format, delivery, fields.speed or 1.0, fields.ref_audio)
+
+
+def model_not_found(name: str, model_name: str, prefix: str = "") -> ApiError:
+    """404: `name` is not the model served here."""
+    message = f"{prefix or 'model '}{quoted(name)} is not served here; accepted: {model_name}"
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def _check_text(field: str, text: str) -> None:
+    """Raises 400 for text that is empty, too long or has control characters."""
+    if not text.strip():
+        raise bad_request(field, "is empty; send the text")
+    if len(text) > MAX_TEXT:
+        raise bad_request(field, f"has {len(text):,} characters; at most {MAX_TEXT:,} are accepted")
+    for index, character in enumerate(text):
+        if unicodedata.category(character) == "Cc" and character not in "\t\n\r":
+            message = f"character {index + 1} is the control character U+{ord(character):04X}; remove it"
+            raise bad_request(field, message)
+
+
+def _choice(field: str, value: str | None, choices: type[_Choice]) -> _Choice | None:
+    if value is None:
+        return None
+    try:
+        return choices(value)
+    except ValueError:
+        raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(choices)}") from None
+
+
+def _find(name: str, names: Iterable[str]) -> str | None:
+    """`name` as the checkpoint spells it, ignoring case; None if it is unknown."""
+    return next((known for known in names if known.lower() == name.lower()), None)
+
+
+class _StreamFormat(StrEnum):
+    AUDIO = "audio"
+    SSE = "sse"
+
+
+def _delivery(fields: SpeechFields) -> tuple[AudioFormat, Delivery]:
+    if fields.response_format == "aac":
+        accepted = ", ".join(AudioFormat)
+        raise bad_request("response_format", f"aac is not supported (no free encoder); accepted: {accepted}")
+    audio_format = _choice("response_format", fields.response_format, AudioFormat) or AudioFormat.WAV
+    stream_format = _choice("stream_format", fields.stream_format, _StreamFormat)
+    if stream_format and fields.stream is False:
+        message = f"is false, but stream_format {stream_format} asks for a stream; leave one of them out"
+        raise bad_request("stream", message)
+    if not (stream_format or fields.stream):
+        return audio_format, Delivery.WHOLE
+    if audio_format not in STREAMABLE:
+        message = f"{audio_format} cannot be streamed; accepted with streaming: {', '.join(STREAMABLE)}"
+        raise bad_request("response_format", message)
+    if fields.speed not in (None, 1.0):
+        message = "only 1.0 is accepted with streaming; leave out stream and stream_format to change the speed"
+        raise bad_request("speed", message)
+    return audio_format, Delivery(stream_format or Delivery.AUDIO)
+
+
+def _task(fields: SpeechFields, checkpoint: Description) -> TaskType:
+    """The checkpoint's task type. Raises 422 if the client asks for another one, by name or by sending a reference."""
+    requested = _choice("task_type", fields.task_type, TaskType)
+    if requested not in (None, checkpoint.task_type):
+        message = f"{requested} needs another checkpoint; this one does {checkpoint.task_type}"
+        raise unsupported("task_type", message)
+    if requested is None and checkpoint.task_type is not TaskType.BASE and fields.ref_audio is not None:
+        message = f"cloning a voice needs a Base checkpoint; this one does {checkpoint.task_type}"
+        raise unsupported("ref_audio", message)
+    return checkpoint.task_type
+
+
+def _check_reference(fields: SpeechFields, task: TaskType) -> None:
+    if task is not TaskType.BASE:
+        for name in ("ref_audio", "ref_text", "x_vector_only_mode"):
+            if getattr(fields, name) not in (None, False):
+                raise bad_request(name, f"is for task_type Base; leave it out with {task}")
+        return
+    if not fields.ref_audio:
+        message = "is required for task_type Base: base64 audio, a data: URI or a URL"
+        raise bad_request("ref_audio", message, "missing_field")
+    if fields.x_vector_only_mode:
+        if fields.ref_text is not None:
+            raise bad_request("ref_text", "has no effect with x_vector_only_mode; leave one of them out")
+    elif fields.ref_text is None:
+        message = "is required for task_type Base: the transcript of ref_audio; or set x_vector_only_mode"
+        raise bad_request("ref_text", message, "missing_field")
+    else:
+        _check_text("ref_text", fields.ref_text)
+
+
+def _voice(fields: SpeechFields, task: TaskType, checkpoint: Description) -> str | None:
+    requested = fields.voice.id if isinstance(fields.voice, VoiceId) else fields.voice
+    voices = checkpoint.voices
+    if requested is not None and (name := _find(requested, voices)):
+        return name
+    if requested is None or requested.lower() == DEFAULT_VOICE:
+        return voices[0] if voices else None
+    if not voices:
+        source = "ref_audio" if task is TaskType.BASE else "instructions"
+        message = f"with {task} the voice comes from {source}; leave voice out or send {DEFAULT_VOICE!r}"
+        raise bad_request("voice", message)
+    raise bad_request("voice", f"{quoted(requested)} is unknown; accepted: {', '.join(voices)}")
+
+
+def _language(fields: SpeechFields, checkpoint: Description) -> str:
+    languages = [language for language in checkpoint.languages if language != "auto"]
+    # A checkpoint with one language speaks nothing else, and speaks it better when told.
+    default = languages[0] if len(languages) == 1 else "auto"
+    requested = default if fields.language is None else fields.language
+    if (language := _find(requested, checkpoint.languages)) is None:
+        message = f"{quoted(requested)} is unknown; accepted: {', '.join(checkpoint.languages)}"
+        raise bad_request("language", message)
+    return language
+
+
+def _instructions(fields: SpeechFields, task: TaskType, checkpoint: Description) -> str | None:
+    if not fields.instructions:
+        if task is TaskType.VOICE_DESIGN:
+            message = "is required for task_type VoiceDesign: a description of the voice"
+            raise bad_request("instructions", message, "missing_field")
+        return None
+    if not checkpoint.supports_instructions:
+        message = f"this checkpoint ({task}, {checkpoint.size}) does not support them; leave them out"
+        raise unsupported("instructions", message)
+    _check_text("instructions", fields.instructions)
+    return fields.instructions
+
+
+def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:
+    # The other half of the positions is for the prompt.
+    limit = min(FAMILY.max_frames, checkpoint.max_positions // 2)
+    if fields.max_new_tokens is None:
+        return min(FAMILY.default_frames, limit)
+    if fields.max_new_tokens > limit:
+        rate = FAMILY.frames_per_second
+        message = f"{fields.max_new_tokens} is too large; at most {limit} ({rate} per second) are accepted"
+        raise bad_request("max_new_tokens", message)
+    return fields.max_new_tokens
+
+
+def _sampling(fields: SpeechFields) -> Sampling:
+    requested = {
+        "temperature": fields.temperature,
+        "top_k": fields.top_k,
+        "top_p": fields.top_p,
+        "repetition_penalty": fields.repetition_penalty,
+        "residual_temperature": fields.subtalker_temperature,
+        "residual_top_k": fields.subtalker_top_k,
+        "residual_top_p": fields.subtalker_top_p,
+    }
+    given = {name: value for name, value in requested.items() if value is not None}
+    return msgspec.structs.replace(Sampling(), **given)
