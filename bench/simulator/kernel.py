@@ -18,8 +18,8 @@ from simulator.layout import NEVER, Memory
 from syrinx_stages.codec.scheduler import UNDERRUN_MARGIN_SECONDS
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import ROW_BUCKETS
-from syrinx_stages.talker.scheduler import MARGIN_SECONDS, MARGIN_STEPS
-from syrinx_stages.talker.service import MOST_UNSTARTED
+from syrinx_stages.talker.scheduler import LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS
+from syrinx_stages.talker.service import MAX_UNSTARTED
 
 DONE, FULL = 0, 1
 
@@ -240,9 +240,9 @@ def welcome(m: Memory, t: int, now: float) -> bool:
     talker, limit = m.talkers[t], m.constants[0].lead_limit
     if m.constants[0].talker_by_rows:
         return True
-    if talker.unstarted >= MOST_UNSTARTED:
+    if talker.unstarted >= MAX_UNSTARTED:
         return False
-    margin = min(MARGIN_SECONDS, MARGIN_STEPS * talker.mean_seconds)
+    margin = min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * talker.mean_seconds)
     for i in range(talker.held):
         request = m.requests[m.talker_slots[t, i]]
         if request.at_talker == ROW and request.first_frame != NEVER:

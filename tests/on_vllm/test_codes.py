@@ -21,7 +21,7 @@ from syrinx_stages.model.config import ModelType
 from syrinx_stages.model.prompt import build_prompt
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
+from syrinx_stages.talker.engine import EngineFull, Prepared, TalkerEngine
 from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
 from syrinx_stages.talker.on_vllm.model import DIGIT_BITS, digits, number
 
@@ -303,7 +303,7 @@ def test_the_longest_utterance_ends_by_its_length(engine: VllmTalkerEngine, expe
 def test_without_a_free_handle_there_is_no_room(engine: VllmTalkerEngine) -> None:
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])
     (more,) = requests(1)
-    with pytest.raises(NoRoom):
+    with pytest.raises(EngineFull):
         engine.admit([engine.prepare(msgspec.structs.replace(more, id="more"), b"", None)])
     for request in requests(RESIDENT):
         engine.release(request.id)

@@ -15,7 +15,7 @@ from syrinx_stages.contract.messages import Codes, EndReason, Sampling
 from syrinx_stages.contract.silence import AUDIBLE_PEAK, LeadingSilenceTrimmer
 from syrinx_stages.runtime.settings import SettingsUpdate
 from syrinx_stages.runtime.worker import Worker
-from syrinx_stages.talker.service import MOST_UNSTARTED
+from syrinx_stages.talker.service import MAX_UNSTARTED
 
 NEIGHBOURS = (
     "Her brother opened a broken window for his friends.",
@@ -274,7 +274,7 @@ async def test_a_burst_waits_in_the_queue_for_whoever_is_free_first() -> None:
 
         await until(all_done, "all have spoken")
         assert all(task.result().end.reason is EndReason.STOP for task in speaking)
-    assert 1 <= max(unstarted) <= MOST_UNSTARTED + 1, "one more while an end is being written"
+    assert 1 <= max(unstarted) <= MAX_UNSTARTED + 1, "one more while an end is being written"
 
 
 async def test_every_stream_ends_once_and_nothing_stays_behind() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.engine import NoRoom
+from syrinx_stages.talker.engine import EngineFull
 
 DEADLINE = 10.0
 
@@ -71,7 +71,7 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
         assert 1 <= len(prepared) <= self.prefill_rows
         frames = sum(row.frames for row in self._rows.values()) + sum(each.frames for each in prepared)
         if len(self._rows) + len(prepared) > self.room or frames > self.memory:
-            raise NoRoom
+            raise EngineFull
         self.admitted.append(len(prepared))
         self._over.difference_update(each.request.id for each in prepared)
         super().admit(prepared)

@@ -16,7 +16,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.cuda_engine import LENGTHS, MOST_PAGES, CudaTalkerEngine
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.engine import NoRoom
+from syrinx_stages.talker.engine import EngineFull
 from syrinx_stages.talker.allocation import PAGE_SIZE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -126,15 +126,15 @@ def test_for_whom_there_is_no_memory_nothing_is_taken(eager: EagerTalkerEngine, 
         for name in ("a", "b")
     ]
     prepared = [engine.prepare(request, b"", None) for request in requests]
-    with pytest.raises(NoRoom):
+    with pytest.raises(EngineFull):
         engine.admit(prepared)
     assert all_is_free(engine)
-    with pytest.raises(NoRoom):
+    with pytest.raises(EngineFull):
         engine.admit([engine.prepare(small_talker.request(str(number)), b"", None) for number in range(4)])
     assert all_is_free(engine)
     engine.admit(prepared[:1])
     free = len(engine._pages), len(engine._text_pages), len(engine._slots)
-    with pytest.raises(NoRoom):
+    with pytest.raises(EngineFull):
         engine.admit(prepared[1:])
     assert free == (len(engine._pages), len(engine._text_pages), len(engine._slots))
     engine.release("a")
@@ -187,5 +187,5 @@ def test_a_prompt_longer_than_a_requests_places_is_refused(tmp_path: Path) -> No
     assert refused.value.param == "input"
     # Another owner, who had more places, made more frames.
     engine.warm_up()
-    with pytest.raises(NoRoom):
+    with pytest.raises(EngineFull):
         engine.admit([engine.prepare(small_talker.request("a"), b"\0" * 32 * positions, None)])

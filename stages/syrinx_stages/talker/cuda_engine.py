@@ -21,7 +21,7 @@ from syrinx_stages.kernels.recorder import Work, graph_recorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, IndexPool, batch_sizes, bucket_for, num_pages
-from syrinx_stages.talker.engine import NoRoom, Prepared
+from syrinx_stages.talker.engine import EngineFull, Prepared
 from syrinx_stages.talker.frame import Arena, Frame, Prefill, new_arena
 from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.prompter import Prompter
@@ -152,7 +152,7 @@ class CudaTalkerEngine:
         with self._recorder.on_stream():
             try:
                 waiting = [self._enter(each) for each in prepared]
-            except NoRoom:
+            except EngineFull:
                 for each in prepared:
                     self.release(each.request.id)
                 raise
@@ -271,7 +271,7 @@ class CudaTalkerEngine:
     # Prefill ---------------------------------------------------------------------------------------------------
 
     def _enter(self, prepared: Prepared) -> _Prompt:
-        """Gives a request its places. Raises `NoRoom`."""
+        """Gives a request its places. Raises `EngineFull`."""
         request, prompt = prepared.request, prepared.prompt
         self.release(request.id)
         texts = len(prompt.text_rows)
@@ -282,7 +282,7 @@ class CudaTalkerEngine:
         wanted = num_pages(len(embeds) + 1), num_pages(texts)
         fits = wanted[0] <= min(len(self._pages), MOST_PAGES) and wanted[1] <= len(self._text_pages)
         if not (fits and len(self._slots)):
-            raise NoRoom
+            raise EngineFull
         place = Allocation(
             slot=self._slots.allocate(1)[0],
             pages=self._pages.allocate(wanted[0]),

@@ -1,7 +1,7 @@
-"""The talker engine of a CPU: eager torch, and a request's codes do not depend on what else is in the batch.
+"""The talker engine for CPUs: eager torch. A request's codes do not depend on the rest of the batch.
 
-A step draws code 0 of each row, runs the code predictor, and emits the frame; the frame's embeddings are fed at the
-beginning of the row's next step, so that a frame leaves as early as it can.
+A step samples code 0 of each row, runs the code predictor and returns the frame. The frame's embeddings are the input
+of the row's next step, so a frame is returned as early as possible.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from syrinx_stages.talker.prompter import Prompter
 
 
 class _Row(Struct):
-    """One request's state."""
+    """State of one request."""
 
     request: SpeechRequest
     prompt: Prompt
     max_frames: int
     cache: KVCache
     hidden: Tensor
-    """Of the last position that was fed: [H]."""
+    """Hidden state of the last position: [hidden] float."""
     seen: Tensor
-    """Values of code 0 said so far: bool [vocabulary]."""
+    """Values of code 0 sampled so far, for the repetition penalty: [vocabulary] bool."""
     frames: int = 0
-    pending: Tensor | None = None
-    """The next input, not fed yet: [H]."""
+    next_input: Tensor | None = None
+    """Input embedding of the next position: [hidden] float."""
 
 
 class EagerTalkerEngine:
@@ -47,7 +47,7 @@ class EagerTalkerEngine:
     prefill_rows = 1
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        """Raises `CheckpointError` if the checkpoint does not fit."""
+        """Loads the model. Raises CheckpointError if the checkpoint is invalid."""
         self._talker = talker = checkpoint.load_talker()
         self._prompter = Prompter(checkpoint, talker)
         self._eos = talker.config.codec_eos_token_id
@@ -56,7 +56,7 @@ class EagerTalkerEngine:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Speaks two frames of nothing, so that the first request does not pay for lazy initialisation."""
+        """Generates two frames, so that the first request does not pay for lazy initialization."""
         request = SpeechRequest(id="", accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
         rows = self._talker.embed_text(torch.zeros(8, dtype=torch.int64, device=self._talker.device))
         none = torch.zeros((0, CODE_GROUPS), dtype=torch.int64, device=self._talker.device)
@@ -67,35 +67,35 @@ class EagerTalkerEngine:
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """Builds a request's prompt. Raises `RequestError` naming the field that this checkpoint cannot serve."""
+        """Builds a request's prompt. Raises RequestError that names a field which this checkpoint cannot serve."""
         prompt, reference_codes = self._prompter.build(request, reference)
-        room = self._talker.config.max_position_embeddings - len(prompt.embeds)
+        max_frames = self._talker.config.max_position_embeddings - len(prompt.embeds)
         frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
         return Prepared(
             request=request,
             prompt=prompt,
             codes=torch.from_numpy(frames).to(self._talker.device),
-            max_frames=min(request.max_frames, room),
+            max_frames=min(request.max_frames, max_frames),
             reference_codes=reference_codes,
         )
 
     @torch.inference_mode()
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        """Prefills requests, and replays the frames they already have; a state one had before is thrown away.
+        """Prefills requests and replays their existing frames. Discards any state that they had before.
 
-        The replay feeds one frame at a time, as the first owner did, so that it ends in the same state to the bit.
+        The replay processes one frame at a time, as the previous owner did, so the resulting state is bit-identical.
         """
         rows = [self._prefill(each) for each in prepared]
         for row in rows:
             self._rows[row.request.id] = row
 
     def release(self, request_id: str) -> None:
-        """Frees a request's state; unknown ids are fine."""
+        """Frees a request's state. Ignores unknown ids."""
         self._rows.pop(request_id, None)
 
     @torch.inference_mode()
     def launch(self, ids: Sequence[str]) -> dict[str, bytes | End]:
-        """One frame of each request (int16 little-endian), or its end. If it raises, no row has changed."""
+        """Returns a frame or the end of each request. If it raises, no row has changed."""
         results: dict[str, bytes | End] = {
             request_id: End(EndReason.LENGTH)
             for request_id in ids
@@ -105,20 +105,20 @@ class EagerTalkerEngine:
         if not ids:
             return results
         rows = [self._rows[request_id] for request_id in ids]
-        self._feed(rows)
-        codes = self._draw(rows)
-        speaking = [index for index, code in enumerate(codes[:, 0].tolist()) if code != self._eos]
-        if speaking:
-            self._append([rows[index] for index in speaking], codes[speaking])
+        self._advance(rows)
+        codes = self._sample(rows)
+        continuing = [index for index, code in enumerate(codes[:, 0].tolist()) if code != self._eos]
+        if continuing:
+            self._append_frames([rows[index] for index in continuing], codes[continuing])
         raw = codes.to(torch.int16).cpu().numpy()
         for index, request_id in enumerate(ids):
             results[request_id] = End(EndReason.STOP)
-            if index in speaking:
+            if index in continuing:
                 results[request_id] = raw[index].tobytes()
         return results
 
     def read(self, step: dict[str, bytes | End]) -> dict[str, bytes | End]:
-        """The step's results: `launch` has made them."""
+        """Returns the step's results, which `launch` has computed."""
         return step
 
     def _prefill(self, prepared: Prepared) -> _Row:
@@ -135,34 +135,34 @@ class EagerTalkerEngine:
             seen=seen,
         )
         for frame in codes:
-            self._feed([row])
-            self._append([row], frame[None])
+            self._advance([row])
+            self._append_frames([row], frame[None])
         return row
 
-    def _feed(self, rows: Sequence[_Row]) -> None:
-        """Feeds every row's pending input."""
-        waiting = [(row, row.pending) for row in rows if row.pending is not None]
-        if not waiting:
+    def _advance(self, rows: Sequence[_Row]) -> None:
+        """Advances every row that has an input by one position."""
+        due = [(row, row.next_input) for row in rows if row.next_input is not None]
+        if not due:
             return
-        lengths = [row.cache.length for row, _ in waiting]
+        lengths = [row.cache.length for row, _ in due]
         try:
-            hidden = self._talker.decode(torch.stack([item for _, item in waiting]), [row.cache for row, _ in waiting])
+            hidden = self._talker.decode(torch.stack([item for _, item in due]), [row.cache for row, _ in due])
         except BaseException:
-            for (row, _), length in zip(waiting, lengths, strict=True):
+            for (row, _), length in zip(due, lengths, strict=True):
                 row.cache.length = length
             raise
-        for (row, _), state in zip(waiting, hidden, strict=True):
-            row.hidden, row.pending = state, None
+        for (row, _), state in zip(due, hidden, strict=True):
+            row.hidden, row.next_input = state, None
 
-    def _draw(self, rows: Sequence[_Row]) -> Tensor:
+    def _sample(self, rows: Sequence[_Row]) -> Tensor:
         choices = [(row.request.sampling, row.request.seed) for row in rows]
         hidden = torch.stack([row.hidden for row in rows])
         return self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, [row.seen for row in rows])
 
-    def _append(self, rows: Sequence[_Row], codes: Tensor) -> None:
-        """Makes frames [B, 16] the rows' pending inputs, each with its next row of text."""
+    def _append_frames(self, rows: Sequence[_Row], codes: Tensor) -> None:
+        """Sets the rows' next inputs from their frames [rows, 16], each with its next text embedding."""
         texts = torch.stack([row.prompt.text_row(row.frames) for row in rows])
-        for row, pending, frame in zip(rows, self._talker.embed_frame(codes) + texts, codes, strict=True):
-            row.pending = pending
+        for row, embeds, frame in zip(rows, self._talker.embed_frame(codes) + texts, codes, strict=True):
+            row.next_input = embeds
             row.seen[frame[0]] = True
             row.frames += 1

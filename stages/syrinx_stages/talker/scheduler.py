@@ -1,7 +1,7 @@
-"""Which rows the talker steps next: pure, over what is known of each stream's playback.
+"""Chooses the rows of the talker's next step. Pure functions over what is known of each stream's playback.
 
-The stream that would run dry first goes first; one that has said nothing yet counts as already late; one further
-ahead of its listener than the lead limit yields its row.
+Rows are ordered by deadline: the stream that underruns first goes first, and a stream without a frame is already late.
+A row whose stream is further ahead of its listener than the lead limit waits.
 """
 
 from __future__ import annotations
@@ -13,99 +13,105 @@ from msgspec import Struct
 
 from syrinx_stages.contract.family import FAMILY
 
-MARGIN_SECONDS = 0.25
-"""A stream whose codes are less than this ahead of playback is late: codec and network need their time too."""
+LATE_MARGIN_SECONDS = 0.25
+"""A stream with less lead than this is late: codec and network need time, too."""
 
-MARGIN_STEPS = 15
-"""Or less than so many steps, where these are quick: what runs dry is filled up again before that shows."""
+LATE_MARGIN_STEPS = 15
+"""Upper bound of the same margin in steps: with short steps, a stream recovers before the lack is audible."""
 
 FILE_BUFFER_SECONDS = 1.0
-"""How much later than a listener's a whole file's frames are due."""
+"""How much later than a live stream's the deadlines of a whole-file request are."""
 
 
 class Row(Struct, kw_only=True):
-    """What the schedule knows of one resident request. Times are seconds on one monotonic clock."""
+    """Scheduling state of one resident request. Times are seconds on one monotonic clock."""
 
     id: str
-    accepted: float
+    accepted_at: float
     live: bool
+    """Whether audio is played while it is generated; otherwise only throughput counts."""
     produced: int = 0
-    """Frames made."""
+    """Frames generated."""
     in_flight: int = 0
-    """Frames being made: steps with this row that are not read yet."""
-    first_frame: float | None = None
-    """When the first frame was made: playback cannot have begun before. Of a stream taken over, the latest that its
-    listener may have begun."""
+    """Steps in flight that contain this row: frames being generated."""
+    first_frame_at: float | None = None
+    """When the first frame was generated: the earliest start of playback.
+
+    For a stream that was taken over: the latest time at which its playback can have started.
+    """
     delivered: int = 0
-    """Frames the client has been handed."""
-    first_delivered: float | None = None
-    """When the first of them was reported: playback runs from here."""
-    heard: float
-    """When the listener last gave a sign: the claim, or frames handed over."""
+    """Frames delivered to the client."""
+    first_delivered_at: float | None = None
+    """When the first delivery was reported: the start of playback."""
+    last_feedback_at: float
+    """When the listener was last known to be active: at the claim or a delivery."""
 
     @property
     def frames(self) -> int:
-        """Frames made or being made."""
+        """Frames generated or being generated."""
         return self.produced + self.in_flight
 
     def underrun_at(self) -> float:
-        """The time at which playback has used up what was produced, at the earliest."""
+        """Returns the earliest time at which playback runs out of generated frames; -inf before the first frame."""
         if not self.live:
-            # Nobody listens yet: as if played from a buffer, so that listeners go first and no file starves.
-            return (self.first_frame or self.accepted) + FILE_BUFFER_SECONDS + self.frames * FAMILY.frame_seconds
-        if self.first_frame is None:
+            # Files get deadlines as if played from a buffer, so that listeners go first and no file starves.
+            start = self.first_frame_at or self.accepted_at
+            return start + FILE_BUFFER_SECONDS + self.frames * FAMILY.frame_seconds
+        if self.first_frame_at is None:
             return -math.inf
-        return self.first_frame + self.frames * FAMILY.frame_seconds
+        return self.first_frame_at + self.frames * FAMILY.frame_seconds
 
     def lead(self, now: float) -> float:
-        """Seconds of audio produced beyond what has been played."""
+        """Returns the seconds of audio generated beyond what has been played."""
         played = 0.0
-        if self.first_delivered is not None:
-            played = min(self.delivered * FAMILY.frame_seconds, now - self.first_delivered)
+        if self.first_delivered_at is not None:
+            played = min(self.delivered * FAMILY.frame_seconds, now - self.first_delivered_at)
         return self.frames * FAMILY.frame_seconds - played
 
-    def playing(self, now: float) -> bool:
-        """Playback has not caught up with what was handed over: the lead shrinks as time goes by."""
-        return self.first_delivered is not None and now - self.first_delivered < self.delivered * FAMILY.frame_seconds
+    def is_playing(self, now: float) -> bool:
+        """Returns whether playback has not reached the last delivered frame, so that the lead shrinks with time."""
+        delivered_seconds = self.delivered * FAMILY.frame_seconds
+        return self.first_delivered_at is not None and now - self.first_delivered_at < delivered_seconds
 
 
 class Step(Struct, frozen=True):
-    """The next step: rows in order of urgency. With none, look again at `wake` (None: when something happens)."""
+    """The next step, or when to schedule again without new events (None: never)."""
 
     ids: tuple[str, ...]
-    wake: float | None = None
+    """Rows in order of urgency."""
+    wake_at: float | None = None
 
 
 def schedule(rows: Iterable[Row], now: float, max_num_seqs: int, lead_limit: float) -> Step:
-    """Chooses at most `max_num_seqs` rows by deadline, without those too far ahead of their listener."""
-    waiting = []
-    wake = math.inf
+    """Returns at most `max_num_seqs` rows by deadline, without live rows whose lead reaches `lead_limit` seconds."""
+    due = []
+    wake_at = math.inf
     for row in rows:
-        ahead = row.lead(now) - lead_limit if row.live else -math.inf
-        if ahead < 0:
-            waiting.append(row)
-        elif row.playing(now):
-            wake = min(wake, now + max(ahead, 0.001))
-    # Of streams that have said nothing yet, those whose first frame is not being made.
-    waiting.sort(key=lambda row: (row.underrun_at(), row.in_flight, row.accepted, row.id))
-    ids = tuple(row.id for row in waiting[:max_num_seqs])
-    return Step(ids=ids, wake=None if ids or wake == math.inf else wake)
+        excess = row.lead(now) - lead_limit if row.live else -math.inf
+        if excess < 0:
+            due.append(row)
+        elif row.is_playing(now):
+            wake_at = min(wake_at, now + max(excess, 0.001))
+    # Among rows without a frame, those whose first frame is not in flight go first.
+    due.sort(key=lambda row: (row.underrun_at(), row.in_flight, row.accepted_at, row.id))
+    ids = tuple(row.id for row in due[:max_num_seqs])
+    return Step(ids=ids, wake_at=None if ids or wake_at == math.inf else wake_at)
 
 
-def margin(step_seconds: float) -> float:
-    """How far ahead of playback a stream's codes have to be with steps that take so long."""
-    return min(MARGIN_SECONDS, MARGIN_STEPS * step_seconds)
+def late_margin(step_seconds: float) -> float:
+    """Returns the lead in seconds below which a stream is late, for steps of this duration."""
+    return min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * step_seconds)
 
 
-def late(rows: Iterable[Row], now: float, lead_limit: float, margin: float) -> bool:
-    """Whether a live stream is about to run dry: there is as much work as this talker can do.
+def is_overloaded(rows: Iterable[Row], now: float, lead_limit: float, margin: float) -> bool:
+    """Returns whether a live stream underruns within `margin` seconds: this talker has as much work as it can do.
 
-    One that the lead limit holds back waits for its listener, who paused or takes nothing.
+    A row at the lead limit does not count. It waits for its listener, who paused or does not read.
     """
-    begun = [row for row in rows if row.live and row.first_frame is not None and row.lead(now) < lead_limit]
-    return any(row.underrun_at() < now + margin for row in begun)
+    started = [row for row in rows if row.live and row.first_frame_at is not None and row.lead(now) < lead_limit]
+    return any(row.underrun_at() < now + margin for row in started)
 
 
-def abandoned(rows: Iterable[Row], now: float, lead_limit: float, patience: float) -> list[str]:
-    """Live rows held back by the lead limit whose listener has not been heard of for `patience` seconds."""
-    return [row.id for row in rows if now - row.heard > patience and row.live and row.lead(now) >= lead_limit]
+def abandoned(rows: Iterable[Row], now: float, lead_limit: float, timeout: float) -> list[str]:
+    """Returns the live rows at the lead limit whose listener has been inactive for `timeout` seconds."""
+    return [row.id for row in rows if now - row.last_feedback_at > timeout and row.live and row.lead(now) >= lead_limit]

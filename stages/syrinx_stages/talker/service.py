@@ -1,4 +1,4 @@
-"""The talker service: requests in, code frames out; moves messages between the connector and the engine."""
+"""The talker service: reads requests from the connector, runs the engine and publishes code frames."""
 
 from __future__ import annotations
 
@@ -24,43 +24,47 @@ from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker, shut_down
-from syrinx_stages.talker.engine import NoRoom, Prepared, TalkerEngine
-from syrinx_stages.talker.scheduler import Row, abandoned, late, margin, schedule
+from syrinx_stages.talker.engine import EngineFull, Prepared, TalkerEngine
+from syrinx_stages.talker.scheduler import Row, abandoned, is_overloaded, late_margin, schedule
 
 log = logging.getLogger(__name__)
 
-LISTENER_PATIENCE = 60.0
-"""Seconds without a sign of the listener after which a stream that waits for him is given up."""
+LISTENER_TIMEOUT = 60.0
+"""Seconds of listener inactivity after which a stream at its lead limit is canceled."""
 
+MAX_UNSTARTED = 4
+"""Claimed requests without a first frame: enough to keep the engine busy. Others wait for whichever replica is free."""
 
-MOST_UNSTARTED = 4
-"""Requests that may be claimed ahead of their first frame: enough to keep the engine busy; the rest can wait for
-whichever replica is free first."""
-_FAILED = "the talker failed at this request"
+_FAILED = "the talker failed to process this request"
 
 
 class Waiting(Struct, frozen=True):
-    """A request that is ready for prefill."""
+    """A request that waits for prefill."""
 
     claim: Claim
     prepared: Prepared
-    played: Position
-    """How far its listener had been served when it was claimed."""
+    delivered: Position
+    """Last reported delivery to the client when the request was claimed."""
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.claim.request.id
 
 
-class _Done(Struct, frozen=True):
-    """What the engine did in a turn."""
+class _EngineResult(Struct, frozen=True):
+    """What the engine did in one iteration."""
 
     completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]] | None
     failed: Sequence[Waiting]
-    """Requests that it failed at."""
-    refused: Sequence[Waiting]
-    """Requests that it has no room for now."""
+    """Requests whose prefill failed."""
+    rejected: Sequence[Waiting]
+    """Requests for which the engine has no memory now."""
     prefill_seconds: float
 
 
 class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
-    """One talker replica."""
+    """One talker replica. See `Worker` for claims, ownership and shutdown."""
 
     stage = "talker"
     group = Group.TALKERS
@@ -78,39 +82,39 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     ) -> None:
         super().__init__(connector, load, replica, max_resident, live, metrics)
         self._waiting: dict[str, Waiting] = {}
-        self._unsigned: set[str] = set()
-        """Requests whose next entry says who made it."""
+        self._unattributed: set[str] = set()
+        """Requests whose next entry names this replica."""
         self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
         self._steps: InFlightSteps[Sequence[Row], Mapping[str, bytes | End]]
         self._resident: set[str] = set()
-        """Requests that the engine holds state of."""
-        self._full = False
-        """The engine had no room for a request, and no row has left since."""
-        self._starved = 0
-        """Steps in a row that made nothing."""
+        """Requests whose state the engine holds."""
+        self._engine_full = False
+        """The engine rejected a request, and no row has been evicted since."""
+        self._empty_steps = 0
+        """Consecutive steps without a result."""
         self._step_seconds = math.inf
-        """Of the last steps, the mean."""
-        # Looked up once: what a step leaves of its time is little.
+        """Moving average of the step time."""
+        # Resolved once: label lookups are measurable in every step.
         self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
         self._frames = metrics[m.FRAMES].labels(self.stage)
         self._prefill_seconds = metrics[m.PREFILL_SECONDS].labels(self.stage)
 
     async def warm_up(self) -> None:
-        """Warms the engine up."""
+        """Warms up the engine."""
         await super().warm_up()
         self._steps = InFlightSteps(self.engine.depth)
 
     async def close(self) -> None:
-        """Hands over what is left and frees threads and connections."""
+        """Releases the remaining claims and frees threads and connections."""
         await super().close()
         await shut_down(self._prepare_thread)
 
     async def admit(self, claim: Claim) -> None:
-        """Prepares a request (tokens, reference audio) off the engine's thread and queues it for prefill."""
+        """Prepares a request (tokens, reference audio) outside the engine's thread and queues it for prefill."""
         request = claim.request
         frames: list[bytes] = []
-        told = False
-        played: Position | None = None
+        reference_published = False
+        delivered: Position | None = None
         if claim.redelivered:
             entries = await self.connector.history(request.id, self.output_kind)
             if not entries or any(isinstance(item.entry, End) for item in entries):
@@ -118,110 +122,111 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
                 self.evict(request.id)
                 return
             frames = [item.entry.codes for item in entries if isinstance(item.entry, Codes)]
-            told = any(isinstance(item.entry, Reference) for item in entries)
-            played = await self.connector.last_position(request.id, self.input_kind)
+            reference_published = any(isinstance(item.entry, Reference) for item in entries)
+            delivered = await self.connector.last_position(request.id, self.input_kind)
         pcm = await self.connector.reference(request.id) if request.has_reference else None
         loop = asyncio.get_running_loop()
         prepared = await loop.run_in_executor(self._prepare_thread, self.engine.prepare, request, b"".join(frames), pcm)
         if not self.owns(claim):
             return
-        if prepared.reference_codes is not None and not told:
+        if prepared.reference_codes is not None and not reference_published:
             entry = Reference(prepared.reference_codes)
             self.publisher.put([Append(request.id, self.output_kind, REFERENCE_POSITION, entry)])
-        self._waiting[request.id] = Waiting(claim, prepared, played or STREAM_START)
+        self._waiting[request.id] = Waiting(claim, prepared, delivered or STREAM_START)
         self.wake.set()
 
     def evict(self, request_id: str) -> None:
-        """Forgets a request."""
+        """Drops a request from this replica."""
         self._waiting.pop(request_id, None)
-        self._unsigned.discard(request_id)
+        self._unattributed.discard(request_id)
         self._resident.discard(request_id)
-        self._full = False
+        self._engine_full = False
         super().evict(request_id)
 
     def on_entry(self, event: StreamEntry) -> None:
-        """Notes how far the client has been served."""
+        """Records the client's playback progress."""
         row = self.rows.get(event.request_id)
         if row is None or not isinstance(event.entry, PlaybackProgress):
             return
-        row.heard = time.monotonic()
+        row.last_feedback_at = time.monotonic()
         row.delivered = event.position.frames
-        if row.first_delivered is None:
-            row.first_delivered = row.heard
+        if row.first_delivered_at is None:
+            row.first_delivered_at = row.last_feedback_at
         self.wake.set()
 
     def can_admit(self) -> bool:
-        """Nothing new while streams that play run dry: a few that play well are worth more than many that stutter."""
-        if self._full:
+        """Returns whether to claim another request. Streams in progress come first: no claims while one is late."""
+        if self._engine_full:
             return False
-        started = sum(row.first_frame is not None for row in self.rows.values())
+        started = sum(row.first_frame_at is not None for row in self.rows.values())
         unstarted = len(self.ownership.claims) - started
         lead_limit = self.live.current.lead_limit_seconds
-        return unstarted < max(MOST_UNSTARTED, self.engine.prefill_rows) and not late(
-            self.rows.values(), time.monotonic(), lead_limit, margin(self._step_seconds)
+        return unstarted < max(MAX_UNSTARTED, self.engine.prefill_rows) and not is_overloaded(
+            self.rows.values(), time.monotonic(), lead_limit, late_margin(self._step_seconds)
         )
 
     async def run_iteration(self) -> float | None:
-        """Prefills requests that wait, begins a step of the rows that are due, and reads the oldest step."""
+        """Prefills waiting requests, launches a step of the due rows, and reads the oldest step in flight.
+
+        Returns when to run again (monotonic seconds), 0 for immediately, or None to wait for an event.
+        """
         settings, now = self.live.current, time.monotonic()
-        for request_id in abandoned(self.rows.values(), now, settings.lead_limit_seconds, LISTENER_PATIENCE):
-            message = f"nobody has listened for {LISTENER_PATIENCE:.0f} s"
+        for request_id in abandoned(self.rows.values(), now, settings.lead_limit_seconds, LISTENER_TIMEOUT):
+            message = f"the client has not read for {LISTENER_TIMEOUT:.0f} s"
             self.end(request_id, self.rows[request_id].produced, End(EndReason.CANCELLED, message))
-        admitted = self._next_admitted(now)
+        admitted = self._next_prefills(now)
         step = schedule(self.rows.values(), now, settings.max_num_seqs, settings.lead_limit_seconds)
         self._running.set(len(step.ids))
         if not (admitted or step.ids or self._steps):
-            return step.wake
+            return step.wake_at
         rows = [self.rows[request_id] for request_id in step.ids]
         for row in rows:
             row.in_flight += 1
-        done = await self.run_engine(self._work, admitted, rows)
+        result = await self.run_engine(self._run_engine_step, admitted, rows)
         if admitted:
-            refused = {waiting.claim.request.id for waiting in done.refused}
-            # Without those that were dropped meanwhile.
-            self._resident |= {waiting.claim.request.id for waiting in admitted} & self.rows.keys() - refused
-            self._prefill_seconds.observe(done.prefill_seconds)
-        if done.completed:
-            self._publish(done.completed)
-        for waiting in done.failed:
-            self.rows.pop(waiting.claim.request.id, None)
+            rejected = {waiting.id for waiting in result.rejected}
+            # Requests that were evicted in the meantime have no row any more.
+            self._resident |= {waiting.id for waiting in admitted} & self.rows.keys() - rejected
+            self._prefill_seconds.observe(result.prefill_seconds)
+        if result.completed:
+            self._publish(result.completed)
+        for waiting in result.failed:
+            self.rows.pop(waiting.id, None)
             await self.fail(waiting.claim, _FAILED)
-        for waiting in done.refused:
-            await self._refused_room(waiting)
+        for waiting in result.rejected:
+            await self._requeue(waiting)
         self.ownership.recheck_admission()
         return 0.0
 
-    def _next_admitted(self, now: float) -> list[Waiting]:
-        """As many as cost little more than one a turn, so that a burst does not silence those that play."""
-        if self._full:
+    def _next_prefills(self, now: float) -> list[Waiting]:
+        """Creates rows for the oldest waiting requests: at most `prefill_rows`, so bursts cannot stall streams."""
+        if self._engine_full:
             return []
         waiting = sorted(self._waiting.values(), key=lambda item: item.claim.request.accepted_at)
         chosen = waiting[: self.engine.prefill_rows]
         for item in chosen:
-            request = item.claim.request
-            del self._waiting[request.id]
-            self._unsigned.add(request.id)
-            self.rows[request.id] = _row(item, now)
-            self.reader.subscribe(request.id, self.input_kind, item.played)
+            del self._waiting[item.id]
+            self._unattributed.add(item.id)
+            self.rows[item.id] = _row(item, now)
+            self.reader.subscribe(item.id, self.input_kind, item.delivered)
         return chosen
 
-    async def _refused_room(self, waiting: Waiting) -> None:
-        """Waits on, until a row has left."""
-        request_id = waiting.claim.request.id
-        if self.rows.pop(request_id, None) is None:
+    async def _requeue(self, waiting: Waiting) -> None:
+        """Queues a rejected request again until a row is evicted, or fails it if no other request holds memory."""
+        if self.rows.pop(waiting.id, None) is None:
             return
         if not (self._resident or self._queued_calls):
-            await self.fail(waiting.claim, "the request is too long for the memory of the talker", "input")
+            await self.fail(waiting.claim, "the request is too long for the talker's memory", "input")
             return
-        self.reader.unsubscribe(request_id, self.input_kind)
-        self._waiting[request_id] = waiting
-        # What left meanwhile is not released yet: then it is worth another try at once.
-        self._full = not self._queued_calls
+        self.reader.unsubscribe(waiting.id, self.input_kind)
+        self._waiting[waiting.id] = waiting
+        # Queued calls release evicted rows. Then an immediate retry may succeed.
+        self._engine_full = not self._queued_calls
 
     def _publish(self, completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]]) -> None:
-        """Gives out what a step has made. Rows that were dropped meanwhile, or claimed anew, are left out."""
+        """Publishes a step's results. Ignores rows that were evicted or claimed again in the meantime."""
         now = time.monotonic()
-        self._make_room([row for row in completed.context if self.rows.get(row.id) is row], completed.result)
+        self._evict_if_starved([row for row in completed.context if self.rows.get(row.id) is row], completed.result)
         appends = []
         for row in completed.context:
             row.in_flight -= 1
@@ -232,61 +237,61 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
                 self.end(row.id, row.produced, result)
                 continue
             row.produced += 1
-            row.first_frame = now if row.first_frame is None else row.first_frame
+            row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
             appends.append(self._append(row, result))
         self.publisher.put(appends)
-        self._step_seconds = _smoothed(self._step_seconds, completed.seconds)
+        self._step_seconds = _moving_average(self._step_seconds, completed.seconds)
         self._frames.inc(len(appends))
         self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(len(completed.context))).observe(completed.seconds)
 
-    def _make_room(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
-        """Where there was no memory for a frame of any row, the one that can wait longest is left to a later owner."""
+    def _evict_if_starved(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
+        """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""
         if any(row.id in results for row in rows):
-            self._starved = 0
+            self._empty_steps = 0
         elif rows:
-            self._starved += 1
-            if self._starved > 0:
-                log.warning("no memory for a frame of %d requests: one of them has to wait", len(rows))
+            self._empty_steps += 1
+            if self._empty_steps > 0:
+                log.warning("no memory for the next frame of %d requests: evicting one of them", len(rows))
                 self.evict(max(rows, key=Row.underrun_at).id)
-                # Steps that are launched already know nothing of it.
-                self._starved = -self.engine.depth
+                # Steps that are already in flight do not benefit from it.
+                self._empty_steps = -self.engine.depth
 
     # On the engine's thread ------------------------------------------------------------------------------------
 
-    def _work(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _Done:
-        """All that a turn asks of the engine."""
-        began = time.monotonic()
+    def _run_engine_step(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _EngineResult:
+        """Makes all engine calls of one iteration."""
+        start = time.monotonic()
         failed: list[Waiting] = []
-        refused: list[Waiting] = []
-        self._prefill(admitted, failed, refused)
-        prefill_seconds = time.monotonic() - began
-        lost = {waiting.claim.request.id for waiting in failed + refused}
-        due = [row for row in rows if row.id not in lost]
+        rejected: list[Waiting] = []
+        self._prefill(admitted, failed, rejected)
+        prefill_seconds = time.monotonic() - start
+        without_state = {waiting.id for waiting in failed + rejected}
+        due = [row for row in rows if row.id not in without_state]
         if due:
             self._steps.launch(due, lambda: self._launch([row.id for row in due]))
-        return _Done(self._steps.read_oldest(bool(due)), failed, refused, prefill_seconds)
+        return _EngineResult(self._steps.read_oldest(bool(due)), failed, rejected, prefill_seconds)
 
-    def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], refused: list[Waiting]) -> None:
-        """Prefills requests: together, or else each alone."""
+    def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], rejected: list[Waiting]) -> None:
+        """Prefills requests as a batch or, if that fails, one by one."""
         if not admitted:
             return
         try:
             self.engine.admit([waiting.prepared for waiting in admitted])
         except Exception as error:
-            full = isinstance(error, NoRoom)
+            full = isinstance(error, EngineFull)
             if not (full or self.engine.isolates_rows):
                 raise
             if len(admitted) > 1:
                 for waiting in admitted:
-                    self._prefill([waiting], failed, refused)
+                    self._prefill([waiting], failed, rejected)
             elif full:
-                refused += admitted
+                rejected += admitted
             else:
-                log.exception("request %s fails at prefill", admitted[0].claim.request.id)
+                log.exception("prefill of request %s failed", admitted[0].id)
                 failed += admitted
 
     def _launch(self, ids: Sequence[str]) -> Callable[[], Mapping[str, bytes | End]]:
-        """Begins a step; if it fails, each row alone, so that one bad request harms no other."""
+        """Launches a step. If that fails, runs each row alone, so that one bad request cannot fail the others."""
         try:
             step = self.engine.launch(ids)
         except Exception:
@@ -301,40 +306,39 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         try:
             return self.engine.read(self.engine.launch([request_id]))
         except Exception:
-            log.exception("request %s fails in the engine", request_id)
+            log.exception("request %s failed in the engine", request_id)
             return {request_id: End(EndReason.ERROR, _FAILED)}
 
     def _append(self, row: Row, codes: bytes) -> Append:
-        talker = self.replica if row.id in self._unsigned else ""
-        self._unsigned.discard(row.id)
+        talker = self.replica if row.id in self._unattributed else ""
+        self._unattributed.discard(row.id)
         return Append(row.id, self.output_kind, Position(row.produced), Codes(codes, talker))
 
 
-def _smoothed(mean: float, seconds: float) -> float:
-    """A mean that follows about the last ten."""
+def _moving_average(mean: float, seconds: float) -> float:
+    """Returns the exponential moving average over about ten values."""
     return seconds if mean == math.inf else mean + (seconds - mean) / 10
 
 
 def _row(waiting: Waiting, now: float) -> Row:
-    """A request as the schedule sees it, from its claim on."""
     request = waiting.claim.request
-    # Of a stream taken over, what was handed over may have been played: never hold it back too early.
-    delivered = waiting.played.frames
-    began = now - delivered * FAMILY.frame_seconds
+    # After a takeover, assume that everything delivered has been played, so that the lead is not overestimated.
+    delivered = waiting.delivered.frames
+    playback_start = now - delivered * FAMILY.frame_seconds
     return Row(
         id=request.id,
-        accepted=now - max(0.0, time.time() - request.accepted_at),
+        accepted_at=now - max(0.0, time.time() - request.accepted_at),
         live=request.live,
         produced=waiting.prepared.frames,
-        first_frame=began if waiting.prepared.frames else None,
-        heard=now,
+        first_frame_at=playback_start if waiting.prepared.frames else None,
+        last_feedback_at=now,
         delivered=delivered,
-        first_delivered=began if delivered else None,
+        first_delivered_at=playback_start if delivered else None,
     )
 
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
-    """The talker of a process; it has no public application."""
+    """Builds the talker of a stage process. It has no public HTTP application, hence the None."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
 
     def load() -> TalkerEngine[Any]:

@@ -21,7 +21,7 @@ from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_code
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
-from syrinx_stages.talker.engine import NoRoom
+from syrinx_stages.talker.engine import EngineFull
 from syrinx_stages.talker.frame import CodeSampler, new_split_k_workspace
 from syrinx_stages.talker.on_vllm.frames import ELSEWHERE, MOST_POSITIONS, Opened
 from syrinx_stages.talker.on_vllm.where import Handle
@@ -107,11 +107,11 @@ class CudaFrames:
         return steps
 
     def open(self, opened: Opened) -> None:
-        """From now on rows may carry the handle. Raises `NoRoom` if there is none for its prompt and text."""
+        """From now on rows may carry the handle. Raises `EngineFull` if there is none for its prompt and text."""
         prompt, slots, slot = opened.prompt, self._slots, opened.handle.slot
         wanted = num_pages(len(prompt.embeds)), num_pages(len(prompt.text_rows))
         if max(wanted) > MOST_PAGES or sum(wanted) > len(self._pool):
-            raise NoRoom
+            raise EngineFull
         pages = self._open[opened.handle] = _Pages(*(self._pool.allocate(count) for count in wanted))
         slots.embeds[0] = prompt.pad_row
         self._write(slots.prompt_pages[slot], pages.prompt, prompt.embeds)

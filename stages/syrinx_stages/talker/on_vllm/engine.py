@@ -24,7 +24,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.allocation import batch_sizes
-from syrinx_stages.talker.engine import NoRoom, Prepared
+from syrinx_stages.talker.engine import EngineFull, Prepared
 from syrinx_stages.talker.on_vllm import directory
 from syrinx_stages.talker.on_vllm.frames import MOST_POSITIONS, Opened
 from syrinx_stages.talker.on_vllm.model import CHECKPOINT, FRAMES
@@ -160,12 +160,12 @@ class VllmTalkerEngine:
     def admit(self, prepared: Sequence[Prepared]) -> None:
         """Gives requests their handles. vLLM is told of them when they are first asked for.
 
-        Raises `NoRoom` if there is no handle, or no memory, for all of them.
+        Raises `EngineFull` if there is no handle, or no memory, for all of them.
         """
         for each in prepared:
             self.release(each.request.id)
         if len(self._handles) < len(prepared):
-            raise NoRoom
+            raise EngineFull
         opened = []
         for each in prepared:
             self._count += 1
@@ -180,7 +180,7 @@ class VllmTalkerEngine:
         if not all(room):
             for each in prepared:
                 self.release(each.request.id)
-            raise NoRoom
+            raise EngineFull
 
     def release(self, request_id: str) -> None:
         """Frees a request's state; unknown ids are fine."""

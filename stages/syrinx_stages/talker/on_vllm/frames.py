@@ -59,7 +59,7 @@ class Frames(Protocol):
     """State of all requests that vLLM runs. Everything is called on the thread that runs vLLM's steps."""
 
     def open(self, opened: Opened) -> None:
-        """From now on rows may carry the handle. Raises `NoRoom` if there is no memory for it."""
+        """From now on rows may carry the handle. Raises `EngineFull` if there is no memory for it."""
 
     def close(self, handle: Handle) -> None:
         """Rows that still carry the handle are nobody's; unknown ones are fine."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from syrinx_stages.talker.engine import NoRoom
+from syrinx_stages.talker.engine import EngineFull
 from syrinx_stages.talker.on_vllm.frames import Frames, Opened
 from syrinx_stages.talker.on_vllm.where import Handle
 
@@ -17,7 +17,7 @@ class WorkerExtension:
         try:
             for each in opened:
                 self.get_model().frames.open(each)  # type: ignore[attr-defined]
-        except NoRoom:
+        except EngineFull:
             return False
         return True
 
