@@ -168,7 +168,7 @@ async def test_a_replica_counts_the_requests_that_it_failed_at(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("at", "entry"),
     [
-        (Position(0, END_SEQUENCE), End(EndReason.ERROR, "the talker failed at this request")),
+        (Position(0, END_SEQUENCE), End(EndReason.ERROR, "the talker failed to process this request")),
         (Position(1), Codes(b"\1\0")),
     ],
     ids=["it says so", "its codes are torn"],

@@ -158,7 +158,7 @@ async def test_a_request_that_fails_at_prefill_harms_no_other() -> None:
         talker.engine.admit = admit
         bad, good = await asyncio.gather(*(speak(stages.connector(), request(name)) for name in ("bad", "good")))
         assert talker.ready() is None
-    assert (bad.end.reason, bad.end.message) == (EndReason.ERROR, "the talker failed at this request")
+    assert (bad.end.reason, bad.end.message) == (EndReason.ERROR, "the talker failed to process this request")
     assert good.end.reason is EndReason.STOP
 
 

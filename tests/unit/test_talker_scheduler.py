@@ -93,7 +93,7 @@ def test_a_live_stream_close_to_underrun_means_overload() -> None:
 
 
 def test_a_stream_whose_client_does_not_read_is_not_overload() -> None:
-    """It waits for him, not for the talker: others are welcome."""
+    """It waits for its client, not for the talker, so new requests can be admitted."""
     assert not is_overloaded(
         [row("stuck", produced=125, delivered=25, first_delivered_at=NOW - 12.0, age=12.0)], NOW, 8.0, 0.25
     )
@@ -121,7 +121,7 @@ def test_new_streams_without_a_step_in_flight_go_first() -> None:
 
 rows_strategy = st.lists(
     st.builds(
-        lambda produced, age, delivered, heard: (produced, age, min(delivered, produced), heard),
+        lambda produced, age, delivered, elapsed: (produced, age, min(delivered, produced), elapsed),
         st.integers(0, 400),
         st.floats(0.01, 60),
         st.integers(0, 400),
@@ -136,8 +136,8 @@ def test_a_step_is_bounded_without_duplicates_and_uses_all_eligible_rows(
     drawn: list[tuple[int, float, int, float]], max_num_seqs: int, lead_limit: float
 ) -> None:
     rows = [
-        row(str(index), produced, age, delivered=delivered, first_delivered_at=NOW - heard if delivered else None)
-        for index, (produced, age, delivered, heard) in enumerate(drawn)
+        row(str(index), produced, age, delivered=delivered, first_delivered_at=NOW - elapsed if delivered else None)
+        for index, (produced, age, delivered, elapsed) in enumerate(drawn)
     ]
     step = schedule(rows, NOW, max_num_seqs, lead_limit)
     eligible = [item.id for item in rows if item.lead(NOW) < lead_limit]

@@ -214,7 +214,7 @@ class Worker(ABC, Generic[R, S, E]):
             self.evict(request_id)
         except Exception:
             log.exception("request %s could not be admitted", request_id)
-            await self.fail(claim, f"the {self.stage} failed at this request")
+            await self.fail(claim, f"the {self.stage} failed to process this request")
 
     async def fail(self, claim: Claim, message: str, param: str = "") -> None:
         """Ends a request with an error behind whatever was written."""
