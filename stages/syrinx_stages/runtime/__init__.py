@@ -1,1 +1,1 @@
-"""What every stage process shares: claims, publishing, settings, health, metrics, drain and the entry point."""
+"""The code that all stage processes share: claims, publishing, settings, health, metrics, drain and the entry point."""

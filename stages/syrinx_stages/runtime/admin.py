@@ -1,4 +1,4 @@
-"""The admin server of a stage: health, metrics and settings. Not for the public: only Prometheus and the operator."""
+"""The admin server of a stage: health, metrics and settings, for Prometheus and the operator only."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 65_536
-"""Bytes of a settings update at most."""
+MAX_BODY_BYTES = 65_536
+"""Maximum size of a settings update."""
 
 
 class AdminTarget(Protocol):
-    """What an admin port shows of a stage, and changes."""
+    """A stage as its admin server sees it."""
 
     @property
     def live(self) -> LiveSettings[Any]:
-        """Its settings."""
+        """The stage's settings."""
 
     def ready(self) -> str | None:
-        """None if ready, else why not."""
+        """Returns None if the stage is ready, else the reason why not."""
 
     def settings_changed(self) -> None:
-        """Other settings are in force: work that waits looks again."""
+        """Makes the stage apply the settings that are now in force."""
 
 
 class Service(Protocol):
-    """What is run in a process."""
+    """A service that a process runs."""
 
     failed: asyncio.Event
-    """Set when the service cannot go on: the process ends and is started anew."""
+    """Set when the service cannot continue: the process exits and is restarted."""
 
     async def start(self) -> None:
-        """Loads, warms up and begins to serve."""
+        """Loads the model, warms up and starts to serve."""
 
     async def drain(self, seconds: float) -> None:
-        """Takes nothing new and finishes what is owned, for `seconds` at the most."""
+        """Accepts no new work and waits up to `seconds` for the current work."""
 
     async def close(self) -> None:
-        """Hands over what is left and frees everything."""
+        """Hands over the remaining work and frees all resources."""
 
 
 class Stage(AdminTarget, Service, Protocol):
-    """What every stage's service offers to its process."""
+    """The service of a process with one stage."""
 
 
 def add_health(app: FastAPI, stage: AdminTarget) -> None:
-    """`/healthz` (the process answers) and `/readyz` (it is warm and reads its group)."""
+    """Adds `/healthz` (the process responds) and `/readyz` (the stage is ready)."""
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -69,33 +69,33 @@ def add_health(app: FastAPI, stage: AdminTarget) -> None:
         return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
 
 
-class _Expiry:
-    """Tells a stage that its limited settings have ended, so that what it waits for and shows follows the base."""
+class _ExpiryTimer:
+    """Calls `settings_changed` when temporary settings expire, so that an idle stage applies its base settings."""
 
     def __init__(self, stage: AdminTarget) -> None:
         self._stage = stage
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self) -> None:
-        """Looks at what is in force, and again when that ends."""
+    def schedule(self) -> None:
+        """Sets the timer to the end of the temporary settings, if there are any."""
         if self._timer is not None:
             self._timer.cancel()
         left = self._stage.live.seconds_left
-        self._timer = None if left is None else asyncio.get_running_loop().call_later(left, self._look)
+        self._timer = None if left is None else asyncio.get_running_loop().call_later(left, self._on_timer)
 
-    def _look(self) -> None:
-        # A timer may be a hair early: then it is set once more.
-        self.watch()
+    def _on_timer(self) -> None:
+        # A timer may fire slightly early; it is then set again.
+        self.schedule()
         if self._timer is None:
-            log.info("limited settings have ended: generation %d is in force", self._stage.live.generation)
+            log.info("temporary settings have expired: generation %d is in force", self._stage.live.generation)
             self._stage.settings_changed()
 
 
 def create_admin(stage: AdminTarget, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
-    """The admin application; `before_scrape` brings metrics up to date."""
+    """Returns the admin application. `before_scrape` is called before each `/metrics` response."""
     app = FastAPI(openapi_url=None)
     add_health(app, stage)
-    expiry = _Expiry(stage)
+    expiry = _ExpiryTimer(stage)
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -110,14 +110,14 @@ def create_admin(stage: AdminTarget, registry: CollectorRegistry, before_scrape:
     async def put_settings(request: Request) -> Response:
         body = await _bounded_body(request)
         if body is None:
-            return _refuse(413, f"the body is larger than {MAX_BODY} bytes")
+            return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         try:
             stage.live.apply(msgspec.json.decode(body, type=SettingsUpdate))
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            return _refuse(422, f'{error}; expected {{"settings": {{...}}, "generation": N, "seconds": S}}')
+        except msgspec.DecodeError as error:
+            return _error(422, f'{error}; expected {{"settings": {{...}}, "generation": N, "seconds": S}}')
         except SettingsError as error:
-            return _refuse(error.status, str(error))
-        expiry.watch()
+            return _error(error.status, str(error))
+        expiry.schedule()
         stage.settings_changed()
         return JSONResponse(_report(stage.live))
 
@@ -126,24 +126,24 @@ def create_admin(stage: AdminTarget, registry: CollectorRegistry, before_scrape:
 
 
 def _report(live: LiveSettings[Any]) -> dict[str, Any]:
-    """What `GET /settings` answers: `seconds` only while a limited setting is in force."""
-    left = live.seconds_left
-    told = {
+    """Returns the body of `GET /settings`; it has `seconds` only while temporary settings are in force."""
+    report = {
         "generation": live.generation,
         "settings": msgspec.to_builtins(live.current),
         "base": msgspec.to_builtins(live.base),
     }
-    return told if left is None else {**told, "seconds": left}
+    left = live.seconds_left
+    return report if left is None else {**report, "seconds": left}
 
 
 async def _bounded_body(request: Request) -> bytes | None:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY:
+        if len(body) > MAX_BODY_BYTES:
             return None
     return bytes(body)
 
 
-def _refuse(status: int, message: str) -> Response:
+def _error(status: int, message: str) -> Response:
     return JSONResponse({"error": {"message": message}}, status_code=status)

@@ -1,4 +1,4 @@
-"""The torch device a stage computes on."""
+"""The torch device of a stage."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from syrinx_stages.runtime.metrics import Metrics
 
 
 def open_device(name: str, metrics: Metrics) -> torch.device:
-    """The device called `name` (`cpu`, `cuda`, `cuda:1`), shown in the metrics.
+    """Returns the device called `name` (`cpu`, `cuda`, `cuda:1`) and exports it as `syrinx_info`.
 
-    Raises `StartError` if this machine does not have it.
+    Raises `StartError` if the device is not available.
     """
     try:
         device = torch.device(name)
@@ -22,12 +22,8 @@ def open_device(name: str, metrics: Metrics) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise StartError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
     if device.type == "cpu":
-        # A row's result is independent of its batch on one thread only; stages scale by processes.
+        # With several threads the result of a row would depend on its batch. Stages scale by processes instead.
         torch.set_num_threads(1)
-    metrics[INFO].labels(version("syrinx"), _description(device)).set(1)
+    description = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
+    metrics[INFO].labels(version("syrinx"), description).set(1)
     return device
-
-
-def _description(device: torch.device) -> str:
-    """`cpu`, or `cuda` and what the device is."""
-    return f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type

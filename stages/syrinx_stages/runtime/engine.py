@@ -1,8 +1,8 @@
-"""What every stage's engine offers: the contract between a service and what computes for it.
+"""The interface between a service and its engine that both stages share.
 
-A step is begun by `launch` and its results are had by `read`. An engine on an accelerator only queues work in `launch`,
-so that the next step begins on the device the moment the last one ends; one on a CPU computes there.
-All methods are called from one thread, except where a stage's contract says otherwise.
+`launch` starts a step and `read` returns its results. On an accelerator `launch` only queues work, so the device starts
+the next step as soon as the previous one ends; on a CPU it computes the step. All methods are called from one thread,
+unless the interface of a stage says otherwise.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Protocol
 
 
 class Engine(Protocol):
-    """What both stages' engines have in common."""
+    """The part of the interface that both stages have in common."""
 
     depth: int
-    """Launched steps that may be unread at once: 1, or 2 where `launch` does not wait and a step's results come at its
-    end. Steps are read in the order of their launch."""
+    """Maximum number of launched steps that are not read yet: 1, or 2 if `launch` does not wait and a step's results
+    are available only at its end. Steps are read in launch order."""
     isolates_rows: bool
-    """After an exception of `admit` or `launch` nothing has changed, and one row's failure is no other's. Where it is
-    false, any exception is the end of the process: an accelerator's errors stay."""
+    """True: an exception in `admit` or `launch` changes nothing and concerns one row only. False: any exception ends
+    the process, as errors of an accelerator are permanent."""
 
     def warm_up(self) -> None:
-        """Makes the first request as fast as the next."""
+        """Prepares the engine so that the first request is as fast as later ones."""
 
     def release(self, request_id: str) -> None:
-        """Frees a request's state; unknown ids are fine. Steps with it may be unread: nobody asks for its results."""
+        """Frees the state of a request; ignores unknown IDs. Steps that include it may be in flight: the results of
+        the request are not read."""

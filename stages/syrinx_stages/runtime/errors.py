@@ -1,8 +1,8 @@
-"""Errors that belong to one request or to one start, in words for the person who caused them."""
+"""Errors of one request or of one start. Their messages are shown to the person who caused them."""
 
 
 class RequestError(Exception):
-    """This request cannot be served. `param` is the request field to blame, or empty."""
+    """The request cannot be served. `param` is the request field that caused it, or empty."""
 
     def __init__(self, message: str, param: str = "") -> None:
         super().__init__(message)
@@ -10,7 +10,7 @@ class RequestError(Exception):
 
 
 class SettingsError(ValueError):
-    """Settings that this process cannot take; the message names the field. `status` is the HTTP status."""
+    """The settings are invalid for this process; the message names the field. `status` is the HTTP status."""
 
     def __init__(self, message: str, status: int = 422) -> None:
         super().__init__(message)
@@ -18,4 +18,4 @@ class SettingsError(ValueError):
 
 
 class StartError(Exception):
-    """The stage cannot start; the message says why and what would do."""
+    """The stage cannot start; the message says why and how to fix it."""

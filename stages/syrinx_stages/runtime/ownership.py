@@ -1,4 +1,4 @@
-"""The requests a replica owns: claimed while rows are free, kept by refreshing, taken over from the silent."""
+"""The requests that a replica owns: it claims them while rows are free, renews leases and takes over expired ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from syrinx_stages.connector.base import REFRESH_SECONDS, Claim, ConnectorError,
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
-"""Pause after the connector failed, before it is asked again."""
+"""Pause after the connector failed."""
 
 
 class Ownership:
-    """Claims up to `capacity` requests and keeps them until they are finished or somebody else has them.
+    """Claims up to `capacity` requests and keeps them until they are finished or lost.
 
-    `admit` is called once for every claim; `lost` with the id of a request that is no longer ours. While `can_admit` is
-    false nothing new is claimed: what waits in the queue is there for other replicas, and its age tells the gateway.
+    `admit` is called once per claim, and `lost` with the ID of a request that another replica has taken over. While
+    `can_admit` returns False nothing new is claimed: other replicas can claim the waiting requests, and their age makes
+    the gateway refuse further ones.
     """
 
     def __init__(
@@ -33,9 +34,10 @@ class Ownership:
         takeovers: Counter,
     ) -> None:
         self.claims: dict[str, Claim] = {}
-        self._began = False
-        self._troubled: set[str] = set()
-        """Which of `claim` and `keep` has failed since it last worked."""
+        """Owned requests, by request ID."""
+        self._started = False
+        self._failing: set[str] = set()
+        """Which of the two loops failed in its last iteration."""
         self._consumer = consumer
         self._capacity = capacity
         self._admit = admit
@@ -46,40 +48,40 @@ class Ownership:
         self._claiming = True
 
     @property
-    def reading(self) -> bool:
-        """The group is being read: what readiness means."""
-        return self._began and not self._troubled
+    def is_consuming(self) -> bool:
+        """The replica reads its consumer group, which is a condition of readiness."""
+        return self._started and not self._failing
 
     @property
     def free(self) -> int:
-        """Requests that may still be claimed."""
+        """Number of requests that can still be claimed."""
         return self._capacity - len(self.claims)
 
     def forget(self, request_id: str) -> None:
-        """The claim is no longer held (finished, lost, or left to its lease)."""
+        """Removes a claim that was finished, lost, or left to expire."""
         self.claims.pop(request_id, None)
         self._consumer.forget(request_id)
         self._changed.set()
 
     def recheck_admission(self) -> None:
-        """`can_admit` may have changed."""
+        """Makes the claim loop call `can_admit` again."""
         self._changed.set()
 
     async def finish(self, request_id: str) -> None:
-        """Gives a claim up for good: nobody shall serve this request any more."""
+        """Finishes a claim without writing: no replica shall serve the request any more."""
         claim = self.claims.get(request_id)
         if claim is not None:
             self.forget(request_id)
             await self._consumer.finish(claim.entry_id)
 
     def stop_claiming(self) -> None:
-        """From now on only what is owned is served."""
+        """Claims nothing further; owned requests are still served."""
         self._claiming = False
         self._consumer.interrupt()
         self._changed.set()
 
-    async def until_empty(self, deadline: float) -> bool:
-        """Waits until nothing is owned, until `deadline` (event-loop time) at the most."""
+    async def wait_until_empty(self, deadline: float) -> bool:
+        """Waits until no request is owned. Returns False at `deadline` (event-loop time)."""
         try:
             async with asyncio.timeout_at(deadline):
                 while self.claims:
@@ -90,18 +92,21 @@ class Ownership:
         return True
 
     async def close(self, hand_over: bool) -> None:
-        """Hands over what is left, or leaves it to its leases; leaves the group. `claim` and `keep` are cancelled."""
+        """Hands over the remaining requests, or lets their leases expire, and leaves the group.
+
+        Cancel `claim_loop` and `lease_loop` before.
+        """
         self.stop_claiming()
         try:
             if self.claims and hand_over:
                 await self._consumer.hand_over([claim.entry_id for claim in self.claims.values()])
         except ConnectorError as error:
-            log.warning("could not hand %d requests over, their lease will run out: %s", len(self.claims), error)
+            log.warning("could not hand over %d requests, their leases will expire: %s", len(self.claims), error)
         self.claims.clear()
         await self._consumer.close()
 
     async def _take(self, claims: Sequence[Claim]) -> None:
-        """Takes what there is room for: a claim and a takeover may both have been given the last free row."""
+        """Admits claims. Hands over the excess: a claim and a takeover may both have been given the last free row."""
         new = [claim for claim in claims if claim.request.id not in self.claims]
         taken, excess = new[: self.free], new[self.free :]
         for claim in taken:
@@ -112,35 +117,35 @@ class Ownership:
         if excess:
             await self._consumer.hand_over([claim.entry_id for claim in excess])
 
-    async def claim(self) -> None:
-        """Claims while there are free rows, until `stop_claiming`: one at a time, so that replicas share a burst."""
+    async def claim_loop(self) -> None:
+        """Claims while rows are free, until `stop_claiming`. One request at a time, so that replicas share a burst."""
         while self._claiming:
             self._changed.clear()
             if self.free <= 0 or not self._can_admit():
-                self._troubled.discard("claim")
+                self._failing.discard("claim")
                 await self._changed.wait()
                 continue
             try:
                 claims = await self._consumer.claim(1)
-                self._began = True
-                self._troubled.discard("claim")
+                self._started = True
+                self._failing.discard("claim")
                 await self._take(claims)
             except ConnectorError as error:
-                self._troubled.add("claim")
+                self._failing.add("claim")
                 log.warning("cannot claim: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def keep(self) -> None:
-        """Refreshes claims and takes over from the silent, until cancelled."""
+    async def lease_loop(self) -> None:
+        """Renews leases and takes over requests with an expired lease, until cancelled."""
         while True:
             try:
                 await self._refresh()
                 if self._claiming and self.free > 0:
                     await self._take(await self._consumer.take_over(self.free))
-                self._troubled.discard("keep")
+                self._failing.discard("lease")
             except ConnectorError as error:
-                # A waiting `claim` goes on trying by itself; this is what tells that it cannot be reading.
-                self._troubled.add("keep")
+                # A waiting `claim` retries by itself; this error shows that it cannot be reading.
+                self._failing.add("lease")
                 log.warning("cannot refresh claims: %s", error)
             await asyncio.sleep(REFRESH_SECONDS)
 
@@ -150,7 +155,7 @@ class Ownership:
             return
         for entry_id in await self._consumer.refresh(list(held)):
             request_id = held[entry_id]
-            # It may have been finished and forgotten while the answer travelled.
+            # It may have been finished and forgotten during the round trip.
             if request_id in self.claims:
                 self.forget(request_id)
                 self._lost(request_id)

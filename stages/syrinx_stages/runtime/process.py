@@ -1,4 +1,4 @@
-"""A stage's process: from its configuration to its exit status."""
+"""The process of a stage, from its configuration to its exit status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn
 
+import msgspec
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 
 from syrinx_stages.connector.base import Connector
 from syrinx_stages.contract import metrics as m
+from syrinx_stages.contract.resolved_config import resolved_config_line
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import AdminTarget, Service, Stage, create_admin
@@ -29,29 +31,30 @@ from syrinx_stages.runtime.start import connect_redis, load_start_config
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
-"""How long the engine's thread may hold the interpreter from the event loop; Python's 5 ms is a TTFA of its own."""
+"""How long the engine's thread may hold the GIL. Python's default of 5 ms would add to the TTFA."""
 
 Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]]
-"""Makes the stage's service, and the public application if it has one. Raises `StartError`."""
+"""Builds a stage's service, and its public application if it has one. Raises `StartError`."""
 
 
 def run(stage: str, module: str) -> NoReturn:
-    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`; `module` has its `build`."""
+    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`. `module` defines `build`."""
 
     def serve() -> Coroutine[Any, Any, int]:
         config = load_start_config(stage, sys.argv[1:], os.environ)
+        log_config(stage, config)
         return _serve(stage, config, importlib.import_module(module).build)
 
     run_process(stage, serve)
 
 
 def run_process(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
-    """Ends the process with the status that `serve` gives, or with 1 and what went wrong. `name` is for messages."""
+    """Runs `serve` and exits with its status, or with 1 and an error message. `name` appears in messages."""
     status = _status(name, serve)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # A thread that still loads a model is not waited for.
+    # Do not wait for a thread that still loads a model.
     os._exit(status)
 
 
@@ -71,10 +74,10 @@ def _status(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 class ProcessMetrics(Metrics):
-    """What a process exports: the families of its stages, and the errors that their connectors count themselves."""
+    """The metrics of a process: the families of its stages, and the error counts of their connectors."""
 
     def __init__(self, connectors: Mapping[str, Connector]) -> None:
-        """`connectors` are those of the stages, by their names."""
+        """`connectors` maps stage names to their connectors."""
         super().__init__(CollectorRegistry())
         for stage in connectors:
             for metric in m.BY_STAGE[stage]:
@@ -84,24 +87,31 @@ class ProcessMetrics(Metrics):
         ]
 
     def refresh(self) -> None:
-        """Brings up to date what is not counted here."""
+        """Updates the error counts."""
         for errors in self._errors:
-            errors.count()
+            errors.update()
 
 
-def start_admin_server(shown: AdminTarget, config: StageConfig, metrics: ProcessMetrics) -> HttpServer:
-    """The admin server of a stage. Raises `StartError`."""
-    return HttpServer(create_admin(shown, metrics.registry, metrics.refresh), config.host, config.admin_port)
+def start_admin_server(target: AdminTarget, config: StageConfig, metrics: ProcessMetrics) -> HttpServer:
+    """Starts the admin server of a stage. Raises `StartError`."""
+    return HttpServer(create_admin(target, metrics.registry, metrics.refresh), config.host, config.admin_port)
 
 
 def print_addresses(stage: str, config: StageConfig, admin: HttpServer, public: HttpServer | None = None) -> None:
-    """Says on a line of standard output where a stage can be reached."""
+    """Prints a JSON line with the URLs of a stage to standard output."""
     line = {"stage": stage, "replica": config.replica, "url": (public or admin).url, "admin_url": admin.url}
     print(json.dumps(line), flush=True)
 
 
+def log_config(stage: str, config: StageConfig) -> None:
+    """Logs the resolved configuration and its hash, as one JSON object."""
+    values = msgspec.to_builtins(config)
+    replica = values.pop("replica")
+    log.info("configuration: %s", resolved_config_line(stage, replica, values))
+
+
 def stop_on_signals() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT, from here on: for when there is something to put in order."""
+    """Returns an event that SIGTERM and SIGINT set from now on, so that the process can shut down cleanly."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -109,14 +119,14 @@ def stop_on_signals() -> asyncio.Event:
 
 
 class _RedisErrors:
-    """Brings the connector's own count of errors into a metric."""
+    """Copies the error count of a connector to a metric."""
 
     def __init__(self, connector: Connector, counter: Counter) -> None:
         self._connector = connector
         self._counter = counter
         self._counted = 0.0
 
-    def count(self) -> None:
+    def update(self) -> None:
         errors = self._connector.statistics()["errors"]
         self._counter.inc(errors - self._counted)
         self._counted = errors
@@ -144,7 +154,10 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
 
 
 async def run_service(service: Service, stop: asyncio.Event, drain_seconds: float) -> int:
-    """From loading to drained. Returns 0 after a signal, 1 if the service failed (the process is started anew)."""
+    """Starts a service, waits for a signal or a failure, and drains it.
+
+    Returns the exit status: 0 after a signal, 1 if the service failed (the process is restarted).
+    """
     stopped = asyncio.create_task(stop.wait())
     failed = asyncio.create_task(service.failed.wait())
     start = asyncio.create_task(service.start())
@@ -153,7 +166,7 @@ async def run_service(service: Service, stop: asyncio.Event, drain_seconds: floa
         if not start.done():
             return 0
         await start
-        # What is loaded now stays: a collection that went through all of it would hold every stream up for 0.1 s.
+        # Everything loaded now is permanent. A garbage collection that scanned it would stall all streams for 0.1 s.
         gc.collect()
         gc.freeze()
         await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Writes entries in order, everything that is waiting in one round trip, while the next step runs."""
+"""Writes entries in order, all waiting ones in one round trip, while the engine computes the next step."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from syrinx_stages.connector.base import Append, ConnectorError, Gone, StageConn
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 1024
-"""Entries that may wait to be written; then the engine waits (Redis is away or slower than we are)."""
+"""Maximum number of entries that wait to be written. Beyond it the engine waits: Redis is unreachable or too slow."""
 RETRY_SECONDS = 0.2
 
 
 class _Sent(NamedTuple):
-    """Entries on their way."""
+    """Entries whose write is in progress."""
 
     batch: list[Append]
     at: float
@@ -28,9 +28,9 @@ class _Sent(NamedTuple):
 
 
 class Publisher:
-    """One ordered queue of appends to the connector.
+    """An ordered queue of entries to append.
 
-    `written` is called for entries that were accepted, `refused` for those that were not, each in order.
+    Calls `written` for each accepted entry and `refused` for each refused one, in order.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class Publisher:
         self._running = False
 
     def put(self, appends: Sequence[Append]) -> None:
-        """Queues entries behind all earlier ones; they are sent at once unless others are on their way.
+        """Queues entries. They are sent at once, unless a write is in progress.
 
-        Ends alone wait for what else is put before the event loop goes on: the step that they were made in.
+        A batch that ends with a request's end waits until the event loop continues, so that it is sent together with
+        the other entries of the same step.
         """
         if not appends:
             return
@@ -63,14 +64,14 @@ class Publisher:
             self._send()
         self._changed.set()
 
-    async def room(self) -> None:
-        """Waits while too much is queued."""
+    async def wait_for_room(self) -> None:
+        """Waits while `MAX_WAITING` entries or more are queued."""
         while len(self._waiting) >= MAX_WAITING:
             self._taken.clear()
             await self._taken.wait()
 
     async def run(self) -> None:
-        """Writes until cancelled; what is queued then is dropped (another replica will make it again)."""
+        """Writes until cancelled; entries still queued then are dropped, and another replica generates them again."""
         self._running = True
         try:
             while True:
@@ -78,7 +79,7 @@ class Publisher:
                 if self._sent is None and self._waiting:
                     self._send()
                 if self._sent is not None:
-                    await self._settle(self._sent)
+                    await self._complete(self._sent)
                     self._sent = None
                 if not self._waiting:
                     self._changed.clear()
@@ -92,15 +93,18 @@ class Publisher:
         self._taken.set()
         self._sent = _Sent(batch, time.perf_counter(), asyncio.ensure_future(self._connector.append(batch)))
 
-    async def _settle(self, sent: _Sent) -> None:
-        """Until Redis answers. What arrived although its reply was lost is refused now; then the lease runs out."""
+    async def _complete(self, sent: _Sent) -> None:
+        """Waits for the outcomes and retries until Redis replies.
+
+        An entry that was written although its reply was lost is refused by the retry; the lease then expires.
+        """
         batch, started, outcomes = sent
         while True:
             try:
                 results = await outcomes
                 break
             except ConnectorError as error:
-                log.warning("cannot write %d entries, will try again: %s", len(batch), error)
+                log.warning("cannot write %d entries, will retry: %s", len(batch), error)
                 await asyncio.sleep(RETRY_SECONDS)
             started, outcomes = time.perf_counter(), asyncio.ensure_future(self._connector.append(batch))
         self._seconds.observe(time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""An HTTP server of a stage on an address of this machine."""
+"""An HTTP server of a stage."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fastapi.routing import APIRoute
 
 from syrinx_stages.runtime.errors import StartError
 
-LEAVE_SECONDS = 2
-"""After the drain: time for answers that are on their way. A client that stalls does not hold the process."""
+SHUTDOWN_SECONDS = 2
+"""Time after the drain for responses in progress, so that a stalled client does not block the exit."""
 BACKLOG = 1024
-"""Connections that may wait to be accepted."""
+"""Maximum number of connections that wait to be accepted."""
 
 
 class _Server(uvicorn.Server):
-    """Signals are the process's business: uvicorn would stop before the drain."""
+    """Leaves signals to the process: uvicorn would stop before the drain."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -28,36 +28,36 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves `app` until `close`. `host` empty or `::` is every address, IPv4 and IPv6. Raises `StartError`."""
+    """Serves `app` until `close`. An empty host or `::` means all addresses, IPv4 and IPv6. Raises `StartError`."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         try:
             self._socket = _listen(host, port)
-            # Every connection inherits it; asyncio, which does not see that these are TCP, would set it on none. Else a
-            # stream's first audio waits for the client to acknowledge the headers, 40 ms on Linux.
+            # Accepted connections inherit this option; asyncio does not set it on a socket that it did not create.
+            # Without it the first audio of a stream waits up to 40 ms for the client to acknowledge the headers.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise StartError(f"cannot listen on {host or '*'}:{port}: {error.strerror or error}") from None
-        self.url = f"http://{_reached_at(host)}:{self._socket.getsockname()[1]}"
+        self.url = f"http://{_url_host(host)}:{self._socket.getsockname()[1]}"
         options = uvicorn.Config(
             app,
             log_level="warning",
             access_log=False,
             lifespan="off",
             timeout_keep_alive=30,
-            timeout_graceful_shutdown=LEAVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         self._server = _Server(options)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     async def close(self) -> None:
-        """Ends the answers that are on their way after `LEAVE_SECONDS`, and frees the address."""
+        """Waits up to `SHUTDOWN_SECONDS` for responses in progress and closes the socket."""
         self._server.should_exit = True
         await self._task
 
 
 def allow_head(app: FastAPI) -> None:
-    """HEAD answers as GET does; the server leaves the body out. For when all routes are there."""
+    """Makes HEAD respond like GET, without a body. Call it after all routes were added."""
     for route in app.routes:
         methods = route.methods if isinstance(route, APIRoute) else None
         if methods is not None and "GET" in methods:
@@ -73,8 +73,8 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=BACKLOG)
 
 
-def _reached_at(host: str) -> str:
-    """What a client on this machine calls `host` in a URL."""
+def _url_host(host: str) -> str:
+    """Returns the host name with which a client on this machine reaches the server."""
     if host in ("", "::", "0.0.0.0"):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host

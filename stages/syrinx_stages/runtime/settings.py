@@ -1,6 +1,6 @@
-"""Live settings: partial updates, validated whole, with a generation that never goes back.
+"""Live settings: partial updates, validated as a whole, with a generation that never decreases.
 
-What is set for a limited time is laid over the base and ends by itself: nobody need be there to take it back.
+Temporary settings override the base settings for a limited time and then expire without any further call.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ S = TypeVar("S", bound=StageSettings)
 
 
 class SettingsUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `PUT /settings`. Settings left out keep their value; limited ones, that of the base."""
+    """The body of `PUT /settings`. Omitted settings keep the value that they have in the base settings."""
 
     settings: dict[str, Any]
     generation: int | None = None
-    """Of the whole; left out, the present one is counted up. Limited settings have their base's: it is not counted."""
+    """Generation of the new base settings; None increments the current one. For temporary settings: the generation of
+    the base settings that they override, which does not change; None accepts any."""
     seconds: Seconds | None = None
-    """How long the settings are in force, over the base; None if they are the base."""
+    """How long the settings override the base settings; None if they are the new base settings."""
 
 
 def merge(settings: S, update: SettingsUpdate, max_resident: int | None = None) -> S:
-    """`settings` with an update's values, checked whole. Raises `SettingsError` naming the field."""
+    """Returns `settings` with the values of an update. Raises `SettingsError` that names the invalid field."""
     try:
         merged = msgspec.convert({**msgspec.structs.asdict(settings), **update.settings}, type(settings))
     except msgspec.ValidationError as error:
@@ -38,10 +39,7 @@ def merge(settings: S, update: SettingsUpdate, max_resident: int | None = None) 
 
 
 class LiveSettings(Generic[S]):
-    """The settings in force and their generation. `clock` is in monotonic seconds.
-
-    A limited setting is over when its time is, whoever looks: nothing has to happen for it.
-    """
+    """The settings in force and their generation. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -51,35 +49,35 @@ class LiveSettings(Generic[S]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.base = settings
-        """What is in force without a limited setting."""
+        """The settings in force when no temporary settings are."""
         self.generation = generation
-        """Of the base."""
+        """Generation of the base settings."""
         self._max_resident = max_resident
         self._clock = clock
-        self._limited = settings
-        self._until = clock()
+        self._temporary = settings
+        self._expires = clock()
         _check(settings, max_resident)
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the limited setting goes on to be in force; None without one."""
-        left = self._until - self._clock()
+        """Seconds until the temporary settings expire; None without temporary settings."""
+        left = self._expires - self._clock()
         return left if left > 0 else None
 
     @property
     def current(self) -> S:
         """The settings in force."""
-        return self.base if self.seconds_left is None else self._limited
+        return self.base if self.seconds_left is None else self._temporary
 
     def apply(self, update: SettingsUpdate) -> S:
-        """Puts an update in force and returns the settings. Raises `SettingsError`; then nothing has changed."""
+        """Applies an update and returns the settings in force. Raises `SettingsError` and then changes nothing."""
         if update.seconds is None:
-            self._set(update)
+            self._set_base(update)
         else:
-            self._limit(update, update.seconds)
+            self._set_temporary(update, update.seconds)
         return self.current
 
-    def _set(self, update: SettingsUpdate) -> None:
+    def _set_base(self, update: SettingsUpdate) -> None:
         generation = self.generation + 1 if update.generation is None else update.generation
         if generation < self.generation:
             raise SettingsError(
@@ -87,18 +85,18 @@ class LiveSettings(Generic[S]):
             )
         self.base = merge(self.base, update, self._max_resident)
         self.generation = generation
-        self._until = self._clock()
+        self._expires = self._clock()
 
-    def _limit(self, update: SettingsUpdate, seconds: float) -> None:
-        # Over another base it would not be what was meant.
+    def _set_temporary(self, update: SettingsUpdate, seconds: float) -> None:
+        # The sender meant a combination with its own base settings.
         if update.generation not in (None, self.generation):
             raise SettingsError(
                 f"generation {update.generation} is not that of the base, {self.generation}: set the base first, "
                 "without seconds",
                 status=409,
             )
-        self._limited = merge(self.base, update, self._max_resident)
-        self._until = self._clock() + seconds
+        self._temporary = merge(self.base, update, self._max_resident)
+        self._expires = self._clock() + seconds
 
 
 def _check(settings: StageSettings, max_resident: int | None) -> None:
@@ -107,6 +105,6 @@ def _check(settings: StageSettings, max_resident: int | None) -> None:
         raise SettingsError(f"settings.max_num_seqs: {rows} is more than max_resident ({max_resident}) of this process")
     pairs = getattr(settings, "capture_pairs", ())
     if len(set(pairs)) != len(pairs):
-        raise SettingsError("settings.capture_pairs: the same (rows, frames) pair stands twice")
+        raise SettingsError("settings.capture_pairs: a (rows, frames) pair is listed twice")
     if max_resident is not None and any(pair[0] > max_resident for pair in pairs):
         raise SettingsError(f"settings.capture_pairs: a pair has more rows than max_resident ({max_resident})")

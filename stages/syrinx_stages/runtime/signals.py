@@ -1,13 +1,13 @@
-"""What a process does about signals before it can do anything else."""
+"""Signal handling before the imports of a stage process, which take seconds."""
 
 import os
 import signal
 
 
 def exit_on_signals() -> None:
-    """SIGTERM and SIGINT end the process at once: nothing is claimed yet. For before the imports, which take seconds.
+    """Makes SIGTERM and SIGINT end the process at once: it has claimed nothing yet.
 
-    A container's first process would not hear a signal at all that it has no handler for.
+    Without a handler, process 1 of a container would ignore these signals.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))

@@ -1,4 +1,4 @@
-"""What a stage process is started with: its configuration file, its settings file and its environment."""
+"""The inputs of a stage process: its configuration file, its settings file and its environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from syrinx_stages.runtime.settings import SettingsUpdate, merge
 
 
 def load_start_config(stage: str, arguments: Sequence[str], environment: Mapping[str, str]) -> StageConfig:
-    """The configuration that the command line names, with replica and settings in place. Raises `StartError`."""
+    """Loads the configuration file named in `arguments` and resolves replica name and settings. Raises `StartError`."""
     if len(arguments) != 1:
         raise StartError(f"usage: python -m syrinx_stages.{stage} CONFIG.json")
     [path] = arguments
@@ -25,7 +25,7 @@ def load_start_config(stage: str, arguments: Sequence[str], environment: Mapping
         config = load_config(Path(path).read_bytes())
     except OSError as error:
         raise StartError(f"cannot read {path}: {error.strerror}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except msgspec.DecodeError as error:
         raise StartError(f"{path}: {error}") from None
     replica = config.replica or environment.get("POD_NAME", "")
     if not replica:
@@ -45,16 +45,16 @@ def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
         return config
     except OSError as error:
         raise StartError(f"cannot read {path}: {error.strerror}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError, SettingsError) as error:
+    except (msgspec.DecodeError, SettingsError) as error:
         raise StartError(f"{path}: {error}") from None
     if update.seconds is not None:
-        raise StartError(f"{path}: seconds: what a process starts with has no time limit")
+        raise StartError(f"{path}: seconds: the settings at the start have no time limit")
     generation = config.settings_generation if update.generation is None else update.generation
     return msgspec.structs.replace(config, settings_generation=generation, **{stage: settings})
 
 
 def connect_redis(config: StageConfig, environment: Mapping[str, str]) -> RedisConnector:
-    """A connector by `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`; connects when used. Raises `StartError`."""
+    """Returns a connector for `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`. Raises `StartError`."""
     try:
         keys = Keys(config.pipeline, config.generation)
     except ValueError as error:
@@ -74,9 +74,8 @@ def _redis_url(environment: Mapping[str, str]) -> str:
     parts = urlsplit(url)
     if not password or parts.password:
         return url
-    return urlunsplit(
-        parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}")
-    )
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{host}"))
 
 
 def _ca_file(url: str, environment: Mapping[str, str]) -> str | None:

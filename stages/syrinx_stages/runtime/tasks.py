@@ -1,4 +1,4 @@
-"""The background tasks of a stage: none is lost, and one that fails takes its stage down rather than go unnoticed."""
+"""The background tasks of a stage. A task that fails also fails its stage."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """Running tasks; `failed` is set when one of them raised, and `failure` says what."""
+    """Running tasks. When one raises, `failed` is set and `failure` holds its message."""
 
     def __init__(self) -> None:
         self.failed = asyncio.Event()
         self.failure: str | None = None
         self._running: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a task until it ends or `cancel`."""
-        task = asyncio.create_task(work)
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine as a task until it ends or `cancel` is called."""
+        task = asyncio.create_task(coroutine)
         self._running.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_done)
 
     async def cancel(self) -> None:
         """Cancels all tasks and waits for them."""
@@ -31,7 +31,7 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a background task failed", exc_info=error)

@@ -1,6 +1,6 @@
-"""What talker and codec have in common: claims, messages in, steps on the engine's thread, entries out, drain.
+"""The base class of the talker and codec services: claims, incoming entries, engine steps, outgoing entries, drain.
 
-A stage adds its rows and its schedule. Everything here runs on the event loop but the engine, which has one thread.
+A subclass adds its rows and its schedule. The engine has its own thread; everything else runs on the event loop.
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ E = TypeVar("E", bound=Engine)
 
 
 class _Ending(Append, frozen=True):
-    """A request's end, and the reason that it is counted under."""
+    """The end of a request, and the reason that `syrinx_requests_finished_total` counts it under."""
 
-    counted: str = ""
+    reason: str = ""
 
 
 class Worker(ABC, Generic[R, S, E]):
-    """One replica of a stage. `R` is its row, what its schedule knows of one request.
+    """One replica of a stage. `R` is the row type: the scheduling state of one request.
 
-    `load` makes the engine; it is called by `start`, on the engine's thread.
+    `load` creates the engine; `start` calls it on the engine's thread.
     """
 
     stage: str
     group: Group
     input_kind: StreamKind
-    """The stream of every owned request that this stage follows."""
+    """The stream of each owned request that this stage reads."""
     output_kind: StreamKind
+    """The stream that it writes."""
 
     def __init__(
         self,
@@ -78,15 +79,15 @@ class Worker(ABC, Generic[R, S, E]):
         self.metrics = metrics
         self.rows: dict[str, R] = {}
         self.wake = asyncio.Event()
-        """Something happened that the schedule should see."""
+        """Set when something changed that affects the schedule."""
         self.engine: E
         self._load = load
         self._engine_thread = ThreadPoolExecutor(1, f"{self.stage}-engine")
         self._queued_calls: list[Callable[[], None]] = []
-        """What the engine is to do, in order, before its next call: open and release rows."""
+        """Functions to run on the engine's thread, in order, before its next call: open and release rows."""
         self._tasks = Tasks()
         self.failed = self._tasks.failed
-        """The process should end and be started anew."""
+        """Set when the process must exit and be restarted."""
         self._started = False
         self._closed = False
         self._unready: str | None = "loading the model"
@@ -99,87 +100,91 @@ class Worker(ABC, Generic[R, S, E]):
             self.can_admit,
             metrics[m.TAKEOVERS].labels(self.stage),
         )
-        # Series from the start: of one that begins at 1 no rate is known.
+        # Both series must exist from the start: `rate` ignores the first value of a series.
         self._rows_lost = metrics[m.LOST_CLAIMS].labels(self.stage)
         metrics[m.REQUESTS_FINISHED].labels(self.stage, EndReason.ERROR)
         self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
 
-    # What a stage adds -----------------------------------------------------------------------------------------
+    # Implemented by a stage ------------------------------------------------------------------------------------
 
     @abstractmethod
     async def admit(self, claim: Claim) -> None:
-        """Makes a claimed request a row. Raises `RequestError` if it cannot be served."""
+        """Adds a row for a claimed request. Raises `RequestError` if it cannot be served."""
 
     @abstractmethod
     def on_entry(self, event: StreamEntry) -> None:
-        """Takes an entry of an owned request's stream."""
+        """Handles an entry of the input stream of an owned request."""
 
     @abstractmethod
     async def run_iteration(self) -> float | None:
-        """One look at the rows and, if there is work, one step. Returns the time to look again, 0 for at once."""
+        """Schedules and runs at most one step.
+
+        Returns the monotonic time at which to run again unless `wake` is set before: 0 means at once, None never.
+        """
 
     async def warm_up(self) -> None:
-        """Gets a loaded engine ready to serve."""
+        """Prepares a loaded engine to serve."""
         await self.run_engine(self.engine.warm_up)
 
     def can_admit(self) -> bool:
-        """Whether a further request would be served in time."""
+        """Returns whether a further request could be served in time."""
         return True
 
-    # Life of the process ---------------------------------------------------------------------------------------
+    # Lifecycle -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Loads the model, warms the engine up and begins to claim. Raises what `load` raises."""
+        """Loads the model, warms up the engine and starts to claim requests. Raises what `load` raises."""
         self.settings_changed()
         loop = asyncio.get_running_loop()
         self.engine = await loop.run_in_executor(self._engine_thread, self._load)
         self._unready = "warming up"
         await self.warm_up()
-        loops = (self.publisher.run, self._read_loop, self._step_loop, self.ownership.claim, self.ownership.keep)
-        for run in loops:
+        for run in (self.publisher.run, self._read_loop, self._step_loop):
+            self._tasks.spawn(run())
+        for run in (self.ownership.claim_loop, self.ownership.lease_loop):
             self._tasks.spawn(run())
         self._unready = None
         self._started = True
 
     def ready(self) -> str | None:
-        """None if warm and reading the group, else why not."""
-        reading = None if self.ownership.reading else "not reading the request stream"
-        return self._unready or self._tasks.failure or reading
+        """Returns None if the engine is warm and the consumer group is being read, else the reason why not."""
+        not_reading = None if self.ownership.is_consuming else "not reading the request stream"
+        return self._unready or self._tasks.failure or not_reading
 
     def settings_changed(self) -> None:
-        """Looks at the rows again under the new settings."""
+        """Exports the settings in force and schedules again."""
         self.metrics[m.MAX_NUM_SEQS].labels(self.stage).set(self.live.current.max_num_seqs)
         export_settings(self.metrics, self.stage, self.live)
         self.wake.set()
 
     async def drain(self, seconds: float) -> None:
-        """Claims nothing more and finishes what is owned; what is left after `seconds` is for `close` to hand over.
+        """Stops claiming and waits up to `seconds` for owned requests; `close` hands over the remaining ones.
 
-        A stage that has failed finishes nothing, so it does not wait.
+        Returns at once if the stage has failed, as it finishes nothing.
         """
         self._unready = "draining"
         self.ownership.stop_claiming()
-        empty = asyncio.create_task(self.ownership.until_empty(asyncio.get_running_loop().time() + seconds))
+        empty = asyncio.create_task(self.ownership.wait_until_empty(asyncio.get_running_loop().time() + seconds))
         failed = asyncio.create_task(self.failed.wait())
         await asyncio.wait([empty, failed], return_when=asyncio.FIRST_COMPLETED)
         for task in (empty, failed):
             task.cancel()
 
     def share_failure_with(self, other: Worker[Any, Any, Any]) -> None:
-        """In one process: what ends one ends the other. Before `start`."""
+        """Makes a failure of either worker fail both. Call it before `start`."""
         self.failed = self._tasks.failed = other.failed
 
     async def stop(self) -> None:
-        """Serves nothing any more, and keeps what it owns. Idempotent."""
+        """Stops serving and keeps the claims. Idempotent."""
         self._closed = True
         self._unready = "closed"
         await self.reader.close()
         await self._tasks.cancel()
 
     async def close(self) -> None:
-        """Hands over what is left and frees threads and connections. Does not wait for a model that still loads.
+        """Hands over the remaining claims and frees threads and connections. Does not wait for a model to load.
 
-        After a failure leases run out instead: it may be the request's doing, and is counted among its deliveries.
+        After a failure the leases expire instead, which counts as a delivery: a request may have caused the failure.
         """
         await self.stop()
         await self.ownership.close(hand_over=not self.failed.is_set())
@@ -191,7 +196,7 @@ class Worker(ABC, Generic[R, S, E]):
     # Claims ----------------------------------------------------------------------------------------------------
 
     def owns(self, claim: Claim) -> bool:
-        """This very claim is still held."""
+        """Returns whether this very claim is still held."""
         return self.ownership.claims.get(claim.request.id) is claim
 
     def _claimed(self, claim: Claim) -> None:
@@ -209,38 +214,39 @@ class Worker(ABC, Generic[R, S, E]):
         except RequestError as error:
             await self.fail(claim, str(error), error.param)
         except ConnectorError as error:
-            # Our lease runs out, and whoever reaches Redis carries on.
-            log.warning("request %s is left to others: %s", request_id, error)
+            # The lease expires, and a replica that reaches Redis takes the request over.
+            log.warning("request %s is left to other replicas: %s", request_id, error)
             self.evict(request_id)
         except Exception:
             log.exception("request %s could not be admitted", request_id)
             await self.fail(claim, f"the {self.stage} failed to process this request")
 
     async def fail(self, claim: Claim, message: str, param: str = "") -> None:
-        """Ends a request with an error behind whatever was written."""
+        """Ends a request with an error after the entries that were written."""
         try:
             last = await self.connector.last_position(claim.request.id, self.output_kind)
         except ConnectorError as error:
-            log.warning("request %s is left to others: %s", claim.request.id, error)
+            log.warning("request %s is left to other replicas: %s", claim.request.id, error)
             self.evict(claim.request.id)
             return
         if self.owns(claim):
             self.end(claim.request.id, last.frames if last else 0, End(EndReason.ERROR, message, param))
 
-    def end(self, request_id: str, frames: int, end: End, counted: str = "") -> None:
-        """Writes a request's end behind `frames`; the claim is given up in the same transaction.
+    def end(self, request_id: str, frames: int, end: End, reason: str = "") -> None:
+        """Writes the end of a request at `frames` and finishes the claim in the same transaction.
 
-        It is counted under its own reason unless told otherwise; what is wrong with a request is no error of ours.
+        `reason` is the label under which it is counted. By default an error of the request is counted as `invalid`, and
+        any other end under its own reason.
         """
-        counted = counted or ("invalid" if end.param else end.reason)
+        reason = reason or ("invalid" if end.param else end.reason)
         claim = self.ownership.claims.get(request_id)
         self.rows.pop(request_id, None)
         if claim is not None:
             at = Position(frames, END_SEQUENCE)
-            self.publisher.put([_Ending(request_id, self.output_kind, at, end, claim.entry_id, counted)])
+            self.publisher.put([_Ending(request_id, self.output_kind, at, end, claim.entry_id, reason)])
 
     def evict(self, request_id: str) -> None:
-        """Forgets a request; its engine state is freed before the next step."""
+        """Removes a request; its engine state is freed before the next step."""
         self.ownership.forget(request_id)
         self.rows.pop(request_id, None)
         self.reader.unsubscribe(request_id, self.input_kind)
@@ -269,7 +275,7 @@ class Worker(ABC, Generic[R, S, E]):
 
     def _written(self, append: Append) -> None:
         if isinstance(append, _Ending):
-            self.metrics[m.REQUESTS_FINISHED].labels(self.stage, append.counted).inc()
+            self.metrics[m.REQUESTS_FINISHED].labels(self.stage, append.reason).inc()
             self.evict(append.request_id)
 
     def _refused(self, append: Append, outcome: Gone | Superseded) -> None:
@@ -285,7 +291,7 @@ class Worker(ABC, Generic[R, S, E]):
     async def _step_loop(self) -> None:
         while True:
             self.wake.clear()
-            await self.publisher.room()
+            await self.publisher.wait_for_room()
             wake_at = await self.run_iteration()
             if wake_at == 0:
                 continue
@@ -297,23 +303,23 @@ class Worker(ABC, Generic[R, S, E]):
             except TimeoutError:
                 pass
 
-    def queue_engine_call(self, order: Callable[[], None]) -> None:
-        """Has the engine do something before its next call, without waiting for it."""
-        self._queued_calls.append(order)
+    def queue_engine_call(self, call: Callable[[], None]) -> None:
+        """Queues a function to run on the engine's thread before the next engine call. Does not wait."""
+        self._queued_calls.append(call)
 
     async def run_engine(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs an engine call on the engine's thread, behind what was ordered before."""
-        orders, self._queued_calls = self._queued_calls, []
+        """Runs a function on the engine's thread, after the queued calls."""
+        queued, self._queued_calls = self._queued_calls, []
 
         def job() -> T:
-            for order in orders:
-                order()
+            for call in queued:
+                call()
             return function(*args, **kwargs)
 
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, job)
 
 
 async def shut_down(executor: ThreadPoolExecutor) -> None:
-    """Ends an executor's thread behind what it is doing, without blocking the event loop meanwhile."""
+    """Ends an executor's thread after its current work, without blocking the event loop."""
     await asyncio.get_running_loop().run_in_executor(executor, lambda: None)
     executor.shutdown()
