@@ -104,11 +104,7 @@ def test_what_artifact_hub_is_told_is_true():
     told = yaml.safe_load((CHARTS / "syrinx" / "Chart.yaml").read_text())["annotations"]
     images = {image["name"]: image["image"] for image in yaml.safe_load(told["artifacthub.io/images"])}
     known = environment({})
-    assert images == {
-        "operator": operator({})["containers"][0]["image"],
-        "stages": known["SYRINX_STAGES_IMAGE"],
-        "redis": known["SYRINX_REDIS_IMAGE"],
-    }
+    assert images == {"redis": known["SYRINX_REDIS_IMAGE"]}, "the other images are not published"
     (crd,) = yaml.safe_load(told["artifacthub.io/crds"])
     definition = yaml.safe_load((ROOT / "crds" / "ttspipelines.syrinx.dev.yaml").read_text())
     assert crd["name"] == definition["metadata"]["name"]
@@ -201,8 +197,8 @@ def test_a_lone_operator_is_replaced_before_the_next_begins_and_two_are_kept_apa
 
 
 def test_a_digest_wins_over_the_tag():
-    assert operator(VALUES["digests"])["containers"][0]["image"] == f"syrinx/operator@{DIGEST}"
-    assert environment(VALUES["digests"])["SYRINX_STAGES_IMAGE"] == f"syrinx/stages@{DIGEST}"
+    assert operator(VALUES["digests"])["containers"][0]["image"] == f"registry.example/operator@{DIGEST}"
+    assert environment(VALUES["digests"])["SYRINX_STAGES_IMAGE"] == f"registry.example/stages@{DIGEST}"
     assert environment(VALUES["digests"])["SYRINX_REDIS_IMAGE"] == f"redis@{DIGEST}"
 
 
@@ -235,6 +231,17 @@ def test_a_prometheus_token_is_where_the_operator_looks_for_it():
         directory, _, name = told[file].rpartition("/")
         assert directory in mounted and name == key
     assert not any("PROMETHEUS" in name for name in environment({}))
+
+
+def test_the_operator_s_pods_are_annotated_for_prometheus():
+    def annotations(values):
+        metadata = one(objects("syrinx", values), "Deployment")["spec"]["template"]["metadata"]
+        return metadata.get("annotations", {})
+
+    scraped = {"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"}
+    assert annotations({}) == scraped
+    assert annotations({"podAnnotations": {"a.b/c": "d"}}) == scraped | {"a.b/c": "d"}
+    assert annotations({"scrapeAnnotations": False}) == {}
 
 
 # --- rights
@@ -289,6 +296,8 @@ def test_who_may_change_a_namespace_may_change_its_pipelines():
         ({"image": {"digest": "sha256:beef"}}, "/image/digest"),
         ({"image": {"tag": "a b"}}, "/image/tag"),
         ({"image": {"registry": "r"}}, "registry"),
+        ({"image": {"repository": ""}}, "image.repository is required: build the image"),
+        ({"stagesImage": {"repository": ""}}, "stagesImage.repository is required: build the image"),
         ({"redisImage": {"tag": ""}}, "/redisImage/tag"),
         ({"replicas": -1}, "/replicas"),
         ({"replicas": "two"}, "/replicas"),

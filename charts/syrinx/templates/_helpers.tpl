@@ -10,7 +10,7 @@
 {{- end -}}
 {{- end }}
 
-{{- /* Of objects without a namespace: two installations must not meet. */ -}}
+{{- /* Name of cluster-scoped objects, unique for each installation. */ -}}
 {{- define "syrinx.clusterName" -}}
 {{- printf "%s.%s" (include "syrinx.fullname" .) .Release.Namespace -}}
 {{- end }}
@@ -19,11 +19,11 @@
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "syrinx.fullname" .) -}}
 {{- else -}}
-{{- .Values.serviceAccount.name | required "serviceAccount.name: name the ServiceAccount that serviceAccount.create leaves to you" -}}
+{{- .Values.serviceAccount.name | required "serviceAccount.name is required if serviceAccount.create is false" -}}
 {{- end -}}
 {{- end }}
 
-{{- /* The name label is fixed: the stages' NetworkPolicies let the operator in by it. */ -}}
+{{- /* The name label is fixed: the stages' NetworkPolicies select the operator by it. */ -}}
 {{- define "syrinx.selectorLabels" -}}
 app.kubernetes.io/name: syrinx-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -40,17 +40,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* (list image defaultTag) to REPOSITORY:TAG, or REPOSITORY@DIGEST. */ -}}
+{{- /* (list $ "image" defaultTag): REPOSITORY:TAG or REPOSITORY@DIGEST of the image in .Values.image. */ -}}
 {{- define "syrinx.image" -}}
-{{- $image := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- $image := index (index . 0).Values $name -}}
+{{- $repository := $image.repository | required (printf "%s.repository is required: build the image (make images), push it and set its name" $name) -}}
 {{- if $image.digest -}}
-{{- printf "%s@%s" $image.repository $image.digest -}}
+{{- printf "%s@%s" $repository $image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $image.repository ($image.tag | default (index . 1)) -}}
+{{- printf "%s:%s" $repository ($image.tag | default (index . 2)) -}}
 {{- end -}}
 {{- end }}
 
-{{- /* As {namespaces: […]}; empty in cluster-wide mode. */ -}}
+{{- /* {namespaces: […]}; empty with clusterWide. */ -}}
 {{- define "syrinx.namespaces" -}}
 {{- $namespaces := list -}}
 {{- if not .Values.clusterWide -}}

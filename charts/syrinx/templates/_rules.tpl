@@ -1,4 +1,4 @@
-{{- /* The rights in every namespace with pipelines. A test holds them to syrinx_operator.cluster.rights. */ -}}
+{{- /* Permissions in each namespace with pipelines. A test compares them with syrinx_operator.cluster.rights. */ -}}
 {{- define "syrinx.rules" -}}
 - apiGroups: [syrinx.dev]
   resources: [ttspipelines]
@@ -24,7 +24,7 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# The passwords of managed Redis: made once, then only their metadata is read. Never list or watch.
+# Passwords of the managed Redis: created once, then only their metadata is read. No list or watch.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create]
