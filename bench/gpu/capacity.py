@@ -21,7 +21,7 @@ from gpu.generators import Generators, Heard
 from gpu.requests import Requests
 from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Loop, summarise
-from syrinx_operator.local import leash
+from syrinx_operator.local import die_with_parent
 from syrinx_stages.contract.family import FAMILY
 
 RAMP = (2, 2, 4, 8, 12)
@@ -65,7 +65,8 @@ async def _serve() -> None:
 @contextlib.asynccontextmanager
 async def stand_in() -> AsyncIterator[str]:
     """Gives the URL of a stand-in, a process of its own."""
-    command = (sys.executable, leash.__file__, str(os.getpid()), sys.executable, "-m", "gpu.capacity", "--serve")
+    own = (sys.executable, "-m", "gpu.capacity", "--serve")
+    command = (sys.executable, die_with_parent.__file__, str(os.getpid()), *own)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

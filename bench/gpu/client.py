@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gpu.requests import Requests
-from syrinx_operator.commands.bench.playback import Listener
+from syrinx_operator.commands.bench.playback import PlaybackRecorder
 from syrinx_operator.commands.bench.stats import Outcome
 
 READ_SECONDS = 120.0
@@ -42,11 +42,11 @@ class Client:
         """What was heard of request `number`, which was due at this `time.monotonic()`."""
         body = msgspec.json.encode(self._requests.body(number))
         data = b"%bcontent-length: %d\r\n\r\n%b" % (self._head, len(body), body)
-        listener = Listener()
+        recorder = PlaybackRecorder()
         try:
             async with asyncio.timeout(READ_SECONDS):
                 async for piece in self._ask(data):
-                    listener.hear(time.monotonic() - due, piece)
+                    recorder.add(time.monotonic() - due, piece)
         except Refused as refusal:
             return Outcome(error=str(refusal))
         except TimeoutError:
@@ -55,7 +55,7 @@ class Client:
             return Outcome(error="cut off")
         except OSError:
             return Outcome(error="connection")
-        return Outcome(playback=listener.playback()) if listener.heard else Outcome(error="no audio")
+        return Outcome(playback=recorder.playback()) if recorder.has_audio else Outcome(error="no audio")
 
     async def _ask(self, data: bytes) -> AsyncIterator[bytes]:
         """The answer's body, piece by piece. Raises `Refused`, `EOFError` or `OSError`."""

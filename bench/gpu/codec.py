@@ -23,7 +23,7 @@ import torch
 from gpu.checkpoint import codec_deviation, codec_settings, draw
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
-from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.files import write_atomically
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 from syrinx_stages.codec.program import Program
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -203,7 +203,7 @@ def main() -> None:
         "error": {name: error(decoder.cpu(), getattr(torch, name)) for name in ("float16", "bfloat16")},
     }
     print("error against float32:", ", ".join(f"{kind} {value:.1e}" for kind, value in result["error"].items()))
-    write_whole(given.json, json.dumps(result, indent=1).encode())
+    write_atomically(given.json, json.dumps(result, indent=1).encode())
 
 
 if __name__ == "__main__":

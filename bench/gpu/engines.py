@@ -25,7 +25,7 @@ from msgspec import structs
 from gpu import table
 from gpu.options import RESULTS
 from gpu.passes import watched
-from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import revision
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
@@ -187,7 +187,7 @@ def main() -> None:
         "vllm": import_module("vllm").__version__ if find_spec("vllm") else None,
         "engines": results,
     }
-    write_whole(given.json, json.dumps(run, indent=1).encode())
+    write_atomically(given.json, json.dumps(run, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from gpu.generator import Answer, Closed, Live, Open, Task
 from gpu.requests import Requests
 from syrinx_operator.commands.bench.loadgen import Limit, poisson
 from syrinx_operator.commands.bench.stats import Outcome, quantile
-from syrinx_operator.local import leash
+from syrinx_operator.local import die_with_parent
 
 RATE_EACH = 10
 """Requests a second that one process sends before another joins it."""
@@ -62,7 +62,7 @@ class Generators:
 
     async def __aenter__(self) -> Self:
         # Of one's own, for the generator dies with the process that asked for it.
-        command = (sys.executable, leash.__file__, str(os.getpid()), sys.executable, "-m", "gpu.generator")
+        command = (sys.executable, die_with_parent.__file__, str(os.getpid()), sys.executable, "-m", "gpu.generator")
         pipe = asyncio.subprocess.PIPE
         for _ in range(self._count):
             self._processes.append(

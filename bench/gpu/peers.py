@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 from msgspec import Struct
 
-from syrinx_operator.local import leash
+from syrinx_operator.local import die_with_parent
 
 START_SECONDS = 900.0
 """A peer may compile and capture for minutes."""
@@ -68,7 +68,7 @@ async def started(peer: Peer, model: str) -> AsyncIterator[str]:
         probe.close()
         command = [{"MODEL": model, "PORT": port}.get(word, word) for word in peer.command]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, leash.__file__, str(os.getpid()), *command), stdout=log, stderr=log
+            *(sys.executable, die_with_parent.__file__, str(os.getpid()), *command), stdout=log, stderr=log
         )
         try:
             url = f"http://127.0.0.1:{port}"

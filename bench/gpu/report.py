@@ -19,7 +19,7 @@ from gpu.gathered import PRIMARY, EngineResult, Gathered, figures, gather
 from gpu.options import RESULTS
 from gpu.results import ServiceRun
 from gpu.targets import QUOTED, TARGETS, Target
-from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.files import write_atomically
 
 PRECISION = (
     "Against the modules in float32, all fed the same codes (code 0 / codes 1 to 15): the error of the scores, the "
@@ -211,8 +211,8 @@ def main() -> int:
         plotted = [file.name for file in plots.draw(gathered, given.results, given.prefix)]
         text = markdown(gathered, told, plotted, notes.read_text("utf-8") if notes.exists() else "")
         data = msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
-        write_whole(given.results / f"{given.prefix}.json", data)
-        write_whole(given.results / f"{given.prefix}.md", text.encode())
+        write_atomically(given.results / f"{given.prefix}.json", data)
+        write_atomically(given.results / f"{given.prefix}.md", text.encode())
     except (OSError, msgspec.DecodeError) as error:
         print(f"gpu.report: {error}", file=sys.stderr)
         return 1

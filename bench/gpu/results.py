@@ -12,7 +12,7 @@ from gpu.generators import Burden
 from gpu.system import Setup
 from gpu.watch import Watched
 from syrinx_operator.commands.bench.stats import Point
-from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import Machine
 
 
@@ -62,7 +62,7 @@ class ServiceRun(Struct, frozen=True, kw_only=True):
 
 def save(run: ServiceRun, file: Path) -> None:
     """Writes it whole. Raises `OSError`."""
-    write_whole(file, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+    write_atomically(file, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
 
 
 def load(file: Path) -> ServiceRun:

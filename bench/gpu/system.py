@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
-from syrinx_operator.local.events import Event, Exited, Log, exit_words
+from syrinx_operator.local.events import Event, Exited, Log, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline, stage_environment
 from syrinx_operator.local.supervisor import Child, Member
 from syrinx_operator.resource.spec import (
@@ -205,8 +205,8 @@ class System:
             case Log(name=name, line=line):
                 self._tails.setdefault(name, deque(maxlen=TAIL_LINES)).append(line)
             case Exited(name=name, code=code):
-                self.deaths.append(f"{name}: {exit_words(code)}")
-                print(f"{name} died ({exit_words(code)}). Its last words:", file=sys.stderr)
+                self.deaths.append(f"{name}: {describe_exit(code)}")
+                print(f"{name} died ({describe_exit(code)}). Its last words:", file=sys.stderr)
                 print(*(f"  {line}" for line in self._tails.get(name, ())), sep="\n", file=sys.stderr, flush=True)
 
 

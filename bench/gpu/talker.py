@@ -28,7 +28,7 @@ from gpu.breakdown import breakdown
 from gpu.checkpoint import SIZES, DrawnCheckpoint, write_configs
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, stamp
-from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.files import write_atomically
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerConfig
@@ -338,7 +338,7 @@ def _model(model: str | None, size: str, directory: Path) -> tuple[str, Callable
 
 
 def _write(file: Path, result: dict[str, Any]) -> None:
-    write_whole(file, json.dumps(result, indent=1).encode())
+    write_atomically(file, json.dumps(result, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from torch import Tensor
 from gpu.checkpoint import talker_settings
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, elapsed_ms
-from syrinx_operator.local.files import write_whole
+from syrinx_operator.local.files import write_atomically
 from syrinx_stages.kernels.attention import Heads
 from syrinx_stages.kernels.linear import Direct, Matrix, Tile
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
@@ -333,7 +333,7 @@ def main() -> None:
             print(f"    {each[:3]}: {tile} " + ", ".join(f"{us:.0f}" for us, _ in times[each][:6]), flush=True)
         found = {"table_us": before, "best_us": after, "products": [told(each, times[each]) for each in products]}
         result["rows"].setdefault(str(rows), {})[part] = found
-        write_whole(given.json, json.dumps(result, indent=1).encode())
+        write_atomically(given.json, json.dumps(result, indent=1).encode())
     print(table(best))
 
 

@@ -18,7 +18,7 @@ _AFTER = 30.0
 """Seconds after a trial in which requests may still suffer from it."""
 
 
-class Told(NamedTuple):
+class Notice(NamedTuple):
     """A decision."""
 
     at: float
@@ -30,14 +30,14 @@ class Tuned(NamedTuple):
 
     world: World
     state: State
-    told: tuple[Told, ...]
+    told: tuple[Notice, ...]
 
     @property
     def chosen(self) -> Setting:
         """What is in force in the end."""
         return self.state.chosen or self.world.scenario.initial
 
-    def finished(self) -> list[Told]:
+    def finished(self) -> list[Notice]:
         """Trials that ended, with their verdicts."""
         return [each for each in self.told if each.event.reason in ("Promoted", "RolledBack", "Inconclusive")]
 
@@ -59,11 +59,11 @@ def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
 
 def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned:
     """Lets the tuner look after a pipeline for as long as the scenario lasts."""
-    world, state, told = World(scenario), state or State(), list[Told]()
+    world, state, told = World(scenario), state or State(), list[Notice]()
     while world.now < scenario.seconds:
         now = clock(world.now)
         decision = decide(rules, state, world.evidence(since(rules, state, now), now), now)
-        told += [Told(world.now, event) for event in decision.events]
+        told += [Notice(world.now, event) for event in decision.events]
         state = decision.state
         world.apply(assignment(rules, state))
         world.run(min(scenario.seconds, world.now + decision.look_in))

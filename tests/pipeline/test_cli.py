@@ -200,14 +200,14 @@ def test_up_without_a_place_for_its_logs_says_so(here, tmp_path):
     (tmp_path / "file").touch()
     code, _, told = here("up", EXAMPLE, state=tmp_path / "file")
     assert code == 1
-    assert "logs cannot be kept in" in told
+    assert "cannot write logs to" in told
     assert "set XDG_STATE_HOME" in told
 
 
 def test_a_pipeline_that_is_up_cannot_be_started_twice(up, here):
     code, _, told = here("up", EXAMPLE, state=up.state)
     assert code == 1
-    assert f"a pipeline named demo is up already: process {up.process.pid} serves {up.url}" in told
+    assert f"a pipeline named demo is already running: process {up.process.pid} serves {up.url}" in told
 
 
 def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
@@ -249,7 +249,7 @@ def test_a_talker_that_is_killed_comes_back_and_the_pipeline_speaks_on(up, tmp_p
     assert code == 0, told
     (talker,) = (pid for pid in up.pids() if b"syrinx_stages.talker" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(talker, signal.SIGKILL)
-    up.wait_for(r"talker-0 +died \(killed by SIGKILL\); starting it again now(.*\n)+talker-0 +ready")
+    up.wait_for(r"talker-0 +exited unexpectedly \(killed by SIGKILL\); restarting now(.*\n)+talker-0 +ready")
     code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "after.wav", "--seed", 9)
     assert code == 0, told
     assert (tmp_path / "before.wav").read_bytes() == (tmp_path / "after.wav").read_bytes()
@@ -274,7 +274,7 @@ def test_ctrl_c_finishes_what_is_being_spoken_and_leaves_nothing(tmp_path):
     assert heard > 1.5 * 48_000, "the sentence was finished"
     assert running.process.wait(DEADLINE) == 0
     assert not any(map(alive, pids))
-    assert running.text.index("gateway-0  stopped") < running.text.index("talker-0   finishing its work")
+    assert running.text.index("gateway-0  stopped") < running.text.index("talker-0   draining")
     assert running.text.rstrip().endswith("nothing is left running")
     assert syrinx(tmp_path, "say", "x", "--url", url)[0] == 1
 
@@ -287,7 +287,7 @@ def test_a_second_ctrl_c_kills(tmp_path):
     with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=DEADLINE) as response:
         next(response.iter_raw())
         running.process.send_signal(signal.SIGINT)
-        running.wait_for("gateway-0 +finishing its work")
+        running.wait_for("gateway-0 +draining")
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(10) == 130
     assert not any(map(alive, pids))

@@ -204,7 +204,7 @@ async def test_settings_change_over_http_while_a_stream_plays(running: Running, 
 async def test_a_stage_that_is_killed_comes_back_with_the_settings_kept_for_it(running: Running) -> None:
     codec = running.children("codec")[0]
     there = (await running.client.get(f"{codec.admin_url}/settings")).json()
-    codec.members[0].keep_settings({"generation": there["generation"] + 7, "settings": {"max_num_seqs": 3}})
+    codec.members[0].save_settings({"generation": there["generation"] + 7, "settings": {"max_num_seqs": 3}})
     killed = codec.pid
     os.kill(killed, signal.SIGKILL)
     async with asyncio.timeout(DEADLINE):

@@ -16,7 +16,7 @@ import httpx
 
 from support.kube import KubeCluster, Rights
 from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
-from syrinx_operator.local import leash
+from syrinx_operator.local import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
@@ -67,7 +67,7 @@ class OperatorProcess:
         command = ("-m", "kopf", "run", "--standalone", "-m", "syrinx_operator.main", *self.scope)
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, leash.__file__, str(os.getpid()), sys.executable, *command,
+                sys.executable, die_with_parent.__file__, str(os.getpid()), sys.executable, *command,
                 env=self._environment, stdout=log, stderr=log,
             )  # fmt: skip
         return self

@@ -21,7 +21,7 @@ import httpx
 from support.gateway_metrics import Gateway, Worker
 from syrinx_operator.cluster.prometheus import clock_query, counters_query
 from syrinx_operator.cluster.state import Owner
-from syrinx_operator.local import leash
+from syrinx_operator.local import die_with_parent
 from syrinx_operator.resource.knobs import Stage
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
@@ -140,9 +140,9 @@ async def _serving(program: str, directory: Path, config: Any) -> AsyncIterator[
     }
     arguments = [program, *(f"--{option}={value}" for option, value in options.items())]
     with (directory / "log").open("wb") as log:
-        # On the leash it ends with this process, however that ends.
+        # Dies with this process, however that ends.
         process = await asyncio.create_subprocess_exec(
-            sys.executable, leash.__file__, str(os.getpid()), *arguments, stdout=log, stderr=log
+            sys.executable, die_with_parent.__file__, str(os.getpid()), *arguments, stdout=log, stderr=log
         )
     try:
         await _until_ready(f"http://127.0.0.1:{port}", process, directory / "log")

@@ -56,7 +56,7 @@ class Up:
         return found[0].url
 
     @property
-    def memory(self) -> tuning_files.Kept | None:
+    def memory(self) -> tuning_files.TuningMemory | None:
         return tuning_files.load(self.directory)
 
     @property

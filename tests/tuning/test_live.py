@@ -150,7 +150,7 @@ async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
     )
     directory = tmp_path / "syrinx" / pipeline.name
     directory.mkdir(parents=True)
-    tuning_files.save(directory, tuning_files.Kept(state=memory, at=now, initial=good))
+    tuning_files.save(directory, tuning_files.TuningMemory(state=memory, at=now, initial=good))
     with Up(tmp_path, pipeline) as up:
         async with load(up.url, untuned.rate, 3):
             state = await up.until(lambda state: state.history, "the trial is over", FIND_SECONDS)

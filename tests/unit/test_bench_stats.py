@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_operator.commands.bench.loadgen import Limit, Script, poisson
-from syrinx_operator.commands.bench.playback import Arrival, Listener, simulate
+from syrinx_operator.commands.bench.playback import Arrival, PlaybackRecorder, simulate
 from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Loop, Outcome, quantile, spread, summarise
 from syrinx_stages.contract.silence import first_audible
@@ -70,15 +70,15 @@ def test_playback_ends_when_the_audio_and_all_waits_are_over(steps, audible):
 
 @given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=20))
 def test_how_the_bytes_are_cut_does_not_matter(data, cuts):
-    cut, whole = Listener(), Listener()
+    cut, whole = PlaybackRecorder(), PlaybackRecorder()
     rest = data
     for length in cuts:
-        cut.hear(1.0, rest[:length])
+        cut.add(1.0, rest[:length])
         rest = rest[length:]
-    cut.hear(1.0, rest)
-    whole.hear(1.0, data)
-    assert cut.heard == whole.heard == (len(data) >= 2)
-    if whole.heard:
+    cut.add(1.0, rest)
+    whole.add(1.0, data)
+    assert cut.has_audio == whole.has_audio == (len(data) >= 2)
+    if whole.has_audio:
         assert (cut.playback().ttfa, cut.playback().duration) == (whole.playback().ttfa, whole.playback().duration)
 
 

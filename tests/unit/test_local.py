@@ -14,9 +14,9 @@ import httpx
 import msgspec
 import pytest
 
-from syrinx_operator.local.events import Exited, Log, Ready, Stopped, exit_words
+from syrinx_operator.local.events import Exited, Log, Ready, Stopped, describe_exit
 from syrinx_operator.local.pipeline import LocalError, LocalPipeline, stage_environment
-from syrinx_operator.local.running import AlreadyUp, claim, find
+from syrinx_operator.local.running import AlreadyRunning, claim, find_running
 from syrinx_operator.local.supervisor import StageFailed, restart_delay
 from syrinx_operator.resource.spec import CodecSpec, ConnectorSpec, PipelineSpec, TalkerSpec, default_pipeline
 from syrinx_operator.resource.stage_config import Stage
@@ -222,24 +222,24 @@ def test_nothing_outlives_a_kill_9(tmp_path):
 
 
 def test_exit_codes_in_words():
-    assert exit_words(3) == "exit code 3"
-    assert exit_words(-11) == "killed by SIGSEGV"
-    assert exit_words(-200) == "killed by signal 200"
+    assert describe_exit(3) == "exit code 3"
+    assert describe_exit(-11) == "killed by SIGSEGV"
+    assert describe_exit(-200) == "killed by signal 200"
 
 
 def test_a_running_pipeline_is_found_while_it_serves_and_its_name_is_taken(tmp_path):
     with claim(tmp_path, "demo") as slot:
-        assert find(tmp_path) == [], "not before it serves"
+        assert find_running(tmp_path) == [], "not before it serves"
         slot.announce("http://127.0.0.1:1234")
-        assert [(found.name, found.url, found.pid) for found in find(tmp_path)] == [
+        assert [(found.name, found.url, found.pid) for found in find_running(tmp_path)] == [
             ("demo", "http://127.0.0.1:1234", os.getpid())
         ]
-        message = f"named demo is up already: process {os.getpid()} serves http://127.0.0.1:1234"
-        with pytest.raises(AlreadyUp, match=message), claim(tmp_path, "demo"):
+        message = f"named demo is already running: process {os.getpid()} serves http://127.0.0.1:1234"
+        with pytest.raises(AlreadyRunning, match=message), claim(tmp_path, "demo"):
             pass
         with claim(tmp_path, "other"):
             pass
-    assert find(tmp_path) == []
+    assert find_running(tmp_path) == []
 
 
 def test_what_a_killed_process_left_behind_is_not_a_running_pipeline(tmp_path):
@@ -250,10 +250,10 @@ def test_what_a_killed_process_left_behind_is_not_a_running_pipeline(tmp_path):
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     process.stdout.readline()
-    assert len(find(tmp_path)) == 1
+    assert len(find_running(tmp_path)) == 1
     process.kill()
     process.communicate()
     assert "1234" in (tmp_path / "demo" / "up.json").read_text()
-    assert find(tmp_path) == []
+    assert find_running(tmp_path) == []
     with claim(tmp_path, "demo"):
         pass

@@ -24,7 +24,7 @@ from syrinx_operator.resource.spec import (
     VllmSpec,
     default_pipeline,
 )
-from syrinx_operator.resource.stage_config import NotLocal, Stage, model_generation, plan_local, unused_locally
+from syrinx_operator.resource.stage_config import NotLocal, Stage, ignored_locally, model_generation, plan_local
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, VllmOptions, load_config
 
@@ -191,9 +191,9 @@ def test_a_model_of_kubernetes_does_not_run_here(model, message):
 
 
 def test_fields_that_are_not_used_here_are_named():
-    assert unused_locally(default_pipeline()) == []
+    assert ignored_locally(default_pipeline()) == []
     used = {"model": ModelSpec(path="/x", name="y"), "codec": CodecSpec(device="cpu", replicas=2, drain_seconds=3)}
-    assert unused_locally(pipeline(**used)) == []
+    assert ignored_locally(pipeline(**used)) == []
     spec = {
         "image": "syrinx/stages:1",
         "gateway": GatewaySpec(replicas=2, service=ServiceSpec(type="NodePort")),
@@ -202,7 +202,7 @@ def test_fields_that_are_not_used_here_are_named():
         "slo": SloSpec(underrun_ratio=0.02),
         "tuning": TuningSpec(mode="Off", prometheus=PrometheusSpec(url="http://prometheus:9090")),
     }
-    assert unused_locally(pipeline(**spec)) == [
+    assert ignored_locally(pipeline(**spec)) == [
         *("spec.image", "spec.gateway.replicas", "spec.gateway.service", "spec.talker.env"),
         *("spec.connector.passwordSecret", "spec.tuning.prometheus"),
     ]

@@ -14,7 +14,7 @@ from syrinx_operator.commands.tune.source import Local, TuneError
 from syrinx_operator.commands.tune.watch import watch
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import claim
-from syrinx_operator.local.tuning_files import Kept
+from syrinx_operator.local.tuning_files import TuningMemory
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Cell, Comparison, Counts, Period, State, Trial
 
@@ -41,7 +41,7 @@ def up(root):
 
 
 def keep(slot, state=STATE):
-    tuning_files.save(slot.directory, Kept(state=state, at=datetime.now(UTC), initial=INITIAL))
+    tuning_files.save(slot.directory, TuningMemory(state=state, at=datetime.now(UTC), initial=INITIAL))
 
 
 def refusal(capsys, *arguments):

@@ -7,7 +7,7 @@ import msgspec
 from syrinx_operator.commands.tune.view import View, changes, lines, words
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
-from syrinx_operator.resource.status import SloReport
+from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import (
     Cell,
     Comparison,
@@ -81,7 +81,7 @@ def test_knobs_are_as_chosen_beside_what_the_resource_asks_for():
 
 def test_objectives_are_told_with_how_they_are_met():
     objective = TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=300)
-    report = SloReport(task_type="CustomVoice", requests=120, within=0.8123, ttfa_p95_ms=612, met="False")
+    report = SloStatus(task_type="CustomVoice", requests=120, within=0.8123, ttfa_p95_ms=612, met="False")
     assert (
         "  CustomVoice  0.95 of the requests heard within 300 ms: missed lately, 120 requests, 81.2% within, "
         "95th percentile 612 ms" in text(State(), objectives=(objective,), slo=(report,))

@@ -75,7 +75,7 @@ class SmallChild:
         self.small = SmallStage(settings)
         self.live = self.small.live
 
-    def keep_settings(self, body):
+    def save_settings(self, body):
         self.kept = body
 
     def transport(self):
@@ -238,7 +238,7 @@ def keep(directory, **fields):
     pipeline = a_pipeline()
     state = State(mode="Auto", spec=INITIAL, chosen=CHOSEN, identity=identity_of(pipeline))
     state = msgspec.structs.replace(state, **fields)
-    tuning_files.save(directory, tuning_files.Kept(state=state, at=NOW, initial=INITIAL))
+    tuning_files.save(directory, tuning_files.TuningMemory(state=state, at=NOW, initial=INITIAL))
 
 
 def started(directory, pipeline=None):
@@ -287,7 +287,7 @@ def test_memory_is_whole_whenever_its_writer_dies(tmp_path):
     keep(tmp_path)
     before = (tmp_path / tuning_files.STATE_FILE).read_bytes()
     with contextlib.suppress(TypeError):
-        tuning_files.save(tmp_path, tuning_files.Kept(state=object(), at=NOW, initial=INITIAL))
+        tuning_files.save(tmp_path, tuning_files.TuningMemory(state=object(), at=NOW, initial=INITIAL))
     (tmp_path / f".{tuning_files.STATE_FILE}.part").write_bytes(b"half")  # What a kill -9 in mid-write leaves.
     assert (tmp_path / tuning_files.STATE_FILE).read_bytes() == before
     assert tuning_files.load(tmp_path).state.chosen == CHOSEN

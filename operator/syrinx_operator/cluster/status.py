@@ -17,18 +17,18 @@ from syrinx_operator.cluster.transitions import Transition, transitions
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective, TTSPipeline
 from syrinx_operator.resource.status import (
     MAX_CONFIRMED,
-    CodecReport,
+    CodecStatus,
     CodecValues,
     Condition,
     ConditionStatus,
-    Confirmed,
-    GatewayReport,
+    GatewayStatus,
     GatewayValues,
     PipelineStatus,
-    RedisReport,
-    SloReport,
-    StageReport,
-    TalkerReport,
+    RedisStatus,
+    ReplicaStatus,
+    SloStatus,
+    StageStatus,
+    TalkerStatus,
     TalkerValues,
     read,
 )
@@ -120,27 +120,27 @@ def _json(report: PipelineStatus) -> dict[str, Any]:
     return plain
 
 
-def _gateway(owner: Owner, observed: Observed, plan: Plan, before: StageReport | None) -> GatewayReport:
+def _gateway(owner: Owner, observed: Observed, plan: Plan, before: StageStatus | None) -> GatewayStatus:
     values = msgspec.convert(plan.settings[Component.GATEWAY].settings, GatewaySettings)
     settings = GatewayValues(max_queue=values.max_queue, max_queue_seconds=values.max_queue_seconds)
-    return GatewayReport(**_stage(owner, observed, plan, Component.GATEWAY, before), settings=settings)
+    return GatewayStatus(**_stage(owner, observed, plan, Component.GATEWAY, before), settings=settings)
 
 
-def _talker(owner: Owner, observed: Observed, plan: Plan, before: StageReport | None) -> TalkerReport:
+def _talker(owner: Owner, observed: Observed, plan: Plan, before: StageStatus | None) -> TalkerStatus:
     values = msgspec.convert(plan.settings[Component.TALKER].settings, TalkerSettings)
     settings = TalkerValues(max_num_seqs=values.max_num_seqs, lead_limit_seconds=values.lead_limit_seconds)
-    return TalkerReport(**_stage(owner, observed, plan, Component.TALKER, before), settings=settings)
+    return TalkerStatus(**_stage(owner, observed, plan, Component.TALKER, before), settings=settings)
 
 
-def _codec(owner: Owner, observed: Observed, plan: Plan, before: StageReport | None) -> CodecReport:
+def _codec(owner: Owner, observed: Observed, plan: Plan, before: StageStatus | None) -> CodecStatus:
     values = msgspec.convert(plan.settings[Component.CODEC].settings, CodecSettings)
     pairs = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in values.capture_pairs)
     settings = CodecValues(max_num_seqs=values.max_num_seqs, chunk_ramp=values.chunk_ramp, capture_pairs=pairs)
-    return CodecReport(**_stage(owner, observed, plan, Component.CODEC, before), settings=settings)
+    return CodecStatus(**_stage(owner, observed, plan, Component.CODEC, before), settings=settings)
 
 
 def _stage(
-    owner: Owner, observed: Observed, plan: Plan, stage: Component, before: StageReport | None
+    owner: Owner, observed: Observed, plan: Plan, stage: Component, before: StageStatus | None
 ) -> dict[str, Any]:
     """What is said of every stage, as keyword arguments."""
     live = [pod for pod in observed.of(stage) if not pod.terminating]
@@ -161,7 +161,7 @@ def _stage(
     }
 
 
-def _recorded_generation(owner: Owner, observed: Observed, stage: Component, before: StageReport | None) -> int:
+def _recorded_generation(owner: Owner, observed: Observed, stage: Component, before: StageStatus | None) -> int:
     """Of the settings in the ConfigMap: what could not be written counts for nothing, or every look would count on."""
     recorded = recorded_settings(owner, stage, observed)
     if recorded is not None:
@@ -169,8 +169,8 @@ def _recorded_generation(owner: Owner, observed: Observed, stage: Component, bef
     return before.settings_generation if before else 0
 
 
-def _confirmed(pod: Replica) -> Confirmed:
-    return Confirmed(
+def _confirmed(pod: Replica) -> ReplicaStatus:
+    return ReplicaStatus(
         replica=pod.name,
         generation=None if pod.reported is None else pod.reported.generation,
         restarts=pod.restarts or None,
@@ -178,12 +178,12 @@ def _confirmed(pod: Replica) -> Confirmed:
     )
 
 
-def _redis(pods: Sequence[Replica]) -> RedisReport:
+def _redis(pods: Sequence[Replica]) -> RedisStatus:
     live = [pod for pod in pods if not pod.terminating]
-    return RedisReport(ready=any(pod.ready for pod in live), restarts=sum(pod.restarts for pod in live) or None)
+    return RedisStatus(ready=any(pod.ready for pod in live), restarts=sum(pod.restarts for pod in live) or None)
 
 
-def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tuple[SloReport, ...]:
+def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tuple[SloStatus, ...]:
     targets = {objective.task_type: objective.target for objective in wanted}
     found = {objective.task_type: objective for objective in known.task_types} if known else {}
     reports = []
@@ -191,14 +191,14 @@ def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tupl
         seen, target = found.get(task_type), targets.get(task_type)
         if seen is None:
             if target is not None:
-                reports.append(SloReport(task_type=task_type, requests=0 if known else None, met="Unknown"))
+                reports.append(SloStatus(task_type=task_type, requests=0 if known else None, met="Unknown"))
             continue
         within = None if seen.within is None else _share(seen.within, seen.requests)
         met: ConditionStatus = "Unknown"
         if seen.within is not None and seen.requests and target is not None:
             met = "True" if seen.within / seen.requests >= target else "False"
         p95 = None if seen.ttfa_p95_ms is None else round(seen.ttfa_p95_ms)
-        reports.append(SloReport(task_type=task_type, requests=seen.requests, within=within, ttfa_p95_ms=p95, met=met))
+        reports.append(SloStatus(task_type=task_type, requests=seen.requests, within=within, ttfa_p95_ms=p95, met=met))
     return tuple(reports)
 
 

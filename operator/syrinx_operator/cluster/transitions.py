@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from syrinx_operator.cluster.state import STAGES
-from syrinx_operator.resource.status import Condition, PipelineStatus, StageReport, read
+from syrinx_operator.resource.status import Condition, PipelineStatus, StageStatus, read
 
 MAX_MESSAGE = 1000
 """Characters of an event's message; Kubernetes takes 1,024."""
@@ -102,8 +102,8 @@ def _progress(old: Condition | None, new: Condition) -> Iterator[Transition]:
 
 def _confirmations(before: PipelineStatus, after: PipelineStatus) -> Iterator[Transition]:
     for stage in STAGES:
-        old: StageReport | None = getattr(before, stage)
-        new: StageReport | None = getattr(after, stage)
+        old: StageStatus | None = getattr(before, stage)
+        new: StageStatus | None = getattr(after, stage)
         generation = new.confirmed_generation if new else None
         if new and generation and generation > ((old.confirmed_generation if old else None) or 0):
             words = f"{stage}: settings {generation} are in force on every replica ({new.replicas})"

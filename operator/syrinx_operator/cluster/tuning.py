@@ -16,7 +16,7 @@ from syrinx_operator.cluster.transitions import MAX_MESSAGE, Transition
 from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_values, tuned
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import engine_words
+from syrinx_operator.resource.stage_config import engine_suffix
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment, Decision, Event, assignment
@@ -137,7 +137,7 @@ def identity(
     said = {component: {devices.get(pod.name, "") for pod in pods} for component, pods in live.items()}
     if all(where and "" not in where for where in said.values()):
         words = "; ".join(f"{component}: {', '.join(sorted(where))}" for component, where in said.items())
-        return Identity(model=plan.generation, image=image, device=f"{words}{engine_words(pipeline.spec)}"[:256])
+        return Identity(model=plan.generation, image=image, device=f"{words}{engine_suffix(pipeline.spec)}"[:256])
     if before is not None and (before.model, before.image) == (plan.generation, image):
         return before
     return Identity(model=plan.generation, image=image, device="")

@@ -23,14 +23,14 @@ from syrinx_operator.commands.up import up
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.machine import publishable_command
 from syrinx_operator.local.pipeline import LocalError, LocalPipeline
-from syrinx_operator.local.running import AlreadyUp, NoState, find, state_directory
+from syrinx_operator.local.running import AlreadyRunning, NoStateDirectory, find_running, state_directory
 from syrinx_operator.local.supervisor import StageFailed
 from syrinx_operator.resource.check import InvalidPipeline, check, load_file, read_file
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
 INTERRUPTED = 130
 _EXPECTED = (
-    *(InvalidPipeline, SpeechError, LocalError, AlreadyUp, NoState),
+    *(InvalidPipeline, SpeechError, LocalError, AlreadyRunning, NoStateDirectory),
     *(SayError, StageFailed, ReportError, TuneError),
 )
 """Failures whose message is all that a person needs."""
@@ -160,6 +160,6 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
 
 
 def _one_that_is_up() -> str | None:
-    with contextlib.suppress(NoState):
-        return next((running.url for running in find(state_directory(os.environ))), None)
+    with contextlib.suppress(NoStateDirectory):
+        return next((running.url for running in find_running(state_directory(os.environ))), None)
     return None

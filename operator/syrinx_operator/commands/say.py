@@ -13,7 +13,7 @@ from pathlib import Path
 import soundfile
 from msgspec import Struct
 
-from syrinx_operator.commands.bench.playback import Listener, Playback
+from syrinx_operator.commands.bench.playback import Playback, PlaybackRecorder
 from syrinx_operator.commands.client import SpeechError, connect, speech
 from syrinx_stages.contract.family import FAMILY
 
@@ -64,20 +64,20 @@ async def say(utterance: Utterance, url: str) -> Playback:
     async with connect(url) as client:
         body = _body(utterance, "pcm" if utterance.stream else container)
         begin = time.monotonic()
-        listener = Listener()
+        recorder = PlaybackRecorder()
         async with speech(client, body) as pieces:
             if utterance.stream:
                 with _sink(utterance.output, container) as write:
                     async for piece in pieces:
-                        listener.hear(time.monotonic() - begin, piece)
+                        recorder.add(time.monotonic() - begin, piece)
                         write(piece)
             else:
                 data = b"".join([piece async for piece in pieces])
-                listener.hear(time.monotonic() - begin, _samples(data, container))
+                recorder.add(time.monotonic() - begin, _samples(data, container))
                 _write(utterance.output, data)
-    if not listener.heard:
+    if not recorder.has_audio:
         raise SpeechError("no audio", "the server sent no audio")
-    return listener.playback()
+    return recorder.playback()
 
 
 def summary(utterance: Utterance, heard: Playback) -> str:

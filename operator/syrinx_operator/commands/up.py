@@ -10,10 +10,10 @@ from rich.console import Console
 
 from syrinx_operator.local.console import PipelineView
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.local.running import Slot, claim, state_directory
+from syrinx_operator.local.running import PipelineDirectory, claim, state_directory
 from syrinx_operator.local.tuner import LocalTuner
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import unused_locally
+from syrinx_operator.resource.stage_config import ignored_locally
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 130
@@ -23,7 +23,8 @@ KILLED = 130
 async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs: bool) -> int:
     """Runs the pipeline until a signal asks it to stop; returns the exit status.
 
-    The first signal drains, the second kills. Raises `StageFailed`, `LocalError` or `AlreadyUp` if it cannot start.
+    The first signal drains, the second kills. Raises `StageFailed`,
+    `LocalError` or `AlreadyRunning` if it cannot start.
     """
     with (
         claim(state_directory(os.environ), pipeline.name) as slot,
@@ -33,7 +34,7 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
         start = tuner.start_with() if tuner else pipeline
         local = LocalPipeline(start, directory=slot.directory, port=port, observe=view)
-        if unused := unused_locally(pipeline):
+        if unused := ignored_locally(pipeline):
             console.print(f"not used here: {', '.join(unused)}", markup=False)
         serving = asyncio.create_task(_serve(local, tuner, slot, console))
         killed = _stop_on_signal(serving, local, console)
@@ -44,7 +45,7 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         return KILLED if killed.is_set() else 0
 
 
-async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: Slot, console: Console) -> None:
+async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: PipelineDirectory, console: Console) -> None:
     async with local:
         slot.announce(local.gateway_url, local.admin_url, local.pipeline.spec.tuning.mode)
         console.print(f"[bold green]speaking at {local.gateway_url}[/bold green]   (Ctrl-C stops)")

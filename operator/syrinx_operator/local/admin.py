@@ -69,7 +69,7 @@ async def put(
         if _differ(reported.base, base) or (limited is None and reported.seconds is not None):
             generation += 1
             body = {"generation": generation, "settings": base}
-            member.keep_settings(body)
+            member.save_settings(body)
             await _put(http, member, body)
         if limited is not None:
             seconds = TRIAL_SETTINGS_SECONDS

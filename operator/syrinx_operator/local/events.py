@@ -1,4 +1,4 @@
-"""What happens to a local pipeline's processes, as values for whoever shows it."""
+"""Events of a local pipeline's processes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct
 
 
 class Starting(Struct, frozen=True):
-    """A process is being started, for the first time or again."""
+    """A process is starting or restarting."""
 
     name: str
 
 
 class Ready(Struct, frozen=True):
-    """A process serves."""
+    """A process is ready."""
 
     name: str
     url: str
@@ -24,14 +24,14 @@ class Ready(Struct, frozen=True):
 
 
 class Log(Struct, frozen=True):
-    """A line a process wrote."""
+    """A process wrote a line."""
 
     name: str
     line: str
 
 
 class Exited(Struct, frozen=True):
-    """A process that should run has ended; it is started again after a pause."""
+    """A process exited unexpectedly and will be restarted."""
 
     name: str
     code: int
@@ -40,32 +40,32 @@ class Exited(Struct, frozen=True):
 
 
 class Stopping(Struct, frozen=True):
-    """A process is asked to finish its work and leave."""
+    """A process was asked to drain and exit."""
 
     name: str
 
 
 class Stopped(Struct, frozen=True):
-    """A process that was asked to leave has left."""
+    """A process exited after it was asked to."""
 
     name: str
     code: int
     seconds: float
 
 
-class Told(Struct, frozen=True):
-    """What the tuner decided, or cannot do, in words."""
+class Notice(Struct, frozen=True):
+    """A message from the tuner."""
 
     message: str
     warning: bool = False
 
 
-Event = Starting | Ready | Log | Exited | Stopping | Stopped | Told
+Event = Starting | Ready | Log | Exited | Stopping | Stopped | Notice
 Observer = Callable[[Event], None]
 
 
-def exit_words(code: int) -> str:
-    """`exit code 3`, or `killed by SIGSEGV` for a negative code."""
+def describe_exit(code: int) -> str:
+    """Returns `exit code 3`, or `killed by SIGSEGV` for a negative code."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and logs that do not grow for ever."""
+"""Atomic file writes and size-limited logs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 
-def write_whole(file: Path, data: bytes) -> None:
-    """Replaces a file's content: whoever reads it, even after a crash, finds the old one or the new one.
+def write_atomically(file: Path, data: bytes) -> None:
+    """Replaces a file's content atomically: readers see the old or the new content, even after a crash.
 
     Raises `OSError`.
     """
@@ -20,7 +20,7 @@ def write_whole(file: Path, data: bytes) -> None:
 
 
 class RotatedLog:
-    """Lines appended to a file; once it holds `limit` bytes it becomes FILE.1, and the one before that is dropped."""
+    """A log file that is rotated to FILE.1 at `limit` bytes. Only one old file is kept."""
 
     def __init__(self, file: Path, limit: int) -> None:
         self._file = file
@@ -32,9 +32,9 @@ class RotatedLog:
             stream.write(line.encode() + b"\n")
             full = stream.tell() >= self._limit
         if full:
-            self._file.replace(earlier(self._file))
+            self._file.replace(previous_file(self._file))
 
 
-def earlier(file: Path) -> Path:
-    """Where a rotated log keeps what was before."""
+def previous_file(file: Path) -> Path:
+    """Returns the path of a log's rotated file."""
     return file.with_name(f"{file.name}.1")

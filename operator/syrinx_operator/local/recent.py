@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from syrinx_operator.resource.spec import TtfaObjective
-from syrinx_operator.resource.status import SloReport
+from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.workload import histogram, quantile
 from syrinx_stages.contract.family import FAMILY, TaskName
 
 
-def lately(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloReport, ...]:
+def lately(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloStatus, ...]:
     """Of each task type that was asked for, or has an objective."""
     objectives = {each.task_type: each for each in wanted}
     heard = {route.task_type for route in evidence.served}
@@ -20,12 +20,12 @@ def lately(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloRepo
     )
 
 
-def _one(task_type: TaskName, objective: TtfaObjective | None, evidence: Evidence) -> SloReport:
+def _one(task_type: TaskName, objective: TtfaObjective | None, evidence: Evidence) -> SloStatus:
     served = [one for route, one in evidence.served.items() if route.task_type == task_type]
     requests, within = sum(one.requests for one in served), sum(one.within for one in served)
     p95 = quantile(histogram(served), 0.95)
     share = within / requests if requests and objective else None
-    return SloReport(
+    return SloStatus(
         task_type=task_type,
         requests=None if evidence.problem else requests,
         within=share,

@@ -1,6 +1,7 @@
-"""Which pipelines `syrinx up` runs for this user: one directory each, locked while its process lives.
+"""The state directories of the pipelines that `syrinx up` runs for this user.
 
-The kernel drops the lock with the process, so what `kill -9` left behind is never taken for a running pipeline.
+Each pipeline has a directory, which is locked while its process runs. The kernel releases the lock when the process
+exits, so that a pipeline that was killed does not count as running.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from msgspec import Struct
 _FILE = "up.json"
 
 
-class AlreadyUp(Exception):
-    """A pipeline of this name is running already."""
+class AlreadyRunning(Exception):
+    """A pipeline with this name is already running."""
 
 
-class NoState(Exception):
-    """What `syrinx up` keeps has no place."""
+class NoStateDirectory(Exception):
+    """The state directory cannot be created."""
 
 
-class Running(Struct, frozen=True):
-    """A pipeline that is up."""
+class RunningPipeline(Struct, frozen=True):
+    """A running pipeline."""
 
     name: str
     pid: int
     url: str = ""
-    """Where it serves; empty while it starts."""
+    """URL of its API; empty while it starts."""
     admin_url: str = ""
-    """Where the gateway's metrics are."""
+    """URL of the gateway's health and metrics."""
     tuning: str = ""
     """Its `spec.tuning.mode`."""
 
 
-class Slot:
-    """A pipeline's directory, held by this process: its stages' configurations and logs, and what `running` finds."""
+class PipelineDirectory:
+    """A pipeline's directory, locked by this process: configurations and logs of the stages, and `up.json`."""
 
     def __init__(self, directory: Path, name: str, descriptor: int) -> None:
         self.directory = directory
@@ -48,34 +49,37 @@ class Slot:
         self._descriptor = descriptor
 
     def announce(self, url: str, admin_url: str = "", tuning: str = "") -> None:
-        """Tells others of this user where the pipeline serves; an empty `url` takes it back."""
-        data = msgspec.json.encode(Running(self._name, os.getpid(), url, admin_url, tuning))
+        """Publishes the pipeline's URLs to other processes of this user. An empty `url` withdraws them."""
+        data = msgspec.json.encode(RunningPipeline(self._name, os.getpid(), url, admin_url, tuning))
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, data, 0)
 
 
 def state_directory(environment: Mapping[str, str]) -> Path:
-    """Where this user's running pipelines are kept (XDG base directories). Raises `NoState` without a home."""
+    """Returns this user's state directory (XDG base directories). Raises `NoStateDirectory` without a home."""
     root = environment.get("XDG_STATE_HOME")
     try:
         return (Path(root) if root else Path.home() / ".local" / "state") / "syrinx"
     except RuntimeError:
-        raise NoState("there is no home directory to keep logs in; set XDG_STATE_HOME or HOME") from None
+        raise NoStateDirectory("no home directory for logs; set XDG_STATE_HOME or HOME") from None
 
 
 @contextlib.contextmanager
-def claim(root: Path, name: str) -> Iterator[Slot]:
-    """Holds the directory of pipeline `name`. Raises `AlreadyUp` if another process does, `NoState` if none can be."""
+def claim(root: Path, name: str) -> Iterator[PipelineDirectory]:
+    """Locks the directory of pipeline `name`.
+
+    Raises `AlreadyRunning` if another process has locked it, `NoStateDirectory` if it cannot be created.
+    """
     directory = root / name
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise NoState(f"logs cannot be kept in {directory}: {error.strerror}; set XDG_STATE_HOME") from None
+        raise NoStateDirectory(f"cannot write logs to {directory}: {error.strerror}; set XDG_STATE_HOME") from None
     try:
         if not _lock(descriptor):
-            raise AlreadyUp(f"a pipeline named {name} is up already{_by(descriptor)}")
-        slot = Slot(directory, name, descriptor)
+            raise AlreadyRunning(f"a pipeline named {name} is already running{_by(descriptor)}")
+        slot = PipelineDirectory(directory, name, descriptor)
         slot.announce("")
         yield slot
         slot.announce("")
@@ -83,14 +87,14 @@ def claim(root: Path, name: str) -> Iterator[Slot]:
         os.close(descriptor)
 
 
-def find(root: Path) -> list[Running]:
-    """The pipelines that are up and serve, those of the latest start first."""
+def find_running(root: Path) -> list[RunningPipeline]:
+    """Returns the running pipelines that are ready, the latest start first."""
     files = sorted(root.glob(f"*/{_FILE}"), key=lambda file: file.stat().st_mtime, reverse=True)
     return [found for file in files if (found := _read_live(file)) is not None and found.url]
 
 
 def _lock(descriptor: int) -> bool:
-    for _ in range(10):  # `find` looks by taking the lock for an instant.
+    for _ in range(10):  # `find_running` takes the lock for an instant.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -98,7 +102,7 @@ def _lock(descriptor: int) -> bool:
     return False
 
 
-def _read_live(file: Path) -> Running | None:
+def _read_live(file: Path) -> RunningPipeline | None:
     descriptor = os.open(file, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -109,9 +113,9 @@ def _read_live(file: Path) -> Running | None:
     return None
 
 
-def _read(descriptor: int) -> Running | None:
+def _read(descriptor: int) -> RunningPipeline | None:
     with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Running)
+        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=RunningPipeline)
     return None
 
 

@@ -18,9 +18,9 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.local import leash
-from syrinx_operator.local.events import Exited, Log, Observer, Ready, Starting, Stopped, Stopping, exit_words
-from syrinx_operator.local.files import write_whole
+from syrinx_operator.local import die_with_parent
+from syrinx_operator.local.events import Exited, Log, Observer, Ready, Starting, Stopped, Stopping, describe_exit
+from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.stage_config import Stage, StageProcess
 from syrinx_stages.contract.settings import StageConfig
 
@@ -67,11 +67,11 @@ class Member:
         self._settings_file = directory / f"{self.name}.settings.json"
         self._config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
 
-    def keep_settings(self, body: Mapping[str, Any]) -> None:
+    def save_settings(self, body: Mapping[str, Any]) -> None:
         """What it starts with from now on, as the body of `PUT /settings`. Raises `OSError`."""
-        write_whole(self._settings_file, msgspec.json.encode(body))
+        write_atomically(self._settings_file, msgspec.json.encode(body))
 
-    def forget_settings(self) -> None:
+    def delete_settings(self) -> None:
         """What an earlier run kept: the plan has all that is to be known now."""
         self._settings_file.unlink(missing_ok=True)
 
@@ -141,7 +141,7 @@ class Child:
     def start(self) -> None:
         """Starts keeping the process running."""
         for member in self.members:
-            member.forget_settings()
+            member.delete_settings()
         self._task = asyncio.create_task(self._keep_running(), name=f"keep {self.name} running")
 
     async def ready(self) -> None:
@@ -192,7 +192,7 @@ class Child:
                     return None
                 if not ever_ready:
                     words = "\n".join(f"  {line}" for line in self._tail) or "  (it said nothing)"
-                    return StageFailed(f"{self.name} could not start ({exit_words(self._code)}). It said:\n{words}")
+                    return StageFailed(f"{self.name} could not start ({describe_exit(self._code)}). It said:\n{words}")
                 crashes = 1 if time.monotonic() - self._begin >= BACKOFF_RESET else crashes + 1
                 delay = restart_delay(crashes)
                 self._observe(Exited(self.name, self._code, delay))
@@ -215,7 +215,7 @@ class Child:
             member.write_config()
         configs = (str(member.config_file) for member in self.members)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, leash.__file__, str(os.getpid()), *self._command, *configs),
+            *(sys.executable, die_with_parent.__file__, str(os.getpid()), *self._command, *configs),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

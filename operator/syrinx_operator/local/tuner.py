@@ -14,7 +14,7 @@ import msgspec
 from syrinx_operator import __version__
 from syrinx_operator.local import admin, tuning_files
 from syrinx_operator.local.admin import Answer
-from syrinx_operator.local.events import Observer, Told
+from syrinx_operator.local.events import Notice, Observer
 from syrinx_operator.local.machine import describe
 from syrinx_operator.local.recent import lately
 from syrinx_operator.local.supervisor import Member
@@ -22,7 +22,7 @@ from syrinx_operator.resource.knobs import Identity, Stage, live_values, tuned
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage as Process
-from syrinx_operator.resource.stage_config import engine_words, model_generation
+from syrinx_operator.resource.stage_config import engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Assignment, assignment
 from syrinx_operator.tuner.evidence import Worker
@@ -76,7 +76,7 @@ class LocalTuner:
         decision = self._tuner.tick(self._pipeline.name, self._policy, self._state, seen, now)
         self._save(decision.state, now)  # Before anything follows from it.
         for event in decision.events:
-            self._observe(Told(event.message, warning=event.kind == "Warning"))
+            self._observe(Notice(event.message, warning=event.kind == "Warning"))
         trouble = ""
         if self._policy.mode == "Auto" and not self._policy.paused:
             trouble = await self._apply(http, members, answers, assignment(self._policy, self._state))
@@ -93,7 +93,7 @@ class LocalTuner:
             base, limited = live_values(wanted.base, stage), wanted.of(stage, member.name)
             reported = answers[member.name].reported if member.name in answers else None
             if reported is None:
-                member.keep_settings({"settings": base})  # It may be about to start.
+                member.save_settings({"settings": base})  # It may be about to start.
             else:
                 trial = None if limited is None else live_values(limited, stage)
                 work.append(admin.put(http, member, reported, base, trial))
@@ -102,8 +102,8 @@ class LocalTuner:
     def _remembered(self) -> State:
         try:
             found = tuning_files.load(self._directory)
-        except tuning_files.KeptError as error:
-            self._observe(Told(f"what was learned before is lost, and tuning starts anew: {error}", warning=True))
+        except tuning_files.TuningMemoryError as error:
+            self._observe(Notice(f"what was learned before is lost, and tuning starts anew: {error}", warning=True))
             return State()
         state = found.state if found else State()
         if state.identity != self._identity:  # What was chosen for another machine is no start on this one.
@@ -114,7 +114,7 @@ class LocalTuner:
         wanted = self._pipeline.spec.slo.ttfa
         window = now - timedelta(seconds=max(LATELY_SECONDS, self._policy.interval))
         evidence = self._tuner.evidence(self._pipeline.name, self._policy, None, window, now)
-        memory = tuning_files.Kept(
+        memory = tuning_files.TuningMemory(
             state=state, at=now, initial=self._policy.initial, objectives=wanted, slo=lately(wanted, evidence)
         )
         tuning_files.save(self._directory, memory)
@@ -123,7 +123,7 @@ class LocalTuner:
     def _tell_trouble(self, trouble: str) -> None:
         """Once, however long it lasts."""
         if trouble and trouble != self._trouble:
-            self._observe(Told(trouble, warning=True))
+            self._observe(Notice(trouble, warning=True))
         self._trouble = trouble
 
 
@@ -134,7 +134,7 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
     return Identity(
         model=model_generation(spec, __version__),
         image=f"syrinx {__version__}",
-        device=f"{devices}{engine_words(spec)}; {machine.cpu}, {machine.cores} cores"[:256],
+        device=f"{devices}{engine_suffix(spec)}; {machine.cpu}, {machine.cores} cores"[:256],
     )
 
 

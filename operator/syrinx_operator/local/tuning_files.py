@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from syrinx_operator.local.files import RotatedLog, earlier, write_whole
+from syrinx_operator.local.files import RotatedLog, previous_file, write_atomically
 from syrinx_operator.resource.knobs import Part, Setting
 from syrinx_operator.resource.spec import TtfaObjective
-from syrinx_operator.resource.status import SloReport
+from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import State, When
 
 STATE_FILE = "tuning.json"
@@ -20,36 +20,36 @@ AUDIT_BYTES = 16 << 20
 """Of the log at most, and as much again of what was before."""
 
 
-class KeptError(Exception):
+class TuningMemoryError(Exception):
     """The memory cannot be read; the message names the file and says why."""
 
 
-class Kept(Part, frozen=True, kw_only=True):
+class TuningMemory(Part, frozen=True, kw_only=True):
     """The tuner's memory, and what `syrinx tune` shows beside it."""
 
     state: Annotated[State, Meta(description="The memory.")]
     at: Annotated[When, Meta(description="When the metrics were looked at last.")]
     initial: Annotated[Setting, Meta(description="What the resource asks for.")]
     objectives: Annotated[tuple[TtfaObjective, ...], Meta(max_length=3, description="The objectives.")] = ()
-    slo: Annotated[tuple[SloReport, ...], Meta(max_length=3, description="How each task type did lately.")] = ()
+    slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3, description="How each task type did lately.")] = ()
 
 
-def save(directory: Path, kept: Kept) -> None:
+def save(directory: Path, kept: TuningMemory) -> None:
     """Writes the memory whole. Raises `OSError`."""
-    write_whole(directory / STATE_FILE, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+    write_atomically(directory / STATE_FILE, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
-def load(directory: Path) -> Kept | None:
-    """The memory; None if there is none. Raises `KeptError`."""
+def load(directory: Path) -> TuningMemory | None:
+    """The memory; None if there is none. Raises `TuningMemoryError`."""
     file = directory / STATE_FILE
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Kept)
+        return msgspec.json.decode(file.read_bytes(), type=TuningMemory)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise KeptError(f"{file}: {error.strerror}") from None
+        raise TuningMemoryError(f"{file}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise KeptError(f"{file}: {error}") from None
+        raise TuningMemoryError(f"{file}: {error}") from None
 
 
 def audit_log(directory: Path) -> RotatedLog:
@@ -60,4 +60,4 @@ def audit_log(directory: Path) -> RotatedLog:
 def audit_files(directory: Path) -> list[Path]:
     """What there is of the log, oldest first."""
     file = directory / AUDIT_FILE
-    return [each for each in (earlier(file), file) if each.exists()]
+    return [each for each in (previous_file(file), file) if each.exists()]

@@ -45,7 +45,7 @@ def kubernetes_only(field: inspect.Field) -> bool:
     return isinstance(field.type, inspect.Metadata) and bool((field.type.extra or {}).get("kubernetes"))
 
 
-def listed_by(field: str) -> dict[str, Any]:
+def list_map(field: str) -> dict[str, Any]:
     """For `Meta.extra_json_schema` of a list whose items are told apart by one field, which no two may share."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
 
@@ -186,7 +186,7 @@ class PodFields(Object, frozen=True, kw_only=True):
         Meta(
             max_length=64,
             description="More environment variables. Those that Syrinx sets itself are refused. Default: none.",
-            extra_json_schema=listed_by("name"),
+            extra_json_schema=list_map("name"),
             extra=KUBERNETES,
         ),
     ] = ()
@@ -195,7 +195,7 @@ class PodFields(Object, frozen=True, kw_only=True):
         Meta(
             max_length=16,
             description="More volumes, mounted into the container. Default: none.",
-            extra_json_schema=listed_by("name"),
+            extra_json_schema=list_map("name"),
             extra=KUBERNETES,
         ),
     ] = ()

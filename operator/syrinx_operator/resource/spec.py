@@ -25,7 +25,7 @@ from syrinx_operator.resource.pods import (
     SecretKey,
     SecretName,
     Storage,
-    listed_by,
+    list_map,
 )
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import (
@@ -394,7 +394,7 @@ class SloSpec(Object, frozen=True, kw_only=True):
         Meta(
             max_length=3,
             description="Objectives by task type. Default: none.",
-            extra_json_schema=listed_by("taskType"),
+            extra_json_schema=list_map("taskType"),
         ),
     ] = ()
     underrun_ratio: Annotated[Ratio, Meta(description="Share of live streams whose playback may have to wait.")] = 0.01
@@ -513,7 +513,7 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
             max_length=8,
             description="Secrets with registry credentials. Default: none.",
             extra=KUBERNETES,
-            extra_json_schema=listed_by("name"),
+            extra_json_schema=list_map("name"),
         ),
     ] = ()
     model: Annotated[

@@ -99,12 +99,12 @@ def codec_process(spec: PipelineSpec) -> CodecSpec:
     return msgspec.structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
 
 
-def engine_words(spec: PipelineSpec) -> str:
+def engine_suffix(spec: PipelineSpec) -> str:
     """What follows where it is said on what a pipeline computes: the talker's engine, if it is not the usual one."""
     return "" if spec.talker.engine == TalkerSpec().engine else f"; talker with {spec.talker.engine}"
 
 
-def unused_locally(pipeline: TTSPipeline) -> list[str]:
+def ignored_locally(pipeline: TTSPipeline) -> list[str]:
     """Fields that say something on Kubernetes only and that are not as by default, by name."""
     return list(_unused(pipeline.spec, "spec"))
 

@@ -29,11 +29,11 @@ MAX_MESSAGE = 1024
 """Characters of a message; a longer one is cut."""
 
 
-class Report(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class StatusPart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What all parts of the status share: camelCase, and what is not known is left out."""
 
 
-class Condition(Report, frozen=True, kw_only=True):
+class Condition(StatusPart, frozen=True, kw_only=True):
     """One conclusion, in the form that Kubernetes' own objects use."""
 
     type: Annotated[ConditionType, Meta(description="What it is about.")]
@@ -62,7 +62,7 @@ Count = Annotated[int, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 
 
-class GatewayValues(Report, frozen=True, kw_only=True):
+class GatewayValues(StatusPart, frozen=True, kw_only=True):
     """Live settings of the gateways."""
 
     max_queue: Annotated[int, Meta(description="Requests that may wait before new ones are answered 503.")]
@@ -71,7 +71,7 @@ class GatewayValues(Report, frozen=True, kw_only=True):
     ]
 
 
-class TalkerValues(Report, frozen=True, kw_only=True):
+class TalkerValues(StatusPart, frozen=True, kw_only=True):
     """Live settings of the talkers."""
 
     max_num_seqs: Annotated[int, Meta(description="Requests per step at most.")]
@@ -80,7 +80,7 @@ class TalkerValues(Report, frozen=True, kw_only=True):
     ]
 
 
-class CodecValues(Report, frozen=True, kw_only=True):
+class CodecValues(StatusPart, frozen=True, kw_only=True):
     """Live settings of the codecs."""
 
     max_num_seqs: Annotated[int, Meta(description="Requests per decoder call at most.")]
@@ -90,7 +90,7 @@ class CodecValues(Report, frozen=True, kw_only=True):
     capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64, description="Decoder shapes kept ready.")]
 
 
-class Confirmed(Report, frozen=True, kw_only=True):
+class ReplicaStatus(StatusPart, frozen=True, kw_only=True):
     """What one replica says of itself."""
 
     replica: Annotated[str, Meta(max_length=253, description="Name of the pod.")]
@@ -104,7 +104,7 @@ class Confirmed(Report, frozen=True, kw_only=True):
     ] = None
 
 
-class StageReport(Report, frozen=True, kw_only=True):
+class StageStatus(StatusPart, frozen=True, kw_only=True):
     """What is said of every stage."""
 
     replicas: Annotated[Count, Meta(description="Pods that there are, those that end left out.")]
@@ -123,7 +123,7 @@ class StageReport(Report, frozen=True, kw_only=True):
         ),
     ] = None
     confirmed: Annotated[
-        tuple[Confirmed, ...],
+        tuple[ReplicaStatus, ...],
         Meta(
             max_length=MAX_CONFIRMED,
             description="What each replica has in force; the first 64 by name. Absent without any.",
@@ -132,32 +132,32 @@ class StageReport(Report, frozen=True, kw_only=True):
     ] = ()
 
 
-class GatewayReport(StageReport, frozen=True, kw_only=True):
+class GatewayStatus(StageStatus, frozen=True, kw_only=True):
     """The gateways."""
 
     settings: Annotated[GatewayValues, Meta(description="Live settings that every replica is to have in force.")]
 
 
-class TalkerReport(StageReport, frozen=True, kw_only=True):
+class TalkerStatus(StageStatus, frozen=True, kw_only=True):
     """The talkers."""
 
     settings: Annotated[TalkerValues, Meta(description="Live settings that every replica is to have in force.")]
 
 
-class CodecReport(StageReport, frozen=True, kw_only=True):
+class CodecStatus(StageStatus, frozen=True, kw_only=True):
     """The codecs."""
 
     settings: Annotated[CodecValues, Meta(description="Live settings that every replica is to have in force.")]
 
 
-class RedisReport(Report, frozen=True, kw_only=True):
+class RedisStatus(StatusPart, frozen=True, kw_only=True):
     """The managed Redis."""
 
     ready: Annotated[bool, Meta(description="Whether it answers.")]
     restarts: Annotated[Count | None, Meta(description="How often it was started anew. Absent if never.")] = None
 
 
-class SloReport(Report, frozen=True, kw_only=True):
+class SloStatus(StatusPart, frozen=True, kw_only=True):
     """How one task type did within the last minutes (5, or one interval if that is longer)."""
 
     task_type: Annotated[TaskName, Meta(description="Task type.")]
@@ -181,7 +181,7 @@ class SloReport(Report, frozen=True, kw_only=True):
     ]
 
 
-class PipelineStatus(Report, frozen=True, kw_only=True):
+class PipelineStatus(StatusPart, frozen=True, kw_only=True):
     """What there is, as last seen."""
 
     observed_generation: Annotated[
@@ -214,10 +214,10 @@ class PipelineStatus(Report, frozen=True, kw_only=True):
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    gateway: Annotated[GatewayReport | None, Meta(description="The gateways.")] = None
-    talker: Annotated[TalkerReport | None, Meta(description="The talkers.")] = None
-    codec: Annotated[CodecReport | None, Meta(description="The codecs.")] = None
-    redis: Annotated[RedisReport | None, Meta(description="The managed Redis. Absent for one of yours.")] = None
+    gateway: Annotated[GatewayStatus | None, Meta(description="The gateways.")] = None
+    talker: Annotated[TalkerStatus | None, Meta(description="The talkers.")] = None
+    codec: Annotated[CodecStatus | None, Meta(description="The codecs.")] = None
+    redis: Annotated[RedisStatus | None, Meta(description="The managed Redis. Absent for one of yours.")] = None
     tuning: Annotated[
         State | None,
         Meta(
@@ -227,7 +227,7 @@ class PipelineStatus(Report, frozen=True, kw_only=True):
         ),
     ] = None
     slo: Annotated[
-        tuple[SloReport, ...],
+        tuple[SloStatus, ...],
         Meta(
             max_length=3,
             description="How each task type did lately.",

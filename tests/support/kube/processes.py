@@ -1,4 +1,4 @@
-"""A container's process: on a leash, in a group of its own, with its output in a file."""
+"""A container's process: dies with its parent, has its own process group and writes its output to a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from support.kube.store import Object
-from syrinx_operator.local import leash
+from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import find_redis_server
 
 _ENTRY_POINTS = {"redis": ["redis-server"], "valkey": ["redis-server"]}
@@ -53,7 +53,7 @@ class Process:
     def __init__(self, command: list[str], environment: dict[str, str], directory: Path, log: Path) -> None:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", leash.__file__, str(os.getpid()), *command],
+                [sys.executable, "-S", "-E", die_with_parent.__file__, str(os.getpid()), *command],
                 cwd=directory,
                 env=environment,
                 stdin=subprocess.DEVNULL,

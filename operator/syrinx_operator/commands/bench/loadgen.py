@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import httpx
 from msgspec import Struct
 
-from syrinx_operator.commands.bench.playback import Listener
+from syrinx_operator.commands.bench.playback import PlaybackRecorder
 from syrinx_operator.commands.bench.stats import Outcome
 from syrinx_operator.commands.client import SpeechError, speech
 
@@ -61,14 +61,14 @@ def speaker(client: httpx.AsyncClient, script: Script) -> Speak:
     """Sends the script's requests and listens to the answers."""
 
     async def speak(number: int, due: float) -> Outcome:
-        listener = Listener()
+        recorder = PlaybackRecorder()
         try:
             async with speech(client, script.body(number)) as pieces:
                 async for piece in pieces:
-                    listener.hear(time.monotonic() - due, piece)
+                    recorder.add(time.monotonic() - due, piece)
         except SpeechError as error:
             return Outcome(error=error.kind)
-        return Outcome(playback=listener.playback()) if listener.heard else Outcome(error="no audio")
+        return Outcome(playback=recorder.playback()) if recorder.has_audio else Outcome(error="no audio")
 
     return speak
 
@@ -108,7 +108,7 @@ async def closed_loop(speak: Speak, clients: int, limit: Limit) -> tuple[list[Ou
 async def open_loop(speak: Speak, arrivals: Sequence[float]) -> tuple[list[Outcome], float]:
     """Sends each request when it is due and counts from then, whatever became of the others.
 
-    A request that this machine sent late was late for its listener too. Returns outcomes and wall seconds.
+    A request that this machine sent late was late for its recorder too. Returns outcomes and wall seconds.
     """
     begin = time.monotonic()
     async with asyncio.TaskGroup() as group:

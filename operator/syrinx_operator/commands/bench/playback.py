@@ -1,4 +1,4 @@
-"""What a listener hears of a stream, from when its pieces arrived. Pure."""
+"""What a recorder hears of a stream, from when its pieces arrived. Pure."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _playable(arrivals: Sequence[Arrival]) -> float:
     return arrivals[-1].at
 
 
-class Listener:
+class PlaybackRecorder:
     """Takes a PCM stream's bytes as they come, however they are cut, and remembers what playback needs."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Listener:
         self._odd = b""
         self._audible: int | None = None
 
-    def hear(self, at: float, data: bytes) -> None:
+    def add(self, at: float, data: bytes) -> None:
         """`data` (16-bit little-endian mono PCM) came `at` seconds after the request."""
         data = self._odd + data
         whole = len(data) - len(data) % SAMPLE_BYTES
@@ -111,7 +111,7 @@ class Listener:
         self._samples += whole // SAMPLE_BYTES
 
     @property
-    def heard(self) -> bool:
+    def has_audio(self) -> bool:
         """Whether any audio came."""
         return bool(self._arrivals)
 

@@ -15,7 +15,7 @@ from syrinx_operator.commands.tune.source import TuneError
 from syrinx_operator.commands.tune.view import View
 from syrinx_operator.resource.knobs import setting_of
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.status import SloReport
+from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import State
 
 
@@ -35,7 +35,7 @@ class Cluster:
             raise TuneError(f"the status of {self._name} has no tuning state: is the operator running?")
         try:
             state = msgspec.convert(status["tuning"], State)
-            slo = msgspec.convert(status.get("slo") or [], tuple[SloReport, ...])
+            slo = msgspec.convert(status.get("slo") or [], tuple[SloStatus, ...])
         except msgspec.ValidationError as error:
             raise TuneError(
                 f"the status of {self._name} was written by another version of the operator: {error}"

@@ -10,7 +10,7 @@ import httpx
 
 from syrinx_operator.commands.tune.view import View
 from syrinx_operator.local import tuning_files
-from syrinx_operator.local.running import Running, find, state_directory
+from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
 
 _GAUGES = {"syrinx_live_streams": "streams are listened to", "syrinx_queue_length": "requests wait"}
 
@@ -43,7 +43,7 @@ class Local:
             raise TuneError(f"{running.name} is not tuned: its spec.tuning.mode is Off; Recommend and Auto tune")
         try:
             found = tuning_files.load(state_directory(os.environ) / running.name)
-        except tuning_files.KeptError as error:
+        except tuning_files.TuningMemoryError as error:
             raise TuneError(str(error)) from None
         if found is None:
             raise TuneError(f"{running.name} has just started, and nothing was looked at yet; try again in a moment")
@@ -69,9 +69,9 @@ class Local:
         return ", ".join(f"{float(value[1]):.0f} {_GAUGES[name]}" for name, value in found.items() if value)
 
 
-def running_pipeline(name: str | None) -> Running:
+def running_pipeline(name: str | None) -> RunningPipeline:
     """The pipeline of that name that is up here, or the latest. Raises `TuneError`."""
-    up = find(state_directory(os.environ))
+    up = find_running(state_directory(os.environ))
     for running in up:
         if name in (None, running.name):
             return running

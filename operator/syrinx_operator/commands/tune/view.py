@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
-from syrinx_operator.resource.status import SloReport
+from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import Cell, Counts, Quarantined, Record, State, Trial
 from syrinx_operator.tuner.stats import interval
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
@@ -37,7 +37,7 @@ class View(Struct, frozen=True, kw_only=True):
     initial: Setting
     """What the resource asks for."""
     objectives: Sequence[TtfaObjective] = ()
-    slo: Sequence[SloReport] = ()
+    slo: Sequence[SloStatus] = ()
     at: datetime | None = None
     """When it was looked at last; None if that is not told."""
 
@@ -130,7 +130,7 @@ def _wanted(objective: TtfaObjective | None) -> str:
     return f"{objective.target:.4g} of the requests heard within {objective.ttfa_p95_ms} ms"
 
 
-def _how(report: SloReport | None) -> str:
+def _how(report: SloStatus | None) -> str:
     if report is None or not report.requests:
         return "no request lately"
     within = "" if report.within is None else f", {report.within:.1%} within"
