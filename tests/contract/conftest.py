@@ -1,4 +1,4 @@
-"""One contract, two connectors: every test that takes `world` runs against both."""
+"""Fixtures of the connector tests. Every test that uses `world` runs against both implementations."""
 
 import asyncio
 import functools
@@ -22,11 +22,11 @@ from syrinx_stages.contract.messages import SpeechRequest, TaskType
 HERE = Path(__file__).parent
 DEADLINE = 20.0
 LEASE = 60.0
-"""Long: tests age claims instead of waiting."""
+"""Long, because tests age claims instead of waiting."""
 
 
 def pytest_collection_modifyitems(items):
-    """No test here hangs."""
+    """Gives every test a deadline."""
     for item in items:
         if item.path.parent == HERE and inspect.iscoroutinefunction(item.obj):
             item.obj = with_deadline(item.obj)
@@ -42,7 +42,7 @@ def with_deadline(test):
 
 
 class World:
-    """A pipeline's streams, and as many replicas of its stages as a test asks for."""
+    """The streams of a pipeline, and any number of replicas of its stages."""
 
     admission = AdmissionLimits(max_queue=10_000, max_queue_seconds=60)
 
@@ -54,7 +54,7 @@ class World:
         return self.connectors[-1]
 
     def replica(self, group, name):
-        """A consumer in a process of its own."""
+        """Returns a consumer with its own connector, as in a separate process."""
         return self.connector().consumer(group, name)
 
     @staticmethod
@@ -65,7 +65,7 @@ class World:
         return await gateway.submit(self.request(request_id), self.admission)
 
     async def submit_claimed(self, gateway, consumer, request_id="one"):
-        """Submits a request and has it claimed."""
+        """Submits a request and claims it."""
         ticket = await self.submit(gateway, request_id)
         (claim,) = await consumer.claim(1)
         return ticket, claim
@@ -76,7 +76,7 @@ class World:
 
 
 class MemoryWorld(World):
-    """In one process."""
+    """Over the memory connector."""
 
     def __init__(self):
         super().__init__()
@@ -86,21 +86,21 @@ class MemoryWorld(World):
         return MemoryConnector(self.hub)
 
     async def age(self, group, owner, claim, seconds):
-        """A claim has been left alone for so long."""
+        """Makes a claim look unrefreshed for `seconds`."""
         self.hub._groups[group].pending[claim.entry_id].since -= seconds
 
     async def expire(self, request_id):
-        """Nobody has written to the request for long."""
+        """Makes the streams of a request expire."""
         for kind in StreamKind:
             self.hub._streams[request_id, kind].expires = time.monotonic()
 
     async def left(self):
-        """What still exists besides the queue, the cancellations and the news."""
+        """Returns what exists besides the queue, the cancellations and the change feeds."""
         return {"something"} if len(self.hub) else set()
 
 
 class RedisWorld(World):
-    """Over Redis."""
+    """Over the Redis connector."""
 
     def __init__(self, url):
         super().__init__()
@@ -130,7 +130,7 @@ class RedisWorld(World):
         return await self.names() - {self.keys.requests, self.keys.control, *map(self.keys.change_feed, StreamKind)}
 
     async def without_expiry(self):
-        """The keys that would stay in Redis forever."""
+        """Returns the keys without a time to live."""
         return {name for name in await self.names() if await self.raw.ttl(name) == -1}
 
     async def close(self):
@@ -143,7 +143,7 @@ class RedisWorld(World):
 
 @pytest.fixture(scope="session")
 def redis_url():
-    """`REDIS_URL` if it is set, else a private server."""
+    """The value of `REDIS_URL`, else the URL of a private server."""
     if url := os.environ.get("REDIS_URL"):
         yield url
         return
@@ -160,7 +160,7 @@ async def redis_world(redis_url):
 
 @pytest.fixture
 def world_of():
-    """A world over a given Redis; the test closes it."""
+    """The class of a world over a given Redis, which the test closes."""
     return RedisWorld
 
 
@@ -173,7 +173,7 @@ async def world(request):
 
 @pytest.fixture
 def until():
-    """Waits for a condition, with a deadline."""
+    """A function that waits for a condition, with a deadline."""
 
     async def wait(condition):
         async with asyncio.timeout(DEADLINE / 2):

@@ -1,4 +1,4 @@
-"""Who owns a request: each group once, kept by refreshing, taken over from the silent."""
+"""Tests of claims: each group claims a request once, renews the lease, and takes over expired ones."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ def end(claim, kind=StreamKind.CODES, frames=1):
     return Append(claim.request.id, kind, Position(frames, END_SEQUENCE), End(EndReason.STOP), claim.entry_id)
 
 
-async def test_each_group_gets_every_request_once(world):
+async def test_each_group_claims_every_request_once(world):
     gateway = world.connector()
     sent = {f"r{index}" for index in range(30)}
     replicas = {group: [world.replica(group, f"{group}{index}") for index in range(3)] for group in Group}
@@ -46,18 +46,18 @@ async def test_a_claim_carries_the_whole_request_oldest_first(world):
     assert [claim.request for claim in await talker.claim(2)] == requests[2:]
 
 
-async def test_requests_wait_for_a_replica_that_comes_later(world):
+async def test_requests_wait_for_a_replica_that_joins_later(world):
     await world.submit(world.connector())
     assert [claim.request.id for claim in await world.replica(CODECS, "late").claim(9)] == ["one"]
 
 
-async def test_a_quiet_second_claims_nothing(world):
+async def test_a_claim_times_out_after_a_second(world):
     started = asyncio.get_running_loop().time()
     assert list(await world.replica(TALKERS, "t").claim(1)) == []
     assert 0.9 < asyncio.get_running_loop().time() - started < 3
 
 
-async def test_a_fresh_claim_is_nobody_elses(world):
+async def test_a_fresh_claim_cannot_be_taken_over(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     _, claim = await world.submit_claimed(gateway, owner)
     assert list(await other.take_over(9)) == []
@@ -65,7 +65,7 @@ async def test_a_fresh_claim_is_nobody_elses(world):
     assert list(await owner.refresh([claim.entry_id])) == []
 
 
-async def test_refreshing_keeps_a_claim(world):
+async def test_refreshing_renews_a_lease(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     _, claim = await world.submit_claimed(gateway, owner)
     for _ in range(3):
@@ -74,7 +74,7 @@ async def test_refreshing_keeps_a_claim(world):
         assert list(await owner.refresh([claim.entry_id])) == []
 
 
-async def test_a_silent_owner_is_replaced_and_stays_replaced(world):
+async def test_an_expired_lease_is_taken_over_for_good(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     _, claim = await world.submit_claimed(gateway, owner)
     await world.age(TALKERS, "a", claim, 61)
@@ -84,7 +84,7 @@ async def test_a_silent_owner_is_replaced_and_stays_replaced(world):
     assert list(await other.refresh([claim.entry_id])) == []
 
 
-async def test_one_of_many_takes_over(world):
+async def test_only_one_of_many_replicas_takes_over(world):
     gateway, owner = world.connector(), world.replica(TALKERS, "a")
     _, claim = await world.submit_claimed(gateway, owner)
     await world.age(TALKERS, "a", claim, 61)
@@ -93,7 +93,7 @@ async def test_one_of_many_takes_over(world):
     assert sorted(len(claims) for claims in taken) == [0, 0, 0, 1]
 
 
-async def test_take_over_takes_no_more_than_asked(world):
+async def test_take_over_returns_at_most_count_requests(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     for index in range(5):
         await world.submit(gateway, f"r{index}")
@@ -113,12 +113,12 @@ async def test_the_groups_own_a_request_independently(world):
     assert list(await codec.refresh([other.entry_id])) == []
 
 
-async def test_two_looks_at_once_count_one_delivery(world):
+async def test_concurrent_scans_count_one_delivery(world):
     _, claim = await world.submit_claimed(world.connector(), world.replica(TALKERS, "a"))
     await world.age(TALKERS, "a", claim, 61)
-    again = world.replica(TALKERS, "a")
-    looks = await asyncio.gather(again.claim(1), again.take_over(5), again.take_over(5))
-    assert [(found.entry_id, found.deliveries) for look in looks for found in look] == [(claim.entry_id, 2)]
+    restarted = world.replica(TALKERS, "a")
+    results = await asyncio.gather(restarted.claim(1), restarted.take_over(5), restarted.take_over(5))
+    assert [(found.entry_id, found.deliveries) for claims in results for found in claims] == [(claim.entry_id, 2)]
 
 
 async def test_deliveries_are_counted_up_to_the_limit_and_beyond(world):
@@ -137,7 +137,7 @@ async def test_a_restarted_replica_finds_its_own_claims_at_once(world):
     assert (again.entry_id, again.deliveries) == (claim.entry_id, 2)
 
 
-async def test_what_its_owner_forgets_comes_back_when_the_lease_has_run_out(world):
+async def test_a_forgotten_claim_is_delivered_again_after_its_lease_expires(world):
     gateway, owner = world.connector(), world.replica(TALKERS, "a")
     _, claim = await world.submit_claimed(gateway, owner)
     owner.forget(claim.request.id)
@@ -146,7 +146,7 @@ async def test_what_its_owner_forgets_comes_back_when_the_lease_has_run_out(worl
     assert (again.entry_id, again.deliveries) == (claim.entry_id, 2)
 
 
-async def test_handing_over_is_at_once_and_not_counted(world):
+async def test_handover_is_immediate_and_not_counted(world):
     gateway, owner, other = world.connector(), world.replica(TALKERS, "a"), world.replica(TALKERS, "b")
     _, claim = await world.submit_claimed(gateway, owner)
     await owner.hand_over([claim.entry_id])
@@ -156,7 +156,7 @@ async def test_handing_over_is_at_once_and_not_counted(world):
     assert list(await other.refresh([claim.entry_id])) == [], "only an owner can hand over"
 
 
-async def test_finishing_with_the_end_is_one_act(world):
+async def test_writing_the_end_finishes_the_claim(world):
     gateway, process = world.connector(), world.connector()
     owner = process.consumer(TALKERS, "a")
     _, claim = await world.submit_claimed(gateway, owner)
@@ -165,7 +165,7 @@ async def test_finishing_with_the_end_is_one_act(world):
     assert list(await world.replica(TALKERS, "a").take_over(9)) == []
 
 
-async def test_an_end_that_is_refused_keeps_the_claim(world):
+async def test_a_refused_end_keeps_the_claim(world):
     gateway, zombie, process = world.connector(), world.connector(), world.connector()
     _, claim = await world.submit_claimed(gateway, zombie.consumer(TALKERS, "a"))
     await world.age(TALKERS, "a", claim, 61)
@@ -177,7 +177,7 @@ async def test_an_end_that_is_refused_keeps_the_claim(world):
     assert list(await owner.refresh([taken.entry_id])) == []
 
 
-async def test_what_a_codec_finished_is_done_for_the_talkers_too(world):
+async def test_a_request_finished_by_a_codec_is_finished_for_the_talkers(world):
     gateway, talker, process = world.connector(), world.replica(TALKERS, "t"), world.connector()
     _, claim = await world.submit_claimed(gateway, talker)
     (other,) = await process.consumer(CODECS, "c").claim(1)
@@ -187,7 +187,7 @@ async def test_what_a_codec_finished_is_done_for_the_talkers_too(world):
     assert entry.entry == End(EndReason.STOP)
 
 
-async def test_what_a_codec_finished_before_any_talker_came_is_not_claimed(world):
+async def test_a_request_finished_by_a_codec_first_is_not_claimed_by_a_talker(world):
     gateway, process = world.connector(), world.connector()
     await world.submit(gateway, "one")
     (claim,) = await process.consumer(CODECS, "c").claim(1)
@@ -196,7 +196,7 @@ async def test_what_a_codec_finished_before_any_talker_came_is_not_claimed(world
     assert [claim.request.id for claim in await world.replica(TALKERS, "t").claim(9)] == ["two"]
 
 
-async def test_releasing_ends_the_claims(world):
+async def test_release_ends_the_claims(world):
     gateway, talker, codec = world.connector(), world.replica(TALKERS, "t"), world.replica(CODECS, "c")
     ticket, claim = await world.submit_claimed(gateway, talker)
     await codec.claim(1)
@@ -208,7 +208,7 @@ async def test_releasing_ends_the_claims(world):
 
 
 @pytest.mark.parametrize("group", Group)
-async def test_a_request_that_expired_in_the_queue_is_passed_over(world, group):
+async def test_a_request_that_expired_in_the_queue_is_skipped(world, group):
     gateway = world.connector()
     await world.submit(gateway, "dead")
     await world.expire("dead")
@@ -217,7 +217,7 @@ async def test_a_request_that_expired_in_the_queue_is_passed_over(world, group):
     assert [claim.request.id for claim in await consumer.claim(1) or await consumer.claim(1)] == ["alive"]
 
 
-async def test_a_request_that_expired_is_not_taken_over_and_not_kept(world):
+async def test_an_expired_request_is_neither_taken_over_nor_kept(world):
     gateway, owner, other = world.connector(), world.replica(CODECS, "a"), world.replica(CODECS, "b")
     for request_id in ("one", "two"):
         await world.submit_claimed(gateway, owner, request_id)
@@ -231,7 +231,7 @@ async def test_a_request_that_expired_is_not_taken_over_and_not_kept(world):
     assert await world.left() == set()
 
 
-async def test_interrupting_ends_a_waiting_claim(world):
+async def test_interrupt_ends_a_waiting_claim(world):
     consumer = world.replica(TALKERS, "t")
     for _ in range(20):
         started = asyncio.get_running_loop().time()
@@ -242,7 +242,7 @@ async def test_interrupting_ends_a_waiting_claim(world):
         assert asyncio.get_running_loop().time() - started < 0.5
 
 
-async def test_an_interrupted_claim_loses_nothing(world):
+async def test_an_interrupted_claim_loses_no_request(world):
     gateway, consumer = world.connector(), world.replica(TALKERS, "t")
     sent = [f"r{index}" for index in range(40)]
     got = []
@@ -261,7 +261,7 @@ async def test_an_interrupted_claim_loses_nothing(world):
     assert got == sent
 
 
-async def test_a_cancelled_claim_loses_nothing(world):
+async def test_a_cancelled_claim_loses_no_request(world):
     gateway, consumer = world.connector(), world.replica(TALKERS, "t")
     got = []
     for index in range(40):
@@ -279,7 +279,7 @@ async def test_a_cancelled_claim_loses_nothing(world):
     assert {claim.deliveries for claim in got} == {1}
 
 
-async def test_closing_ends_a_waiting_claim_and_hands_over_what_nobody_got(world):
+async def test_close_ends_a_waiting_claim_and_hands_over_undelivered_requests(world):
     gateway, leaving = world.connector(), world.replica(TALKERS, "a")
     claiming = asyncio.create_task(leaving.claim(1))
     await asyncio.sleep(0.05)
@@ -298,7 +298,7 @@ async def test_closing_ends_a_waiting_claim_and_hands_over_what_nobody_got(world
     assert list(await other.claim(1)) == []
 
 
-async def test_a_claim_left_by_closing_is_taken_over_later(world):
+async def test_a_claim_held_at_close_is_taken_over_later(world):
     gateway, leaving = world.connector(), world.replica(CODECS, "a")
     _, claim = await world.submit_claimed(gateway, leaving)
     await gateway.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b""))])
@@ -308,7 +308,7 @@ async def test_a_claim_left_by_closing_is_taken_over_later(world):
 
 
 @pytest.mark.parametrize("group", Group)
-async def test_a_group_is_served_while_a_replica_looks_for_work(world, until, group):
+async def test_a_group_has_a_live_consumer_while_a_replica_scans(world, until, group):
     gateway, other = world.connector(), [each for each in Group if each is not group]
     assert not await gateway.has_live_consumer(group, 5)
     first, second = world.replica(group, "a"), world.replica(group, "b")
@@ -316,31 +316,31 @@ async def test_a_group_is_served_while_a_replica_looks_for_work(world, until, gr
     assert await gateway.has_live_consumer(group, 5)
     assert not any([await gateway.has_live_consumer(each, 5) for each in other])
 
-    async def silent():
+    async def not_live():
         return not await gateway.has_live_consumer(group, 0.05)
 
-    await until(silent)
+    await until(not_live)
     await second.take_over(1)
     assert await gateway.has_live_consumer(group, 0.05)
-    await until(silent)
+    await until(not_live)
     await first.take_over(1)
     assert await gateway.has_live_consumer(group, 0.05)
 
 
 @pytest.mark.parametrize("group", Group)
-async def test_a_replica_with_no_free_row_serves_by_refreshing(world, until, group):
+async def test_refreshing_shows_that_a_busy_replica_is_alive(world, until, group):
     gateway, busy = world.connector(), world.replica(group, "a")
     _, claim = await world.submit_claimed(gateway, busy)
 
-    async def silent():
+    async def not_live():
         return not await gateway.has_live_consumer(group, 0.05)
 
-    await until(silent)
+    await until(not_live)
     assert not await busy.refresh([claim.entry_id])
     assert await gateway.has_live_consumer(group, 0.05)
 
 
-async def test_replicas_that_leave_serve_no_longer(world):
+async def test_a_replica_that_left_is_not_a_live_consumer(world):
     gateway, leaving = world.connector(), world.replica(TALKERS, "a")
     await leaving.take_over(1)
     await leaving.close()

@@ -17,7 +17,7 @@ KEYS = Keys(pipeline="owners", generation="1")
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["no free row", "free rows"])
-async def test_a_replica_reads_again_as_soon_as_redis_is_back(world_of, until, monkeypatch, full):
+async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, monkeypatch, full):
     monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(ownership, "REFRESH_SECONDS", 0.05)
     monkeypatch.setattr("syrinx_stages.connector.redis_blocking.RETRY_SECONDS", 0.1)
@@ -38,19 +38,19 @@ async def test_a_replica_reads_again_as_soon_as_redis_is_back(world_of, until, m
             )
             tasks = [asyncio.create_task(owner.claim_loop()), asyncio.create_task(owner.lease_loop())]
 
-            async def reads():
+            async def consumes():
                 return owner.is_consuming and owner.claims
 
-            async def reads_no_more():
+            async def does_not_consume():
                 return not owner.is_consuming
 
             assert not owner.is_consuming
             await gateway.submit(world_of.request(), world_of.admission)
-            await until(reads)
+            await until(consumes)
             await cut.aclose()
-            await until(reads_no_more)
+            await until(does_not_consume)
             async with front(server.port, own=port):
-                await until(reads)
+                await until(consumes)
                 assert not lost
                 for task in tasks:
                     task.cancel()

@@ -1,4 +1,4 @@
-"""The reader: every entry once, in order, without a lost wake-up."""
+"""Tests of the reader: it returns every entry once, in order, and loses no wake-up."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def codes(frames, request_id="one", text=b""):
 
 
 async def read(reader, count):
-    """`count` events."""
+    """Reads exactly `count` events."""
     events = []
     while len(events) < count:
         new = await reader.read()
@@ -26,7 +26,7 @@ async def read(reader, count):
     return events
 
 
-async def test_reads_from_behind_a_position(world):
+async def test_reads_entries_after_a_position(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
     await writer.append([codes(1), codes(2), codes(3)])
@@ -42,7 +42,7 @@ async def test_reads_from_behind_a_position(world):
     ]
 
 
-async def test_a_waiting_read_gets_what_is_written(world):
+async def test_a_waiting_read_returns_new_entries(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
     reader.subscribe("one", CODES, STREAM_CREATED)
@@ -53,8 +53,8 @@ async def test_a_waiting_read_gets_what_is_written(world):
         assert event == StreamEntry("one", CODES, Position(frames), Codes(b"x%d" % frames))
 
 
-async def test_watching_wakes_a_waiting_read_every_time(world):
-    """Without the wake-up a read would go on for a second: two hundred would miss the deadline."""
+async def test_subscribing_always_wakes_a_waiting_read(world):
+    """Without the wake-up a read would block for a second, and 200 reads would miss the deadline."""
     gateway, reader = world.connector(), world.connector().reader()
     for index in range(200):
         request_id = f"r{index}"
@@ -68,7 +68,7 @@ async def test_watching_wakes_a_waiting_read_every_time(world):
         reader.unsubscribe(request_id, CODES)
 
 
-async def test_watching_many_at_once_while_reading(world):
+async def test_many_subscriptions_during_a_read(world):
     gateway, reader = world.connector(), world.connector().reader()
     tickets = await asyncio.gather(*(world.submit(gateway, f"r{index}") for index in range(100)))
     reading = asyncio.create_task(read(reader, 100))
@@ -79,7 +79,7 @@ async def test_watching_many_at_once_while_reading(world):
     assert sorted(event.request_id for event in await reading) == sorted(f"r{index}" for index in range(100))
 
 
-async def test_a_thousand_streams_in_one_reader(world):
+async def test_one_reader_reads_a_thousand_streams(world):
     gateway, writer, reader = world.connector(), world.connector(), world.connector().reader()
     names = [f"r{index}" for index in range(1000)]
     for start in range(0, 1000, 100):
@@ -95,7 +95,7 @@ async def test_a_thousand_streams_in_one_reader(world):
     assert all(frames == [1, 2, 3] for frames in seen.values())
 
 
-async def test_what_is_not_watched_is_not_read(world):
+async def test_only_subscribed_streams_are_read(world):
     writer, reader = world.connector(), world.connector().reader()
     for request_id in ("one", "two", "three"):
         await world.submit(writer, request_id)
@@ -112,7 +112,7 @@ async def test_what_is_not_watched_is_not_read(world):
     assert [(event.request_id, event.position.frames) for event in await reading] == [("one", 1), ("one", 2)]
 
 
-async def test_watching_again_from_earlier_forgets_what_was_on_its_way(world):
+async def test_subscribing_again_from_an_earlier_position_discards_pending_entries(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
     await writer.append([codes(1), codes(2)])
@@ -126,7 +126,7 @@ async def test_watching_again_from_earlier_forgets_what_was_on_its_way(world):
     assert [event.position.frames for event in await read(reader, 4)] == [0, 1, 2, 3]
 
 
-async def test_watching_a_stream_that_is_gone_is_harmless(world):
+async def test_subscribing_to_a_deleted_stream_is_harmless(world):
     gateway = world.connector()
     await gateway.release(await world.submit(gateway, "gone"))
     reader = world.connector().reader()
@@ -151,7 +151,7 @@ async def test_a_cancellation_reaches_every_reader(world):
         assert await task == [Cancelled("one"), Cancelled("two")]
 
 
-async def test_releasing_after_the_end_cancels_nothing(world):
+async def test_release_after_the_end_cancels_nothing(world):
     gateway, process, reader = world.connector(), world.connector(), world.connector().reader()
     done, dropped = await world.submit(gateway, "one"), await world.submit(gateway, "two")
     reader.subscribe("two", CODES, STREAM_START)
@@ -166,7 +166,7 @@ async def test_releasing_after_the_end_cancels_nothing(world):
     assert await reading == [Cancelled("two")]
 
 
-async def test_a_cancelled_read_loses_and_repeats_nothing(world):
+async def test_a_cancelled_read_neither_loses_nor_repeats_entries(world):
     writer, reader = world.connector(), world.connector().reader()
     await world.submit(writer)
     reader.subscribe("one", CODES, STREAM_CREATED)
@@ -186,7 +186,7 @@ async def test_a_cancelled_read_loses_and_repeats_nothing(world):
 
 
 @pytest.mark.parametrize("turns", [0, 1, 5, 1000])
-async def test_closing_ends_a_waiting_read(world, turns):
+async def test_close_ends_a_waiting_read(world, turns):
     reader = world.connector().reader()
     reading = asyncio.create_task(reader.read())
     for _ in range(turns):
@@ -198,7 +198,7 @@ async def test_closing_ends_a_waiting_read(world, turns):
     assert list(await reader.read()) == []
 
 
-async def test_closing_the_connector_closes_its_readers_and_consumers(world):
+async def test_closing_a_connector_closes_its_readers_and_consumers(world):
     connector = world.connector()
     waiting = [asyncio.create_task(connector.reader().read()) for _ in range(2)]
     waiting += [asyncio.create_task(connector.consumer(group, "x").claim(1)) for group in Group]

@@ -1,4 +1,4 @@
-"""One connection to a real Redis: addresses, large commands, servers that are none."""
+"""Tests of one connection to a real Redis: addresses, large commands, and servers that are not Redis."""
 
 import asyncio
 import shutil
@@ -28,7 +28,7 @@ def server():
         yield server
 
 
-async def ask(url, *command):
+async def call(url, *command):
     connection = await Connection.open(Address(url))
     try:
         return await connection.call(command, SECONDS)
@@ -37,26 +37,26 @@ async def ask(url, *command):
 
 
 @pytest.mark.parametrize("sizes", [(), (3,), (4096,), (100_000, 3, 5_000), (200_000,) * 3], ids=str)
-async def test_a_command_of_any_size_arrives_whole(server, sizes):
+async def test_commands_of_any_size_arrive_complete(server, sizes):
     payloads = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
     script = "local all = {} for i = 1, #ARGV do all[i] = ARGV[i] end return all"
     command = ("EVAL", script, 0, "ä", 12, *payloads)
     assert b"".join(redis_connection._blocks(command)) == hiredis.pack_command(command)
-    assert await ask(server.url_with_password, *command) == ["ä".encode(), b"12", *payloads]
+    assert await call(server.url_with_password, *command) == ["ä".encode(), b"12", *payloads]
 
 
 async def test_an_address_names_user_and_database(server):
     with Client.from_url(server.url_with_password) as client:
         client.execute_command("ACL", "SETUSER", "an@na", "on", ">p:w/d", "~*", "+@all")
     url = f"redis://an%40na:p%3Aw%2Fd@localhost:{server.port}"
-    assert await ask(f"{url}/3", "ACL", "WHOAMI") == b"an@na"
-    assert await ask(f"{url}/3", "SET", "here", "x") == b"OK"
-    assert [await ask(url + where, "EXISTS", "here") for where in ("", "/0", "/3", "?db=3")] == [0, 0, 1, 1]
+    assert await call(f"{url}/3", "ACL", "WHOAMI") == b"an@na"
+    assert await call(f"{url}/3", "SET", "here", "x") == b"OK"
+    assert [await call(url + where, "EXISTS", "here") for where in ("", "/0", "/3", "?db=3")] == [0, 0, 1, 1]
 
 
 @pytest.fixture
 def local_socket():
-    """Where a server of this machine alone listens."""
+    """The Unix socket of a private server."""
     folder = Path(tempfile.mkdtemp(prefix="syrinx-"))
     command = [find_redis_server(), "--port", "0", "--unixsocket", f"{folder}/s", "--dir", str(folder), "--save", ""]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
@@ -65,17 +65,17 @@ def local_socket():
     shutil.rmtree(folder)
 
 
-async def test_an_address_may_be_a_socket_of_this_machine(local_socket, until):
+async def test_an_address_can_be_a_unix_socket(local_socket, until):
     connector = connect(f"unix://{local_socket}?db=2", Keys("p", "g"))
 
-    async def answers():
+    async def responds():
         try:
             await connector.ping()
         except ConnectorError:
             return False
         return True
 
-    await until(answers)
+    await until(responds)
     await connector.close()
 
 
@@ -83,12 +83,12 @@ async def test_an_address_may_be_a_socket_of_this_machine(local_socket, until):
     "url",
     ["", "localhost:6379", "redis://h:port", "redis://h/x", "redis://h?timeout=3", "redis://h/1#x", "unix://", "unix:"],
 )
-def test_what_is_no_address_is_refused(url):
+def test_an_invalid_address_is_refused(url):
     with pytest.raises(ValueError, match="redis://HOST:PORT/DB"):
         Address(url)
 
 
-async def test_an_error_reply_is_raised_and_the_connection_goes_on(server):
+async def test_an_error_reply_is_raised_and_keeps_the_connection(server):
     connection = await Connection.open(Address(server.url_with_password))
     with pytest.raises(ReplyError, match="unknown command"):
         await connection.call(("NO-SUCH", "x" * 10_000), SECONDS)
@@ -99,19 +99,19 @@ async def test_an_error_reply_is_raised_and_the_connection_goes_on(server):
 
 
 @pytest.mark.parametrize("password", ["wrong", ""])
-async def test_a_password_that_is_not_right_is_told_apart(server, password):
+async def test_a_wrong_password_raises_refused(server, password):
     with pytest.raises(Refused):
-        await ask(f"redis://:{password}@127.0.0.1:{server.port}", "PING")
+        await call(f"redis://:{password}@127.0.0.1:{server.port}", "PING")
 
 
-async def test_a_reply_that_comes_too_late_is_an_error(server):
+async def test_a_late_reply_is_an_error(server):
     connection = await Connection.open(Address(server.url_with_password))
     with pytest.raises(TimeoutError, match="no reply"):
         await connection.call(("BLPOP", "nothing", 5), 0.05)
     assert not connection.is_open
 
 
-async def test_a_server_that_is_no_redis_is_an_error():
+async def test_a_server_that_is_not_redis_is_an_error():
     async def greet(reader, writer):
         writer.write(b"SSH-2.0-OpenSSH\r\n")
         await reader.read()
@@ -119,4 +119,4 @@ async def test_a_server_that_is_no_redis_is_an_error():
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as other:
         with pytest.raises(OSError, match=r"not Redis|closed"):
-            await ask(f"redis://127.0.0.1:{other.sockets[0].getsockname()[1]}", "PING")
+            await call(f"redis://127.0.0.1:{other.sockets[0].getsockname()[1]}", "PING")

@@ -1,4 +1,4 @@
-"""The private redis-server: found, started, secret, and gone with its parent."""
+"""Tests of the private redis-server: discovery, start, password, and end with its parent."""
 
 import os
 import signal
@@ -20,14 +20,14 @@ def client(server):
 
 
 def running(pid):
-    """There is such a process, and it is not just waiting to be reaped."""
+    """Returns whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def test_the_path_comes_first_then_the_wheel(monkeypatch, tmp_path):
+def test_prefers_the_path_over_the_wheel(monkeypatch, tmp_path):
     own = tmp_path / "redis-server"
     own.write_text("#!/bin/sh\n")
     own.chmod(0o755)
@@ -39,14 +39,14 @@ def test_the_path_comes_first_then_the_wheel(monkeypatch, tmp_path):
     assert b"v=6.2" in subprocess.run([found, "--version"], capture_output=True, check=True).stdout
 
 
-def test_without_any_it_says_what_to_install(monkeypatch, tmp_path):
+def test_without_a_server_the_error_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(subject.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RedisServerError, match=r"install Redis 6.2.*syrinx\[redis-server\].*REDIS_URL"):
+    with pytest.raises(RedisServerError, match=r"install Redis 6.2.*pip install -e '\.\[redis-server\]'.*REDIS_URL"):
         find_redis_server()
 
 
-def test_it_serves_only_those_who_know_the_password_and_keeps_nothing():
+def test_requires_the_password_and_persists_nothing():
     with RedisServer() as server, client(server) as redis:
         assert redis.ping()
         assert redis.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
@@ -61,7 +61,7 @@ def test_it_serves_only_those_who_know_the_password_and_keeps_nothing():
         assert server.password not in arguments and server.password not in server.url
 
 
-def test_stopping_leaves_no_process_and_no_directory():
+def test_stop_leaves_no_process_and_no_directory():
     with RedisServer() as server:
         directory = Path(server._directory)
         assert directory.exists() and running(server.process.pid)
@@ -70,7 +70,7 @@ def test_stopping_leaves_no_process_and_no_directory():
     server.stop()
 
 
-def test_a_taken_port_is_tried_again_elsewhere(monkeypatch):
+def test_retries_on_another_port_if_one_is_taken(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
         ports = [taken.getsockname()[1], (second := free.getsockname()[1])]
         free.close()
@@ -80,7 +80,7 @@ def test_a_taken_port_is_tried_again_elsewhere(monkeypatch):
         assert ports == []
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_an_error(tmp_path, monkeypatch):
+def test_a_requested_port_that_is_taken_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(subject.tempfile, "tempdir", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(RedisServerError, match="Address already in use"):
@@ -88,7 +88,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error(tmp_path, monkeypatc
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_does_not_start_shows_its_last_words(tmp_path, monkeypatch):
+def test_a_failed_start_shows_the_end_of_the_log(tmp_path, monkeypatch):
     broken = tmp_path / "redis-server"
     broken.write_text("#!/bin/sh\necho no luck today >&2\nexit 3\n")
     broken.chmod(0o755)
@@ -97,7 +97,7 @@ def test_a_server_that_does_not_start_shows_its_last_words(tmp_path, monkeypatch
         RedisServer()
 
 
-def test_it_dies_with_a_parent_that_is_killed():
+def test_dies_with_its_killed_parent():
     program = (
         "import sys, time; from syrinx_stages.connector.server import RedisServer\n"
         "print(RedisServer().process.pid, flush=True); time.sleep(60)"

@@ -1,4 +1,4 @@
-"""What only the Redis connector can get wrong: expiry, connections, restarts, foreign bytes, secrets."""
+"""Tests of the Redis connector only: expiry, connections, restarts, undecodable bytes, secrets."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def codes(frames, request_id="one"):
 
 @pytest.fixture
 async def private_redis():
-    """A server that the test may stop, and a client to it."""
+    """A server that the test may stop, and a client of it."""
     with RedisServer() as server:
         async with Redis.from_url(server.url_with_password, protocol=2) as client:
             yield server, client
@@ -47,12 +47,12 @@ async def read(reader, count):
 
 
 async def kill_connections(client, tenths):
-    """Kills every connection but the client's own, a little into whatever is going on."""
+    """Kills every connection except the client's own after a short pause, in the middle of other work."""
     await asyncio.sleep(0.0001 * tenths)
     await client.client_kill_filter(_type="normal", skipme=True)
 
 
-async def test_everything_a_request_has_expires(redis_world):
+async def test_all_keys_of_a_request_expire(redis_world):
     world, gateway = redis_world, redis_world.connector()
     admission = AdmissionLimits(max_queue=9, max_queue_seconds=30)
     await gateway.submit(world.request(has_reference=True), admission, b"sound")
@@ -67,7 +67,7 @@ async def test_everything_a_request_has_expires(redis_world):
     assert all([await world.raw.ttl(key) > 100 for key in own])
 
 
-async def test_bytes_that_are_no_entry_end_their_stream_with_an_error(redis_world, caplog):
+async def test_an_undecodable_entry_ends_its_stream_with_an_error(redis_world, caplog):
     world, writer = redis_world, redis_world.connector()
     await world.submit(writer, "bad")
     await world.submit(writer, "good")
@@ -84,7 +84,7 @@ async def test_bytes_that_are_no_entry_end_their_stream_with_an_error(redis_worl
 
 
 @pytest.mark.parametrize("group", Group)
-async def test_bytes_that_are_no_request_are_dropped_once(redis_world, group, caplog):
+async def test_an_undecodable_request_is_dropped_once(redis_world, group, caplog):
     world, gateway = redis_world, redis_world.connector()
     consumer = gateway.consumer(group, "x")
     await world.submit(gateway, "first")
@@ -95,8 +95,8 @@ async def test_bytes_that_are_no_request_are_dropped_once(redis_world, group, ca
     assert (await world.raw.xpending(world.keys.requests, group))["pending"] == 2
 
 
-async def test_an_entry_deleted_behind_our_back_leaves_the_pending_list(redis_world):
-    """Redis 6.2 answers nil for it, 7 drops it by itself."""
+async def test_an_entry_deleted_by_others_leaves_the_pending_list(redis_world):
+    """Redis 6.2 replies nil for such an entry; Redis 7 removes it by itself."""
     world, gateway = redis_world, redis_world.connector()
     _, claim = await world.submit_claimed(gateway, gateway.consumer(Group.TALKERS, "a"))
     await world.age(Group.TALKERS, "a", claim, 61)
@@ -105,7 +105,7 @@ async def test_an_entry_deleted_behind_our_back_leaves_the_pending_list(redis_wo
     assert (await world.raw.xpending(world.keys.requests, Group.TALKERS))["pending"] == 0
 
 
-async def test_leaving_forgets_the_consumer_unless_it_owns_something(redis_world):
+async def test_leaving_deletes_the_consumer_unless_it_has_claims(redis_world):
     world, gateway = redis_world, redis_world.connector()
     owner, idle = gateway.consumer(Group.TALKERS, "owner"), gateway.consumer(Group.TALKERS, "idle")
     await world.submit_claimed(gateway, owner)
@@ -118,8 +118,8 @@ async def test_leaving_forgets_the_consumer_unless_it_owns_something(redis_world
     assert [consumer["name"] for consumer in consumers] == [b"owner"]
 
 
-async def test_a_lost_reply_is_not_another_replicas_entry(private_redis, private_world):
-    """Every connection is killed again and again; yet each entry is written once and reported as written."""
+async def test_a_write_whose_reply_was_lost_counts_as_written(private_redis, private_world):
+    """Every connection is killed repeatedly; still, each entry is written once and reported as written."""
     _, client = private_redis
     writer, reader = private_world.connector(), private_world.connector().reader()
     await private_world.submit(writer)
@@ -161,10 +161,8 @@ async def test_every_key_expires(redis_world):
         await consumer.take_over(1)
     assert await redis_world.names() == {redis_world.keys.requests}, "joining a group creates the queue"
     assert not await redis_world.without_expiry()
-    tickets = [
-        await gateway.submit(redis_world.request(name), redis_world.admission, b"pcm")
-        for name in ("one", "two", "three")
-    ]
+    requests = [redis_world.request(name) for name in ("one", "two", "three")]
+    tickets = [await gateway.submit(request, redis_world.admission, b"pcm") for request in requests]
     for consumer in consumers:
         await consumer.claim(3)
     appends = [Append("one", kind, Position(1), codes(1).entry) for kind in (CODES, AUDIO)]
@@ -209,8 +207,8 @@ async def test_an_unused_queue_expires_and_is_created_again(redis_world):
     assert [claim.request.id for claim in await consumer.claim(1)] == ["one"]
 
 
-async def test_a_restarted_redis_is_used_again_without_what_it_held(private_redis, world_of):
-    """Nothing is kept on disk here: requests in flight are gone, and new ones are served by the same objects."""
+async def test_continues_with_a_restarted_empty_redis(private_redis, world_of):
+    """Requests in flight are lost; the same objects serve new ones."""
     first, _ = private_redis
     world = world_of(first.url_with_password)
     gateway, stages = world.connector(), world.connector()
@@ -241,7 +239,7 @@ async def claim_one(consumer):
             return claims[0]
 
 
-async def test_a_queue_that_was_deleted_starts_anew(private_redis, private_world):
+async def test_a_deleted_queue_is_created_again(private_redis, private_world):
     _, client = private_redis
     gateway, consumer = private_world.connector(), private_world.connector().consumer(Group.CODECS, "c")
     _, claim = await private_world.submit_claimed(gateway, consumer)
@@ -269,7 +267,7 @@ async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of):
     await world.raw.aclose()
 
 
-async def test_secrets_do_not_show(private_redis):
+async def test_messages_show_no_secrets(private_redis):
     server, _ = private_redis
     wrong = connect(f"redis://:not-the-secret@127.0.0.1:{server.port}/0", Keys("p", "g"))
     with pytest.raises(ConnectorError, match="REDIS_PASSWORD") as refused:
@@ -285,7 +283,7 @@ async def test_secrets_do_not_show(private_redis):
         assert "not-the-secret" not in "".join(traceback.format_exception(invalid.value))
 
 
-async def test_closing_leaves_no_connection_task_thread_or_descriptor(private_redis, world_of, until):
+async def test_close_leaves_no_connection_task_thread_or_descriptor(private_redis, world_of, until):
     server, client = private_redis
     await client.ping()
 

@@ -1,4 +1,4 @@
-"""Redis over TLS: every kind of connection works, and a server that cannot prove who it is gets nothing."""
+"""Tests of Redis over TLS: every kind of connection works, and servers are authenticated."""
 
 import asyncio
 import re
@@ -26,13 +26,13 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def certificate(authority):
-    """The server is called localhost, and nothing else."""
+    """A certificate for localhost only."""
     return authority.server("DNS:localhost")
 
 
 @pytest.fixture(params=["behind a TLS proxy", "speaks TLS"])
 async def tls_port(request, authority, certificate):
-    """Port and password of a Redis."""
+    """Port and password of a Redis with TLS."""
     if request.param == "behind a TLS proxy":
         with RedisServer() as server:
             async with tls_front(server.port, *certificate) as port:
@@ -53,7 +53,7 @@ async def failure(connector):
         await connector.close()
 
 
-async def test_commands_blocking_reads_and_their_waking_all_go_over_tls(authority, tls_port, world_of):
+async def test_commands_blocking_reads_and_wake_ups_work_over_tls(authority, tls_port, world_of):
     port, password = tls_port
     environment = {
         "REDIS_URL": f"rediss://localhost:{port}/0",
@@ -68,7 +68,7 @@ async def test_commands_blocking_reads_and_their_waking_all_go_over_tls(authorit
         ticket = await connector.submit(world_of.request(), world_of.admission)
         (claim,) = await claiming
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started = loop.time()
         reader.subscribe("one", StreamKind.CODES, STREAM_START)
         opened, *_ = await reading
         assert opened.kind == StreamKind.CODES and claim.entry_id == ticket.entry_id
@@ -80,20 +80,20 @@ async def test_commands_blocking_reads_and_their_waking_all_go_over_tls(authorit
         await asyncio.sleep(0.05)
         consumer.interrupt()
         assert not await waiting
-        assert loop.time() - began < 0.9, "a wait was not woken but ran out"
+        assert loop.time() - started < 0.9, "a wait ended by its timeout instead of the wake-up"
         await connector.release(ticket)
     finally:
         await connector.close()
 
 
-async def test_a_server_of_another_name_is_not_talked_to(authority, tls_port):
+async def test_refuses_a_server_with_another_name(authority, tls_port):
     port, password = tls_port
     url = f"rediss://:{password}@127.0.0.1:{port}/0"
     message = await failure(connect(url, KEYS, ca_file=str(authority.ca_file)))
     assert re.search(r"cannot be reached.*IP address mismatch", message), message
 
 
-async def test_a_server_that_another_authority_vouches_for_is_not_talked_to(tmp_path, tls_port):
+async def test_refuses_a_server_of_another_authority(tmp_path, tls_port):
     port, password = tls_port
     url = f"rediss://:{password}@localhost:{port}/0"
     for ca_file in (str(Authority(tmp_path / "theirs").ca_file), None):
@@ -117,7 +117,7 @@ async def test_a_server_without_tls_is_an_error_not_a_hang(authority):
         ("redis://r", "any", r"REDIS_CA_FILE is set, but REDIS_URL is not a rediss:// address"),
     ],
 )
-def test_a_ca_file_that_cannot_be_used_is_an_error_at_the_start(tmp_path, url, content, message):
+def test_an_unusable_ca_file_is_a_start_error(tmp_path, url, content, message):
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)
@@ -133,7 +133,7 @@ def test_a_ca_file_that_cannot_be_used_is_an_error_at_the_start(tmp_path, url, c
         ({"REDIS_URL": "redis://r"}, "p q", "pipeline 'p q': letters"),
     ],
 )
-def test_an_address_or_a_name_that_is_not_valid_is_an_error_at_the_start(environment, pipeline, message):
+def test_an_invalid_address_or_name_is_a_start_error(environment, pipeline, message):
     config = StageConfig(pipeline=pipeline, generation="g", model="bundled")
     with pytest.raises(StartError, match=message):
         connect_redis(config, environment)

@@ -1,4 +1,4 @@
-"""A request's streams: what is written, what is refused, what is left."""
+"""Tests of the streams of a request: writing, refused entries, release, admission."""
 
 import asyncio
 
@@ -11,8 +11,8 @@ from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Playba
 CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
 
 
-def codes(frames, text=b"", request_id="one", part=0):
-    return Append(request_id, CODES, Position(frames, part), Codes(text))
+def codes(frames, text=b"", request_id="one", sequence=0):
+    return Append(request_id, CODES, Position(frames, sequence), Codes(text))
 
 
 def audio(frames, request_id="one"):
@@ -27,7 +27,7 @@ async def positions(connector, kind, request_id="one"):
     return [entry.position for entry in await connector.history(request_id, kind)]
 
 
-async def test_submitting_opens_every_stream(world):
+async def test_submit_creates_every_stream(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)
     for kind in StreamKind:
@@ -41,16 +41,16 @@ async def test_submitting_opens_every_stream(world):
         assert await talker.last_position("one", kind) == STREAM_CREATED
 
 
-async def test_what_is_written_is_read_by_others_in_order(world):
+async def test_entries_are_read_in_order(world):
     writer, reader = world.connector(), world.connector()
     await world.submit(writer)
-    assert await writer.append([codes(1, b"a"), codes(2, b"b"), codes(2, b"c", part=1), end(2)]) == [None] * 4
+    assert await writer.append([codes(1, b"a"), codes(2, b"b"), codes(2, b"c", sequence=1), end(2)]) == [None] * 4
     entries = [entry.entry for entry in await reader.history("one", CODES)]
     assert entries == [StreamCreated(), Codes(b"a"), Codes(b"b"), Codes(b"c"), End(EndReason.STOP)]
     assert await reader.last_position("one", CODES) == Position(2, END_SEQUENCE)
 
 
-async def test_nothing_to_write_is_no_error(world):
+async def test_an_empty_append_is_allowed(world):
     assert list(await world.connector().append([])) == []
 
 
@@ -64,7 +64,7 @@ async def test_a_duplicate_or_an_earlier_frame_is_superseded(world):
     assert [entry.entry for entry in await owner.history("one", CODES)][1:] == [Codes(b"owner"), Codes(b"zombie")]
 
 
-async def test_outcomes_are_each_entrys_own(world):
+async def test_each_entry_has_its_own_outcome(world):
     connector = world.connector()
     await world.submit(connector, "one")
     await world.submit(connector, "two")
@@ -95,7 +95,7 @@ async def test_an_expired_request_cannot_be_written_again(world):
     assert await connector.last_position("one", CODES) is None
 
 
-async def test_the_reference_lives_as_long_as_the_request(world):
+async def test_the_reference_exists_as_long_as_the_request(world):
     gateway, talker = world.connector(), world.connector()
     sound = bytes(range(256)) * 100
     ticket = await gateway.submit(world.request(has_reference=True), world.admission, sound)
@@ -105,13 +105,13 @@ async def test_the_reference_lives_as_long_as_the_request(world):
     assert await talker.reference("never") is None
 
 
-async def test_an_empty_reference_is_not_a_missing_one(world):
+async def test_an_empty_reference_is_stored(world):
     gateway = world.connector()
     await gateway.submit(world.request(), world.admission, b"")
     assert await gateway.reference("one") == b""
 
 
-async def test_an_id_is_used_once(world):
+async def test_a_request_id_in_use_is_refused(world):
     gateway = world.connector()
     await world.submit(gateway)
     with pytest.raises(ConnectorError, match="one is in use"):
@@ -119,7 +119,7 @@ async def test_an_id_is_used_once(world):
     assert (await gateway.queue(Group.TALKERS)).length == 1
 
 
-async def test_played_lets_go_of_audio_but_not_of_its_end(world):
+async def test_a_playback_report_trims_audio_but_not_its_end(world):
     gateway, codec = world.connector(), world.connector()
     await world.submit(gateway)
     await codec.append([audio(2), audio(4), audio(8), end(8, kind=AUDIO)])
@@ -130,7 +130,7 @@ async def test_played_lets_go_of_audio_but_not_of_its_end(world):
     assert await codec.last_position("one", AUDIO) == Position(8, END_SEQUENCE)
 
 
-async def test_trimming_does_not_open_positions_again(world):
+async def test_trimmed_positions_cannot_be_written_again(world):
     gateway, codec = world.connector(), world.connector()
     await world.submit(gateway)
     await codec.append([audio(4)])
@@ -141,7 +141,7 @@ async def test_trimming_does_not_open_positions_again(world):
     assert isinstance(outcome, Superseded)
 
 
-async def test_played_keeps_the_last_position_and_never_goes_back(world):
+async def test_only_the_last_playback_report_is_kept_and_it_never_decreases(world):
     gateway, talker = world.connector(), world.connector()
     await world.submit(gateway)
     for frames in (0, 3, 7, 7, 5):
@@ -178,25 +178,25 @@ async def test_a_request_that_was_never_claimed_leaves_nothing(world):
     assert list(await world.replica(Group.TALKERS, "t").take_over(9)) == []
 
 
-async def test_only_those_who_claim_can_finish():
+async def test_only_output_streams_can_finish_a_claim():
     with pytest.raises(ValueError, match=r"finishes: .*played"):
         Append("one", PLAYBACK, STREAM_START, PlaybackProgress(), finishes="1-0")
 
 
-@pytest.mark.parametrize("bound", [0, 1, 3])
-async def test_admission_is_bounded_by_count(world, bound):
+@pytest.mark.parametrize("limit", [0, 1, 3])
+async def test_admission_is_limited_by_count(world, limit):
     gateway = world.connector()
-    admission = AdmissionLimits(max_queue=bound, max_queue_seconds=60)
-    for index in range(bound):
+    admission = AdmissionLimits(max_queue=limit, max_queue_seconds=60)
+    for index in range(limit):
         await gateway.submit(world.request(f"r{index}"), admission)
     with pytest.raises(QueueFull) as refused:
         await gateway.submit(world.request("late"), admission)
     assert 1 <= refused.value.retry_after <= 30
-    assert (await gateway.queue(Group.TALKERS)).length == bound
+    assert (await gateway.queue(Group.TALKERS)).length == limit
     assert await gateway.last_position("late", CODES) is None
 
 
-async def test_what_a_talker_has_claimed_does_not_count(world):
+async def test_claimed_requests_do_not_count_toward_the_limit(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
     admission = AdmissionLimits(max_queue=2, max_queue_seconds=60)
     for index in range(2):
@@ -209,7 +209,7 @@ async def test_what_a_talker_has_claimed_does_not_count(world):
     assert (await gateway.queue(Group.CODECS)).length == 3
 
 
-async def test_admission_is_bounded_by_age(world, until):
+async def test_admission_is_limited_by_age(world, until):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
     await world.submit(gateway)
 
@@ -223,7 +223,7 @@ async def test_admission_is_bounded_by_age(world, until):
     await gateway.submit(world.request("next"), AdmissionLimits(max_queue=100, max_queue_seconds=0.02))
 
 
-async def test_a_released_request_does_not_wait(world):
+async def test_a_released_request_leaves_the_queue(world):
     gateway = world.connector()
     admission = AdmissionLimits(max_queue=1, max_queue_seconds=60)
     await gateway.release(await gateway.submit(world.request("one"), admission))
@@ -237,7 +237,7 @@ async def test_an_empty_queue_has_no_age(world):
     assert (state.length, state.oldest_seconds) == (0, 0.0)
 
 
-async def test_gateways_together_respect_the_bound(world):
+async def test_concurrent_gateways_respect_the_limit(world):
     gateways = [world.connector() for _ in range(4)]
     admission = AdmissionLimits(max_queue=5, max_queue_seconds=60)
     submits = [gateways[i % 4].submit(world.request(f"r{i}"), admission) for i in range(20)]
@@ -246,7 +246,7 @@ async def test_gateways_together_respect_the_bound(world):
     assert (await gateways[0].queue(Group.TALKERS)).length == 5
 
 
-async def test_a_closed_connector_says_so(world):
+async def test_a_closed_connector_raises(world):
     connector = world.connector()
     await connector.ping()
     await connector.close()

@@ -73,7 +73,7 @@ class Worker:
         self.metrics[contract.CAPTURE_BYTES].labels(rows, frames).set(size)
 
     def ends(self, reason: str, requests: int = 1) -> None:
-        self.metrics[contract.ENDS].labels(self.stage, reason).inc(requests)
+        self.metrics[contract.REQUESTS_FINISHED].labels(self.stage, reason).inc(requests)
 
     @property
     def text(self) -> str:

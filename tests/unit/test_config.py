@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def change(path: Path, field: str, value: Any) -> None:
-    """Sets a dotted field of a JSON file; `...` removes it."""
+    """Sets a dotted field of a JSON file; the value `...` removes it."""
     whole = json.loads(path.read_text())
     *parents, last = field.split(".")
     part = whole
@@ -34,7 +34,7 @@ def change(path: Path, field: str, value: Any) -> None:
     path.write_text(json.dumps(whole))
 
 
-def test_official_fields_are_read_and_unknown_ones_ignored(directory: Path) -> None:
+def test_reads_official_fields_and_ignores_unknown_ones(directory: Path) -> None:
     change(directory / "config.json", "talker_config.some_new_field", {"x": 1})
     config = read_model_config(directory)
     assert config.tts_model_type is ModelType.CUSTOM_VOICE
@@ -69,7 +69,7 @@ def test_official_fields_are_read_and_unknown_ones_ignored(directory: Path) -> N
         ("tts_pad_token_id", 4000, "tts_pad_token_id: 4000"),
     ],
 )
-def test_wrong_field_is_refused_by_name(directory: Path, field: str, value: Any, words: str) -> None:
+def test_names_the_invalid_field(directory: Path, field: str, value: Any, words: str) -> None:
     path = directory / "config.json"
     change(path, field, value)
     with pytest.raises(CheckpointError, match=words) as error:
@@ -77,7 +77,7 @@ def test_wrong_field_is_refused_by_name(directory: Path, field: str, value: Any,
     assert str(path) in str(error.value)
 
 
-def test_base_needs_a_speaker_embedding_of_the_talkers_width(directory: Path) -> None:
+def test_the_speaker_embedding_must_have_the_width_of_the_talker(directory: Path) -> None:
     change(directory / "config.json", "tts_model_type", "base")
     change(directory / "config.json", "speaker_encoder_config.enc_dim", 192)
     with pytest.raises(CheckpointError, match="enc_dim: 192"):
@@ -94,16 +94,14 @@ def test_base_needs_a_speaker_embedding_of_the_talkers_width(directory: Path) ->
         ("decoder_config.codebook_size", ..., "codebook_size"),
     ],
 )
-def test_wrong_field_of_the_speech_tokenizer_is_refused_by_name(
-    directory: Path, field: str, value: Any, words: str
-) -> None:
+def test_names_the_invalid_field_of_the_speech_tokenizer(directory: Path, field: str, value: Any, words: str) -> None:
     change(directory / "speech_tokenizer" / "config.json", field, value)
     with pytest.raises(CheckpointError, match=words):
         read_speech_tokenizer_config(directory)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe"])
-def test_unreadable_config_is_refused_by_path(directory: Path, content: bytes | None) -> None:
+def test_names_the_path_of_an_unreadable_config(directory: Path, content: bytes | None) -> None:
     path = directory / "config.json"
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"config\.json"):

@@ -1,3 +1,5 @@
+"""Tests of the prometheus-client objects of the metrics."""
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -10,12 +12,12 @@ def metrics() -> Metrics:
     return Metrics(CollectorRegistry())
 
 
-def test_a_counter_is_exported_under_its_name_with_total_once(metrics: Metrics):
+def test_a_counter_name_ends_in_total_once(metrics: Metrics):
     metrics[contract.REQUESTS].labels(task_type="Base", outcome="stop").inc()
     assert b'syrinx_requests_total{outcome="stop",task_type="Base"} 1.0' in generate_latest(metrics.registry)
 
 
-def test_a_histogram_has_the_contracts_edges(metrics: Metrics):
+def test_a_histogram_has_the_buckets_of_the_contract(metrics: Metrics):
     metrics[contract.TTFA].labels(task_type="Base", talker="t-0", codec="c-0").observe(0.06)
     exported = generate_latest(metrics.registry).decode()
     for edge in contract.TTFA_BUCKETS:
@@ -23,7 +25,7 @@ def test_a_histogram_has_the_contracts_edges(metrics: Metrics):
         assert f'{{codec="c-0",le="{edge}",talker="t-0",task_type="Base"}} {count}' in exported
 
 
-def test_only_families_that_were_asked_for_are_exported(metrics: Metrics):
+def test_only_accessed_families_are_exported(metrics: Metrics):
     metrics[contract.LIVE_STREAMS]
     exported = generate_latest(metrics.registry).decode()
     assert "syrinx_live_streams 0.0" in exported
@@ -31,7 +33,7 @@ def test_only_families_that_were_asked_for_are_exported(metrics: Metrics):
     assert "_created" not in exported
 
 
-def test_every_metric_of_the_contract_can_be_made(metrics: Metrics):
+def test_every_metric_of_the_contract_can_be_created(metrics: Metrics):
     for families in contract.BY_STAGE.values():
         assert all(metrics[metric] is metrics[metric] for metric in families)
 

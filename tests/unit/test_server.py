@@ -1,4 +1,4 @@
-"""Where a stage's HTTP server listens, and what it calls itself."""
+"""Tests of the HTTP server: the addresses that it listens on and its URL."""
 
 import socket
 import time
@@ -18,7 +18,7 @@ IPV6 = socket.has_dualstack_ipv6()
 
 
 @pytest.mark.parametrize(
-    ("host", "called", "answers_at"),
+    ("host", "url_host", "addresses"),
     [
         ("127.0.0.1", "127.0.0.1", ["127.0.0.1"]),
         ("0.0.0.0", "127.0.0.1", ["127.0.0.1", "127.0.0.2"]),
@@ -27,53 +27,53 @@ IPV6 = socket.has_dualstack_ipv6()
         pytest.param("::1", "[::1]", ["[::1]"], marks=pytest.mark.skipif(not IPV6, reason="no IPv6 here")),
     ],
 )
-async def test_it_answers_at_every_address_it_was_given(host: str, called: str, answers_at: list[str]) -> None:
+async def test_responds_at_every_requested_address(host: str, url_host: str, addresses: list[str]) -> None:
     server = HttpServer(APP, host, 0)
     try:
         async with httpx.AsyncClient(trust_env=False) as client:
-            assert server.url.startswith(f"http://{called}:")
-            for address in answers_at:
+            assert server.url.startswith(f"http://{url_host}:")
+            for address in addresses:
                 assert (await client.get(f"http://{address}:{urlsplit(server.url).port}/x")).status_code == 404
     finally:
         await server.close()
 
 
-async def test_all_addresses_are_ipv4_only_on_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listens_on_ipv4_only_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    await test_it_answers_at_every_address_it_was_given("", "127.0.0.1", ["127.0.0.1", "127.0.0.2"])
+    await test_responds_at_every_requested_address("", "127.0.0.1", ["127.0.0.1", "127.0.0.2"])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-async def test_a_taken_port_is_an_error_that_names_it(host: str) -> None:
+async def test_a_taken_port_is_named_in_the_error(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StartError, match=rf"cannot listen on .*:{port}: .*[Aa]ddress already in use"):
             HttpServer(APP, host, port)
 
 
-async def test_a_host_that_is_not_of_this_machine_is_an_error() -> None:
+async def test_a_foreign_address_is_an_error() -> None:
     with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:0"):
         HttpServer(APP, "192.0.2.1", 0)
 
 
-async def test_a_streams_first_piece_does_not_wait_for_the_headers_to_be_acknowledged() -> None:
+async def test_the_first_chunk_does_not_wait_for_the_acknowledgment_of_the_headers() -> None:
     app = FastAPI()
 
     @app.get("/stream")
     async def stream() -> StreamingResponse:
-        async def pieces() -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncIterator[bytes]:
             yield b"audio"
 
-        return StreamingResponse(pieces())
+        return StreamingResponse(chunks())
 
     server = HttpServer(app, "127.0.0.1", 0)
-    took = []
+    durations = []
     try:
         async with httpx.AsyncClient(trust_env=False) as client:
-            for _ in range(8):  # Over one connection: a fresh one acknowledges at once.
-                begin = time.monotonic()
+            for _ in range(8):  # On one connection: a new one acknowledges at once.
+                start = time.monotonic()
                 assert (await client.get(f"{server.url}/stream")).content == b"audio"
-                took.append(time.monotonic() - begin)
+                durations.append(time.monotonic() - start)
     finally:
         await server.close()
-    assert min(took[3:]) < 0.03, "Linux acknowledges after 40 ms"
+    assert min(durations[3:]) < 0.03, "Linux acknowledges after 40 ms"

@@ -1,4 +1,4 @@
-"""What a stage process starts with: its configuration, the settings file that wins over it, its name."""
+"""Tests of the inputs of a stage process: configuration, settings file and replica name."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.start import load_start_config
 
 
-def started(tmp_path: Path, stage: str = "talker", environment: dict[str, str] | None = None, **fields) -> StageConfig:
+def load(tmp_path: Path, stage: str = "talker", environment: dict[str, str] | None = None, **fields) -> StageConfig:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"pipeline": "p", "generation": "g", "model": "bundled", **fields}))
     return load_start_config(stage, [str(path)], {"POD_NAME": "demo-talker-1"} if environment is None else environment)
@@ -22,18 +22,18 @@ def settings_file(tmp_path: Path, content: object) -> str:
     return str(path)
 
 
-def test_a_pod_is_called_as_kubernetes_calls_it(tmp_path: Path) -> None:
-    assert started(tmp_path).replica == "demo-talker-1"
+def test_the_replica_name_is_the_pod_name(tmp_path: Path) -> None:
+    assert load(tmp_path).replica == "demo-talker-1"
 
 
-def test_a_name_in_the_configuration_wins(tmp_path: Path) -> None:
-    assert started(tmp_path, replica="talker-0").replica == "talker-0"
+def test_a_configured_name_overrides_the_pod_name(tmp_path: Path) -> None:
+    assert load(tmp_path, replica="talker-0").replica == "talker-0"
 
 
 @pytest.mark.parametrize("environment", [{}, {"POD_NAME": ""}])
-def test_without_a_name_it_does_not_start(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_refuses_to_start_without_a_name(tmp_path: Path, environment: dict[str, str]) -> None:
     with pytest.raises(StartError, match=r"config\.json: replica: .*POD_NAME"):
-        started(tmp_path, environment=environment)
+        load(tmp_path, environment=environment)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_without_a_name_it_does_not_start(tmp_path: Path, environment: dict[str,
         ("gateway", {"max_queue": 0}, GatewaySettings(max_queue=0, max_queue_seconds=4.0)),
     ],
 )
-def test_the_settings_file_wins_and_what_it_leaves_out_stays(
+def test_the_settings_file_overrides_only_the_settings_it_has(
     tmp_path: Path, stage: str, values: dict[str, object], settings: object
 ) -> None:
-    config = started(
+    config = load(
         tmp_path,
         stage,
         settings_file=settings_file(tmp_path, {"settings": values, "generation": 7}),
@@ -59,13 +59,13 @@ def test_the_settings_file_wins_and_what_it_leaves_out_stays(
     assert (getattr(config, stage), config.settings_generation) == (settings, 7)
 
 
-def test_a_settings_file_that_names_no_generation_has_that_of_the_configuration(tmp_path: Path) -> None:
+def test_a_settings_file_without_generation_keeps_the_configured_one(tmp_path: Path) -> None:
     path = settings_file(tmp_path, {"settings": {}})
-    assert started(tmp_path, settings_file=path, settings_generation=9).settings_generation == 9
+    assert load(tmp_path, settings_file=path, settings_generation=9).settings_generation == 9
 
 
-def test_without_the_file_the_configuration_holds(tmp_path: Path) -> None:
-    config = started(tmp_path, settings_file=str(tmp_path / "none"), settings_generation=9, talker={"max_num_seqs": 2})
+def test_a_missing_settings_file_keeps_the_configuration(tmp_path: Path) -> None:
+    config = load(tmp_path, settings_file=str(tmp_path / "none"), settings_generation=9, talker={"max_num_seqs": 2})
     assert (config.talker.max_num_seqs, config.settings_generation) == (2, 9)
 
 
@@ -82,11 +82,11 @@ def test_without_the_file_the_configuration_holds(tmp_path: Path) -> None:
         ({"settings": {"max_num_seqs": 33}}, r"settings.json: settings\.max_num_seqs: 33 .*max_resident \(32\)"),
     ],
 )
-def test_a_wrong_settings_file_is_named_with_its_field(tmp_path: Path, content: object, message: str) -> None:
+def test_an_invalid_settings_file_is_named_with_its_field(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(StartError, match=message):
-        started(tmp_path, settings_file=settings_file(tmp_path, content))
+        load(tmp_path, settings_file=settings_file(tmp_path, content))
 
 
-def test_a_settings_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_settings_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=f"cannot read {tmp_path}: Is a directory"):
-        started(tmp_path, settings_file=str(tmp_path))
+        load(tmp_path, settings_file=str(tmp_path))

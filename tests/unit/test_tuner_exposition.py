@@ -58,7 +58,7 @@ def test_a_codecs_counters():
         Series(f"{contract.STEP_SECONDS.name}_count", ("2",)): 1,
         Series(f"{contract.STEP_SECONDS.name}_sum", ("2",)): 0.5,
         Series(contract.FRAMES.name, ()): 2,
-        Series(contract.ENDS.name, ("error",)): 1,
+        Series(contract.REQUESTS_FINISHED.name, ("error",)): 1,
     }
 
 
