@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from syrinx_stages.model.codec_decoder import CodecDecoder
-from syrinx_stages.model.layers import slots
+from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.talker import Talker
 
 from .config import CodecConfig, TrainingConfig
@@ -30,7 +30,7 @@ def tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
     Raises ValueError for a weight that float16 does not hold.
     """
     found = {}
-    for name, slot in slots(module, prefix):
+    for name, slot in checkpoint_tensors(module, prefix):
         # One norm is learnt for all heads; the module has a row for each.
         target = slot.target if slot.target.dim() == len(slot.shape) else slot.target[0]
         found[name] = target.detach().to("cpu", torch.float16).contiguous()

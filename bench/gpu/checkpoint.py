@@ -25,7 +25,7 @@ from syrinx_operator.commands.bench.run import corpus
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import TalkerConfig, read_model_config, read_speech_tokenizer_config
-from syrinx_stages.model.layers import slots
+from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.talker import Talker
 
 HIDDEN = {"0b6": (1024, 3072), "1b7": (2048, 6144)}
@@ -94,8 +94,10 @@ class DrawnCheckpoint(Checkpoint):
         super().__init__(str(directory), device, dtype)
         self._seed = seed
 
-    def load_talker(self) -> Talker:
-        """Talker and code predictor; in any type with the same, 16-bit weights."""
+    def load_talker(self, *skip: str) -> Talker:
+        """Talker and code predictor; in any type with the same, 16-bit weights. Raises ValueError for `skip`."""
+        if skip:
+            raise ValueError(f"{skip[0]}: a drawn talker cannot leave modules out")
         config = self.config.talker_config
         before = torch.get_default_dtype()
         torch.set_default_dtype(self.dtype)
@@ -104,7 +106,7 @@ class DrawnCheckpoint(Checkpoint):
                 talker = Talker(config)
         finally:
             torch.set_default_dtype(before)
-        places = dict(slots(talker, "talker"))
+        places = dict(checkpoint_tensors(talker, "talker"))
         generator = torch.Generator(self.device).manual_seed(self._seed)
         with torch.no_grad():
             for name, tensor in _drawn([(name, slot.shape) for name, slot in places.items()], config, generator):
@@ -195,7 +197,7 @@ def shapes(kind: type[nn.Module], config: Any, prefix: str) -> Iterator[tuple[st
     """Official name and shape of every tensor of a module, which is not built."""
     with torch.device("meta"):
         module = kind(config)
-    for name, slot in slots(module, prefix):
+    for name, slot in checkpoint_tensors(module, prefix):
         yield name, slot.shape
 
 

@@ -29,7 +29,7 @@ from syrinx_stages.codec.program import Program
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import SpeechTokenizerConfig
-from syrinx_stages.model.layers import slots
+from syrinx_stages.model.layers import checkpoint_tensors
 
 FRAMES = (1, 2, 4, 8, 12, 25)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -42,7 +42,7 @@ def random_decoder(seed: int = 0) -> CodecDecoder:
     decoder = CodecDecoder(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, slot in slots(decoder, "decoder"):
+        for name, slot in checkpoint_tensors(decoder, "decoder"):
             slot.target.copy_(draw(codec_deviation(name, slot.shape), slot.shape, generator))
     return decoder.eval().requires_grad_(False)
 

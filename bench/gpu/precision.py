@@ -84,7 +84,7 @@ def eager(talker: Talker, prompts: Sequence[Prompt], sampler: Sampler, given: Te
     hidden = torch.stack([talker.prefill(prompt.embeds, cache) for prompt, cache in zip(prompts, caches, strict=True)])
     seen = torch.zeros(rows, talker.config.vocab_size, dtype=torch.bool, device=device)
     for number in range(FRAMES):
-        draw = sampler.frame(torch.full((rows,), number, device=device))
+        draw = sampler.step(torch.full((rows,), number, device=device))
         forced = None if given is None else given[number].to(device)
 
         def used(drawn: Tensor, group: int, forced: Tensor | None = forced) -> Tensor:

@@ -31,7 +31,7 @@ from syrinx_stages.kernels.linear import Direct, Matrix, Tile
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.kernels.recorder import graph_recorder
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig, TransformerConfig
-from syrinx_stages.model.layers import rotations
+from syrinx_stages.model.layers import cos_sin_table
 from syrinx_stages.talker.frame import Frame, new_arena
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
 from syrinx_stages.talker.tiles import tile_of
@@ -127,7 +127,7 @@ def drawn(config: TalkerConfig, device: str) -> PackedTalker:
 
     def layers(stack: TransformerConfig, positions: int) -> list[PackedLayer]:
         with torch.device(device):
-            cosines, sines = rotations(stack.head_size, stack.rope_theta, positions)
+            cosines, sines = cos_sin_table(stack.head_size, stack.rope_theta, positions)
             norms = torch.ones(2, stack.head_size, dtype=torch.bfloat16)
         output, down, qkv, gate_up, _ = products_of(stack, 1)
         kv, group = stack.num_key_value_heads, stack.num_attention_heads // stack.num_key_value_heads

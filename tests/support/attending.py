@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from syrinx_stages.model.layers import rotations
+from syrinx_stages.model.layers import cos_sin_table
 
 if TYPE_CHECKING:
     # On a machine without a GPU whoever imports the kernels first decides that they are interpreted.
@@ -41,7 +41,7 @@ class Attention:
         self._device, self._kind, self._pages = device, kind, pages
         self.norms = (1 + 0.1 * self._drawn(2, size)).to(kind)
         with torch.device(device):
-            self._cosines, self._sines = rotations(size, 10_000.0, POSITIONS)
+            self._cosines, self._sines = cos_sin_table(size, 10_000.0, POSITIONS)
         count = 2 + max(max(row) for row in pages)
         self.cache = torch.full((count, 2, kv, page, size), torch.nan, dtype=kind, device=device)
         self.table = torch.tensor(pages, dtype=torch.int32, device=device)

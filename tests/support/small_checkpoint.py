@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from support import talker_recipe as recipe
 from syrinx_stages.model.config import ModelConfig
-from syrinx_stages.model.layers import slots
+from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 from syrinx_stages.model.talker import Talker
 
@@ -34,7 +34,7 @@ def write(directory: Path, kind: str, size: str = "1b7") -> Path:
     tensors = {
         name: torch.from_numpy(recipe.weight(name, slot.shape))
         for prefix, module in modules.items()
-        for name, slot in slots(module, prefix)
+        for name, slot in checkpoint_tensors(module, prefix)
     }
     save_file(tensors, directory / "model.safetensors")
     return directory

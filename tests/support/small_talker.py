@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.config import ModelConfig
-from syrinx_stages.model.layers import slots
+from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.talker import Talker
 
 CODES = 32
@@ -53,7 +53,7 @@ def write(directory: Path, **changes: Any) -> Path:
     (directory / "config.json").write_text(json.dumps(given))
     codec = directory / "speech_tokenizer" / "config.json"
     codec.write_text(codec.read_text().replace(f'"codebook_size": {recipe.CODES}', f'"codebook_size": {CODES}'))
-    places = slots(Talker(msgspec.convert(given, ModelConfig).talker_config), "talker")
+    places = checkpoint_tensors(Talker(msgspec.convert(given, ModelConfig).talker_config), "talker")
     tensors = {name: torch.from_numpy(recipe.weight(name, slot.shape)) for name, slot in places}
     save_file(tensors, directory / "model.safetensors")
     return directory

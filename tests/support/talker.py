@@ -12,7 +12,7 @@ from torch import Tensor
 from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.config import ModelConfig
-from syrinx_stages.model.layers import slots
+from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.prompt import Prompt, Voice
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
@@ -23,7 +23,7 @@ GREEDY = Sampling(temperature=0, residual_temperature=0)
 def weights(kind: str, size: str) -> dict[str, Tensor]:
     """The talker tensors of a recipe checkpoint, by official name."""
     config = msgspec.convert(recipe.config(kind, size), ModelConfig)
-    places = slots(Talker(config.talker_config), "talker")
+    places = checkpoint_tensors(Talker(config.talker_config), "talker")
     return {name: torch.from_numpy(recipe.weight(name, slot.shape)) for name, slot in places}
 
 
@@ -72,7 +72,7 @@ def speak(talker: Talker, prompts: Sequence[Prompt], requests: Sequence[SpeechRe
     seen = torch.zeros(rows, talker.config.vocab_size, dtype=torch.bool)
     said, code0_logits, residual_logits = [], [], []
     for frame in range(frames):
-        draw = sampler.frame(torch.full((rows,), frame))
+        draw = sampler.step(torch.full((rows,), frame))
         logits = talker.logits(hidden)
         code0 = draw.code0(logits, seen)
         seen[torch.arange(rows), code0] = True

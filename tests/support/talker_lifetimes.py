@@ -130,7 +130,7 @@ def _miss(row: Alone, scores: Tensor, group: int, code: int) -> float:
     if (sampling.residual_temperature if group else sampling.temperature) == 0:
         shares = scores.double().softmax(-1)[0]
         return float(shares.max() - shares[code])
-    shares = (sampler.residual_filter if group else sampler.code0_filter).keep(scores).double().softmax(-1)[0]
+    shares = (sampler.residual_filter if group else sampler.code0_filter).filter(scores).double().softmax(-1)[0]
     number = float(uniforms(sampler.seeds, torch.tensor([len(row.frames)]))[0, group])
     above = float(shares[: code + 1].sum())
     return max(0.0, above - float(shares[code]) - number, number - above)

@@ -56,7 +56,7 @@ def step(talker: Talker, rows: Sequence[Row]) -> None:
     sampler = Sampler(
         [row.request.sampling for row in rows], [row.request.seed for row in rows], talker.config, talker.device
     )
-    draw = sampler.frame(torch.tensor([row.frame for row in rows]))
+    draw = sampler.step(torch.tensor([row.frame for row in rows]))
     logits = talker.logits(hidden)
     codes = talker.predict(hidden, draw.code0(logits, torch.stack([row.seen for row in rows])), draw.residual)
     text = torch.stack([row.prompt.text_row(row.frame) for row in rows])

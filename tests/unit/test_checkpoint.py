@@ -11,7 +11,7 @@ from support import talker_recipe as recipe
 from support.talker import weights
 from syrinx_stages.model.checkpoint import Checkpoint, load_module
 from syrinx_stages.model.config import CheckpointError
-from syrinx_stages.model.layers import slots
+from syrinx_stages.model.layers import checkpoint_tensors
 
 KIND = ("custom_voice", "1b7")
 TENSORS = weights(*KIND)
@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_every_tensor_lands_where_its_name_says(directory: Path) -> None:
     save_file(TENSORS, directory / "model.safetensors")
-    loaded = dict(slots(Checkpoint(str(directory)).load_talker(), "talker"))
+    loaded = dict(checkpoint_tensors(Checkpoint(str(directory)).load_talker(), "talker"))
     assert loaded.keys() == TENSORS.keys()
     for name, slot in loaded.items():
         assert torch.equal(slot.target, TENSORS[name].expand_as(slot.target)), name
@@ -34,7 +34,7 @@ def test_every_tensor_lands_where_its_name_says(directory: Path) -> None:
 
 def test_names_are_the_official_ones() -> None:
     official = load_file(recipe.VOICE / "model.safetensors")
-    loaded = dict(slots(Checkpoint("bundled").load_talker(), "talker"))
+    loaded = dict(checkpoint_tensors(Checkpoint("bundled").load_talker(), "talker"))
     assert {name: slot.shape for name, slot in loaded.items()} == {k: tuple(v.shape) for k, v in official.items()}
 
 
@@ -52,7 +52,7 @@ def test_shards_are_read_through_their_index(directory: Path) -> None:
         save_file({name: TENSORS[name] for name in part}, directory / file)
     index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    loaded = dict(slots(Checkpoint(str(directory)).load_talker(), "talker"))
+    loaded = dict(checkpoint_tensors(Checkpoint(str(directory)).load_talker(), "talker"))
     assert torch.equal(loaded[QUERY].target, TENSORS[QUERY])
 
 
@@ -111,7 +111,7 @@ def test_talker_and_codec_must_agree_on_the_codes(directory: Path) -> None:
     config = json.loads(path.read_text())
     config["decoder_config"]["codebook_size"] = 2048
     path.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="codebook_size: 2048, but the talker speaks 64 codes"):
+    with pytest.raises(CheckpointError, match="codebook_size: 2048, but the talker has 64 codes"):
         Checkpoint(str(directory))
 
 
@@ -124,7 +124,7 @@ def test_the_codec_stage_loads_the_decoder_alone(tmp_path: Path) -> None:
     decoder = Checkpoint("bundled").load_codec_decoder()
     expected = load_file(recipe.VOICE / "speech_tokenizer" / "model.safetensors")
     name = "decoder.pre_conv.conv.weight"
-    assert torch.equal(dict(slots(decoder, "decoder"))[name].target, expected[name].float())
+    assert torch.equal(dict(checkpoint_tensors(decoder, "decoder"))[name].target, expected[name].float())
 
 
 def test_plain_modules_load_too(tmp_path: Path) -> None:

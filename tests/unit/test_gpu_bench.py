@@ -167,11 +167,11 @@ def test_a_random_tokenizer_reads_as_an_official_one_and_cuts_english_by_words(t
 def test_the_random_codec_is_loud_but_not_clipped():
     import torch
 
-    from syrinx_stages.model.layers import slots
+    from syrinx_stages.model.layers import checkpoint_tensors
 
     config = msgspec.convert(checkpoint.codec_settings(), SpeechTokenizerConfig).decoder_config
     decoder, generator = CodecDecoder(config).requires_grad_(False), torch.Generator().manual_seed(0)
-    for name, slot in slots(decoder, "decoder"):
+    for name, slot in checkpoint_tensors(decoder, "decoder"):
         slot.target.copy_(checkpoint.draw(checkpoint.codec_deviation(name, slot.shape), slot.shape, generator))
     codes = torch.randint(0, 2048, (1, 2, 16), generator=generator)
     pcm, _ = decoder(codes, torch.tensor([2]), decoder.new_state(1))

@@ -66,7 +66,7 @@ class Drawing:
         self.seen = torch.rand(self.count, VOCABULARY, generator=random) < 0.2
         self.rows.seen[self.slots] = self.seen.to(torch.int8)
         self.codes = torch.full((self.count, CODE_GROUPS), -1, dtype=torch.int32)
-        self.draw = Sampler(samplings, seeds, CONFIG, CPU).frame(torch.full((self.count,), FRAMES))
+        self.draw = Sampler(samplings, seeds, CONFIG, CPU).step(torch.full((self.count,), FRAMES))
 
 
 def crossed() -> Drawing:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from syrinx_stages.model.linear import BLOCK, MANY_ROWS, add_product, column_major, linear
+from syrinx_stages.model.linear import BLOCK_ROWS, MAX_ROWS, add_product, column_major, linear
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(320, 448), (512, 320), (192, 768), (1024, 3072), (2048, 6144)])
@@ -11,9 +11,9 @@ def test_few_rows_are_bit_identical_whatever_the_batch(inner: int, outer: int) -
     generator = torch.Generator().manual_seed(inner * outer)
     weight = column_major(outer, inner).copy_(torch.randn(outer, inner, generator=generator))
     bias = torch.randn(outer, generator=generator)
-    x = torch.randn(3 * MANY_ROWS, inner, generator=generator)
+    x = torch.randn(3 * MAX_ROWS, inner, generator=generator)
     whole = linear(x, weight, bias)
-    for rows in (1, 2, 3, 6, 7, 8, 12, 40, MANY_ROWS, MANY_ROWS + 1):
+    for rows in (1, 2, 3, 6, 7, 8, 12, 40, MAX_ROWS, MAX_ROWS + 1):
         for offset in (0, 1):
             assert torch.equal(linear(x[offset : offset + rows], weight, bias), whole[offset : offset + rows]), rows
 
@@ -27,7 +27,7 @@ def test_many_rows_are_bit_identical_wherever_they_stand(inner: int, outer: int)
     x = torch.randn(1940, inner, generator=generator)
     start = torch.randn(1940, outer, generator=generator)
     whole = add_product(start.clone(), x, weight)
-    for rows in (1, 2, 3, 7, BLOCK - 1, BLOCK, BLOCK + 1, 160, 1920):
+    for rows in (1, 2, 3, 7, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 160, 1920):
         for offset in (0, 1, 5, 13):
             some = slice(offset, offset + rows)
             assert torch.equal(add_product(start[some].clone(), x[some], weight), whole[some]), (rows, offset)

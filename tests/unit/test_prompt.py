@@ -34,7 +34,7 @@ CLONE = {"text": "Hello.", "reference_text": "Yeah.", "frames": 4}
         ("custom_voice", "1b7", CUSTOM | {"language": "latin"}, "language", "accepted: auto, chinese, english, german"),
         ("custom_voice", "1b7", CUSTOM | {"language": "beijing_dialect"}, "language", "is unknown"),
         ("custom_voice", "0b6", CUSTOM | {"instructions": "Sing."}, "instructions", "does not follow"),
-        ("custom_voice", "1b7", CUSTOM | {"text": ""}, "text", "nothing to speak"),
+        ("custom_voice", "1b7", CUSTOM | {"text": ""}, "text", "is empty"),
         ("base", "1b7", CLONE | {"instructions": "Sing."}, "instructions", "does not follow"),
         ("base", "1b7", CLONE | {"reference_text": None}, "ref_text", "needed unless x_vector_only_mode"),
     ],
@@ -46,7 +46,7 @@ def test_wrong_field_is_refused_by_name(kind: str, size: str, fields: dict, para
 
 
 def test_task_must_be_the_checkpoints() -> None:
-    with pytest.raises(PromptError, match="speaks CustomVoice, not VoiceDesign") as error:
+    with pytest.raises(PromptError, match="does CustomVoice, not VoiceDesign") as error:
         build("custom_voice", "1b7", {"text": "Hello."}, task="voice_design")
     assert error.value.param == "task_type"
 

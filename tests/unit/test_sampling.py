@@ -8,7 +8,7 @@ import torch
 from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.model.config import TalkerConfig
-from syrinx_stages.model.sampling import Filter, Sampler, uniforms
+from syrinx_stages.model.sampling import LogitFilter, Sampler, uniforms
 
 CPU = torch.device("cpu")
 CONFIG = msgspec.convert(recipe.config("custom_voice", "1b7")["talker_config"], TalkerConfig)
@@ -36,7 +36,7 @@ def test_scores_are_those_of_transformers_processors() -> None:
     scores = sampler.code0_scores(
         torch.stack([logits(frames) for _, frames in cases]), torch.stack([seen(frames) for _, frames in cases]), counts
     )
-    for row, (name, frames) in zip(sampler.code0_filter.keep(scores), cases, strict=True):
+    for row, (name, frames) in zip(sampler.code0_filter.filter(scores), cases, strict=True):
         expected = torch.from_numpy(records[f"scores/{name}/{frames}"])
         assert torch.equal(row.isneginf(), expected.isneginf()), (name, frames)
         assert torch.allclose(row, expected, rtol=1e-6), (name, frames)
@@ -45,7 +45,7 @@ def test_scores_are_those_of_transformers_processors() -> None:
 def test_only_codes_and_end_of_sequence_are_ever_drawn() -> None:
     rows = 64
     sampler = Sampler([Sampling(temperature=50.0, top_k=0)] * rows, range(rows), CONFIG, CPU)
-    codes = sampler.frame(torch.full((rows,), 5)).code0(logits(4).expand(rows, -1), seen(4).expand(rows, -1))
+    codes = sampler.step(torch.full((rows,), 5)).code0(logits(4).expand(rows, -1), seen(4).expand(rows, -1))
     assert all(code < recipe.CODES or code == EOS for code in codes.tolist())
     assert len(set(codes.tolist())) > 20
 
@@ -55,7 +55,7 @@ def test_end_of_sequence_waits_for_the_least_number_of_frames() -> None:
     wants_to_end[:, EOS] = 100
     sampler = Sampler([Sampling(min_frames=3)] * 5, range(5), CONFIG, CPU)
     said = torch.zeros_like(wants_to_end, dtype=torch.bool)
-    codes = sampler.frame(torch.arange(5)).code0(wants_to_end, said)
+    codes = sampler.step(torch.arange(5)).code0(wants_to_end, said)
     assert [code == EOS for code in codes.tolist()] == [False, False, False, True, True]
 
 
@@ -65,13 +65,13 @@ def test_a_tiny_temperature_draws_the_best_code_and_nothing_beyond_the_vocabular
     scores = torch.tensor([[-300.0, 41.5, 300.0, -torch.inf], [7.0, -7.0, 0.0, 6.5]])
     numbers = torch.tensor([[0.999], [0.5]], dtype=torch.float64)
     for top_k, top_p in [(0, 1.0), (3, 1.0), (0, 0.5)]:
-        assert Filter([(temperature, top_k, top_p)] * 2, CPU).draw(scores, numbers).tolist() == [2, 0]
+        assert LogitFilter([(temperature, top_k, top_p)] * 2, CPU).sample(scores, numbers).tolist() == [2, 0]
 
 
 def test_temperature_zero_is_greedy_row_by_row() -> None:
     rows = [Sampling(temperature=0, residual_temperature=0), Sampling(temperature=30.0, residual_temperature=30.0)] * 40
     sampler = Sampler(rows, range(80), CONFIG, CPU)
-    draw = sampler.frame(torch.full((80,), 9))
+    draw = sampler.step(torch.full((80,), 9))
     values = logits(4).expand(80, -1)
     codes = draw.code0(values, torch.zeros(80, CONFIG.vocab_size, dtype=torch.bool))
     assert set(codes[::2].tolist()) == {int(values[0, : recipe.CODES].argmax())}
@@ -98,8 +98,8 @@ def test_a_row_is_drawn_the_same_beside_any_others(neighbours: int) -> None:
         pick = slice(place, place + 1)
         scores = together.code0_scores(values, said, frames)
         assert torch.equal(scores[pick], alone.code0_scores(values[pick], said[pick], frames[pick]))
-        assert torch.equal(together.code0_filter.keep(scores)[pick], alone.code0_filter.keep(scores[pick]))
-        joint, single = together.frame(frames), alone.frame(frames[pick])
+        assert torch.equal(together.code0_filter.filter(scores)[pick], alone.code0_filter.filter(scores[pick]))
+        joint, single = together.step(frames), alone.step(frames[pick])
         assert torch.equal(joint.code0(values, said)[pick], single.code0(values[pick], said[pick]))
         residual = values[:, : recipe.CODES]
         for group in (1, 15):
@@ -109,22 +109,22 @@ def test_a_row_is_drawn_the_same_beside_any_others(neighbours: int) -> None:
 def test_draws_follow_the_distribution() -> None:
     """Chi-square against softmax over the kept codes; fixed seeds."""
     scores = torch.tensor([[2.0, 1.0, 0.0, -1.0, 3.0, -torch.inf]])
-    chosen = Filter([(1.5, 4, 1.0)], CPU)
+    chosen = LogitFilter([(1.5, 4, 1.0)], CPU)
     expected = (scores / 1.5).masked_fill(scores < 0, -torch.inf).softmax(-1)[0]
     count = 20_000
     numbers = uniforms(torch.full((count,), 7), torch.arange(count))[:, 3:4]
-    many = Filter([(1.5, 4, 1.0)] * count, CPU).draw(scores.expand(count, -1), numbers)
+    many = LogitFilter([(1.5, 4, 1.0)] * count, CPU).sample(scores.expand(count, -1), numbers)
     found = many.bincount(minlength=6)
     kept = expected > 0
     assert not found[~kept].any()
     assert chi_square(found[kept], expected[kept] * count) < 16.3  # 3 degrees of freedom, p = 0.001
-    assert torch.equal(chosen.draw(scores, numbers[:1]), many[:1])
+    assert torch.equal(chosen.sample(scores, numbers[:1]), many[:1])
 
 
 @pytest.mark.parametrize(("number", "code"), [(0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2.0**-32, 3)])
 def test_codes_of_probability_zero_are_not_drawn_at_the_edges(number: float, code: int) -> None:
     scores = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
-    drawn = Filter([(1.0, 0, 1.0)], CPU).draw(scores, torch.tensor([[number]], dtype=torch.float64))
+    drawn = LogitFilter([(1.0, 0, 1.0)], CPU).sample(scores, torch.tensor([[number]], dtype=torch.float64))
     assert drawn.tolist() == [code]
 
 
@@ -174,4 +174,4 @@ def test_numbers_are_uniform_and_independent_along_every_counter(axis: str) -> N
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 2**64 - 1])
 def test_any_64_bit_seed_is_taken(seed: int) -> None:
     sampler = Sampler([Sampling()], [seed], CONFIG, CPU)
-    assert sampler.frame(torch.zeros(1, dtype=torch.int64)).code0(logits(1)[None], seen(1)[None]).shape == (1,)
+    assert sampler.step(torch.zeros(1, dtype=torch.int64)).code0(logits(1)[None], seen(1)[None]).shape == (1,)

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from syrinx_stages.model.config import SpeakerEncoderConfig
-from syrinx_stages.model.speaker_encoder import LEAST_SAMPLES, SpeakerEncoder, mel_filters, mel_spectrogram
+from syrinx_stages.model.speaker_encoder import MIN_SAMPLES, SpeakerEncoder, mel_filters, mel_spectrogram
 
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 CONFIG = SpeakerEncoderConfig(
@@ -70,8 +70,8 @@ def test_silence_has_an_x_vector_too(encoder: SpeakerEncoder) -> None:
     assert encoder.embed(torch.zeros(24_000)).isfinite().all()
 
 
-@pytest.mark.parametrize("shape", [(LEAST_SAMPLES - 1,), (0,), (1, 24_000)])
+@pytest.mark.parametrize("shape", [(MIN_SAMPLES - 1,), (0,), (1, 24_000)])
 def test_too_little_audio_is_refused(encoder: SpeakerEncoder, shape: tuple[int, ...]) -> None:
-    assert encoder.embed(torch.zeros(LEAST_SAMPLES)).shape == (24,)
+    assert encoder.embed(torch.zeros(MIN_SAMPLES)).shape == (24,)
     with pytest.raises(ValueError, match=r"reference audio: shape .* must be \[N\], N at least 9600"):
         encoder.embed(torch.zeros(shape))

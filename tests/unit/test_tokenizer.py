@@ -74,7 +74,7 @@ def directory(tmp_path: Path) -> Path:
         ("vocab.json", '{"a": "b"}', r"vocab\.json"),
         ("vocab.json", '{"a": 0}', "does not fit vocab"),
         ("merges.txt", "#version: 0.2\na b c", r"merges\.txt: line 2"),
-        ("merges.txt", "#version: 0.2\n", "'assistant' is not one token"),
+        ("merges.txt", "#version: 0.2\n", "'assistant' is not the single token"),
         ("tokenizer_config.json", "{}", "added_tokens_decoder"),
         (
             "tokenizer_config.json",

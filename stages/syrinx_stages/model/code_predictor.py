@@ -1,4 +1,4 @@
-"""The small model that draws codes 1 to 15 of a frame, one after the other, from the talker's state and code 0."""
+"""The code predictor: generates codes 1 to 15 of a frame from the talker's hidden state and code 0."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import CODE_GROUPS, CodePredictorConfig
-from .layers import DecoderStack, Linear, Packed, Slot
+from .layers import CheckpointTensor, DecoderStack, Linear, Packed
 from .linear import pad_rows
 
-Draw = Callable[[Tensor, int], Tensor]
-"""(logits [rows, codebook_size], group 1 to 15) to codes [rows] (int64)."""
+SampleFn = Callable[[Tensor, int], Tensor]
+"""Maps (logits [rows, codebook_size], group 1 to 15) to codes [rows] int64."""
 
 
 class CodeEmbeddings(Packed):
-    """The embedding tables of codes 1 to 15 as one table, so that a frame is summed in one lookup."""
+    """The embedding tables of codes 1 to 15 as one table, so that a frame's sum is one lookup."""
 
     offsets: Tensor
 
@@ -26,22 +26,22 @@ class CodeEmbeddings(Packed):
         self.weight = nn.Parameter(torch.empty(CODE_GROUPS - 1, codebook_size, width))
         self.register_buffer("offsets", torch.arange(CODE_GROUPS - 1) * codebook_size, persistent=False)
 
-    def slots(self) -> Iterator[tuple[str, Slot]]:
-        """`codec_embedding.g.weight` of each group."""
+    def checkpoint_tensors(self) -> Iterator[tuple[str, CheckpointTensor]]:
+        """Yields `codec_embedding.GROUP.weight` for each group."""
         for group, table in enumerate(self.weight.detach()):
-            yield f"codec_embedding.{group}.weight", Slot(tuple(table.shape), table)
+            yield f"codec_embedding.{group}.weight", CheckpointTensor(tuple(table.shape), table)
 
     def forward(self, codes: Tensor, group: int) -> Tensor:
-        """Codes [rows] of a group (1 to 15) to [rows, width]."""
+        """Maps codes [rows] of a group (1 to 15) to embeddings [rows, width]."""
         return F.embedding(codes, self.weight[group - 1])
 
     def sum(self, codes: Tensor) -> Tensor:
-        """The sum over the groups of codes [rows, 15]: [rows, width]."""
+        """Maps codes [rows, 15] to the sum of their embeddings [rows, width]."""
         return F.embedding_bag(codes + self.offsets, self.weight.flatten(0, 1), mode="sum")
 
 
 class PredictorModel(DecoderStack):
-    """The decoder stack and the code embeddings, under their official names."""
+    """The decoder stack and the code embeddings, with the checkpoint's names."""
 
     def __init__(self, config: CodePredictorConfig, talker_width: int) -> None:
         super().__init__(config, positions=CODE_GROUPS)
@@ -49,7 +49,7 @@ class PredictorModel(DecoderStack):
 
 
 class CodePredictor(nn.Module):
-    """Codes 1 to 15 of a frame. All rows are at the same position, so they share one 16-slot cache."""
+    """Generates codes 1 to 15. All rows are at the same position, so they share one cache of 16 positions."""
 
     def __init__(self, config: CodePredictorConfig, talker_width: int) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class CodePredictor(nn.Module):
         same = config.hidden_size == talker_width
         self.small_to_mtp_projection = nn.Identity() if same else Linear(talker_width, config.hidden_size, bias=True)
 
-    def generate(self, hidden: Tensor, code0: Tensor, code0_embedding: Tensor, draw: Draw) -> Tensor:
-        """The whole frame [rows, 16] for talker states [rows, talker width] and code 0 [rows] with its embedding."""
+    def generate(self, hidden: Tensor, code0: Tensor, code0_embedding: Tensor, sample: SampleFn) -> Tensor:
+        """Returns whole frames [rows, 16] for talker states [rows, talker_width], code 0 [rows] and its embedding."""
         rows = hidden.shape[0]
         hidden = pad_rows(hidden)
         cache = self._new_cache(hidden)
@@ -68,28 +68,28 @@ class CodePredictor(nn.Module):
         codes, embedding = [code0], code0_embedding
         for group in range(1, CODE_GROUPS):
             logits = self.lm_head[group - 1](self._step(pad_rows(embedding), group, cache))
-            codes.append(draw(logits[:rows], group))
+            codes.append(sample(logits[:rows], group))
             if group < CODE_GROUPS - 1:
                 embedding = self.model.embeddings(codes[-1], group)
         return torch.stack(codes, 1)
 
     def _new_cache(self, hidden: Tensor) -> Tensor:
-        """Keys and values: [layers, rows, 2 * kv_heads, 16, head_size]."""
+        """Returns memory for keys and values: [layers, rows, 2 * kv_heads, 16, head_size]."""
         config = self.config
         heads = 2 * config.num_key_value_heads
         shape = (config.num_hidden_layers, hidden.shape[0], heads, CODE_GROUPS, config.head_size)
         return hidden.new_empty(shape)
 
     def _step(self, embedding: Tensor, position: int, cache: Tensor) -> Tensor:
-        """One position of every row: embedding [rows, talker width] to normalised states [rows, hidden]."""
+        """Runs one position of every row: inputs [rows, talker_width] to normalized states [rows, hidden_size]."""
         config = self.config
         heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, config.head_size
-        kept = torch.split(cache.narrow(3, 0, position + 1), kv_heads, 2)
-        new, keys, values = cache.select(3, position).unbind(), kept[0].unbind(), kept[1].unbind()
+        stored = torch.split(cache.narrow(3, 0, position + 1), kv_heads, 2)
+        new, keys, values = cache.select(3, position).unbind(), stored[0].unbind(), stored[1].unbind()
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
             new[layer].copy_(qkv.narrow(1, heads, 2 * kv_heads))
-            # The queries that share a key head are that head's query positions: no key is repeated.
+            # Queries that share a key head are passed as its query positions, so that no key is repeated.
             queries = qkv.narrow(1, 0, heads).view(-1, kv_heads, heads // kv_heads, size)
             return F.scaled_dot_product_attention(queries, keys[layer], values[layer]).view(-1, heads * size)
 

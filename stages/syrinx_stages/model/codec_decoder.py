@@ -1,8 +1,7 @@
-"""The Qwen3-TTS 12 Hz speech tokenizer's decoder: codes to 24 kHz audio, any number of frames at a time.
+"""The decoder of the Qwen3-TTS 12 Hz speech tokenizer: codes to 24 kHz audio, any number of frames per call.
 
-Parameter names are the official checkpoint's without its `decoder.` root (QwenLM/Qwen3-TTS, tokenizer_12hz). On a CPU
-with one thread the samples are bit-identical however a request's frames are cut into calls and whatever else is in the
-batch.
+Parameter names are those of the official checkpoint below `decoder.` (QwenLM/Qwen3-TTS, tokenizer_12hz). On a CPU with
+one thread, a request's samples are bit-identical for any split of its frames into calls and any other rows.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Codebook(nn.Module):
-    """One quantizer's entries as running sums: an entry is `embedding_sum / cluster_usage`."""
+    """The entries of one quantizer as running sums: an entry is `embedding_sum / cluster_usage`."""
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
@@ -37,12 +36,12 @@ class Codebook(nn.Module):
         self.embedding_sum = nn.Parameter(torch.zeros(size, dim))
 
     def entries(self) -> Tensor:
-        """[size, dim] float32."""
+        """Returns the entries: [size, dim] float32."""
         return self.embedding_sum.detach().float() / self.cluster_usage.detach().float().clamp(min=1e-5)[:, None]
 
 
 class Projection(nn.Module):
-    """A convolution with one tap and no bias."""
+    """The weight of a convolution with one tap and no bias."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -50,7 +49,7 @@ class Projection(nn.Module):
 
 
 class ResidualQuantizer(nn.Module):
-    """Some quantizers and their common projection. `input_proj` is the encoder's; it is here to load strictly."""
+    """Quantizers with a shared projection. `input_proj` is the encoder's; it is here because checkpoints have it."""
 
     def __init__(self, quantizers: int, size: int, dim: int) -> None:
         super().__init__()
@@ -61,13 +60,13 @@ class ResidualQuantizer(nn.Module):
         self.vq = nn.ModuleDict({"layers": layers})
 
     def tables(self) -> list[Tensor]:
-        """Per quantizer [size, dim]: its entries, projected. In float32."""
+        """Returns each quantizer's projected entries: [size, dim] float32."""
         projection = self.output_proj.weight.detach().float().squeeze(-1)
         return [book.entries() @ projection.T for book in self._books]
 
 
 class Quantizer(Derived):
-    """Codes [B, F, quantizers] to vectors [B, F, codebook_dim]: one table row per code, added up."""
+    """Maps codes [B, F, quantizers] to the sums of their table rows [B, F, codebook_dim]."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -76,19 +75,19 @@ class Quantizer(Derived):
         self.rvq_rest = ResidualQuantizer(config.num_quantizers - 1, config.codebook_size, config.codebook_dim)
 
     def derive(self) -> tuple[Tensor, ...]:
-        """All tables in one [quantizers x size, dim], and where each begins [quantizers]."""
+        """Returns all tables as one [quantizers * size, dim], and the first row of each [quantizers]."""
         tables = torch.cat(self.rvq_first.tables() + self.rvq_rest.tables())
         starts = torch.arange(0, tables.shape[0], self.size, device=tables.device)
         return tables.to(self.rvq_first.output_proj.weight.dtype), starts
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Sums in the order of the quantizers."""
+        """Sums the rows in the order of the quantizers."""
         tables, starts = self.derived()
         return tables[codes + starts].sum(2)
 
 
 def check_codes(codes: Tensor, codebook_size: int) -> None:
-    """Raises ValueError if a code [B, F, quantizers] is not in 0..codebook_size - 1, naming the first such."""
+    """Raises ValueError naming the first code [B, F, quantizers] that is not in 0..codebook_size - 1."""
     wrong = (codes < 0) | (codes >= codebook_size)
     if bool(wrong.any()):
         row, frame, quantizer = wrong.nonzero()[0].tolist()
@@ -99,7 +98,7 @@ def check_codes(codes: Tensor, codebook_size: int) -> None:
 
 
 class CodecDecoder(nn.Module):
-    """Codes to audio, streaming: the state of each request goes in and comes out."""
+    """Decodes codes to audio with an explicit state per request."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -132,7 +131,7 @@ class CodecDecoder(nn.Module):
         )
 
     def new_state(self, rows: int) -> DecoderState:
-        """`rows` fresh requests, on the decoder's device and in its dtype."""
+        """Returns the state of `rows` new requests, on the decoder's device and in its dtype."""
         weight = self.pre_transformer.input_proj.weight
         data = torch.zeros(rows, self._layout.width, dtype=weight.dtype, device=weight.device)
         return DecoderState(data, torch.zeros(rows, dtype=torch.long, device=weight.device))
@@ -141,12 +140,12 @@ class CodecDecoder(nn.Module):
     def forward(self, codes: Tensor, lengths: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Decodes the next frames of B requests.
 
-        codes: [B, F, quantizers] long; lengths: [B] long, of row b's F frames the first lengths[b] are fresh and the
-        rest padding (any valid code); state: the B requests' rows, left as they were.
-        Returns pcm [B, F * frame_samples] in -1..1, of which row b's first lengths[b] * frame_samples samples count
-        and the rest is to be ignored, and the state after the fresh frames. Length 0 leaves a row's state as it was.
-        Raises ValueError on wrong shapes, and on codes outside the codebook or lengths outside 0..F where these are on
-        the CPU; on an accelerator reading them would wait for it, so `check_codes` belongs before the transfer.
+        codes: [B, F, quantizers] int64. lengths: [B] int64, the number of valid frames of each row; the others are
+        padding with any valid code. state: the B requests' state, which is not modified.
+        Returns pcm [B, F * frame_samples] in -1..1, of which the first lengths[b] * frame_samples samples of row b are
+        valid, and the state after the valid frames. A length of 0 leaves a row's state unchanged.
+        Raises ValueError for wrong shapes, and for codes outside the codebook or lengths outside 0..F if these are on
+        the CPU. Reading them from an accelerator would synchronize; call `check_codes` before the transfer.
         """
         self._check(codes, lengths, state)
         device = state.data.device

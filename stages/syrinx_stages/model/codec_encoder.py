@@ -1,4 +1,4 @@
-"""Reference audio to codes: the encoder half of the 12 Hz speech tokenizer, which is transformers' Mimi."""
+"""The encoder of the 12 Hz speech tokenizer, which is the Mimi of transformers: reference audio to codes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .config import SpeechTokenizerConfig
 
 _PREFIX = "encoder."
-_DECODING_HALF = ("decoder", "decoder_transformer", "upsample")
-"""Mimi's modules that encoding does not use; a speech tokenizer has no weights for them."""
+_DECODER_MODULES = ("decoder", "decoder_transformer", "upsample")
+"""Modules of Mimi that encoding does not use and speech tokenizers have no weights for."""
 
 
 class CodecEncoder(nn.Module):
@@ -32,9 +32,9 @@ class CodecEncoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, samples: Tensor) -> Tensor:
-        """Codes [ceil(N / frame_samples), quantizers] long of mono samples [N] in -1..1 at 24 kHz.
+        """Returns codes [ceil(N / frame_samples), quantizers] int64 of mono samples [N] in -1..1 at 24 kHz.
 
-        Raises ValueError if there are none.
+        Raises ValueError if there are no samples.
         """
         if samples.ndim != 1 or not len(samples):
             raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least 1")
@@ -47,23 +47,25 @@ class CodecEncoder(nn.Module):
 def load_codec_encoder(
     directory: Path, config: SpeechTokenizerConfig, device: torch.device | str, dtype: torch.dtype
 ) -> CodecEncoder:
-    """The encoder from the tensors `encoder.*` of `directory`/model.safetensors, a speech tokenizer's.
+    """Loads the encoder from the tensors `encoder.*` of `directory`/model.safetensors.
 
-    Raises ImportError where transformers is not installed, `CheckpointError` for a config it does not take, a missing
-    or unexpected tensor, a wrong shape or an unreadable file.
+    Raises ImportError if transformers is not installed, `CheckpointError` for an invalid config, a missing or
+    unexpected tensor, a wrong shape or an unreadable file.
     """
     try:
         transformers: Any = import_module("transformers")
         logging: Any = import_module("transformers.utils.logging")
     except ImportError as error:
-        raise ImportError("cloning a voice needs transformers: pip install 'syrinx[clone]'") from error
+        raise ImportError(
+            "voice cloning needs transformers: run `pip install -e '.[clone]'` in the Syrinx checkout"
+        ) from error
     path = directory / "model.safetensors"
     if not config.encoder_config:
-        raise CheckpointError(f"{directory / 'config.json'}: encoder_config: missing, but encoding audio needs it")
+        raise CheckpointError(f"{directory / 'config.json'}: encoder_config: missing, but voice cloning needs it")
     tensors = _tensors(path)
     try:
         settings = transformers.MimiConfig(**config.encoder_config)
-        # The official package (transformers 4.57) attends to the whole reference; newer ones would keep to this window.
+        # The official package (transformers 4.57) attends to the whole reference; newer versions apply the window.
         settings.sliding_window = settings.max_position_embeddings
         with _quiet(logging):
             mimi, report = transformers.MimiModel.from_pretrained(
@@ -74,19 +76,19 @@ def load_codec_encoder(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    except Exception as error:  # Whatever a library of many versions raises for a config it does not take.
+    except Exception as error:  # The exceptions for an invalid config differ between versions.
         raise CheckpointError(f"{directory / 'config.json'}: encoder_config: {error}") from error
     if mismatched := report["mismatched_keys"]:
         # Before transformers 5 these are names, since then names with shapes.
         name = min(entry if isinstance(entry, str) else entry[0] for entry in mismatched)
         expected = list(mimi.state_dict()[name].shape)
         raise CheckpointError(f"{path}: tensor encoder.{name} has a wrong shape, expected {expected}")
-    if missing := [name for name in report["missing_keys"] if not name.startswith(_DECODING_HALF)]:
-        raise CheckpointError(f"{path}: tensor encoder.{min(missing)} is missing ({len(missing)} in all)")
+    if missing := [name for name in report["missing_keys"] if not name.startswith(_DECODER_MODULES)]:
+        raise CheckpointError(f"{path}: tensor encoder.{min(missing)} is missing ({len(missing)} in total)")
     if unexpected := report["unexpected_keys"]:
-        raise CheckpointError(f"{path}: tensor encoder.{min(unexpected)} is unexpected ({len(unexpected)} in all)")
+        raise CheckpointError(f"{path}: tensor encoder.{min(unexpected)} is unexpected ({len(unexpected)} in total)")
     for name, _ in list(mimi.named_children()):
-        if name in _DECODING_HALF:
+        if name in _DECODER_MODULES:
             setattr(mimi, name, None)
     encoder = CodecEncoder(mimi, config.encoder_valid_num_quantizers, config.encode_downsample_rate)
     return encoder.eval().requires_grad_(False).to(device)
@@ -94,7 +96,7 @@ def load_codec_encoder(
 
 @contextmanager
 def _quiet(logging: Any) -> Iterator[None]:
-    """Keeps transformers from reporting that the decoding half has no weights, and from drawing progress."""
+    """Silences transformers' warning about the decoder's missing weights, and its progress bar."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -107,7 +109,7 @@ def _quiet(logging: Any) -> Iterator[None]:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors under `encoder.`, without that prefix."""
+    """Reads the tensors under `encoder.`, without that prefix."""
     try:
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(_PREFIX)]  # noqa: SIM118 (it is no mapping)

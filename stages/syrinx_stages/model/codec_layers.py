@@ -1,7 +1,7 @@
-"""The codec decoder's convolutions and activations, streaming and channels-last.
+"""The convolutions and activations of the codec decoder, streaming and channels-last.
 
-Every convolution is made of matrix products over [positions, channels]. Weights keep the checkpoint's names and shapes,
-but their memory is laid out in the order of those products, so that no second copy of them exists.
+Convolutions are matrix products over [positions, channels]. Weights have the checkpoint's names and shapes; their
+memory order is that of the products, so no second copy is needed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .linear import add_product, column_major, linear
 
 
 class Derived(nn.Module):
-    """A module that computes with values derived from its parameters: made at first use, anew after a load or move."""
+    """A module with values derived from its parameters: computed at first use and again after loading or moving."""
 
     _values: tuple[Tensor, ...] | None = None
 
     def derive(self) -> tuple[Tensor, ...]:
-        """The values, from the parameters as they are now."""
+        """Computes the values from the current parameters."""
         raise NotImplementedError
 
     def derived(self) -> tuple[Tensor, ...]:
-        """The values in use."""
+        """Returns the values, computing them if necessary."""
         if self._values is None:
             self._values = self.derive()
         return self._values
@@ -51,23 +51,23 @@ class SnakeBeta(Derived):
         self.beta = nn.Parameter(torch.zeros(channels))
 
     def derive(self) -> tuple[Tensor, ...]:
-        """Frequency and inverse magnitude [channels]."""
+        """Returns frequency and inverse magnitude [channels]."""
         return self.alpha.detach().exp(), 1 / (self.beta.detach().exp() + 1e-9)
 
     def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """x: [..., channels]; written to `out` if given."""
+        """Maps x [..., channels] to the same shape, in `out` if given."""
         frequency, inverse_magnitude = self.derived()
         wave = (x * frequency).sin_()
         return torch.addcmul(x, wave.mul_(wave), inverse_magnitude, out=out)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x P(X <= x) of a normal X, from the error function: the CPU's own GELU rounds a tensor's last elements apart."""
+    """GELU from the error function. The CPU's own GELU rounds the last elements of a tensor differently."""
     return (x * math.sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5)
 
 
 class Linear(nn.Module):
-    """x W^T + b, for the few rows of the frame rate: its weight is column-major (see `linear`)."""
+    """`x @ weight.T + bias` for few rows, with zero weights at first; the weight is column-major (see `linear`)."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = False) -> None:
         super().__init__()
@@ -75,12 +75,12 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [rows, in]."""
+        """Maps x [rows, in] to [rows, out]."""
         return linear(x, self.weight, self.bias)
 
 
 class ConvWeights(nn.Module):
-    """A convolution's `weight` [out, in, taps], or [in, out, taps] if it is a transposed one, and `bias` [out]."""
+    """A convolution's `weight` [out, in, taps], or [in, out, taps] if transposed, and `bias` [out]."""
 
     def __init__(self, inputs: int, outputs: int, taps: int, transposed: bool = False) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class ConvWeights(nn.Module):
 
     @property
     def taps(self) -> Tensor:
-        """The weight as it lies in memory, ready to multiply with: [taps, in, out]; transposed, [in, taps, out]."""
+        """The weight in memory order: [taps, in, out], or [in, taps, out] if transposed."""
         return self.weight.permute(self._order)
 
 
@@ -107,26 +107,26 @@ class CausalConv(nn.Module):
         self.slot = layout.reserve((taps - 1) * dilation, inputs)
 
     def forward(self, x: Tensor, carry: Carry, activation: SnakeBeta | None = None) -> Tensor:
-        """Convolves `activation(x)`, which is written straight to where the taps read it.
+        """Convolves `activation(x)`, which is written directly to the buffer that the taps read.
 
-        One product per tap over the shifted buffer costs less memory traffic than gathering windows of all taps. The
-        batch is one long run of rows, in which the few that straddle two requests are computed and not used.
+        One product per tap over the shifted buffer takes less memory traffic than gathering windows of all taps. The
+        batch is flattened to one sequence of rows; the few rows that span two requests are computed and ignored.
         """
         batch, positions, _ = x.shape
-        past = self.slot.positions
-        rows = batch * (past + positions) - past
+        history = self.slot.positions
+        rows = batch * (history + positions) - history
         buffer = carry.open(self.slot, positions)
         if activation is None:
-            buffer[:, past:] = x
+            buffer[:, history:] = x
         else:
-            activation(x, out=buffer[:, past:])
+            activation(x, out=buffer[:, history:])
         carry.close(self.slot, buffer)
-        run = buffer.flatten(0, 1)
+        flat = buffer.flatten(0, 1)
         y = self.conv.bias.repeat(rows, 1)
         for tap, weight in enumerate(self.conv.taps):
-            add_product(y, run[tap * self.dilation :][:rows], weight)
+            add_product(y, flat[tap * self.dilation :][:rows], weight)
         outputs = y.shape[1]
-        return y.as_strided((batch, positions, outputs), ((past + positions) * outputs, outputs, 1))
+        return y.as_strided((batch, positions, outputs), ((history + positions) * outputs, outputs, 1))
 
 
 class PointwiseConv(nn.Module):
@@ -144,9 +144,9 @@ class PointwiseConv(nn.Module):
 
 
 class CausalTransposedConv(nn.Module):
-    """Upsamples by `stride` with kernel `taps` = stride or 2 x stride: [B, T, in] to [B, T x stride, out].
+    """Upsamples by `stride` with `taps` = stride or 2 * stride: [B, T, in] to [B, T * stride, out].
 
-    The second half of each position's kernel adds to the next position's outputs; the last one's is carried.
+    The second half of each position's kernel is added to the next position's outputs; the last one is carried over.
     """
 
     def __init__(self, layout: StateLayout, inputs: int, outputs: int, taps: int, stride: int) -> None:
@@ -173,7 +173,7 @@ class CausalTransposedConv(nn.Module):
 
 
 class CausalDepthwiseConv(nn.Module):
-    """A convolution of each channel by itself: [B, T, channels], the taps added in order."""
+    """A convolution of each channel separately: [B, T, channels]. Taps are added in order."""
 
     def __init__(self, layout: StateLayout, channels: int, taps: int) -> None:
         super().__init__()
@@ -195,8 +195,8 @@ class CausalDepthwiseConv(nn.Module):
 class WaveConv(nn.Module):
     """The last convolution, to one channel: [B, T, in] to [B, T].
 
-    A product with one column would sum in an order that depends on the row count, so each tap is a column of its own
-    and their products are added in order, shifted.
+    The order of summation of a product with one column would depend on the row count. Instead each tap is a column, and
+    the shifted columns are added in order.
     """
 
     def __init__(self, layout: StateLayout, inputs: int, taps: int) -> None:
@@ -220,7 +220,7 @@ class WaveConv(nn.Module):
 
 
 class ConvNeXtBlock(nn.Module):
-    """Depthwise convolution, norm and a 4x MLP, scaled and added: [B, T, channels] (https://arxiv.org/abs/2201.03545)."""
+    """Depthwise convolution, norm and a 4x MLP with a scaled residual (https://arxiv.org/abs/2201.03545)."""
 
     def __init__(self, layout: StateLayout, channels: int) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class ResidualUnit(nn.Module):
-    """x + a pointwise convolution of a dilated one, a SnakeBeta before each: [B, T, channels]."""
+    """x + conv2(act2(conv1(act1(x)))): a dilated and a pointwise convolution of [B, T, channels]."""
 
     def __init__(self, layout: StateLayout, channels: int, dilation: int) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class ResidualUnit(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Upsamples by `rate` and refines: [B, T, inputs] to [B, T x rate, inputs / 2]."""
+    """Upsamples by `rate` and applies three residual units: [B, T, inputs] to [B, T * rate, inputs / 2]."""
 
     def __init__(self, layout: StateLayout, inputs: int, rate: int) -> None:
         super().__init__()

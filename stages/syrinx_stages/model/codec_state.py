@@ -1,6 +1,6 @@
-"""What the codec decoder remembers of a request: the tail of every causal layer's input, and its age in frames.
+"""The codec decoder's state of a request: the last inputs of every causal layer, and the number of decoded frames.
 
-All of it lies in one row of one tensor, so that an arena of requests gathers and scatters in one copy each.
+A request's state is one row of one tensor, so that gathering and scattering requests is one copy each.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Slot:
-    """A layer's place in a state row: `positions` past inputs of `channels` numbers, from element `start`."""
+    """A layer's part of a state row: `positions` past inputs of `channels` numbers, from element `start`."""
 
     start: int
     positions: int
     channels: int
 
     def view(self, data: Tensor) -> Tensor:
-        """The layer's part of `data` [rows, width] as [rows, positions, channels], without a copy."""
+        """Returns the layer's part of `data` [rows, width] as a view [rows, positions, channels]."""
         part = data[:, self.start : self.start + self.positions * self.channels]
         return part.view(data.shape[0], self.positions, self.channels)
 
 
 class StateLayout:
-    """Hands out the slots of a state row while the decoder is built."""
+    """Allocates the slots of a state row while the decoder is constructed."""
 
     def __init__(self) -> None:
         self.width = 0
 
     def reserve(self, positions: int, channels: int) -> Slot:
-        """The next `positions` x `channels` elements of the row."""
+        """Allocates the next `positions` * `channels` elements of the row."""
         slot = Slot(self.width, positions, channels)
         self.width += positions * channels
         return slot
@@ -40,62 +40,62 @@ class StateLayout:
 
 @dataclass(frozen=True)
 class DecoderState:
-    """The states of some requests, one a row; all zeros is a request of which nothing has been decoded."""
+    """The states of several requests, one per row. All zeros is a new request."""
 
     data: Tensor
-    """[rows, width], the decoder's dtype: every layer's slot."""
+    """[rows, width] in the decoder's dtype: the slots of all layers."""
     position: Tensor
-    """[rows] long: frames decoded so far."""
+    """[rows] int64: frames decoded so far."""
 
     @property
     def rows(self) -> int:
-        """How many requests fit."""
+        """Number of rows."""
         return self.data.shape[0]
 
     def gather(self, slots: Tensor) -> DecoderState:
-        """A copy of the rows `slots` [B] long, in that order."""
+        """Returns a copy of the rows `slots` [B] int64, in that order."""
         return DecoderState(self.data.index_select(0, slots), self.position.index_select(0, slots))
 
     def scatter_(self, slots: Tensor, other: DecoderState) -> None:
-        """Writes the B rows of `other` into the rows `slots` [B] long; no other row changes.
+        """Writes the B rows of `other` to the rows `slots` [B] int64.
 
-        Of several rows for one slot (a scratch slot for padding, say) any may stay.
+        If a slot occurs several times (a scratch slot for padding), any one of its rows is kept.
         """
         self.data.index_copy_(0, slots, other.data)
         self.position.index_copy_(0, slots, other.position)
 
     def reset_(self, slots: Tensor) -> None:
-        """Makes the rows `slots` [B] long fresh requests."""
+        """Resets the rows `slots` [B] int64 to new requests."""
         self.data.index_fill_(0, slots, 0)
         self.position.index_fill_(0, slots, 0)
 
 
 class Carry:
-    """One call's way from the state before it to the state after it.
+    """Carries the state through one call of the decoder.
 
-    A causal layer opens a buffer that starts with its remembered tail, writes this call's inputs behind it, computes,
-    and closes the buffer: the last inputs that belong to each row's own frames become its new tail.
+    A causal layer opens a buffer that starts with its past inputs, appends this call's inputs, computes, and closes the
+    buffer: the last inputs of each row's valid frames become its past inputs for the next call.
     """
 
     def __init__(self, old: DecoderState, lengths: Tensor, frames: int) -> None:
-        """`lengths` [B] on the state's device: the fresh frames of each row; `frames`: the call's, padding included."""
+        """`lengths` [B], on the state's device: valid frames of each row; `frames`: the call's, with padding."""
         self.position = old.position
         self._old = old.data
         self._new = torch.empty_like(old.data)
         self._lengths = lengths
         self._frames = frames
-        # Reading lengths on an accelerator would wait for it; there every tail is gathered by index.
+        # Reading lengths from an accelerator would synchronize; there the past inputs are always gathered by index.
         self._full = lengths.device.type == "cpu" and bool((lengths == frames).all())
         self._rows = torch.arange(lengths.shape[0], device=lengths.device)
 
     def open(self, slot: Slot, positions: int) -> Tensor:
-        """[B, slot.positions + positions, channels]: the tail, then room for `positions` new inputs."""
+        """Returns [B, slot.positions + positions, channels]: the past inputs, and memory for `positions` new ones."""
         buffer = self._old.new_empty(self._old.shape[0], slot.positions + positions, slot.channels)
         buffer[:, : slot.positions] = slot.view(self._old)
         return buffer
 
     def close(self, slot: Slot, buffer: Tensor) -> None:
-        """Remembers the last `slot.positions` inputs of each row's fresh frames."""
+        """Saves the last `slot.positions` inputs of each row's valid frames."""
         new = slot.view(self._new)
         if self._full:
             new.copy_(buffer[:, -slot.positions :])
@@ -106,5 +106,5 @@ class Carry:
         new.copy_(buffer.flatten(0, 1).index_select(0, index.flatten()).view(new.shape))
 
     def state(self) -> DecoderState:
-        """The state after the call, once every layer has closed its buffer."""
+        """Returns the state after the call; every layer must have closed its buffer."""
         return DecoderState(self._new, self.position + self._lengths)

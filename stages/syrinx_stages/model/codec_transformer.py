@@ -1,4 +1,4 @@
-"""The codec decoder's transformer: causal, each frame attends to itself and the `sliding_window - 1` before it."""
+"""The codec decoder's causal transformer: each frame attends to itself and the `sliding_window - 1` frames before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RMSNorm(nn.Module):
-    """weight x / sqrt(mean(x^2) + eps)."""
+    """`weight * x / sqrt(mean(x^2) + eps)` over the last axis."""
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__()
@@ -30,26 +30,26 @@ class RMSNorm(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """The factors of a residual branch."""
+    """Scales a residual branch per channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
-        """x + scale * branch."""
+        """Returns x + scale * branch."""
         return torch.addcmul(x, branch, self.scale)
 
 
 class Rotary(nn.Module):
-    """Rotary position embedding (https://arxiv.org/abs/2104.09864), angles in float32 from the absolute position."""
+    """Rotary position embedding (https://arxiv.org/abs/2104.09864), with float32 angles of absolute positions."""
 
     def __init__(self, head_dim: int, theta: float) -> None:
         super().__init__()
         self.head_dim, self.theta = head_dim, theta
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines, and sines of which the first half is negative, [B, F, 1, head_dim], of positions [B, F]."""
+        """Returns cosines and signed sines (the first half negated) [B, F, 1, head_dim] of positions [B, F]."""
         exponents = torch.arange(0, self.head_dim, 2, device=positions.device).float() / self.head_dim
         angles = positions[:, :, None, None].float() * (1.0 / self.theta**exponents)
         cos, sin = angles.cos(), angles.sin()
@@ -63,7 +63,7 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Each frame over exactly its own window, so that no sum depends on how the frames were cut into calls."""
+    """Attends over exactly each frame's window, so that no sum depends on how frames are split into calls."""
 
     def __init__(self, layout: StateLayout, config: DecoderConfig) -> None:
         super().__init__()
@@ -79,28 +79,28 @@ class Attention(nn.Module):
         self.o_proj = Linear(self.heads * self.head_dim, config.hidden_size)
         self.slot = layout.reserve(self.window - 1, 2 * self.kv_heads * self.head_dim)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], reach: Tensor, carry: Carry) -> Tensor:
-        """x: [rows, hidden], the first B x F of them frames.
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, carry: Carry) -> Tensor:
+        """x: [rows, hidden], of which the first B * F rows are frames.
 
-        reach: [B, F, 1, window], 0, or -inf where a frame's window reaches before its request's first frame.
+        mask: [B, F, 1, window], 0, or -inf for positions before the request's first frame.
         """
-        batch, frames, _, window = reach.shape
+        batch, frames, _, window = mask.shape
         count = batch * frames
         query = self.q_proj(x)[:count].view(batch, frames, self.heads, self.head_dim)
         key = self.k_proj(x)[:count].view(batch, frames, self.kv_heads, self.head_dim)
         cache = carry.open(self.slot, frames)
-        fresh = cache[:, window - 1 :].unflatten(2, (2, self.kv_heads, self.head_dim))  # type: ignore[no-untyped-call]
-        fresh[:, :, 0] = rotate(key, rotation)
-        fresh[:, :, 1] = self.v_proj(x)[:count].view_as(key)
+        new = cache[:, window - 1 :].unflatten(2, (2, self.kv_heads, self.head_dim))  # type: ignore[no-untyped-call]
+        new[:, :, 0] = rotate(key, rotation)
+        new[:, :, 1] = self.v_proj(x)[:count].view_as(key)
         carry.close(self.slot, cache)
         # [B, F, key or value x heads x dim, window] -> [key or value, B x F x heads, window, dim]
         windows = cache.unfold(1, window, 1).view(batch, frames, 2, self.kv_heads, self.head_dim, window)
         keys, values = windows.permute(2, 0, 1, 3, 5, 4).flatten(1, 3)
         query = rotate(query, rotation).view(count * self.kv_heads, -1, self.head_dim)
-        reach = reach.expand(-1, -1, self.kv_heads, -1).reshape(-1, 1, window)
-        scores = torch.baddbmm(reach, query, keys.mT, alpha=self.head_dim**-0.5)
-        heard = scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ values
-        out: Tensor = self.o_proj(pad_rows(heard.view(count, -1)))
+        mask = mask.expand(-1, -1, self.kv_heads, -1).reshape(-1, 1, window)
+        scores = torch.baddbmm(mask, query, keys.mT, alpha=self.head_dim**-0.5)
+        attended = scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ values
+        out: Tensor = self.o_proj(pad_rows(attended.view(count, -1)))
         return out
 
 
@@ -120,7 +120,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and MLP, each normed before, scaled after, and added."""
+    """Attention and MLP, each with a norm before and a layer scale after, added to the residual."""
 
     def __init__(self, layout: StateLayout, config: DecoderConfig) -> None:
         super().__init__()
@@ -131,15 +131,15 @@ class Layer(nn.Module):
         self.self_attn_layer_scale = LayerScale(config.hidden_size)
         self.mlp_layer_scale = LayerScale(config.hidden_size)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], reach: Tensor, carry: Carry) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, carry: Carry) -> Tensor:
         """x: [rows, hidden]."""
-        x = self.self_attn_layer_scale(x, self.self_attn(self.input_layernorm(x), rotation, reach, carry))
+        x = self.self_attn_layer_scale(x, self.self_attn(self.input_layernorm(x), rotation, mask, carry))
         out: Tensor = self.mlp_layer_scale(x, self.mlp(self.post_attention_layernorm(x)))
         return out
 
 
 class PreTransformer(nn.Module):
-    """[B, F, latent_dim] to [B, F, latent_dim] at the frame rate."""
+    """Maps [B, F, latent_dim] to the same shape."""
 
     def __init__(self, layout: StateLayout, config: DecoderConfig) -> None:
         super().__init__()
@@ -156,12 +156,12 @@ class PreTransformer(nn.Module):
         count = batch * frames
         positions = carry.position[:, None] + torch.arange(frames, device=x.device)
         rotation = self.rotary(positions, x.dtype)
-        back = torch.arange(1 - self.window, 1, device=x.device)
-        reach = torch.zeros(batch, frames, 1, self.window, dtype=x.dtype, device=x.device)
-        reach.masked_fill_((positions[:, :, None, None] + back) < 0, float("-inf"))
-        # The rows are padded once, here, rather than in every product.
+        offsets = torch.arange(1 - self.window, 1, device=x.device)
+        mask = torch.zeros(batch, frames, 1, self.window, dtype=x.dtype, device=x.device)
+        mask.masked_fill_((positions[:, :, None, None] + offsets) < 0, float("-inf"))
+        # The rows are padded once here instead of in every product.
         x = self.input_proj(pad_rows(x.reshape(count, latent)))
         for layer in self.layers:
-            x = layer(x, rotation, reach, carry)
+            x = layer(x, rotation, mask, carry)
         out: Tensor = self.output_proj(self.norm(x))[:count]
         return out.view(batch, frames, latent)

@@ -1,6 +1,6 @@
-"""The official checkpoint's two config files as typed structs. No torch here: the gateway reads them too.
+"""The two configuration files of a checkpoint as typed structs. Imports no torch, because the gateway reads them too.
 
-Unknown keys are ignored (official files have many); what this package cannot run is refused by name.
+Unknown keys are ignored, because official files have many. Unsupported values are errors that name the field.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used; the message names the file and the field or tensor."""
+    """A checkpoint is invalid or unsupported; the message names the file and the field or tensor."""
 
 
 class ModelType(StrEnum):
@@ -45,7 +45,7 @@ def _require(config: msgspec.Struct, field: str, supported: int) -> None:
 
 
 class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the talker's and the code predictor's decoder stacks have in common."""
+    """The fields that the talker and the code predictor have in common."""
 
     vocab_size: Size
     hidden_size: Size
@@ -54,7 +54,7 @@ class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_attention_heads: Size
     num_key_value_heads: Size
     head_dim: Size | None = None
-    """`None` is `hidden_size // num_attention_heads`; read it through `head_size`."""
+    """None means `hidden_size // num_attention_heads`; use `head_size`."""
     max_position_embeddings: Size = 32_768
     rms_norm_eps: Positive = 1e-6
     rope_theta: Positive = 10_000.0
@@ -66,8 +66,8 @@ class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         scaling = self.rope_scaling or {}
-        if (kind := scaling.get("rope_type", scaling.get("type", "default"))) != "default":
-            raise ValueError(f"rope_scaling: rope_type {kind!r} is not supported, only 'default'")
+        if (rope_type := scaling.get("rope_type", scaling.get("type", "default"))) != "default":
+            raise ValueError(f"rope_scaling: rope_type {rope_type!r} is not supported, only 'default'")
         if self.attention_bias:
             raise ValueError("attention_bias: only false is supported")
         if self.use_sliding_window:
@@ -80,11 +80,11 @@ class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
+        """Size of one attention head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
 
-_CODEC_MARKS = (
+_CONTROL_TOKENS = (
     "codec_pad_id",
     "codec_bos_id",
     "codec_eos_token_id",
@@ -96,11 +96,11 @@ _CODEC_MARKS = (
 
 
 class CodePredictorConfig(TransformerConfig, frozen=True, kw_only=True):
-    """The small model that draws codes 1 to 15 of a frame."""
+    """The code predictor, which generates codes 1 to 15 of a frame."""
 
 
 class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
-    """The model that draws code 0 of each frame."""
+    """The talker, which generates code 0 of each frame."""
 
     text_hidden_size: Size
     text_vocab_size: Size
@@ -120,10 +120,10 @@ class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.vocab_size <= SPECIAL_IDS:
-            raise ValueError(f"vocab_size: {self.vocab_size} leaves no codes below the last {SPECIAL_IDS} ids")
+            raise ValueError(f"vocab_size: {self.vocab_size} leaves no codes below the {SPECIAL_IDS} special ids")
         ids = {f"codec_language_id.{key}": value for key, value in self.codec_language_id.items()}
         ids |= {f"spk_id.{key}": value for key, value in self.speakers.items()}
-        ids |= {name: getattr(self, name) for name in _CODEC_MARKS}
+        ids |= {name: getattr(self, name) for name in _CONTROL_TOKENS}
         for name, value in ids.items():
             if value >= self.vocab_size:
                 raise ValueError(f"{name}: id {value} is outside vocab_size {self.vocab_size}")
@@ -137,18 +137,18 @@ class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
         return self.spk_id or {}
 
     def dialect(self, speaker: str) -> str | None:
-        """The `codec_language_id` key of the dialect a speaker speaks, if any."""
+        """The `codec_language_id` key of a speaker's dialect, or None."""
         dialect = (self.spk_is_dialect or {}).get(speaker, False)
         return dialect if isinstance(dialect, str) else None
 
     @property
     def codebook_size(self) -> int:
-        """How many values code 0 can take."""
+        """Number of values of code 0."""
         return self.vocab_size - SPECIAL_IDS
 
 
 class SpeakerEncoderConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The ECAPA-TDNN of Base checkpoints; the defaults are the official package's."""
+    """The ECAPA-TDNN of Base checkpoints, with the official package's defaults."""
 
     mel_dim: Size = 128
     enc_dim: Size = 1024
@@ -211,7 +211,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_attention_heads: Size
     num_key_value_heads: Size
     head_dim: Size | None = None
-    """`None` is `hidden_size // num_attention_heads`; read it through `head_size`."""
+    """None means `hidden_size // num_attention_heads`; use `head_size`."""
     attention_bias: bool = False
     sliding_window: Size = 72
     intermediate_size: Size
@@ -232,12 +232,12 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
+        """Size of one attention head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def samples_per_frame(self) -> int:
-        """How many samples one frame of codes becomes."""
+        """Audio samples per code frame."""
         return math.prod(self.upsample_rates + self.upsampling_ratios)
 
 
@@ -247,7 +247,7 @@ class SpeechTokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_type: Literal["qwen3_tts_tokenizer_12hz"]
     decoder_config: DecoderConfig
     encoder_config: dict[str, Any] = {}
-    """As transformers' `MimiConfig` reads it; Base checkpoints alone need it."""
+    """Arguments of transformers' `MimiConfig`; only Base checkpoints need them."""
     encoder_valid_num_quantizers: Size = CODE_GROUPS
     input_sample_rate: Size = QWEN3_TTS.sample_rate
     output_sample_rate: Size = QWEN3_TTS.sample_rate
@@ -269,43 +269,40 @@ class SpeechTokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"decoder_config.num_quantizers: only {CODE_GROUPS} is supported")
 
 
-_Config = TypeVar("_Config", ModelConfig, SpeechTokenizerConfig)
+_T = TypeVar("_T")
 
 
 def read_file(path: Path) -> bytes:
-    """A checkpoint file's bytes. Raises `CheckpointError` if it cannot be read."""
+    """Reads a file of a checkpoint. Raises `CheckpointError` if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from None
 
 
-def _read(path: Path, kind: type[_Config]) -> _Config:
+def decode_file(path: Path, file_type: type[_T]) -> _T:
+    """Decodes a JSON file of a checkpoint. Raises `CheckpointError` naming file and field."""
     try:
-        return msgspec.json.decode(read_file(path), type=kind)
-    except msgspec.DecodeError as error:  # a ValidationError is one too and names the field
+        return msgspec.json.decode(read_file(path), type=file_type)
+    except msgspec.DecodeError as error:  # includes ValidationError, which names the field
         raise CheckpointError(f"{path}: {error}") from None
+
+
+class _ModelTypeField(msgspec.Struct):
+    """Decoded first, so that an unknown type gets a clear error."""
+
+    tts_model_type: str
 
 
 def read_model_config(directory: Path) -> ModelConfig:
     """Reads `config.json`. Raises `CheckpointError` naming file and field."""
     path = directory / "config.json"
-    data = read_file(path)
-    try:
-        kind = msgspec.json.decode(data, type=_ModelKind).tts_model_type
-    except msgspec.DecodeError as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    if kind not in set(ModelType):
-        raise CheckpointError(f"{path}: tts_model_type {kind!r} is unknown; accepted: {', '.join(ModelType)}")
-    return _read(path, ModelConfig)
-
-
-class _ModelKind(msgspec.Struct):
-    """Read first, so that an unknown kind is told apart from a broken field."""
-
-    tts_model_type: str
+    model_type = decode_file(path, _ModelTypeField).tts_model_type
+    if model_type not in set(ModelType):
+        raise CheckpointError(f"{path}: tts_model_type {model_type!r} is unknown; accepted: {', '.join(ModelType)}")
+    return decode_file(path, ModelConfig)
 
 
 def read_speech_tokenizer_config(directory: Path) -> SpeechTokenizerConfig:
     """Reads `speech_tokenizer/config.json`. Raises `CheckpointError` naming file and field."""
-    return _read(directory / "speech_tokenizer" / "config.json", SpeechTokenizerConfig)
+    return decode_file(directory / "speech_tokenizer" / "config.json", SpeechTokenizerConfig)

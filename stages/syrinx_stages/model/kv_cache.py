@@ -1,4 +1,4 @@
-"""Keys and values of one request."""
+"""The KV cache of one request on a CPU."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import torch
 from torch import Tensor
 
 _FIRST_CAPACITY = 128
-"""Positions of a new cache: a short sentence's prompt and its first seconds."""
+"""Positions of a new cache: enough for a short prompt and the first seconds of speech."""
 
 
 class KVCache:
-    """Keys and values of every layer for one request, in memory that grows by doubling.
-
-    Memory: [layers, 2, 1, kv_heads, capacity, head_size].
-    """
+    """Keys and values of every layer: [layers, 2, 1, kv_heads, capacity, head_size], grown by doubling."""
 
     def __init__(
         self, layers: int, kv_heads: int, head_size: int, *, limit: int, dtype: torch.dtype, device: torch.device
@@ -21,29 +18,29 @@ class KVCache:
         self.length = 0
         """Positions filled so far."""
         self.limit = limit
-        """Positions the model has."""
+        """Maximum number of positions of the model."""
         shape = (layers, 2, 1, kv_heads, min(_FIRST_CAPACITY, limit), head_size)
         self._data = torch.empty(shape, dtype=dtype, device=device)
         self._layers = self._data.unbind()
 
     @property
     def capacity(self) -> int:
-        """Positions there is memory for."""
+        """Positions that are allocated."""
         return self._data.shape[4]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
+        """Allocated bytes."""
         return self._data.nbytes
 
-    def check_room(self, count: int) -> None:
-        """Raises ValueError if `count` more positions are more than the model has."""
+    def check_limit(self, count: int) -> None:
+        """Raises ValueError if `count` more positions exceed the model's limit."""
         if self.length + count > self.limit:
             raise ValueError(f"{self.length + count} positions are more than the model's {self.limit}")
 
     def extend(self, count: int) -> None:
-        """Makes room for `count` more positions, to be written next. Raises ValueError beyond the model's limit."""
-        self.check_room(count)
+        """Adds `count` positions, which the caller writes next. Raises ValueError beyond the model's limit."""
+        self.check_limit(count)
         needed = self.length + count
         if needed > self.capacity:
             capacity = self.capacity
@@ -57,9 +54,9 @@ class KVCache:
         self.length = needed
 
     def write(self, layer: int, heads: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Stores heads [2 * kv_heads, end - start, head_size] (keys, values) and returns all keys and values to `end`.
+        """Stores keys and values `heads` [2 * kv_heads, end - start, head_size] at positions start to end.
 
-        Both results: [1, kv_heads, end, head_size].
+        Returns the keys and the values up to `end`, each [1, kv_heads, end, head_size].
         """
         stored = self._layers[layer]
         stored[:, 0, :, start:end] = heads.view(2, -1, *heads.shape[1:])

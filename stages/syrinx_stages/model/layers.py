@@ -1,8 +1,8 @@
-"""Building blocks of the talker and the code predictor: packed linear layers, norms, rotary tables, a decoder layer.
+"""Building blocks of the talker and the code predictor: packed linear layers, norms, rotary tables, decoder layers.
 
-Modules that read the same input are packed into one matrix; `slots` says which part of it each official checkpoint
-tensor is. Activations are [rows, width]. Widths should be multiples of 32: elementwise kernels round a shorter tail
-differently, and a row would then depend on its place in the batch.
+Matrices that read the same input are packed into one; `checkpoint_tensors` maps the official tensor names to their
+parts. Activations are [rows, width]. Widths should be multiples of 32: elementwise kernels round a shorter tail
+differently, which would make a row depend on its index in the batch.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from .config import TransformerConfig
 from .linear import column_major, linear
 
 
-class Slot(NamedTuple):
-    """Where a checkpoint tensor goes: `target` takes it by (broadcasting) copy."""
+class CheckpointTensor(NamedTuple):
+    """The expected shape of a checkpoint tensor, and the memory it is copied to (with broadcasting)."""
 
     shape: tuple[int, ...]
     target: Tensor
 
 
 class Packed(nn.Module):
-    """A module whose memory holds several official tensors; they are named as its parent's children."""
+    """A module whose memory holds several checkpoint tensors, which are named as children of its parent."""
 
-    def slots(self) -> Iterator[tuple[str, Slot]]:
-        """The official names below the parent, and their places."""
+    def checkpoint_tensors(self) -> Iterator[tuple[str, CheckpointTensor]]:
+        """Yields the tensors' names, relative to the parent, and their targets."""
         raise NotImplementedError
 
 
-def slots(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Slot]]:
-    """Every tensor a checkpoint must have for `module`: official name and place."""
+def checkpoint_tensors(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, CheckpointTensor]]:
+    """Yields the name and target of every tensor that a checkpoint must have for `module`."""
     if isinstance(module, Packed):
         parent = prefix.rpartition(".")[0]
-        yield from ((f"{parent}.{name}" if parent else name, slot) for name, slot in module.slots())
+        yield from ((f"{parent}.{name}" if parent else name, tensor) for name, tensor in module.checkpoint_tensors())
         return
     start = f"{prefix}." if prefix else ""
     for name, tensor in module.state_dict().items():
         if "." not in name:
-            yield start + name, Slot(tuple(tensor.shape), tensor)
+            yield start + name, CheckpointTensor(tuple(tensor.shape), tensor)
     for name, child in module.named_children():
-        yield from slots(child, start + name)
+        yield from checkpoint_tensors(child, start + name)
 
 
 class Linear(nn.Module):
@@ -56,38 +56,38 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outer)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[rows, inner] to [rows, outer]."""
+        """Maps [rows, inner] to [rows, outer]."""
         return linear(x, self.weight, self.bias)
 
 
 class PackedLinear(Packed):
-    """The weight of several matrices that read the same input, so that they are one product."""
+    """Several matrices that read the same input, as one weight [sum(outers), inner]."""
 
     def __init__(self, inner: int, **outers: int) -> None:
         super().__init__()
         self.outers = outers
         self.weight = nn.Parameter(column_major(sum(outers.values()), inner))
 
-    def slots(self) -> Iterator[tuple[str, Slot]]:
-        """One `NAME.weight` per packed matrix."""
+    def checkpoint_tensors(self) -> Iterator[tuple[str, CheckpointTensor]]:
+        """Yields `NAME.weight` for each packed matrix."""
         parts = torch.split(self.weight.detach(), list(self.outers.values()))
         for name, part in zip(self.outers, parts, strict=True):
-            yield f"{name}.weight", Slot(tuple(part.shape), part)
+            yield f"{name}.weight", CheckpointTensor(tuple(part.shape), part)
 
 
 class PackedHeadNorm(Packed):
-    """The weights of the query and the key norm, one row per head, so that all heads are normalised at once."""
+    """The weights of the query and key norms, one row per head, so that all heads are normalized at once."""
 
     def __init__(self, heads: int, kv_heads: int, head_size: int) -> None:
         super().__init__()
         self.heads = heads
         self.weight = nn.Parameter(torch.empty(heads + kv_heads, head_size))
 
-    def slots(self) -> Iterator[tuple[str, Slot]]:
-        """`q_norm.weight` and `k_norm.weight`."""
+    def checkpoint_tensors(self) -> Iterator[tuple[str, CheckpointTensor]]:
+        """Yields `q_norm.weight` and `k_norm.weight`."""
         shape = (self.weight.shape[-1],)
-        yield "q_norm.weight", Slot(shape, self.weight.detach()[: self.heads])
-        yield "k_norm.weight", Slot(shape, self.weight.detach()[self.heads :])
+        yield "q_norm.weight", CheckpointTensor(shape, self.weight.detach()[: self.heads])
+        yield "k_norm.weight", CheckpointTensor(shape, self.weight.detach()[self.heads :])
 
 
 class NormWeight(nn.Module):
@@ -99,26 +99,26 @@ class NormWeight(nn.Module):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis (Zhang, Sennrich 2019), the mean in float32.
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis, with the mean in float32 (Zhang and Sennrich, 2019).
 
-    eps: [1], float32, on x's device.
+    eps: [1] float32, on the device of x.
     """
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = torch.addcmul(eps, norm, norm, value=1 / x.shape[-1]).rsqrt_()
     return (x * scale).to(x.dtype) * weight
 
 
-def rotations(head_size: int, theta: float, positions: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [positions, head_size / 2] of a rotary embedding's angles, in float32."""
+def cos_sin_table(head_size: int, theta: float, positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [positions, head_size / 2] float32 of the angles of a rotary position embedding."""
     rates = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), rates)
     return angles.cos(), angles.sin()
 
 
 class Rotary(nn.Module):
-    """Tables of rotary position embeddings (Su et al. 2021, halves rotated as in GPT-NeoX).
+    """Tables of rotary position embeddings (Su et al., 2021; halves rotated as in GPT-NeoX).
 
-    The talker's three "multimodal" position axes are always equal for speech, so its sections make no difference.
+    The talker's three M-RoPE axes are equal for speech, so its sections have no effect.
     """
 
     cos: Tensor
@@ -126,19 +126,19 @@ class Rotary(nn.Module):
 
     def __init__(self, head_size: int, theta: float, positions: int) -> None:
         super().__init__()
-        cos, sin = rotations(head_size, theta, positions)
-        # The sign of the rotated half is in the table, so that rotating is a plain roll.
+        cos, sin = cos_sin_table(head_size, theta, positions)
+        # The table has the sign of the rotated half, so that rotating is a plain roll.
         dtype = torch.get_default_dtype()
         self.register_buffer("cos", torch.cat((cos, cos), -1)[:, None].to(dtype), persistent=False)
         self.register_buffer("sin", torch.cat((-sin, sin), -1)[:, None].to(dtype), persistent=False)
 
     def at(self, positions: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines [rows, 1, head_size] of positions [rows]."""
+        """Returns cosines and signed sines [rows, 1, head_size] of positions [rows]."""
         return self.cos[positions], self.sin[positions]
 
 
 class Attention(nn.Module):
-    """The projections around attention, under their official names."""
+    """The projections of attention, with the checkpoint's names."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """The projections of the gated feed-forward layer (SwiGLU, Shazeer 2020), under their official names."""
+    """The projections of the gated feed-forward layer (SwiGLU; Shazeer, 2020), with the checkpoint's names."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class MLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, each on a normalised input and added to the residual stream."""
+    """The parameters of attention and feed-forward, each applied to a normalized input and added to the residual."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class DecoderLayer(nn.Module):
 
 
 class _Weights(NamedTuple):
-    """A layer's parameters, flat: looking them up through modules costs a tenth of a decode step."""
+    """A layer's parameters as a tuple: looking them up through modules takes a tenth of a decode step."""
 
     input_norm: Tensor
     qkv: Tensor
@@ -182,15 +182,14 @@ class _Weights(NamedTuple):
 
 
 Attend = Callable[[int, Tensor], Tensor]
-"""(layer, queries, keys and values) to attended values.
+"""Maps (layer, heads [rows, heads + 2 * kv_heads, head_size]) to attention outputs [rows, heads * head_size].
 
-Takes heads [rows, heads + 2 * kv_heads, head_size], queries and keys rotated; returns [rows, heads * head_size].
-Keeping keys and values is its task: the stack has no state.
+Queries and keys are rotated already. The function stores keys and values; the stack has no state.
 """
 
 
 class DecoderStack(nn.Module):
-    """Decoder layers and the final norm; the talker's and the code predictor's `model`."""
+    """Decoder layers and the final norm: `model` of the talker and of the code predictor."""
 
     eps: Tensor
 
@@ -202,22 +201,22 @@ class DecoderStack(nn.Module):
         self.register_buffer("eps", torch.tensor([config.rms_norm_eps], dtype=torch.float32), persistent=False)
         self._weights = [_flat(layer) for layer in self.layers]
         self._head_size = config.head_size
-        self._rotated = config.num_attention_heads + config.num_key_value_heads
+        self._rotated_heads = config.num_attention_heads + config.num_key_value_heads
 
     def drop_layer(self, index: int) -> None:
-        """Lets go of a layer's weights, for those who hold them in another form. The stack cannot `run` then."""
+        """Frees the weights of a layer, for engines that hold them in another layout. `run` no longer works."""
         self.layers[index] = nn.Identity()
         self._weights = []
 
     def run(self, x: Tensor, positions: Tensor | slice, attend: Attend) -> Tensor:
-        """Inputs [rows, hidden_size] at `positions` [rows] to normalised outputs of the same shape."""
+        """Maps inputs [rows, hidden_size] at `positions` [rows] to normalized outputs of the same shape."""
         cos, sin = self.rotary.at(positions)
         eps, half = self.eps, self._head_size // 2
         for index, layer in enumerate(self._weights):
             heads = linear(rms_norm(x, layer.input_norm, eps), layer.qkv).view(x.shape[0], -1, self._head_size)
-            turning = heads.narrow(1, 0, self._rotated)
-            normed = rms_norm(turning, layer.qk_norm, eps)
-            torch.addcmul(normed * cos, normed.roll(half, -1), sin, out=turning)
+            rotated = heads.narrow(1, 0, self._rotated_heads)
+            normed = rms_norm(rotated, layer.qk_norm, eps)
+            torch.addcmul(normed * cos, normed.roll(half, -1), sin, out=rotated)
             x = x + linear(attend(index, heads), layer.output)
             gate, up = linear(rms_norm(x, layer.post_norm, eps), layer.gate_up).chunk(2, -1)
             x = x + linear(F.silu(gate).mul_(up), layer.down)

@@ -1,14 +1,14 @@
-"""Matrix products whose rows do not depend on how many rows there are.
+"""Batch-invariant matrix products: a row of the result does not depend on the number of rows.
 
-BLAS libraries choose their kernel, and with it the order of summation, by the number of rows: a request's numbers
-would then change in the last bit with its neighbours in the batch. Two ways, both on one thread, keep every row's sum
-in one order (`tests/unit/test_linear.py` proves it for this machine; measured on MKL with AVX2, and with AVX-512 of
-Intel's and of AMD's):
+BLAS libraries choose their kernel, and so the order of summation, by the number of rows. The last bits of a request's
+activations would then depend on the other requests in the batch. Two methods keep the order of summation fixed on one
+thread (tests/unit/test_linear.py checks this on the machine it runs on; measured with MKL on AVX2, and on AVX-512 of
+Intel and AMD):
 
-- `linear`, for few rows: weights are column-major, whose kernels take rows in sixes. Rows are padded to a multiple of
-  `ROW_GROUP` and split into blocks of at most `MANY_ROWS`.
-- `add_product`, for the many rows of the codec's convolutions: every kernel call has exactly `BLOCK` rows, and columns
-  in eights.
+- `linear`, for few rows: column-major weights, whose kernels process six rows at a time. Rows are padded to a multiple
+  of `ROW_GROUP` and split into blocks of at most `MAX_ROWS`.
+- `add_product`, for the many rows of the codec's convolutions: every kernel call has exactly `BLOCK_ROWS` rows and a
+  multiple of `COLUMN_GROUP` columns.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ROW_GROUP = 6
-"""Rows that MKL's column-major kernels take at once: with AVX2 a group of 1 to 3 is summed otherwise."""
+"""Rows that MKL's column-major kernels process at a time; with AVX2, groups of 1 to 3 rows are summed differently."""
 
-MANY_ROWS = 48
-"""Rows of a column-major product at most: MKL divides the inner axis otherwise from 192 (AVX2: 96) rows."""
+MAX_ROWS = 48
+"""Maximum rows of a column-major product: from 192 rows (AVX2: 96) MKL splits the inner axis differently."""
 
-BLOCK = 24
-"""Rows of each kernel call of `add_product`: a third slower than one call for all rows, whose sums are not fixed."""
+BLOCK_ROWS = 24
+"""Rows of each kernel call of `add_product`: a third slower than one call for all rows."""
 
 COLUMN_GROUP = 8
-"""Columns of `add_product`'s kernel calls: with AVX-512 on AMD a row of 5, 7 or 11, say, is summed by its place."""
+"""Columns of `add_product`'s calls are padded to a multiple of this: on AMD with AVX-512, sums over 5, 7 or 11 columns,
+for example, depend on the row's index."""
 
 
 def column_major(outer: int, inner: int) -> Tensor:
-    """An uninitialised [outer, inner] weight whose memory is [inner, outer]: `linear` is fast on it for few rows."""
+    """Returns an uninitialized weight [outer, inner] with memory order [inner, outer], which `linear` needs."""
     return torch.empty(inner, outer).t()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias`; on a CPU each row's result is independent of the other rows.
+    """Returns `x @ weight.T + bias`; on a CPU each row's result is independent of the other rows.
 
-    x: [rows, in]; weight: [out, in], column-major, `out` in eights; bias: [out]; returns [rows, out].
+    x: [rows, in]; weight: [out, in], column-major, `out` a multiple of 8; bias: [out]; result: [rows, out].
     """
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
-    if x.shape[0] > MANY_ROWS:
-        return torch.cat([linear(block, weight, bias) for block in torch.split(x, MANY_ROWS)])
+    if x.shape[0] > MAX_ROWS:
+        return torch.cat([linear(block, weight, bias) for block in torch.split(x, MAX_ROWS)])
     return F.linear(pad_rows(x), weight, bias)[: x.shape[0]]
 
 
 def pad_rows(rows: Tensor) -> Tensor:
-    """[count, ...] with zero rows up to whole groups: what passes through many column-major products is padded once."""
+    """Appends zero rows up to a multiple of `ROW_GROUP`, once for a series of `linear` calls."""
     short = -rows.shape[0] % ROW_GROUP
     return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, short)) if short else rows
 
 
 def add_product(out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-    """`out += rows @ weight` in place; on a CPU each row's result is independent of the other rows.
+    """Computes `out += rows @ weight` in place; on a CPU each row's result is independent of the other rows.
 
     out: [count, outer], contiguous; rows: [count, inner]; weight: [inner, outer].
     """
@@ -63,12 +64,12 @@ def add_product(out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     count, outer = out.shape
     if short := -outer % COLUMN_GROUP:
         return out.copy_(add_product(F.pad(out, (0, short)), rows, F.pad(weight, (0, short)))[:, :outer])
-    whole = count - count % BLOCK
+    whole = count - count % BLOCK_ROWS
     if whole:
-        _blocks(out[:whole].view(-1, BLOCK, outer), rows[:whole].view(-1, BLOCK, rows.shape[1]), weight)
+        _blocks(out[:whole].view(-1, BLOCK_ROWS, outer), rows[:whole].view(-1, BLOCK_ROWS, rows.shape[1]), weight)
     if whole < count:
-        rest = F.pad(out[whole:], (0, 0, 0, BLOCK - count + whole))
-        _blocks(rest[None], F.pad(rows[whole:], (0, 0, 0, BLOCK - count + whole))[None], weight)
+        rest = F.pad(out[whole:], (0, 0, 0, BLOCK_ROWS - count + whole))
+        _blocks(rest[None], F.pad(rows[whole:], (0, 0, 0, BLOCK_ROWS - count + whole))[None], weight)
         out[whole:] = rest[: count - whole]
     return out
 

@@ -1,7 +1,7 @@
-"""How codes are drawn: the processors of Hugging Face's `generate` in its order, for rows that each have their own.
+"""Samples codes: the logits processors of Hugging Face's `generate`, in its order, with parameters per row.
 
-Randomness is counter-based: the number that decides a code depends on (seed, frame, group) alone, so a request draws
-the same numbers on every device, in every batch, and after it moved to another process.
+Random numbers are counter-based: the number that decides a code depends on (seed, frame, group) alone. A request gets
+the same numbers on every device, in every batch and after another process has taken it over.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 _GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
-COLD = 1e-30
-"""Below this temperature only the best score has any probability, and dividing by it would overflow float32."""
+MIN_TEMPERATURE = 1e-30
+"""Lower temperatures are greedy: only the top score has any probability, and the division would overflow float32."""
 
 
 def _mix(x: Tensor) -> Tensor:
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014) on int64: products wrap, shifts are made logical by masks."""
+    """SplitMix64's finalizer (Steele, Lea and Flood, 2014) on int64: products wrap, masks make the shifts logical."""
     x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _MIX_1
     x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _MIX_2
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
 def uniforms(seeds: Tensor, frames: Tensor) -> Tensor:
-    """One number in [0, 1) per group: float64 [rows, 16] for seeds and frame numbers [rows] (int64)."""
+    """Returns one number in [0, 1) per group, [rows, 16] float64, for seeds and frame indices [rows] int64."""
     state = _mix(_mix(seeds + _GAMMA) + (frames + 1) * _GAMMA)
     groups = torch.arange(1, CODE_GROUPS + 1, device=seeds.device) * _GAMMA
-    # 32 bits, so that a product with the total of a float64 distribution stays below that total.
+    # 32 bits, so that the product with the total of a float64 distribution is below that total.
     return ((_mix(state[:, None] + groups) >> 32) & 0xFFFFFFFF).double() * 2.0**-32
 
 
-class Filter:
-    """Temperature, top-k and top-p of a batch of rows, and the draw itself."""
+class LogitFilter:
+    """Temperature, top-k and top-p of a batch of rows, and the sampling itself."""
 
-    def __init__(self, knobs: Sequence[tuple[float, int, float]], device: torch.device) -> None:
-        given, top_ks, top_ps = zip(*knobs, strict=True)
-        temperatures = [t if t >= COLD else 0.0 for t in given]
+    def __init__(self, params: Sequence[tuple[float, int, float]], device: torch.device) -> None:
+        """params: temperature, top-k and top-p of each row."""
+        given, top_ks, top_ps = zip(*params, strict=True)
+        temperatures = [t if t >= MIN_TEMPERATURE else 0.0 for t in given]
         self._all_greedy = not any(temperatures)
         self._greedy = None
         if not all(temperatures):
@@ -56,24 +57,24 @@ class Filter:
         if any(p < 1 for p in top_ps):
             self._top_p = torch.tensor([[p] for p in top_ps], dtype=torch.float32, device=device)
 
-    def draw(self, scores: Tensor, uniform: Tensor) -> Tensor:
-        """Scores [rows, vocabulary] (float32) and numbers [rows, 1] to ids [rows] (int64)."""
+    def sample(self, scores: Tensor, uniform: Tensor) -> Tensor:
+        """Samples ids [rows] int64 from scores [rows, vocabulary] float32 with uniform numbers [rows, 1]."""
         if self._all_greedy:
             return scores.argmax(-1)
-        distribution = self.keep(scores).softmax(-1).cumsum(-1, dtype=torch.float64)
-        # The first id whose cumulative probability exceeds the number: one of probability 0 never is.
+        distribution = self.filter(scores).softmax(-1).cumsum(-1, dtype=torch.float64)
+        # The first id whose cumulative probability exceeds the number; an id of probability 0 is never the first.
         ids = torch.searchsorted(distribution, uniform * distribution[:, -1:], right=True).squeeze(1)
         return ids if self._greedy is None else torch.where(self._greedy, scores.argmax(-1), ids)
 
-    def keep(self, scores: Tensor) -> Tensor:
-        """Scores over temperature, with -inf where top-k or top-p drop an id."""
+    def filter(self, scores: Tensor) -> Tensor:
+        """Returns the scores divided by the temperature, with -inf for ids that top-k or top-p remove."""
         scores = scores / self._temperature
         if self._top_k:
-            # The k-th score is a copy, not a sum: taking the longest k of the batch cannot change a row.
+            # The k-th score is a copy, not a sum, so using the largest k of the batch does not change a row.
             count = min(self._top_k, scores.shape[-1])
-            best = scores.topk(count).values
-            least = best[:, -1:] if self._kth is None else best.gather(-1, self._kth.clamp(max=count - 1))
-            dropped = scores < least
+            top = scores.topk(count).values
+            threshold = top[:, -1:] if self._kth is None else top.gather(-1, self._kth.clamp(max=count - 1))
+            dropped = scores < threshold
             if self._keep_all is not None:
                 dropped &= ~self._keep_all
             scores = scores.masked_fill(dropped, -torch.inf)
@@ -87,7 +88,7 @@ class Filter:
 
 
 class Sampler:
-    """The sampling of a batch: build one per set of rows, then one `frame` per step."""
+    """Samples frames for a fixed set of rows: create one per set, and call `step` for each frame."""
 
     def __init__(
         self, rows: Sequence[Sampling], seeds: Sequence[int], config: TalkerConfig, device: torch.device
@@ -102,27 +103,27 @@ class Sampler:
         if any(row.repetition_penalty != 1 for row in rows):
             self._penalty = torch.tensor([[row.repetition_penalty] for row in rows], device=device, dtype=torch.float32)
         self._min_frames = torch.tensor([row.min_frames for row in rows], device=device)
-        self.code0_filter = Filter([(row.temperature, row.top_k, row.top_p) for row in rows], device)
+        self.code0_filter = LogitFilter([(row.temperature, row.top_k, row.top_p) for row in rows], device)
         residual = [(row.residual_temperature, row.residual_top_k, row.residual_top_p) for row in rows]
-        self.residual_filter = Filter(residual, device)
+        self.residual_filter = LogitFilter(residual, device)
 
-    def frame(self, frames: Tensor) -> FrameSampler:
-        """The sampler of one step; `frames` [rows] (int64): how many frames each row has said."""
+    def step(self, frames: Tensor) -> FrameSampler:
+        """Returns the sampler of one step; `frames` [rows] int64 is the number of frames that each row has."""
         return FrameSampler(self, frames)
 
     def code0_scores(self, logits: Tensor, seen: Tensor, frames: Tensor) -> Tensor:
-        """Logits [rows, vocabulary] after repetition penalty, minimum length and suppression, in float32."""
+        """Applies repetition penalty, minimum length and suppression to logits [rows, vocabulary], in float32."""
         scores = logits.float()
         if self._penalty is not None:
-            penalised = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
-            scores = torch.where(seen, penalised, scores)
+            penalized = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
+            scores = torch.where(seen, penalized, scores)
         scores = scores.masked_fill(self._suppressed, -torch.inf)
         scores[:, self._eos].masked_fill_(frames < self._min_frames, -torch.inf)
         return scores
 
 
 class FrameSampler:
-    """CodeSampler the 16 codes of every row's next frame."""
+    """Samples the 16 codes of every row's next frame."""
 
     def __init__(self, sampler: Sampler, frames: Tensor) -> None:
         self._sampler = sampler
@@ -130,10 +131,10 @@ class FrameSampler:
         self._uniforms = torch.split(uniforms(sampler.seeds, frames), 1, 1)
 
     def code0(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """Code 0 or EOS [rows]; logits [rows, vocab_size], seen [rows, vocab_size] (bool): codes 0 said before."""
+        """Returns code 0 or EOS [rows] for logits [rows, vocab_size]; `seen`, of that shape, marks codes 0 so far."""
         scores = self._sampler.code0_scores(logits, seen, self._frames)
-        return self._sampler.code0_filter.draw(scores, self._uniforms[0])
+        return self._sampler.code0_filter.sample(scores, self._uniforms[0])
 
     def residual(self, logits: Tensor, group: int) -> Tensor:
-        """Codes [rows] of a group (1 to 15); logits [rows, codebook_size]. This is `Talker.predict`'s `draw`."""
-        return self._sampler.residual_filter.draw(logits.float(), self._uniforms[group])
+        """Returns codes [rows] of a group (1 to 15) for logits [rows, codebook_size]: a `SampleFn`."""
+        return self._sampler.residual_filter.sample(logits.float(), self._uniforms[group])

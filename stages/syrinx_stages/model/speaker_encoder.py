@@ -1,6 +1,6 @@
-"""Reference audio to a speaker's x-vector: a mel spectrogram and the ECAPA-TDNN of Base checkpoints.
+"""The speaker encoder of Base checkpoints: reference audio to an x-vector, by a mel spectrogram and an ECAPA-TDNN.
 
-Parameter names are the official checkpoint's without its `speaker_encoder.` root (QwenLM/Qwen3-TTS).
+Parameter names are those of the official checkpoint below `speaker_encoder.` (QwenLM/Qwen3-TTS).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 FFT = 1024
 HOP = 256
-LEAST_SAMPLES = 9_600
-"""0.4 s: less says too little of a voice (and the widest convolution needs more frames than it reaches over)."""
+MIN_SAMPLES = 9_600
+"""0.4 s: shorter audio identifies no voice, and has too few frames for the widest convolution."""
 
 
 def _mel_to_hertz(mel: np.ndarray) -> np.ndarray:
-    """Slaney's scale: linear to 1 kHz (15 mel), then 27 steps to each factor of 6.4."""
+    """Slaney's mel scale: linear to 1 kHz (15 mel), then 27 steps per factor of 6.4."""
     return np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
 
 
 @lru_cache(maxsize=2)
 def mel_filters(bands: int) -> Tensor:
-    """[bands, FFT / 2 + 1] triangles of equal area from 0 Hz to the Nyquist frequency, even on Slaney's scale.
+    """Returns [bands, FFT / 2 + 1] triangular filters of equal area, evenly spaced on Slaney's mel scale.
 
-    Auditory Toolbox (Slaney, 1998), as librosa's default filterbank.
+    The default filterbank of librosa (Slaney, Auditory Toolbox, 1998).
     """
     top = 15 + 27 * np.log(FAMILY.sample_rate / 2 / 1000) / np.log(6.4)
     edges = _mel_to_hertz(np.linspace(0, top, bands + 2))
@@ -45,7 +45,7 @@ def mel_filters(bands: int) -> Tensor:
 
 
 def mel_spectrogram(samples: Tensor, bands: int) -> Tensor:
-    """Natural logarithm of mel magnitudes [N // HOP, bands] of samples [N] at 24 kHz."""
+    """Returns the natural logarithm of mel magnitudes [N // HOP, bands] of samples [N] at 24 kHz."""
     edge = (FFT - HOP) // 2
     padded = F.pad(samples.float()[None], (edge, edge), mode="reflect")[0]
     window = torch.hann_window(FFT, device=samples.device)
@@ -59,7 +59,7 @@ def _conv(inputs: int, outputs: int, taps: int = 1, dilation: int = 1) -> nn.Con
 
 
 class TimeDelay(nn.Module):
-    """A convolution and ReLU: [B, inputs, T] to [B, outputs, T]."""
+    """Convolution and ReLU: [B, inputs, T] to [B, outputs, T]."""
 
     def __init__(self, inputs: int, outputs: int, taps: int = 1, dilation: int = 1) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class TimeDelay(nn.Module):
 
 
 class Res2Net(nn.Module):
-    """Groups of channels, each but the first convolved with the one before added (https://arxiv.org/abs/1904.01169)."""
+    """Convolves each group of channels but the first, with the previous output added (https://arxiv.org/abs/1904.01169)."""
 
     def __init__(self, channels: int, groups: int, taps: int, dilation: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Res2Net(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Scales each channel by a gate of all channels' means (https://arxiv.org/abs/1709.01507)."""
+    """Scales each channel by a gate computed from all channels' means (https://arxiv.org/abs/1709.01507)."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class SERes2NetBlock(nn.Module):
-    """[B, channels, T] to the same shape, with a residual connection."""
+    """Res2Net between two pointwise convolutions, with squeeze-excitation and a residual connection."""
 
     def __init__(self, inputs: int, channels: int, groups: int, squeezed: int, taps: int, dilation: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class SERes2NetBlock(nn.Module):
 
 
 def _statistics(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted mean and standard deviation [B, channels, 1] over time."""
+    """Returns the weighted mean and standard deviation [B, channels, 1] over time."""
     mean = (weight * x).sum(2, keepdim=True)
     variance = (weight * (x - mean).square()).sum(2, keepdim=True)
     return mean, variance.clamp(min=1e-12).sqrt()
@@ -163,7 +163,7 @@ class SpeakerEncoder(nn.Module):
         self.fc = _conv(2 * channels[-1], config.enc_dim)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """mel: [B, T, bands]; returns [B, enc_dim]."""
+        """Maps mel spectrograms [B, T, bands] to x-vectors [B, enc_dim]."""
         x = mel.transpose(1, 2)
         outputs = []
         for block in self.blocks:
@@ -175,9 +175,12 @@ class SpeakerEncoder(nn.Module):
 
     @torch.no_grad()
     def embed(self, samples: Tensor) -> Tensor:
-        """The x-vector [enc_dim] of mono samples [N] in -1..1 at 24 kHz. Raises ValueError under `LEAST_SAMPLES`."""
-        if samples.ndim != 1 or len(samples) < LEAST_SAMPLES:
-            raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least {LEAST_SAMPLES}")
+        """Returns the x-vector [enc_dim] of mono samples [N] in -1..1 at 24 kHz.
+
+        Raises ValueError for less than `MIN_SAMPLES`.
+        """
+        if samples.ndim != 1 or len(samples) < MIN_SAMPLES:
+            raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least {MIN_SAMPLES}")
         weight = self.fc.weight
         mel = mel_spectrogram(samples.to(weight.device), self.bands)
         out: Tensor = self(mel[None].to(weight.dtype))

@@ -1,49 +1,47 @@
-"""Text to token ids: Qwen2's byte-level BPE, and the chat template around a user's text.
+"""The text tokenizer: Qwen2's byte-level BPE and the chat template.
 
-The official package tokenizes the whole template as one string, so that a text can bring the template's own marks.
-Here a user's text never becomes a special token: marks are added by id, and the text between two marks is encoded as
-one string, newline of the template included, which gives the official ids for every text without marks.
+The official package tokenizes the whole template as one string, so text can contain the template's special tokens. Here
+special tokens are added by id and text is never parsed for them. The text between two special tokens, with the
+template's newline, is encoded as one string, which gives the official ids for every text without special tokens.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import tokenizers
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 
-from .config import CheckpointError, ModelConfig, read_file
+from .config import CheckpointError, ModelConfig, decode_file, read_file
 
-# Qwen's own pattern (what its models were trained with). transformers 4.57.3 puts another model family's pattern in
-# its place when `qwen-tts` loads some checkpoints from a directory, though not when it loads them by name.
+# The pattern that Qwen's models were trained with. transformers 4.57.3 replaces it with another family's pattern when
+# `qwen-tts` loads some checkpoints from a directory, but not when it loads them by name.
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-_T = TypeVar("_T")
-
-_ROLE = 3
-"""Tokens of `<|im_start|>assistant` and its newline: where the official package cuts."""
+_ROLE_TOKENS = 3
+"""Tokens of `<|im_start|>assistant` and the newline."""
 
 
 class AssistantIds(NamedTuple):
-    """The template's start and the user's text, cut where the official package cuts."""
+    """The ids of the template's start and of the text, split as in the official package."""
 
     role: list[int]
     text: list[int]
 
 
 class Tokenizer:
-    """Encodes texts for one checkpoint. Raises ValueError for text with lone surrogates, which has no UTF-8 form."""
+    """Encodes text for one checkpoint. Raises ValueError for text with lone surrogates, which UTF-8 cannot encode."""
 
     def __init__(self, bpe: tokenizers.Tokenizer, config: ModelConfig) -> None:
         self._bpe = bpe
         self._start, self._end = config.im_start_token_id, config.im_end_token_id
 
     def encode(self, text: str) -> list[int]:
-        """The ids of plain text; marks such as `<|im_end|>` in it are characters like any other."""
+        """Returns the ids of plain text; special tokens such as `<|im_end|>` in it are ordinary characters."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -51,22 +49,22 @@ class Tokenizer:
         return list(self._bpe.encode(text, add_special_tokens=False).ids)
 
     def assistant(self, text: str) -> AssistantIds:
-        """What the model is to say."""
+        """Returns the ids of the text to speak."""
         ids = [self._start, *self.encode(f"assistant\n{text}")]
-        return AssistantIds(ids[:_ROLE], ids[_ROLE:])
+        return AssistantIds(ids[:_ROLE_TOKENS], ids[_ROLE_TOKENS:])
 
     def reference(self, text: str) -> list[int]:
-        """The text of reference audio."""
+        """Returns the ids of the transcript of reference audio."""
         return self.assistant(text).text
 
     def user(self, instructions: str) -> list[int]:
-        """Instructions, template included."""
+        """Returns the ids of instructions, template included."""
         return [self._start, *self.encode(f"user\n{instructions}"), self._end, *self.encode("\n")]
 
 
 def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
     """Reads `vocab.json`, `merges.txt`, `tokenizer_config.json`. Raises `CheckpointError` naming file and field."""
-    vocab = _read_json(directory / "vocab.json", dict[str, int])
+    vocab = decode_file(directory / "vocab.json", dict[str, int])
     merges = _read_merges(directory / "merges.txt")
     try:
         bpe = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges))
@@ -82,30 +80,23 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
 
 
 def _check(directory: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """That config and tokenizer speak of the same ids."""
+    """Raises `CheckpointError` unless config.json and the tokenizer agree on the special ids."""
     path = directory / "tokenizer_config.json"
-    added = _read_json(path, _TokenizerConfig).added_tokens_decoder
+    added = decode_file(path, _TokenizerConfig).added_tokens_decoder
     for field, content in (("im_start_token_id", "<|im_start|>"), ("im_end_token_id", "<|im_end|>")):
         token = added.get(str(getattr(config, field)))
         if token is None or token.get("content") != content:
             raise CheckpointError(f"{path}: added_tokens_decoder: no {content} under config.json's {field}")
     if tokenizer.encode("assistant") != [config.assistant_token_id]:
-        raise CheckpointError(f"{directory / 'vocab.json'}: 'assistant' is not one token, assistant_token_id")
+        raise CheckpointError(f"{directory / 'vocab.json'}: 'assistant' is not the single token assistant_token_id")
     if len(tokenizer.encode("\n")) != 1:
-        raise CheckpointError(f"{directory / 'vocab.json'}: a newline is not one token")
+        raise CheckpointError(f"{directory / 'vocab.json'}: a newline is not a single token")
 
 
 class _TokenizerConfig(msgspec.Struct):
-    """The one field of `tokenizer_config.json` that matters here."""
+    """The field of `tokenizer_config.json` that is needed."""
 
     added_tokens_decoder: dict[str, dict[str, Any]]
-
-
-def _read_json(path: Path, kind: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(read_file(path), type=kind)
-    except msgspec.DecodeError as error:
-        raise CheckpointError(f"{path}: {error}") from None
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:

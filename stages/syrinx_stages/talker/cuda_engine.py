@@ -96,7 +96,7 @@ class CudaTalkerEngine:
             self._talker = talker
             self._config: TalkerConfig = talker.config
             # A reference voice is worth its float32: it is encoded once.
-            self._prompter = Prompter(checkpoint.in_float32(), talker, MOST_PAGES * PAGE_SIZE)
+            self._prompter = Prompter(checkpoint.as_float32(), talker, MOST_PAGES * PAGE_SIZE)
             self._weights: PackedTalker = pack(talker)
             self._arena = self._new_arena(max_resident)
         self._slots = IndexPool(max_resident)

@@ -33,7 +33,7 @@ class FrameSampler:
         frames: number of frames that each row has. hidden: the talker's states [B, H]. seen: for each row, which
         codes 0 it has, bool [vocabulary].
         """
-        draw = self._sampler(tuple(samplings)).frame(torch.tensor(frames, device=hidden.device))
+        draw = self._sampler(tuple(samplings)).step(torch.tensor(frames, device=hidden.device))
         code0 = draw.code0(self._talker.logits(hidden), torch.stack(list(seen)))
         if bool((code0 == self._eos).all()):
             return code0[:, None].expand(-1, CODE_GROUPS)

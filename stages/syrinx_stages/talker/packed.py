@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from syrinx_stages.kernels.attention import Heads
 from syrinx_stages.model.code_predictor import CodePredictor
 from syrinx_stages.model.config import CODE_GROUPS, TransformerConfig
-from syrinx_stages.model.layers import DecoderLayer, DecoderStack, Linear, rotations
+from syrinx_stages.model.layers import DecoderLayer, DecoderStack, Linear, cos_sin_table
 from syrinx_stages.model.talker import Embedding, Talker
 
 
@@ -103,7 +103,7 @@ def _projected(table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _layers(stack: DecoderStack, config: TransformerConfig, positions: int) -> list[PackedLayer]:
     """Packs layer by layer and lets go of each, so that the weights are never there twice."""
     with stack.norm.weight.device:
-        cosines, sines = rotations(config.head_size, config.rope_theta, positions)
+        cosines, sines = cos_sin_table(config.head_size, config.rope_theta, positions)
     packed = []
     for index in range(config.num_hidden_layers):
         layer = stack.layers[index]

@@ -57,7 +57,7 @@ class CudaFrames:
 
     def __init__(self, checkpoint: Checkpoint, slots: int, frames: int) -> None:
         """slots: requests at once; frames: the most of one. Raises `CheckpointError` if the checkpoint does not fit."""
-        talker = checkpoint.load_talker_without(*ELSEWHERE)
+        talker = checkpoint.load_talker(*ELSEWHERE)
         with torch.inference_mode():
             self._weights = pack(talker)
         self._config, self._device = talker.config, talker.device

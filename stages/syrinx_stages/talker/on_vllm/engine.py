@@ -99,9 +99,9 @@ class VllmTalkerEngine:
         self._config = checkpoint.config.talker_config
         self._most = min(self._config.max_position_embeddings, MOST_POSITIONS)
         with self._preparing.on_stream():
-            talker = checkpoint.load_talker_without(*ELSEWHERE)
+            talker = checkpoint.load_talker(*ELSEWHERE)
             # A reference voice is worth its float32: it is encoded once.
-            self._prompter = Prompter(checkpoint.in_float32(), talker, self._most)
+            self._prompter = Prompter(checkpoint.as_float32(), talker, self._most)
         self._preparing.record_event()()
         # Workers in processes of their own are sent prompts, and a device's memory cannot be sent.
         self._prompts_on = torch.device("cpu") if options.tensor_parallel_size > 1 else checkpoint.device

@@ -82,7 +82,7 @@ class EagerFrames:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `CheckpointError` if the checkpoint does not fit."""
-        self._talker = checkpoint.load_talker_without(*ELSEWHERE)
+        self._talker = checkpoint.load_talker(*ELSEWHERE)
         self._frame_sampler = FrameSampler(self._talker)
         self._slots: dict[Handle, _Slot] = {}
 
