@@ -11,7 +11,7 @@ from simulator.world import Array, World, clock, good
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Event, assignment, decide, since
+from syrinx_operator.tuner.decide import Event, assignment, decide, window_start
 from syrinx_operator.tuner.policy import Policy, policy_of
 
 _AFTER = 30.0
@@ -30,7 +30,7 @@ class Tuned(NamedTuple):
 
     world: World
     state: State
-    told: tuple[Notice, ...]
+    events: tuple[Notice, ...]
 
     @property
     def chosen(self) -> Setting:
@@ -39,7 +39,7 @@ class Tuned(NamedTuple):
 
     def finished(self) -> list[Notice]:
         """Trials that ended, with their verdicts."""
-        return [each for each in self.told if each.event.reason in ("Promoted", "RolledBack", "Inconclusive")]
+        return [each for each in self.events if each.event.reason in ("Promoted", "RolledBack", "Inconclusive")]
 
 
 def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
@@ -51,7 +51,7 @@ def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
         usual,
         mode="Auto",
         interval=interval,
-        initial=scenario.initial,
+        requested=scenario.initial,
         objectives=dict(scenario.objectives),
         rows=rows,
     )
@@ -62,15 +62,15 @@ def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned
     world, state, told = World(scenario), state or State(), list[Notice]()
     while world.now < scenario.seconds:
         now = clock(world.now)
-        decision = decide(rules, state, world.evidence(since(rules, state, now), now), now)
+        decision = decide(rules, state, world.evidence(window_start(rules, state, now), now), now)
         told += [Notice(world.now, event) for event in decision.events]
         state = decision.state
         world.apply(assignment(rules, state))
-        world.run(min(scenario.seconds, world.now + decision.look_in))
+        world.run(min(scenario.seconds, world.now + decision.requeue_after))
     return Tuned(world, state, tuple(told))
 
 
-def hurt(tuned: Tuned) -> float:
+def harm(tuned: Tuned) -> float:
     """Share of all requests that trials spoiled: how many fewer were served well during each than without it.
 
     What would have been is another run of the same requests under the trial's baseline. Near its capacity a queue is
@@ -92,8 +92,8 @@ def hurt(tuned: Tuned) -> float:
 def _trials(tuned: Tuned) -> list[tuple[float, float, Setting]]:
     """Beginning, end and baseline of each trial that ended."""
     return [
-        ((trial.since - clock(0.0)).total_seconds(), each.at, trial.baseline)
-        for each in tuned.told
+        ((trial.start_time - clock(0.0)).total_seconds(), each.at, trial.baseline)
+        for each in tuned.events
         if (trial := each.event.data.get("trial")) is not None and each.event.reason != "TrialExtended"
     ]
 

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 from msgspec import Struct
 
-from simulator.auto import hurt, policy, tune
+from simulator.auto import harm, policy, tune
 from simulator.scenario import Scenario
 from simulator.world import fixed
 from syrinx_operator.resource.knobs import Knob, Setting
@@ -51,7 +51,7 @@ def measure(scenario: Scenario, interval: float = 30.0) -> Result:
     rules = policy(scenario, interval)
     best = brute_force(scenario, rules)
     day = tune(msgspec.structs.replace(scenario, seconds=DAY), rules)
-    promoted = [each for each in day.told if each.event.reason == "Promoted"]
+    promoted = [each for each in day.events if each.event.reason == "Promoted"]
     last = promoted[-1].at if promoted else 0.0
     ended = [each for each in day.finished() if each.at <= last]
     judged = msgspec.structs.replace(scenario, seconds=ROUNDS[-1][0])
@@ -69,7 +69,7 @@ def measure(scenario: Scenario, interval: float = 30.0) -> Result:
         trials=len(day.finished()),
         trials_to_choice=len(ended),
         hours_to_choice=last / 3600,
-        hurt=hurt(day),
+        hurt=harm(day),
     )
 
 

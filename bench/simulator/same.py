@@ -19,7 +19,7 @@ RESIDENT = 4
 """Requests that a replica holds: more rows than these change nothing."""
 
 
-class Aa(Struct, frozen=True, kw_only=True):
+class AaResult(Struct, frozen=True, kw_only=True):
     """All runs together."""
 
     runs: int
@@ -54,10 +54,12 @@ def run(seed: int) -> tuple[int, bool]:
     return len(ended), any(each.event.reason == "Promoted" for each in ended)
 
 
-def measure(runs: int, processes: int) -> Aa:
+def measure(runs: int, processes: int) -> AaResult:
     """Many runs, each with other listeners."""
     found = list(_all(runs, processes))
-    return Aa(runs=runs, trials=sum(trials for trials, _ in found), false_promotions=sum(wrong for _, wrong in found))
+    return AaResult(
+        runs=runs, trials=sum(trials for trials, _ in found), false_promotions=sum(wrong for _, wrong in found)
+    )
 
 
 def _rules(simulated: Scenario) -> Policy:

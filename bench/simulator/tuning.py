@@ -12,7 +12,7 @@ from msgspec import Struct
 from simulator import same
 from simulator.cases import RESULTS
 from simulator.regret import Result, measure_all
-from simulator.same import Aa
+from simulator.same import AaResult
 from simulator.workloads import workloads
 from syrinx_operator.resource.knobs import Setting
 
@@ -24,7 +24,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     command: str
     workloads: tuple[Result, ...]
-    aa: Aa
+    aa: AaResult
 
 
 def main(runs: int) -> None:

@@ -11,10 +11,19 @@ import numpy as np
 
 from simulator import kernel, layout
 from simulator.scenario import TASK_TYPES, Scenario
-from syrinx_operator.resource.knobs import Setting, Stage, live_values
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
-from syrinx_operator.tuner.evidence import Call, Capture, Evidence, Route, Served, Step, Turned, Worker
-from syrinx_operator.tuner.record import STALE_SECONDS
+from syrinx_operator.resource.knobs import Setting, Stage, live_settings
+from syrinx_operator.tuner.counters import STALE_SECONDS
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
+from syrinx_operator.tuner.evidence import (
+    CallStats,
+    CaptureCost,
+    Evidence,
+    FailedRequests,
+    ReplicaStats,
+    Route,
+    RouteStats,
+    StepStats,
+)
 from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
 
 Array = np.ndarray[Any, Any]
@@ -167,9 +176,13 @@ class World:
         self._base = assignment.base
         limited: dict[str, Setting] = {}
         for stage in Stage:
-            named = self._names[stage] if stage in assignment.everywhere else tuple(assignment.trial.get(stage, {}))
+            named = (
+                self._names[stage]
+                if stage in assignment.stage_overrides
+                else tuple(assignment.replica_overrides.get(stage, {}))
+            )
             for name in named:
-                setting = assignment.of(stage, name)
+                setting = assignment.override(stage, name)
                 if setting is not None and name in self._index and self._replicas(stage)["up"][self._index[name]]:
                     limited[name] = setting
         for stage in Stage:
@@ -179,7 +192,7 @@ class World:
                 if based or before != after:
                     self._set(stage, name, after or self._base, limited=after is not None)
         self._limited = limited
-        self._lease = self.now + TRIAL_SETTINGS_SECONDS if limited else float("inf")
+        self._lease = self.now + OVERRIDE_TTL_SECONDS if limited else float("inf")
 
     def _end_leases(self) -> None:
         for stage in Stage:
@@ -236,11 +249,11 @@ class World:
         return msgspec.structs.replace(
             self._about(clock(first.at)),
             until=clock(last.at),
-            served=self._served(first.at, last.at),
-            turned=self._turned(first.at, last.at),
-            streams=last.begun - first.gone,
+            routes=self._served(first.at, last.at),
+            failed=self._turned(first.at, last.at),
+            live_streams=last.begun - first.gone,
             queue_age=last.queue_age,
-            workers=tuple(self._worker(stage, name, first, last) for stage in Stage for name in self._names[stage]),
+            replicas=tuple(self._worker(stage, name, first, last) for stage in Stage for name in self._names[stage]),
         )
 
     def _about(self, since: datetime, problem: str = "") -> Evidence:
@@ -251,14 +264,14 @@ class World:
             until=since,
             identity=self.scenario.identity,
             problem=problem,
-            workers=tuple(self._worker(stage, name) for stage in Stage for name in self._names[stage]),
-            moving=f"{down[0]} is not ready" if down else "",
+            replicas=tuple(self._worker(stage, name) for stage in Stage for name in self._names[stage]),
+            disruption=f"{down[0]} is not ready" if down else "",
         )
 
     def _up(self, stage: Stage, name: str) -> bool:
         return bool(self._replicas(stage)["up"][self._index[name]])
 
-    def _served(self, begin: float, end: float) -> dict[Route, Served]:
+    def _served(self, begin: float, end: float) -> dict[Route, RouteStats]:
         """By route: heard, and begun to wait, within a time."""
         m = self._memory
         heard = _within(m.heard, m.heard_at, int(m.counters["heard"][0]), begin, end)
@@ -273,11 +286,11 @@ class World:
         within = np.bincount(heard_of, good, count)
         edges = np.stack([np.bincount(heard_of, ttfa <= edge, count) for edge in _EDGES], axis=1)
         return {
-            self._route(int(route)): Served(
+            self._route(int(route)): RouteStats(
                 requests=int(requests[i]),
-                within=int(within[i]),
+                within_objective=int(within[i]),
                 underruns=int(underruns[i]),
-                ttfa=dict(zip(_EDGES, edges[i].astype(int).tolist(), strict=True)),
+                ttfa_histogram=dict(zip(_EDGES, edges[i].astype(int).tolist(), strict=True)),
             )
             for i, route in enumerate(routes)
         }
@@ -293,23 +306,27 @@ class World:
         talker, codec = divmod(replicas, self.scenario.codecs)
         return Route(self._names[Stage.TALKER][talker], self._names[Stage.CODEC][codec], TASK_TYPES[task])
 
-    def _turned(self, begin: float, end: float) -> dict[str, Turned]:
+    def _turned(self, begin: float, end: float) -> dict[str, FailedRequests]:
         came = self._memory.requests[: int(self._memory.counters["requests"][0])]
         window = came[
             np.searchsorted(came["accepted"], begin, "right") : np.searchsorted(came["accepted"], end, "right")
         ]
         refused = np.bincount(window["task"][window["refused"] == 1], minlength=len(TASK_TYPES))
-        return {name: Turned(refused=int(refused[task])) for task, name in enumerate(TASK_TYPES) if refused[task]}
+        return {
+            name: FailedRequests(refused=int(refused[task])) for task, name in enumerate(TASK_TYPES) if refused[task]
+        }
 
-    def _worker(self, stage: Stage, name: str, first: _Scrape | None = None, last: _Scrape | None = None) -> Worker:
+    def _worker(
+        self, stage: Stage, name: str, first: _Scrape | None = None, last: _Scrape | None = None
+    ) -> ReplicaStats:
         index, up = self._index[name], self._up(stage, name)
         setting = self._limited.get(name, self._base)
-        about = Worker(
+        about = ReplicaStats(
             name=name,
             stage=stage,
             ready=up,
             restarts=self._restarts[stage][index],
-            settings=live_values(setting, stage) if up else None,
+            settings=live_settings(setting, stage) if up else None,
             captures=self._captures(setting) if stage is Stage.CODEC and up else (),
         )
         if first is None or last is None:
@@ -321,25 +338,27 @@ class World:
             about,
             errors=0,
             frames=int(after.frames[index] - before.frames[index]),
-            steps={edge: Step(int(steps[i]), float(seconds[i])) for i, edge in enumerate(_ROW_EDGES) if steps[i]},
+            steps={edge: StepStats(int(steps[i]), float(seconds[i])) for i, edge in enumerate(_ROW_EDGES) if steps[i]},
             calls=self._calls(index, first, last) if stage is Stage.CODEC else (),
         )
 
-    def _calls(self, index: int, first: _Scrape, last: _Scrape) -> tuple[Call, ...]:
+    def _calls(self, index: int, first: _Scrape, last: _Scrape) -> tuple[CallStats, ...]:
         counts, seconds = last.calls[index].copy(), last.call_seconds[index].copy()
         known = first.calls.shape[1]
         counts[:known] -= first.calls[index]
         seconds[:known] -= first.call_seconds[index]
         shapes = self._memory.shapes
         return tuple(
-            Call(int(shapes[i, 0]), int(shapes[i, 1]), layout.RESULTS[shapes[i, 2]], int(counts[i]), float(seconds[i]))
+            CallStats(
+                int(shapes[i, 0]), int(shapes[i, 1]), layout.RESULTS[shapes[i, 2]], int(counts[i]), float(seconds[i])
+            )
             for i in np.flatnonzero(counts)
         )
 
-    def _captures(self, setting: Setting) -> tuple[Capture, ...]:
+    def _captures(self, setting: Setting) -> tuple[CaptureCost, ...]:
         costs = self.scenario.costs
         return tuple(
-            Capture(each.rows, each.frames, costs.capture, costs.capture_bytes * each.rows * each.frames)
+            CaptureCost(each.rows, each.frames, costs.capture, costs.capture_bytes * each.rows * each.frames)
             for each in setting.capture_pairs
         )
 

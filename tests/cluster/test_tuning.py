@@ -76,7 +76,7 @@ def tried(tuned):
 
     def found():
         trial = tuning(tuned).get("trial")
-        if trial is None or not trial["period"].get("everywhere"):
+        if trial is None or not trial["period"].get("allReplicas"):
             return None
         seen = report(tuned, trial["knob"].split(".")[0])
         return (trial, seen) if "seconds" in seen else None

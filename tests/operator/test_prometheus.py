@@ -28,13 +28,13 @@ from syrinx_operator.resource.spec import (
     TuningSpec,
     default_pipeline,
 )
-from syrinx_operator.tuner.evidence import Call, Step, Worker
+from syrinx_operator.tuner.evidence import CallStats, ReplicaStats, StepStats
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.runner import Seen, Tuner
+from syrinx_operator.tuner.runner import Observation, Tuner
 from syrinx_stages.contract.metrics import LIVE_STREAMS
 
 APART = frozenset(Stage)
-WORKERS = tuple(Worker(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in Stage)
+WORKERS = tuple(ReplicaStats(name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0) for stage in Stage)
 
 
 def pipeline(url, **spec):
@@ -51,11 +51,11 @@ async def evidence(url, owner=OWNER, access=PLAIN, replicas=(), **spec):
     asked = pipeline(url, **spec)
     look = await Meter(access).look(asked, owner, replicas, scrape)
     identity = Identity(model="m", image="i", device="d")
-    seen = Seen(
+    seen = Observation(
         snapshots=look.snapshots,
-        workers=WORKERS,
+        replicas=WORKERS,
         identity=identity,
-        scraped_every=look.scraped_every,
+        scrape_interval=look.scraped_every,
         problem=look.problem,
     )
     policy, now = policy_of(asked.spec), datetime.now(UTC)
@@ -132,15 +132,15 @@ async def test_every_count_of_the_last_five_minutes_and_nobody_elses(address):
 
 async def test_what_talkers_and_codecs_did_is_told_too(address):
     _, found = await evidence(address)
-    talker, codec = found.workers
+    talker, codec = found.replicas
     assert (talker.frames, talker.errors) == (8, 0)
-    assert talker.steps == {4: Step(2, pytest.approx(0.05))}
-    assert codec.calls == (Call(2, 8, "padded", 1, pytest.approx(0.05)),)
+    assert talker.steps == {4: StepStats(2, pytest.approx(0.05))}
+    assert codec.calls == (CallStats(2, 8, "padded", 1, pytest.approx(0.05)),)
 
 
 async def test_listeners_are_told_apart_by_who_served_them(address):
     _, found = await evidence(address)
-    heard = {(route.talker, route.task_type): served.requests for route, served in found.served.items()}
+    heard = {(route.talker, route.task_type): served.requests for route, served in found.routes.items()}
     assert heard == {
         ("demo-talker-0", "CustomVoice"): 16,
         ("demo-talker-1", "CustomVoice"): 9,
@@ -156,10 +156,10 @@ async def test_of_many_replicas_those_of_the_stage_that_is_tuned_are_told_apart(
         for n in range(9)
     )
     look, found = await evidence(address, replicas=many)
-    assert {each.apart for each in look.snapshots} == {frozenset()}
-    heard = {tuple(route): served.requests for route, served in found.served.items()}
+    assert {each.distinct_stages for each in look.snapshots} == {frozenset()}
+    heard = {tuple(route): served.requests for route, served in found.routes.items()}
     assert heard == {("", "", "CustomVoice"): 25, ("", "", "Base"): 1}
-    assert (found.streams, found.workers[0].frames) == (26, 8)
+    assert (found.live_streams, found.replicas[0].frames) == (26, 8)
 
 
 async def test_without_the_pipelines_series_it_says_what_is_missing():

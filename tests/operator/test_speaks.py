@@ -21,7 +21,7 @@ from syrinx_operator.cluster.parse import parse
 from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.tuning_status import Period, State, Trial
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 from syrinx_stages.contract.family import FAMILY
 
 ROOT = Path(__file__).parents[2]
@@ -232,19 +232,19 @@ async def test_real_stages_run_what_is_tried_and_return_by_themselves_if_the_ope
     chosen = setting_of(parse(cluster.get("ttspipeline", "demo")).spec)
     tried = chosen.with_value(Knob.CODEC_ROWS, 1)
     now = datetime.now(UTC)
-    period = Period(index=0, since=now, everywhere=True, replicas=("demo-codec-0",), restarts=(0,))
+    period = Period(index=0, start_time=now, all_replicas=True, replicas=("demo-codec-0",), restarts=(0,))
     trial = Trial(
         id=1,
         knob=Knob.CODEC_ROWS,
         candidate=tried,
         baseline=chosen,
         design="Switchback",
-        why="a test says so",
-        since=now,
-        seconds=60.0,
+        rationale="a test says so",
+        start_time=now,
+        period_seconds=60.0,
         period=period,
     )
-    state = State(mode="Auto", phase="Trial", spec=chosen, chosen=chosen, trials=1, trial=trial)
+    state = State(mode="Auto", phase="Trial", requested=chosen, chosen=chosen, trial_count=1, trial=trial)
     status = {"tuning": json.loads(msgspec.json.encode(state))}
     cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
     cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
@@ -254,6 +254,6 @@ async def test_real_stages_run_what_is_tried_and_return_by_themselves_if_the_ope
                 await asyncio.sleep(0.1)
         assert await speak(cluster) == spoken, "listeners hear nothing of it"
         await operator.kill()
-    async with asyncio.timeout(TRIAL_SETTINGS_SECONDS + SECONDS):
+    async with asyncio.timeout(OVERRIDE_TTL_SECONDS + SECONDS):
         while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != asked:
             await asyncio.sleep(0.5)

@@ -29,16 +29,23 @@ def now() -> datetime:
 
 def trial() -> Trial:
     """Of CHOSEN against TRIED, under way on the second codec."""
-    period = Period(index=0, since=now(), candidates=CODECS[1:], others=CODECS[:1], replicas=CODECS, restarts=(0, 0))
+    period = Period(
+        index=0,
+        start_time=now(),
+        candidate_replicas=CODECS[1:],
+        baseline_replicas=CODECS[:1],
+        replicas=CODECS,
+        restarts=(0, 0),
+    )
     return Trial(
         id=3,
         knob=Knob.CODEC_ROWS,
         candidate=TRIED,
         baseline=CHOSEN,
         design="Parallel",
-        why="the decoder waits",
-        since=now(),
-        seconds=60.0,
+        rationale="the decoder waits",
+        start_time=now(),
+        period_seconds=60.0,
         period=period,
     )
 
@@ -51,7 +58,7 @@ def remembers(**fields) -> State:
 PHASES = {
     "Trial": lambda: remembers(phase="Trial", trial=trial()),
     "Promoting": lambda: remembers(
-        phase="Promoting", promotion=Promotion(id=3, setting=TRIED, replicas=CODECS[1:], since=now())
+        phase="Promoting", promotion=Promotion(id=3, setting=TRIED, replicas=CODECS[1:], last_step_time=now())
     ),
 }
 """In each, the second codec runs TRIED for a limited time, and all else CHOSEN."""
@@ -198,7 +205,7 @@ async def test_codecs_of_an_image_that_knows_of_no_limited_settings_are_left_at_
 
 async def test_while_nothing_changes_nothing_is_written(pipeline):
     desk = pipeline
-    remember(desk, remembers(soak=Soak(id=3, since=now(), until=now(), expected=0.9)))
+    remember(desk, remembers(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))
     async with desk.operator() as operator:
         await desk.wait(lambda: rows(desk) == [16, 16], "what was chosen is in force")
         await desk.quiet(operator)
@@ -219,7 +226,7 @@ async def test_what_was_chosen_outlives_a_status_that_is_lost(pipeline):
     async with desk.operator() as operator:
         await desk.wait(lambda: tuning(desk).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
         await desk.quiet(operator)
-    assert tuning(desk)["trials"] == 3 and tuning(desk)["lastGood"]["codecMaxNumSeqs"] == 16
+    assert tuning(desk)["trialCount"] == 3 and tuning(desk)["lastGood"]["codecMaxNumSeqs"] == 16
     assert desk.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
     assert len(desk.cluster.kubelet.admins.puts) == puts, "nothing else was in force for a moment"
 

@@ -28,7 +28,7 @@ from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource import knobs as tuner
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.tuner.snapshot import WANTED
+from syrinx_operator.tuner.snapshot import WANTED_METRICS
 from syrinx_stages.contract import metrics
 
 PROGRAM = found()
@@ -224,7 +224,7 @@ async def test_the_tuners_own_questions_are_answered(asked: Asked, apart: tuple[
     for labels in await asked.labels(question):
         got.setdefault(labels["pod"], set()).add(labels["__name__"])
     captures = {metrics.CAPTURE_SECONDS.name, metrics.CAPTURE_BYTES.name}
-    wanted = {PODS[stage]: set(names) - captures for stage, names in WANTED.items()}
+    wanted = {PODS[stage]: set(names) - captures for stage, names in WANTED_METRICS.items()}
     assert {pod: names & wanted[pod] for pod, names in got.items()} == wanted
 
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import numpy as np
 
-from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_values
+from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Decision, assignment, decide, since
-from syrinx_operator.tuner.evidence import Call, Evidence, Route, Served, Step, Worker
+from syrinx_operator.tuner.decide import Decision, assignment, decide, window_start
+from syrinx_operator.tuner.evidence import CallStats, Evidence, ReplicaStats, Route, RouteStats, StepStats
 from syrinx_operator.tuner.policy import Objective, Policy, policy_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,13 +51,13 @@ class World:
         self.decisions: list[Decision] = []
         self.identity = IDENTITY
         self.problem = ""
-        self.moving = ""
+        self.disruption = ""
         self.speed = {}
         """By replica: what its share served well is multiplied with."""
 
     def setting_of(self, stage, name) -> Setting:
         now = assignment(self.policy, self.state)
-        return now.of(stage, name) or now.base
+        return now.override(stage, name) or now.base
 
     def elapsed(self) -> float:
         return (self.now - START).total_seconds()
@@ -85,7 +85,7 @@ class World:
 
     def evidence(self) -> Evidence:
         """What a recorder would give."""
-        begin = since(self.policy, self.state, self.now)
+        begin = window_start(self.policy, self.state, self.now)
         counts = {}
         for at, served in reversed(self.segments):
             if at < begin - timedelta(seconds=0.2):
@@ -99,18 +99,18 @@ class World:
             until=self.now if known else begin,
             identity=self.identity,
             problem=self.problem,
-            served={route: _served(*pair) for route, pair in counts.items() if pair[0]} if known else {},
+            routes={route: _served(*pair) for route, pair in counts.items() if pair[0]} if known else {},
             queue_age=0.0,
-            workers=tuple(self._worker(stage, name) for stage, names in self.names.items() for name in names),
-            moving=self.moving,
+            replicas=tuple(self._worker(stage, name) for stage, names in self.names.items() for name in names),
+            disruption=self.disruption,
         )
 
-    def _worker(self, stage, name) -> Worker:
-        settings = live_values(self.setting_of(stage, name), stage)
+    def _worker(self, stage, name) -> ReplicaStats:
+        settings = live_settings(self.setting_of(stage, name), stage)
         # Engines with time to spare: what listeners get follows from the given function alone.
-        steps = {1: Step(100, 0.05), 8: Step(100, 0.06)}
-        calls = (Call(1, 4, "eager", 100, 0.05),) if stage is Stage.CODEC else ()
-        return Worker(
+        steps = {1: StepStats(100, 0.05), 8: StepStats(100, 0.06)}
+        calls = (CallStats(1, 4, "eager", 100, 0.05),) if stage is Stage.CODEC else ()
+        return ReplicaStats(
             name=name,
             stage=stage,
             ready=True,
@@ -136,7 +136,7 @@ class World:
         while self.now < end:
             decision = self.look()
             each(self)
-            self.pass_time(decision.look_in)
+            self.pass_time(decision.requeue_after)
         return self
 
     def verdicts(self) -> list[str]:
@@ -146,6 +146,6 @@ class World:
         return [event.reason for decision in self.decisions for event in decision.events]
 
 
-def _served(asked, within) -> Served:
+def _served(asked, within) -> RouteStats:
     ttfa = {0.1: within // 2, 0.2: within, 0.5: asked, math.inf: asked}
-    return Served(requests=asked, within=within, underruns=0, ttfa=ttfa)
+    return RouteStats(requests=asked, within_objective=within, underruns=0, ttfa_histogram=ttfa)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import Cell, Counts, Period, State, Trial
+from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.telemetry import Series, TunerTelemetry
 
@@ -17,8 +17,8 @@ BASE = Setting(
     capture_pairs=(CaptureShape(rows=1, frames=4),),
 )
 CELLS = (
-    Cell(task_type="all", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
-    Cell(task_type="CustomVoice", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
+    Stratum(task_type="all", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
+    Stratum(task_type="CustomVoice", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
 )
 
 
@@ -30,11 +30,11 @@ def in_trial(now: datetime) -> State:
         candidate=BASE.with_value(Knob.CODEC_ROWS, 8),
         baseline=BASE,
         design="Parallel",
-        why="the queue waits for it",
-        since=now - timedelta(minutes=5),
-        seconds=30.0,
-        period=Period(index=2, since=now),
-        cells=CELLS,
+        rationale="the queue waits for it",
+        start_time=now - timedelta(minutes=5),
+        period_seconds=30.0,
+        period=Period(index=2, start_time=now),
+        strata=CELLS,
     )
     return State(mode="Auto", phase="Trial", trial=trial)
 
@@ -43,4 +43,4 @@ def tell(telemetry: TunerTelemetry, pipeline: Series = ("voices", "demo"), *verd
     """What the operator tells of it; `verdicts` have just been decided."""
     now = datetime.now(UTC)
     events = tuple(Event(reason=verdict, message="") for verdict in verdicts)
-    telemetry.tell(pipeline, base=BASE, state=in_trial(now), events=events, metrics_until=now - timedelta(seconds=3))
+    telemetry.update(pipeline, base=BASE, state=in_trial(now), events=events, metrics_until=now - timedelta(seconds=3))

@@ -31,7 +31,7 @@ from syrinx_operator.resource.spec import (
     TuningSpec,
     default_pipeline,
 )
-from syrinx_operator.resource.tuning_status import Cell, Context, Period, State, Trial
+from syrinx_operator.resource.tuning_status import Period, State, Stratum, Trial, Workload
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 pytestmark = [pytest.mark.tuning, pytest.mark.asyncio(loop_scope="module")]
@@ -133,24 +133,24 @@ async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
         candidate=bad,
         baseline=good,
         design="Switchback",
-        why="planted",
-        since=now,
-        seconds=20,
-        period=Period(index=0, since=now, everywhere=True, replicas=("codec-0",), restarts=(0,)),
-        cells=(Cell(task_type="all"), Cell(task_type="CustomVoice")),
+        rationale="planted",
+        start_time=now,
+        period_seconds=20,
+        period=Period(index=0, start_time=now, all_replicas=True, replicas=("codec-0",), restarts=(0,)),
+        strata=(Stratum(task_type="all"), Stratum(task_type="CustomVoice")),
     )
     memory = State(
         mode="Auto",
-        spec=good,
+        requested=good,
         chosen=good,
         identity=identity_of(pipeline),
-        context=Context(mix="CustomVoice:4", load=0),
-        trials=1,
+        workload=Workload(mix="CustomVoice:4", rate_bucket=0),
+        trial_count=1,
         trial=trial,
     )
     directory = tmp_path / "syrinx" / pipeline.name
     directory.mkdir(parents=True)
-    tuning_files.save(directory, tuning_files.TuningMemory(state=memory, at=now, initial=good))
+    tuning_files.save(directory, tuning_files.TuningMemory(state=memory, observed_at=now, requested=good))
     with Up(tmp_path, pipeline) as up:
         async with load(up.url, untuned.rate, 3):
             state = await up.until(lambda state: state.history, "the trial is over", FIND_SECONDS)
@@ -164,7 +164,7 @@ async def test_trials_survive_whoever_dies_and_streams_do_too(tmp_path, untuned)
     with Up(tmp_path, a_pipeline("killed", 1, edge_from(2 * untuned.p95))) as up:
         async with load(up.url, untuned.rate, 4) as outcomes:
             state = await up.until(
-                lambda state: state.trial and state.trial.period.everywhere and state.trial.period.counting,
+                lambda state: state.trial and state.trial.period.all_replicas and state.trial.period.counting_since,
                 "a candidate runs",
                 TRIAL_SECONDS,
             )

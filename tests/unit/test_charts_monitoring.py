@@ -206,8 +206,8 @@ def test_an_easy_target_can_still_be_missed():
 
 
 def test_a_trial_that_goes_on_as_it_should_is_not_stuck():
-    periods = 2 * trial.MOST_PAIRS * 1.5 + trial.MOST_WASTED
-    each = trial.CONFIRM_SECONDS + trial.wash_out(policy_of(PipelineSpec())) + trial.LONGEST_PERIOD
+    periods = 2 * trial.MAX_PAIRS * 1.5 + trial.MAX_DISCARDED
+    each = trial.CONFIRM_SECONDS + trial.wash_out(policy_of(PipelineSpec())) + trial.MAX_PERIOD_SECONDS
     assert float(ends({})["SyrinxTrialStuck"]) > periods * each
 
 

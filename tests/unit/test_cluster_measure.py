@@ -15,7 +15,7 @@ from syrinx_operator.cluster.state import Component, Objective, Owner, Replica
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.runner import Seen, Tuner
+from syrinx_operator.tuner.runner import Observation, Tuner
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 
@@ -43,7 +43,7 @@ class Watch:
         if look is None:
             return None
         identity = Identity(model="m", image="i", device="d")
-        seen = Seen(snapshots=look.snapshots, workers=(), identity=identity, problem=look.problem)
+        seen = Observation(snapshots=look.snapshots, replicas=(), identity=identity, problem=look.problem)
         policy = policy_of(self.pipeline.spec)
         since = self.now - timedelta(seconds=window(policy))
         return measured(look, policy, self.tuner.evidence(owner.uid, policy, seen, since, self.now))
@@ -305,7 +305,7 @@ async def test_talkers_and_codecs_are_read_too_and_may_be_silent():
     replicas = [watch.gateways[0].replica, talker, codec, starting]
     look = await watch.meter.look(watch.pipeline, OWNER, replicas, scrape)
     assert [each.replica for each in look.snapshots] == ["demo-gateway-5f-0", "demo-talker-0"]
-    assert {each.at for each in look.snapshots} == {watch.now}
+    assert {each.time for each in look.snapshots} == {watch.now}
     assert look.problem == ""
 
 

@@ -18,7 +18,7 @@ from syrinx_operator.cluster.plan.settings import Settings
 from syrinx_operator.cluster.stage_api import StageApi, StageError, Wanted
 from syrinx_operator.cluster.state import Component, Replica, Reported
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 
 
 class Admin:
@@ -132,7 +132,7 @@ async def test_older_and_other_settings_are_replaced(stages, replica, admin, wan
 
 
 TRIED = {"rows": 8}
-LIMITED = {"generation": 1, "settings": TRIED, "seconds": TRIAL_SETTINGS_SECONDS}
+LIMITED = {"generation": 1, "settings": TRIED, "seconds": OVERRIDE_TTL_SECONDS}
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from syrinx_operator.resource.spec import (
     default_pipeline,
 )
 from syrinx_operator.resource.status import Condition, PipelineStatus
-from syrinx_operator.resource.tuning_status import Cell, Counts, Period, State, Trial
+from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-11-21T10:00:00Z"
@@ -545,11 +545,11 @@ TRIAL = Trial(
     candidate=SETTING.with_value(Knob.CODEC_ROWS, 8),
     baseline=SETTING,
     design="Switchback",
-    why="the decoder waits",
-    since=NOW,
-    seconds=30.0,
-    period=Period(index=0, since=NOW, everywhere=True),
-    cells=(Cell(task_type="all", baseline=Counts(requests=4, good=3)),),
+    rationale="the decoder waits",
+    start_time=NOW,
+    period_seconds=30.0,
+    period=Period(index=0, start_time=NOW, all_replicas=True),
+    strata=(Stratum(task_type="all", baseline=Counts(requests=4, good=3)),),
 )
 
 
@@ -576,7 +576,7 @@ def test_tuning_is_ready_while_it_does_its_work(phase, slo, expected):
 
 def test_what_the_tuner_remembers_comes_back_as_it_was():
     cluster = Cluster()
-    cluster.tuning = State(phase="Trial", chosen=SETTING, spec=SETTING, trials=3, trial=TRIAL)
+    cluster.tuning = State(phase="Trial", chosen=SETTING, requested=SETTING, trial_count=3, trial=TRIAL)
     assert status.read(cluster.look()).tuning == cluster.tuning
 
 

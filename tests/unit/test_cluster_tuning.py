@@ -34,21 +34,28 @@ TRIED = CHOSEN.with_value(Knob.CODEC_ROWS, 32)
 
 def remembers(**fields):
     return State(
-        **{"spec": INITIAL, "chosen": CHOSEN, "last_good": CHOSEN, "identity": IDENTITY, "trials": 2, **fields}
+        **{
+            "requested": INITIAL,
+            "chosen": CHOSEN,
+            "last_good": CHOSEN,
+            "identity": IDENTITY,
+            "trial_count": 2,
+            **fields,
+        }
     )
 
 
 def trial(*candidates, everywhere=False):
-    period = Period(index=0, since=NOW, candidates=candidates, everywhere=everywhere)
+    period = Period(index=0, start_time=NOW, candidate_replicas=candidates, all_replicas=everywhere)
     return Trial(
         id=3,
         knob=Knob.CODEC_ROWS,
         candidate=TRIED,
         baseline=CHOSEN,
         design="Parallel",
-        why="the decoder waits",
-        since=NOW,
-        seconds=30.0,
+        rationale="the decoder waits",
+        start_time=NOW,
+        period_seconds=30.0,
         period=period,
     )
 
@@ -125,7 +132,7 @@ def test_what_an_edit_made_impossible_gives_way_to_the_resource():
 
 
 def test_a_copy_is_kept_once_something_was_chosen():
-    assert COPY not in objects(planned(AUTO, State(phase="Watching", spec=INITIAL)))
+    assert COPY not in objects(planned(AUTO, State(phase="Watching", requested=INITIAL)))
     kept = objects(planned(AUTO, remembers()))[COPY]
     assert kept["metadata"]["ownerReferences"][0]["uid"] == owner_of(AUTO).uid
     found = json.loads(kept["data"]["tuning.json"])
@@ -140,7 +147,7 @@ def test_without_a_status_that_can_be_read_the_copy_holds(status):
 
 def test_the_status_counts_more_than_the_copy():
     observed = after(planned(AUTO, remembers()))
-    state = State(phase="Watching", message="the objectives are met", spec=INITIAL)
+    state = State(phase="Watching", message="the objectives are met", requested=INITIAL)
     written = json.loads(msgspec.json.encode({"tuning": state}))
     assert tuning.remembered(written, owner_of(AUTO), observed) == state
 
@@ -196,13 +203,13 @@ def test_talkers_and_codecs_are_workers_with_what_they_say_of_themselves():
     found = {worker.name: worker for worker in tuning.workers(cluster.observed)}
     assert sorted(found) == ["demo-codec-0", "demo-codec-1", "demo-codec-2", "demo-talker-0"]
     assert (found["demo-codec-0"].stage, found["demo-talker-0"].stage) == (Stage.CODEC, Stage.TALKER)
-    assert (found["demo-codec-0"].settings["max_num_seqs"], found["demo-codec-0"].can_try) == (8, True)
+    assert (found["demo-codec-0"].settings["max_num_seqs"], found["demo-codec-0"].supports_overrides) == (8, True)
     assert (found["demo-codec-1"].restarts, found["demo-codec-1"].ready, found["demo-codec-1"].settings) == (
         3,
         False,
         None,
     )
-    assert not found["demo-codec-2"].can_try, "its image knows of no settings for a limited time"
+    assert not found["demo-codec-2"].supports_overrides, "its image knows of no settings for a limited time"
 
 
 def test_nothing_moves():

@@ -3,7 +3,7 @@
 import msgspec
 
 from simulator import same
-from simulator.auto import hurt, policy, tune
+from simulator.auto import harm, policy, tune
 from simulator.cases import RESULTS
 from simulator.scenario import Failure
 from simulator.tuning import Report, write_table
@@ -27,7 +27,7 @@ def test_a_bad_start_is_mended_within_hours():
     asked = sum(scenario.load[0][1].values())
     assert fixed(judged, scenario.initial) < 0.5 * asked
     assert fixed(judged, day.chosen) > 0.9 * asked
-    assert hurt(day) < 0.005
+    assert harm(day) < 0.005
 
 
 def test_a_stage_that_dies_in_a_trial_ends_it_and_nothing_is_left_of_it():
@@ -36,9 +36,9 @@ def test_a_stage_that_dies_in_a_trial_ends_it_and_nothing_is_left_of_it():
     )
     scenario = lasting("two cores, presets", 2, failures=deaths)
     day = tune(scenario, policy(scenario))
-    assert day.state.trials >= 1
+    assert day.state.trial_count >= 1
     now = assignment(policy(scenario), day.state)
-    assert day.state.trial is not None or not (now.everywhere or any(now.trial.values()))
+    assert day.state.trial is not None or not (now.stage_overrides or any(now.replica_overrides.values()))
 
 
 def test_what_changes_nothing_is_not_promoted():

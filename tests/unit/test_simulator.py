@@ -26,7 +26,7 @@ from simulator import (
 from simulator.cases import benched, published, simulate
 from syrinx_operator.resource.knobs import Knob, Setting, Stage
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
 from syrinx_operator.tuner.policy import Objective
 from syrinx_stages.codec import scheduler as real_codec
 from syrinx_stages.contract.settings import CodecSettings
@@ -135,7 +135,7 @@ class TestTheory:
         )
         scenario = with_costs(scenario, step=line(0.02, 0.0005), prefill={}, noise=0.0)
         world = ran(scenario, 0.0)
-        talker = world.evidence(clock(100.0), clock(300.0)).of(Stage.TALKER)[0]
+        talker = world.evidence(clock(100.0), clock(300.0)).replicas_of(Stage.TALKER)[0]
         # A step that finds an utterance at its end makes no frame of it.
         useful = 52.5 / 53.5
         assert talker.frames / 200.0 == pytest.approx(useful * rows / (0.02 + 0.0005 * rows), rel=0.02)
@@ -144,8 +144,8 @@ class TestTheory:
         world = ran(SCENARIO)
         outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(180.0))
         references = 40 * int((outcomes.task == TASK_TYPES.index("Base")).sum())
-        assert evidence.of(Stage.TALKER)[0].frames == outcomes.frames.sum()
-        assert evidence.of(Stage.CODEC)[0].frames == outcomes.frames.sum() + references
+        assert evidence.replicas_of(Stage.TALKER)[0].frames == outcomes.frames.sum()
+        assert evidence.replicas_of(Stage.CODEC)[0].frames == outcomes.frames.sum() + references
         assert np.isfinite(outcomes.finished).all()
 
     def test_streams_at_a_time_are_their_rate_by_their_duration(self):
@@ -250,17 +250,17 @@ class TestEvidence:
         world = ran(SCENARIO)
         evidence, outcomes = world.evidence(clock(0.0), clock(180.0)), world.outcomes()
         assert not evidence.problem
-        assert evidence.streams == len(outcomes.ttfa)
+        assert evidence.live_streams == len(outcomes.ttfa)
         for task, name in enumerate(TASK_TYPES):
-            served = [counts for route, counts in evidence.served.items() if route.task_type == name]
+            served = [counts for route, counts in evidence.routes.items() if route.task_type == name]
             mine = outcomes.task == task
             assert sum(each.requests for each in served) == mine.sum()
             assert sum(each.underruns for each in served) == outcomes.underrun[mine].sum()
             for edge in (0.05, 0.1, 1.0):
-                assert sum(each.ttfa[edge] for each in served) == (outcomes.ttfa[mine] <= edge).sum()
+                assert sum(each.ttfa_histogram[edge] for each in served) == (outcomes.ttfa[mine] <= edge).sum()
             if mine.any():
                 objective = SCENARIO.objectives[name].seconds
-                assert sum(each.within for each in served) == (outcomes.ttfa[mine] <= objective).sum()
+                assert sum(each.within_objective for each in served) == (outcomes.ttfa[mine] <= objective).sum()
 
     def test_windows_add_up(self):
         world = ran(SCENARIO)
@@ -271,7 +271,7 @@ class TestEvidence:
 
     def test_a_step_takes_as_long_as_it_costs(self):
         world = ran(with_costs(SCENARIO, noise=0.0))
-        for rows, step in world.evidence(clock(0.0), clock(180.0)).of(Stage.TALKER)[0].steps.items():
+        for rows, step in world.evidence(clock(0.0), clock(180.0)).replicas_of(Stage.TALKER)[0].steps.items():
             assert step.seconds / step.count <= 0.004 + 0.0003 * rows + 1e-9
 
     def test_refused_requests_are_told_apart(self):
@@ -279,7 +279,7 @@ class TestEvidence:
         world = ran(scenario, 0.0)
         outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(120.0))
         assert outcomes.refused.any()
-        assert sum(each.refused for each in evidence.turned.values()) == outcomes.refused.sum()
+        assert sum(each.refused for each in evidence.failed.values()) == outcomes.refused.sum()
         assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
 
     def test_a_queue_that_is_too_old_turns_requests_away(self):
@@ -295,13 +295,13 @@ class TestEvidence:
         world.run(55.0)
         assert world.evidence(clock(20.0), clock(55.0)).until == clock(50.0)
         few = world.evidence(clock(45.0), clock(55.0))
-        assert (few.problem, few.until, few.served) == ("", clock(45.0), {})
+        assert (few.problem, few.until, few.routes) == ("", clock(45.0), {})
         world.run(90.0)
         assert world.evidence(clock(20.0), clock(90.0)).until == clock(50.0)
         world.run(150.0)
         stale = world.evidence(clock(20.0), clock(150.0))
-        assert (bool(stale.problem), stale.until, stale.served) == (True, clock(20.0), {})
-        assert all(worker.ready and worker.settings and worker.frames is None for worker in stale.workers)
+        assert (bool(stale.problem), stale.until, stale.routes) == (True, clock(20.0), {})
+        assert all(worker.ready and worker.settings and worker.frames is None for worker in stale.replicas)
         world.run(170.0)
         assert world.evidence(clock(20.0), clock(170.0)).seconds == 150.0
 
@@ -320,35 +320,37 @@ class TestSettings:
         world.run(20.0)
         world.apply(Assignment(base=SETTING.with_value(Knob.TALKER_ROWS, 2)))
         world.run(40.0)
-        steps = world.evidence(clock(20.0), clock(40.0)).of(Stage.TALKER)[0].steps
+        steps = world.evidence(clock(20.0), clock(40.0)).replicas_of(Stage.TALKER)[0].steps
         # The step under way at the change is the last of its size.
         assert sum(step.count for rows, step in steps.items() if rows > 2) <= 1
 
     def test_limited_ones_end_by_themselves_unless_renewed(self):
         world = World(changed(SCENARIO, codecs=2))
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        trial = Assignment(base=SETTING, trial={Stage.CODEC: {"codec-1": candidate}})
+        trial = Assignment(base=SETTING, replica_overrides={Stage.CODEC: {"codec-1": candidate}})
 
         def in_force() -> list[int]:
-            codecs = world.evidence(clock(0.0), clock(world.now)).of(Stage.CODEC)
+            codecs = world.evidence(clock(0.0), clock(world.now)).replicas_of(Stage.CODEC)
             return [codec.settings["max_num_seqs"] for codec in codecs]
 
         world.apply(trial)
         assert in_force() == [8, 3]
-        world.run(0.9 * TRIAL_SETTINGS_SECONDS)
+        world.run(0.9 * OVERRIDE_TTL_SECONDS)
         world.apply(trial)
-        world.run(1.8 * TRIAL_SETTINGS_SECONDS)
+        world.run(1.8 * OVERRIDE_TTL_SECONDS)
         assert in_force() == [8, 3]
-        world.run(2.0 * TRIAL_SETTINGS_SECONDS)
+        world.run(2.0 * OVERRIDE_TTL_SECONDS)
         assert in_force() == [8, 8]
 
     def test_requests_of_a_candidate_are_marked(self):
         world = World(changed(SCENARIO, codecs=2))
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        world.apply(Assignment(base=SETTING, everywhere={Stage.TALKER: SETTING}, trial={Stage.CODEC: {}}))
+        world.apply(
+            Assignment(base=SETTING, stage_overrides={Stage.TALKER: SETTING}, replica_overrides={Stage.CODEC: {}})
+        )
         world.run(20.0)
         assert world.outcomes().candidate[:20].all()
-        world.apply(Assignment(base=SETTING, trial={Stage.CODEC: {"codec-1": candidate}}))
+        world.apply(Assignment(base=SETTING, replica_overrides={Stage.CODEC: {"codec-1": candidate}}))
         world.run(60.0)
         late = world.outcomes().accepted > 25.0
         outcomes = world.outcomes()
@@ -363,7 +365,7 @@ class TestSettings:
     def test_captured_shapes_are_cheaper_and_counted(self):
         shapes = tuple(CaptureShape(rows=rows, frames=2) for rows in (1, 2, 4))
         world = ran(changed(SCENARIO, initial=SETTING.with_value(Knob.PAIRS, shapes)))
-        codec = world.evidence(clock(0.0), clock(120.0)).of(Stage.CODEC)[0]
+        codec = world.evidence(clock(0.0), clock(120.0)).replicas_of(Stage.CODEC)[0]
         assert {call.result for call in codec.calls} == {"hit", "padded", "eager"}
         assert all(call.frames <= 2 for call in codec.calls if call.result != "eager")
         assert [(each.rows, each.frames) for each in codec.captures] == [(1, 2), (2, 2), (4, 2)]
@@ -412,8 +414,8 @@ class TestReplicas:
         assert not outcomes.refused.any()
         assert outcomes.underrun.sum() > ran(quiet).outcomes().underrun.sum()
         evidence = world.evidence(clock(0.0), clock(180.0))
-        assert [worker.restarts for worker in evidence.of(Stage.TALKER)] == [1, 0]
-        assert [worker.restarts for worker in evidence.of(Stage.CODEC)] == [1, 1]
+        assert [worker.restarts for worker in evidence.replicas_of(Stage.TALKER)] == [1, 0]
+        assert [worker.restarts for worker in evidence.replicas_of(Stage.CODEC)] == [1, 1]
 
     def test_what_a_lonely_one_held_waits_for_its_return(self):
         failure = Failure(stage=Stage.TALKER, replica=0, at=30.0, down=10.0)
@@ -428,24 +430,24 @@ class TestReplicas:
         )
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
         world.run(29.0)
-        world.apply(Assignment(base=SETTING, trial={Stage.CODEC: {"codec-1": candidate}}))
+        world.apply(Assignment(base=SETTING, replica_overrides={Stage.CODEC: {"codec-1": candidate}}))
         world.run(40.0)
         evidence = world.evidence(clock(10.0), clock(40.0))
-        codec = evidence.of(Stage.CODEC)[1]
+        codec = evidence.replicas_of(Stage.CODEC)[1]
         assert (codec.ready, codec.settings) == (False, None)
-        assert "codec-1" in evidence.moving
+        assert "codec-1" in evidence.disruption
         world.run(60.0)
         evidence = world.evidence(clock(10.0), clock(60.0))
-        codec = evidence.of(Stage.CODEC)[1]
-        assert (codec.ready, codec.restarts, evidence.moving) == (True, 1, "")
+        codec = evidence.replicas_of(Stage.CODEC)[1]
+        assert (codec.ready, codec.restarts, evidence.disruption) == (True, 1, "")
         assert codec.settings["max_num_seqs"] == 8
         before, after = world.evidence(clock(0.0), clock(30.0)), world.evidence(clock(50.0), clock(60.0))
-        assert codec.frames < before.of(Stage.CODEC)[1].frames + after.of(Stage.CODEC)[1].frames
+        assert codec.frames < before.replicas_of(Stage.CODEC)[1].frames + after.replicas_of(Stage.CODEC)[1].frames
 
     def test_a_slow_one_takes_less(self):
         scenario = changed(SCENARIO, talkers=2, talker_speeds=(1.0, 4.0), load=((120.0, {"CustomVoice": 12.0}),))
         world = ran(scenario)
-        quick, slow = world.evidence(clock(0.0), clock(120.0)).of(Stage.TALKER)
+        quick, slow = world.evidence(clock(0.0), clock(120.0)).replicas_of(Stage.TALKER)
         assert slow.frames < 0.7 * quick.frames
 
     def test_stages_that_share_a_device_slow_each_other(self):
@@ -470,16 +472,16 @@ def test_a_window_of_the_past_can_be_asked_for_later():
 
 
 def _requests(evidence) -> int:
-    return sum(each.requests for each in evidence.served.values())
+    return sum(each.requests for each in evidence.routes.values())
 
 
 def _frames(evidence) -> int:
-    return sum(worker.frames for worker in evidence.workers)
+    return sum(worker.frames for worker in evidence.replicas)
 
 
 def _calls(evidence) -> int:
-    return sum(call.count for worker in evidence.workers for call in worker.calls)
+    return sum(call.count for worker in evidence.replicas for call in worker.calls)
 
 
 def _steps(evidence) -> int:
-    return sum(step.count for worker in evidence.workers for step in worker.steps.values())
+    return sum(step.count for worker in evidence.replicas for step in worker.steps.values())

@@ -16,7 +16,7 @@ from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import claim
 from syrinx_operator.local.tuning_files import TuningMemory
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import Cell, Comparison, Counts, Period, State, Trial
+from syrinx_operator.resource.tuning_status import Counts, PairedTest, Period, State, Stratum, Trial
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
@@ -41,7 +41,7 @@ def up(root):
 
 
 def keep(slot, state=STATE):
-    tuning_files.save(slot.directory, TuningMemory(state=state, at=datetime.now(UTC), initial=INITIAL))
+    tuning_files.save(slot.directory, TuningMemory(state=state, observed_at=datetime.now(UTC), requested=INITIAL))
 
 
 def refusal(capsys, *arguments):
@@ -77,7 +77,7 @@ def test_what_would_help_is_said(root, capsys):
 
 def test_a_cluster_that_is_not_there_is_said(root, capsys, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(root / "none"))
-    assert "KUBECONFIG names the file that leads to it" in refusal(capsys, "-n", "speech", "demo")
+    assert "set KUBECONFIG to a kubeconfig file" in refusal(capsys, "-n", "speech", "demo")
 
 
 async def test_watching_without_a_terminal_prints_what_changes(up, monkeypatch):
@@ -115,11 +115,11 @@ def audit_lines():
         base = INITIAL if number == 1 else chosen
         since = NOW + timedelta(minutes=10 * number)
         for pairs in range(4):
-            cell = Cell(
+            cell = Stratum(
                 task_type="all",
                 candidate=Counts(requests=30 * pairs, good=25 * pairs),
                 baseline=Counts(requests=30 * pairs, good=20 * pairs),
-                test=Comparison(pairs=pairs, mean=0.15, square=0.03),
+                test=PairedTest(pairs=pairs, mean=0.15, mean_square=0.03),
             )
             trial = Trial(
                 id=number,
@@ -127,11 +127,11 @@ def audit_lines():
                 candidate=base.with_value(knob, value),
                 baseline=base,
                 design="Switchback",
-                why="why",
-                since=since,
-                seconds=20,
-                period=Period(index=2 * pairs, since=since),
-                cells=(cell,),
+                rationale="why",
+                start_time=since,
+                period_seconds=20,
+                period=Period(index=2 * pairs, start_time=since),
+                strata=(cell,),
             )
             reason = ("TrialStarted", "Compared", "Compared", "Promoted" if number == 1 else "RolledBack")[pairs]
             setting = chosen if number == 2 or reason == "Promoted" else INITIAL

@@ -9,26 +9,26 @@ from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import (
-    Cell,
-    Comparison,
-    Context,
     Counts,
+    PairedTest,
     Period,
-    Quarantined,
+    QuarantinedSetting,
     Recommendation,
-    Record,
     State,
+    Stratum,
     Trial,
+    TrialRecord,
+    Workload,
 )
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 INITIAL = Setting(talker_max_num_seqs=1, codec_max_num_seqs=1, chunk_ramp=(2, 2, 4))
 CHOSEN = INITIAL.with_value(Knob.TALKER_ROWS, 4)
-CELL = Cell(
+CELL = Stratum(
     task_type="all",
     candidate=Counts(requests=200, good=190),
     baseline=Counts(requests=210, good=105),
-    test=Comparison(pairs=5, mean=0.45, square=0.21),
+    test=PairedTest(pairs=5, mean=0.45, mean_square=0.21),
 )
 TRIAL = Trial(
     id=3,
@@ -36,17 +36,17 @@ TRIAL = Trial(
     candidate=CHOSEN.with_value(Knob.CODEC_ROWS, 2),
     baseline=CHOSEN,
     design="Switchback",
-    why="the queue is long",
-    seconds=20,
-    since=NOW - timedelta(minutes=4),
-    period=Period(index=11, since=NOW, everywhere=True),
-    cells=(CELL,),
-    wasted=1,
+    rationale="the queue is long",
+    period_seconds=20,
+    start_time=NOW - timedelta(minutes=4),
+    period=Period(index=11, start_time=NOW, all_replicas=True),
+    strata=(CELL,),
+    discarded_periods=1,
 )
-RECORD = Record(
+RECORD = TrialRecord(
     id=2,
-    at=NOW,
-    since=NOW - timedelta(minutes=9),
+    time=NOW,
+    start_time=NOW - timedelta(minutes=9),
     knob=Knob.TALKER_ROWS,
     before="1",
     after="4",
@@ -56,7 +56,7 @@ RECORD = Record(
 
 
 def view(state, **fields):
-    return View(name="demo", place="http://127.0.0.1:1", state=state, initial=INITIAL, **fields)
+    return View(name="demo", location="http://127.0.0.1:1", state=state, requested=INITIAL, **fields)
 
 
 def text(state, **fields):
@@ -65,7 +65,7 @@ def text(state, **fields):
 
 def test_it_begins_with_what_is_done_and_when_it_was_looked_at():
     state = State(mode="Auto", phase="Watching", message="the objectives are met")
-    assert lines(view(state, at=NOW - timedelta(seconds=3)), NOW)[:2] == [
+    assert lines(view(state, observed_at=NOW - timedelta(seconds=3)), NOW)[:2] == [
         "pipeline demo (http://127.0.0.1:1): tuning Auto, phase Watching; looked at 3 s ago",
         "  the objectives are met",
     ]
@@ -102,7 +102,9 @@ def test_a_trial_is_told_with_its_arms():
 
 
 def test_replicas_of_a_parallel_trial_are_named():
-    period = Period(index=0, since=NOW, counting=NOW, candidates=("codec-1",), others=("codec-0",))
+    period = Period(
+        index=0, start_time=NOW, counting_since=NOW, candidate_replicas=("codec-1",), baseline_replicas=("codec-0",)
+    )
     trial = msgspec.structs.replace(TRIAL, design="Parallel", period=period)
     assert "now: the candidate on codec-1, compared with codec-0\n" in text(State(trial=trial))
 
@@ -111,11 +113,13 @@ def test_decisions_recommendation_and_quarantine_come_with_their_reasons():
     state = State(
         chosen=CHOSEN,
         history=(RECORD,),
-        recommendation=Recommendation(knob=Knob.CODEC_ROWS, setting=TRIAL.candidate, why="calls wait for each other"),
+        recommendation=Recommendation(
+            knob=Knob.CODEC_ROWS, setting=TRIAL.candidate, rationale="calls wait for each other"
+        ),
         quarantine=(
-            Quarantined(
+            QuarantinedSetting(
                 setting=CHOSEN.with_value(Knob.TALKER_ROWS, 16),
-                context=Context(mix="CustomVoice:4", load=2),
+                workload=Workload(mix="CustomVoice:4", rate_bucket=2),
                 reason="served worse",
                 failures=2,
                 until=NOW + timedelta(hours=1),

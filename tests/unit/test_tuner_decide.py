@@ -8,7 +8,7 @@ import pytest
 
 from support.tuner_world import IDENTITY, World, auto
 from syrinx_operator.resource.knobs import Setting, Stage
-from syrinx_operator.resource.tuning_status import Context, Known, State
+from syrinx_operator.resource.tuning_status import BestKnown, State, Workload
 from syrinx_operator.tuner.decide import assignment, decide
 from syrinx_operator.tuner.policy import Objective
 
@@ -31,7 +31,7 @@ def flat(share):
 
 
 def in_trial(world):
-    return world.state.trial is not None and world.state.trial.period.counting is not None
+    return world.state.trial is not None and world.state.trial.period.counting_since is not None
 
 
 def until(world, condition, seconds=4 * HOUR):
@@ -39,13 +39,13 @@ def until(world, condition, seconds=4 * HOUR):
     end = world.now + timedelta(seconds=seconds)
     while not condition(world):
         assert world.now < end, world.state.message
-        world.pass_time(world.look().look_in)
+        world.pass_time(world.look().requeue_after)
     return world
 
 
 def is_thawed(world):
     now = assignment(world.policy, world.state)
-    return not now.everywhere and not any(now.trial.values())
+    return not now.stage_overrides and not any(now.replica_overrides.values())
 
 
 # --- finding the best
@@ -53,28 +53,28 @@ def is_thawed(world):
 
 @REPLICAS
 def test_a_bad_start_ends_at_the_best(replicas):
-    world = World(auto(initial=LONE), hill, talkers=replicas, codecs=replicas).run(12 * HOUR)
+    world = World(auto(requested=LONE), hill, talkers=replicas, codecs=replicas).run(12 * HOUR)
     assert (world.state.chosen.talker_max_num_seqs, world.state.chosen.codec_max_num_seqs) == (8, 8)
-    assert world.state.trials <= 12
+    assert world.state.trial_count <= 12
     assert world.state.last_good == world.state.chosen
     assert world.state.message == "the objectives are met"
 
 
 def test_replicas_side_by_side_are_compared_at_the_same_time():
-    world = until(World(auto(initial=NEARLY), hill, talkers=4, codecs=4), in_trial)
+    world = until(World(auto(requested=NEARLY), hill, talkers=4, codecs=4), in_trial)
     trial = world.state.trial
     assert trial.design == "Parallel"
-    assert len(trial.period.candidates) == len(trial.period.others) == 1
+    assert len(trial.period.candidate_replicas) == len(trial.period.baseline_replicas) == 1
     first = trial.period
     second = until(world, lambda w: w.state.trial.period.index == 1).state.trial.period
-    assert (second.candidates, second.others) == (first.others, first.candidates)
+    assert (second.candidate_replicas, second.baseline_replicas) == (first.baseline_replicas, first.candidate_replicas)
 
 
 def test_one_replica_is_compared_with_itself_in_turns():
-    world = until(World(auto(initial=LONE), hill), in_trial)
+    world = until(World(auto(requested=LONE), hill), in_trial)
     assert world.state.trial.design == "Switchback"
-    first = world.state.trial.period.everywhere
-    assert until(world, lambda w: w.state.trial.period.index == 1).state.trial.period.everywhere is not first
+    first = world.state.trial.period.all_replicas
+    assert until(world, lambda w: w.state.trial.period.index == 1).state.trial.period.all_replicas is not first
 
 
 def test_where_requests_wait_for_the_stage_as_a_whole_it_is_tried_as_a_whole():
@@ -82,11 +82,11 @@ def test_where_requests_wait_for_the_stage_as_a_whole_it_is_tried_as_a_whole():
         def evidence(self):
             return msgspec.structs.replace(super().evidence(), queue_age=3.0)
 
-    assert until(Crowded(auto(initial=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
+    assert until(Crowded(auto(requested=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
 
 
 def test_where_most_are_served_badly_all_replicas_share_one_fate():
-    assert until(World(auto(initial=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
+    assert until(World(auto(requested=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
 
 
 def test_a_replica_that_takes_less_than_its_share_is_not_the_better_one_for_that():
@@ -104,24 +104,24 @@ def test_a_replica_that_takes_less_than_its_share_is_not_the_better_one_for_that
             }
             self.segments.append((at, taken))
 
-    world = Shared(auto(initial=NEARLY), flat(0.85), codecs=4, rate=12.0).run(12 * HOUR)
+    world = Shared(auto(requested=NEARLY), flat(0.85), codecs=4, rate=12.0).run(12 * HOUR)
     assert all(record.after != "1" for record in world.state.history if record.verdict == "Promoted")
 
 
 def test_a_slow_replica_is_not_taken_for_a_bad_candidate_nor_its_luck_for_a_good_one():
     for seed in range(2):
-        world = World(auto(initial=USUAL), flat(0.9), talkers=3, codecs=3, seed=seed)
+        world = World(auto(requested=USUAL), flat(0.9), talkers=3, codecs=3, seed=seed)
         world.speed = {"talker-1": 0.7, "codec-2": 0.8}
         assert "Promoted" not in world.run(12 * HOUR).verdicts()
 
 
 def test_a_promotion_goes_from_replica_to_replica():
-    world = World(auto(initial=NEARLY), hill, codecs=8, rate=12.0)
+    world = World(auto(requested=NEARLY), hill, codecs=8, rate=12.0)
     until(world, lambda w: w.state.phase == "Promoting")
     numbers = []
     while world.state.promotion is not None:
         numbers.append(len(world.state.promotion.replicas))
-        world.pass_time(world.look().look_in)
+        world.pass_time(world.look().requeue_after)
     assert sorted(set(numbers)) == [1, 2, 4]
     assert world.state.phase == "Soaking"
     assert is_thawed(world)
@@ -138,15 +138,15 @@ def test_a_workload_that_changes_is_followed():
         day = (world.elapsed() // (12 * HOUR)) % 2 == 0
         world.mix = {"CustomVoice": 1.0} if day else {"Base": 1.0}
 
-    world = World(auto(initial=USUAL), good)
+    world = World(auto(requested=USUAL), good)
     chosen = []
     for _ in range(4):
         world.run(12 * HOUR, mix_at)
         chosen.append(world.state.chosen.codec_max_num_seqs if world.state.chosen else 8)
     assert chosen == [2, 8, 2, 8]
-    known = {known.context.mix: known.setting.codec_max_num_seqs for known in world.state.knowledge}
+    known = {known.workload.mix: known.setting.codec_max_num_seqs for known in world.state.best_known}
     assert known == {"CustomVoice:4": 2, "Base:4": 8}
-    nights = [record for record in world.state.history if record.context.mix == "Base:4"]
+    nights = [record for record in world.state.history if record.workload.mix == "Base:4"]
     assert len([r for r in nights if r.verdict == "Promoted"]) >= 2
 
 
@@ -156,20 +156,20 @@ def test_a_workload_that_changes_is_followed():
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.94])
 def test_noise_alone_moves_no_knob(share):
     for seed in range(2):
-        world = World(auto(initial=USUAL), flat(share), seed=seed).run(12 * HOUR)
+        world = World(auto(requested=USUAL), flat(share), seed=seed).run(12 * HOUR)
         assert "Promoted" not in world.verdicts()
         assert world.state.chosen is None
-        assert world.state.trials <= 13
+        assert world.state.trial_count <= 13
 
 
 def test_while_the_objectives_are_met_nothing_is_tried():
-    world = World(auto(initial=USUAL), flat(0.97)).run(12 * HOUR)
-    assert world.state.trials == 0
+    world = World(auto(requested=USUAL), flat(0.97)).run(12 * HOUR)
+    assert world.state.trial_count == 0
     assert world.told() == []
 
 
 def test_in_steady_state_nothing_changes_that_would_have_to_be_written():
-    world = World(auto(initial=USUAL), flat(0.97)).run(HOUR)
+    world = World(auto(requested=USUAL), flat(0.97)).run(HOUR)
     before = world.state
     assert world.run(HOUR).state == before
 
@@ -178,15 +178,15 @@ def test_a_candidate_that_ruins_listeners_is_stopped_within_one_period():
     def good(setting, task_type, at):
         return 0.85 if setting == USUAL else 0.1
 
-    world = World(auto(initial=USUAL), good)
+    world = World(auto(requested=USUAL), good)
     until(world, lambda w: w.verdicts() == ["RolledBack"])
     record = world.state.history[0]
-    assert (record.at - record.since).total_seconds() < 240
+    assert (record.time - record.start_time).total_seconds() < 240
     assert is_thawed(world)
 
 
 def test_a_candidate_that_crashes_is_stopped_at_once_and_put_into_quarantine():
-    world = until(World(auto(initial=LONE), hill), lambda w: in_trial(w) and w.state.trial.period.everywhere)
+    world = until(World(auto(requested=LONE), hill), lambda w: in_trial(w) and w.state.trial.period.all_replicas)
     tried = world.state.trial.candidate
     world.restarts["talker-0"] += 1
     world.look()
@@ -197,19 +197,19 @@ def test_a_candidate_that_crashes_is_stopped_at_once_and_put_into_quarantine():
 
 
 def test_a_crash_under_the_baseline_only_wastes_the_period():
-    world = until(World(auto(initial=LONE), hill), lambda w: in_trial(w) and not w.state.trial.period.everywhere)
+    world = until(World(auto(requested=LONE), hill), lambda w: in_trial(w) and not w.state.trial.period.all_replicas)
     world.restarts["talker-0"] += 1
     world.look()
-    assert world.state.trial.wasted == 1
+    assert world.state.trial.discarded_periods == 1
     assert world.verdicts() == []
 
 
 def test_each_failure_doubles_the_quarantine_and_the_cool_down():
-    world = World(auto(initial=USUAL), lambda s, t, a: 0.8 if s == USUAL else 0.1)
+    world = World(auto(requested=USUAL), lambda s, t, a: 0.8 if s == USUAL else 0.1)
     waits, times = [], {}
     for _ in range(8):
         until(world, lambda w: len(w.state.history) > len(waits), seconds=72 * HOUR)
-        waits.append((world.state.next_trial - world.now).total_seconds())
+        waits.append((world.state.next_trial_time - world.now).total_seconds())
     assert waits[:4] == pytest.approx([60, 120, 240, 480], abs=2)
     assert max(waits) <= 1800
     until(world, lambda w: any(each.failures == 2 for each in w.state.quarantine), seconds=96 * HOUR)
@@ -225,7 +225,7 @@ def test_one_task_type_is_not_sacrificed_to_another():
         more = math.log2(setting.codec_max_num_seqs / 8)
         return min(1.0, 0.85 + 0.08 * more) if task_type == "CustomVoice" else 0.9 - 0.3 * max(0.0, more)
 
-    world = World(auto(initial=USUAL), good, mix={"CustomVoice": 0.85, "Base": 0.15}, rate=8.0).run(12 * HOUR)
+    world = World(auto(requested=USUAL), good, mix={"CustomVoice": 0.85, "Base": 0.15}, rate=8.0).run(12 * HOUR)
     assert all(record.after != "16" for record in world.state.history if record.verdict == "Promoted")
 
 
@@ -236,7 +236,7 @@ def test_a_promotion_that_disappoints_is_taken_back():
         better = setting.talker_max_num_seqs >= 2
         return 0.3 if better and turned else 0.9 if better else 0.6
 
-    world = World(auto(initial=LONE), good)
+    world = World(auto(requested=LONE), good)
     until(world, lambda w: w.state.phase == "Soaking")
     turned["now"] = True
     until(world, lambda w: "Regressed" in w.verdicts(), seconds=600)
@@ -248,40 +248,40 @@ def test_a_promotion_that_disappoints_is_taken_back():
 
 
 def test_without_data_nothing_is_concluded_and_a_candidate_does_not_run_unseen():
-    world = until(World(auto(initial=LONE), hill), in_trial)
+    world = until(World(auto(requested=LONE), hill), in_trial)
     world.problem = "Prometheus does not answer"
-    before = [cell.test.pairs for cell in world.state.trial.cells]
-    world.pass_time(world.look().look_in)
-    assert [cell.test.pairs for cell in world.state.trial.cells] == before
+    before = [cell.test.pairs for cell in world.state.trial.strata]
+    world.pass_time(world.look().requeue_after)
+    assert [cell.test.pairs for cell in world.state.trial.strata] == before
     until(world, lambda w: w.state.trial is None, seconds=600)
     assert world.verdicts() == ["Inconclusive"]
     assert "does not answer" in world.state.history[0].reason
     assert is_thawed(world)
     world.run(HOUR)
     assert world.state.phase == "NoData"
-    assert world.state.trials == 1
+    assert world.state.trial_count == 1
 
 
 def test_no_trial_begins_before_there_are_requests_enough():
-    world = World(auto(initial=LONE), hill, rate=0.01).run(12 * HOUR)
-    assert world.state.trials == 0
+    world = World(auto(requested=LONE), hill, rate=0.01).run(12 * HOUR)
+    assert world.state.trial_count == 0
 
 
 def test_no_trial_begins_while_something_else_moves():
-    world = World(auto(initial=LONE), hill)
-    world.moving = "talker rolls out"
+    world = World(auto(requested=LONE), hill)
+    world.disruption = "talker rolls out"
     world.run(HOUR)
-    assert world.state.trials == 0
+    assert world.state.trial_count == 0
     assert "talker rolls out" in world.state.message
 
 
 def test_stages_that_take_no_limited_settings_are_left_alone():
     class Old(World):
         def _worker(self, stage, name):
-            return msgspec.structs.replace(super()._worker(stage, name), can_try=False)
+            return msgspec.structs.replace(super()._worker(stage, name), supports_overrides=False)
 
-    world = Old(auto(initial=LONE), hill).run(HOUR)
-    assert world.state.trials == 0
+    world = Old(auto(requested=LONE), hill).run(HOUR)
+    assert world.state.trial_count == 0
     assert "too old" in world.state.message
 
 
@@ -290,9 +290,9 @@ def test_stages_that_take_no_limited_settings_are_left_alone():
 
 @pytest.mark.parametrize("phase", ["Trial", "Soaking", "Watching"])
 def test_an_edit_of_a_tuned_field_is_in_force_at_once(phase):
-    world = until(World(auto(initial=LONE), hill), lambda w: w.state.phase == phase and w.state.trials >= 1)
+    world = until(World(auto(requested=LONE), hill), lambda w: w.state.phase == phase and w.state.trial_count >= 1)
     wanted = msgspec.structs.replace(LONE, talker_max_num_seqs=16)
-    world.policy = msgspec.structs.replace(world.policy, initial=wanted)
+    world.policy = msgspec.structs.replace(world.policy, requested=wanted)
     assert assignment(world.policy, world.state).base == wanted
     world.look()
     assert world.state.trial is None and world.state.chosen is None
@@ -303,7 +303,7 @@ def test_an_edit_of_a_tuned_field_is_in_force_at_once(phase):
 @pytest.mark.parametrize("mode", ["Off", "Recommend"])
 @pytest.mark.parametrize("phase", ["Trial", "Soaking"])
 def test_another_mode_returns_to_what_the_resource_asks_for(mode, phase):
-    world = until(World(auto(initial=LONE), hill), lambda w: w.state.phase == phase)
+    world = until(World(auto(requested=LONE), hill), lambda w: w.state.phase == phase)
     world.policy = msgspec.structs.replace(world.policy, mode=mode)
     assert is_thawed(world)
     assert assignment(world.policy, world.state).base == LONE
@@ -312,7 +312,7 @@ def test_another_mode_returns_to_what_the_resource_asks_for(mode, phase):
 
 
 def test_a_pause_keeps_what_is_chosen_and_ends_what_is_tried():
-    world = until(World(auto(initial=LONE), hill), lambda w: w.state.chosen is not None and in_trial(w))
+    world = until(World(auto(requested=LONE), hill), lambda w: w.state.chosen is not None and in_trial(w))
     chosen = world.state.chosen
     world.policy = msgspec.structs.replace(world.policy, paused=True)
     assert is_thawed(world)
@@ -322,15 +322,15 @@ def test_a_pause_keeps_what_is_chosen_and_ends_what_is_tried():
 
 
 def test_recommending_changes_nothing_and_does_not_repeat_itself():
-    world = World(auto(initial=LONE, mode="Recommend"), hill).run(12 * HOUR)
+    world = World(auto(requested=LONE, mode="Recommend"), hill).run(12 * HOUR)
     assert world.state.recommendation is not None
-    assert world.state.trials == 0
+    assert world.state.trial_count == 0
     assert assignment(world.policy, world.state).base == LONE
     assert 1 <= world.told().count("Recommended") <= 3
 
 
 def test_narrower_bounds_end_what_lies_outside():
-    world = World(auto(initial=LONE), hill).run(12 * HOUR)
+    world = World(auto(requested=LONE), hill).run(12 * HOUR)
     rows = {knob: (1, 2, 4) for knob in world.policy.rows}
     world.policy = msgspec.structs.replace(world.policy, rows=rows)
     world.look()
@@ -338,23 +338,25 @@ def test_narrower_bounds_end_what_lies_outside():
 
 
 def test_another_image_forgets_what_was_learned_and_keeps_what_runs():
-    world = World(auto(initial=LONE), hill).run(12 * HOUR)
+    world = World(auto(requested=LONE), hill).run(12 * HOUR)
     chosen = world.state.chosen
-    assert world.state.knowledge
+    assert world.state.best_known
     world.identity = msgspec.structs.replace(IDENTITY, image="syrinx 0.2.0")
     world.look()
-    assert world.state.knowledge == () == world.state.quarantine
+    assert world.state.best_known == () == world.state.quarantine
     assert world.state.chosen == chosen
     assert "Forgotten" in world.told()
 
 
 def test_a_known_setting_that_is_bad_now_is_tried_and_rolled_back():
-    context = Context(mix="CustomVoice:4", load=4)
+    context = Workload(mix="CustomVoice:4", rate_bucket=4)
     bad = msgspec.structs.replace(USUAL, talker_max_num_seqs=1)
     from support.tuner_world import START
 
-    state = State(knowledge=(Known(context=context, setting=bad, good=0.999, at=START),), identity=IDENTITY)
-    world = World(auto(initial=USUAL), lambda s, t, a: 0.8 if s.talker_max_num_seqs == 8 else 0.2, state=state)
+    state = State(
+        best_known=(BestKnown(workload=context, setting=bad, good_ratio=0.999, time=START),), identity=IDENTITY
+    )
+    world = World(auto(requested=USUAL), lambda s, t, a: 0.8 if s.talker_max_num_seqs == 8 else 0.2, state=state)
     until(world, lambda w: w.state.history)
     assert (world.state.history[0].after, world.state.history[0].verdict) == ("1", "RolledBack")
     assert is_thawed(world)
@@ -371,13 +373,13 @@ def test_whatever_happens_there_is_one_change_in_flight_and_the_way_back_is_know
             storm = 0.4 if math.sin(at / (300 + 50 * seed)) > 0.95 else 0.0
             return max(0.0, hill(setting, task_type, at) - storm)
 
-        world = World(auto(initial=LONE), good, talkers=1 + seed % 4, codecs=1 + seed % 3, seed=seed)
+        world = World(auto(requested=LONE), good, talkers=1 + seed % 4, codecs=1 + seed % 3, seed=seed)
 
         def disturb(world):
             check(world)
             dice = world.random.random()
             world.problem = "no answer" if dice < 0.05 else ""
-            world.moving = "rolls out" if 0.05 <= dice < 0.08 else ""
+            world.disruption = "rolls out" if 0.05 <= dice < 0.08 else ""
             if 0.08 <= dice < 0.09:
                 world.restarts[world.random.choice(sorted(world.restarts))] += 1
             if 0.09 <= dice < 0.095:
@@ -386,7 +388,7 @@ def test_whatever_happens_there_is_one_change_in_flight_and_the_way_back_is_know
                 world.restarts.setdefault("talker-9", 0)
 
         world.run(12 * HOUR, disturb)
-        assert world.state.trials >= 1
+        assert world.state.trial_count >= 1
 
 
 def check(world):
@@ -396,10 +398,10 @@ def check(world):
     assert is_thawed(world) or state.trial is not None or state.promotion is not None
     if state.trial is not None:
         assert now.base == state.trial.baseline
-        assert len(state.trial.candidate.differs_from(state.trial.baseline)) == 1
+        assert len(state.trial.candidate.differing_knobs(state.trial.baseline)) == 1
     if state.soak is not None or state.promotion is not None:
-        assert (state.last_good or world.policy.initial) is not None
-    assert len(state.history) <= 20 and len(state.quarantine) <= 32 and len(state.knowledge) <= 32
+        assert (state.last_good or world.policy.requested) is not None
+    assert len(state.history) <= 20 and len(state.quarantine) <= 32 and len(state.best_known) <= 32
     assert len(msgspec.json.encode(state)) < 60_000
     for event in world.decisions[-1].events:
         if event.reason in ("Promoted", "RolledBack"):
@@ -409,13 +411,13 @@ def check(world):
 
 
 def test_deciding_twice_on_the_same_evidence_is_deciding_once():
-    world = until(World(auto(initial=LONE), hill), in_trial)
+    world = until(World(auto(requested=LONE), hill), in_trial)
     evidence = world.evidence()
     one = decide(world.policy, world.state, evidence, world.now)
     assert decide(world.policy, world.state, evidence, world.now) == one
 
 
 def test_an_objective_without_requests_is_no_breach():
-    policy = auto(initial=USUAL, objectives={"Base": Objective(0.2, 0.95)})
+    policy = auto(requested=USUAL, objectives={"Base": Objective(0.2, 0.95)})
     world = World(policy, flat(0.5)).run(HOUR)
-    assert world.state.trials == 0
+    assert world.state.trial_count == 0

@@ -6,8 +6,8 @@ import pytest
 
 from support.tuner_world import IDENTITY, START, auto
 from syrinx_operator.resource.knobs import Setting, Stage
-from syrinx_operator.tuner.estimate import Curve, fit, fullness, load, predicted
-from syrinx_operator.tuner.evidence import Call, Evidence, Route, Served, Step, Worker
+from syrinx_operator.tuner.estimate import Curve, fit_curve, fit_load_model, predict, utilization
+from syrinx_operator.tuner.evidence import CallStats, Evidence, ReplicaStats, Route, RouteStats, StepStats
 
 USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4, 8, 12))
 SECONDS = 100.0
@@ -16,21 +16,25 @@ SECONDS = 100.0
 def evidence(rate, *, frames=50, step=(0.010, 0.001), call=(0.004, 0.001), rows=(1, 2, 4), heard=0.15):
     """What would have been counted within a hundred seconds."""
     asked = round(rate * SECONDS)
-    steps = {size: Step(100, 100 * (step[0] + step[1] * size)) for size in rows}
+    steps = {size: StepStats(100, 100 * (step[0] + step[1] * size)) for size in rows}
     calls = tuple(
-        Call(1, size, "eager", asked, asked * (call[0] + call[1] * size)) for size in (2, 2, 4, 8, 12, 12, 10)
+        CallStats(1, size, "eager", asked, asked * (call[0] + call[1] * size)) for size in (2, 2, 4, 8, 12, 12, 10)
     )
-    talker = Worker(
+    talker = ReplicaStats(
         name="talker-0", stage=Stage.TALKER, ready=True, restarts=0, settings={}, frames=frames * asked, steps=steps
     )
-    codec = Worker(name="codec-0", stage=Stage.CODEC, ready=True, restarts=0, settings={}, steps=steps, calls=calls)
-    served = Served(requests=asked, within=asked, underruns=0, ttfa={heard: asked, float("inf"): asked})
+    codec = ReplicaStats(
+        name="codec-0", stage=Stage.CODEC, ready=True, restarts=0, settings={}, steps=steps, calls=calls
+    )
+    served = RouteStats(
+        requests=asked, within_objective=asked, underruns=0, ttfa_histogram={heard: asked, float("inf"): asked}
+    )
     return Evidence(
         since=START,
         until=START + timedelta(seconds=SECONDS),
         identity=IDENTITY,
-        served={Route("talker-0", "codec-0", "CustomVoice"): served},
-        workers=(talker, codec),
+        routes={Route("talker-0", "codec-0", "CustomVoice"): served},
+        replicas=(talker, codec),
     )
 
 
@@ -39,61 +43,61 @@ def of(rows=8, codec=8, ramp=(2, 2, 4, 8, 12)):
 
 
 def test_a_line_is_found_through_step_times():
-    found = fit([(1, 50, 50 * 0.011), (2, 10, 10 * 0.012), (8, 5, 5 * 0.018)])
+    found = fit_curve([(1, 50, 50 * 0.011), (2, 10, 10 * 0.012), (8, 5, 5 * 0.018)])
     assert found.fixed == pytest.approx(0.010)
     assert found.each == pytest.approx(0.001)
 
 
 def test_of_one_size_the_slope_is_taken_to_be_small():
-    found = fit([(1, 50, 0.5)])
+    found = fit_curve([(1, 50, 0.5)])
     assert found.at(1) == pytest.approx(0.010)
     assert found.at(1) < found.at(8) < 8 * found.at(1)
 
 
 def test_a_larger_step_is_never_quicker():
-    assert fit([(1, 50, 1.0), (8, 50, 0.5)]).each == 0.0
+    assert fit_curve([(1, 50, 1.0), (8, 50, 0.5)]).each == 0.0
 
 
 def test_of_nothing_nothing_is_known():
-    assert fit([]) is None
-    assert load(auto(), evidence(0.0), USUAL) is None
+    assert fit_curve([]) is None
+    assert fit_load_model(auto(), evidence(0.0), USUAL) is None
 
 
 def test_it_measures_what_is_asked_and_what_a_stage_can_do():
-    known = load(auto(), evidence(4.0), USUAL)
+    known = fit_load_model(auto(), evidence(4.0), USUAL)
     assert known.rates == {"CustomVoice": 4.0}
     assert known.frames == 50
     assert known.talker == Curve(pytest.approx(0.010), pytest.approx(0.001))
-    assert fullness(known, USUAL, Stage.TALKER) == pytest.approx(4.0 * 50 * 0.018 / 8)
+    assert utilization(known, USUAL, Stage.TALKER) == pytest.approx(4.0 * 50 * 0.018 / 8)
     # Seven calls for a request: 7 x 4 ms and 1 ms for each of its 50 frames.
-    assert fullness(known, USUAL, Stage.CODEC) == pytest.approx(4.0 * (7 * 0.004 + 50 * 0.001))
+    assert utilization(known, USUAL, Stage.CODEC) == pytest.approx(4.0 * (7 * 0.004 + 50 * 0.001))
 
 
 def test_more_rows_are_promised_to_help_where_the_talker_is_too_slow():
-    policy, known = auto(), load(auto(), evidence(4.0), of(rows=2))
-    assert fullness(known, of(rows=2), Stage.TALKER) > 1
-    assert predicted(policy, known, of(rows=2)) < 0.1 < predicted(policy, known, of(rows=8))
+    policy, known = auto(), fit_load_model(auto(), evidence(4.0), of(rows=2))
+    assert utilization(known, of(rows=2), Stage.TALKER) > 1
+    assert predict(policy, known, of(rows=2)) < 0.1 < predict(policy, known, of(rows=8))
 
 
 def test_where_nothing_is_enough_what_brings_it_nearer_is_better():
-    policy, known = auto(), load(auto(), evidence(12.0, step=(0.010, 0.004)), of(rows=1))
-    promised = [predicted(policy, known, of(rows=rows)) for rows in (1, 2, 4, 8)]
+    policy, known = auto(), fit_load_model(auto(), evidence(12.0, step=(0.010, 0.004)), of(rows=1))
+    promised = [predict(policy, known, of(rows=rows)) for rows in (1, 2, 4, 8)]
     assert promised == sorted(promised)
     assert promised[0] < promised[-1] < 0.06
 
 
 def test_a_first_chunk_that_takes_longer_than_the_objective_is_hopeless():
-    policy, known = auto(), load(auto(), evidence(1.0), USUAL)
-    assert predicted(policy, known, of(ramp=(16, 16, 25))) < 0.2 < predicted(policy, known, USUAL)
+    policy, known = auto(), fit_load_model(auto(), evidence(1.0), USUAL)
+    assert predict(policy, known, of(ramp=(16, 16, 25))) < 0.2 < predict(policy, known, USUAL)
 
 
 def test_fewer_rows_in_a_call_let_others_wait_less_where_batches_save_nothing():
     policy = auto()
     seen = evidence(4.0)
-    large = (Call(8, 12, "eager", 200, 200 * 8 * 12 * 0.001), Call(1, 12, "eager", 200, 200 * 12 * 0.001))
-    codec = Worker(name="codec-0", stage=Stage.CODEC, ready=True, restarts=0, settings={}, calls=large)
-    known = load(policy, Evidence(**{**_fields(seen), "workers": (seen.workers[0], codec)}), USUAL)
-    assert predicted(policy, known, of(codec=1)) > predicted(policy, known, USUAL)
+    large = (CallStats(8, 12, "eager", 200, 200 * 8 * 12 * 0.001), CallStats(1, 12, "eager", 200, 200 * 12 * 0.001))
+    codec = ReplicaStats(name="codec-0", stage=Stage.CODEC, ready=True, restarts=0, settings={}, calls=large)
+    known = fit_load_model(policy, Evidence(**{**_fields(seen), "replicas": (seen.replicas[0], codec)}), USUAL)
+    assert predict(policy, known, of(codec=1)) > predict(policy, known, USUAL)
 
 
 def _fields(seen):

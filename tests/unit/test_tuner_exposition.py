@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from support.gateway_metrics import Gateway, Worker
-from syrinx_operator.tuner.exposition import snapshot
-from syrinx_operator.tuner.snapshot import BUCKET, STARTED, WANTED, Series
+from syrinx_operator.tuner.snapshot import BUCKET, STARTED, WANTED_METRICS, Series, parse_metrics
 from syrinx_stages.contract import metrics as contract
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,7 +19,7 @@ ROUTE = ("demo-talker-0", "demo-codec-0", "CustomVoice")
 
 
 def read(text, stage="gateway"):
-    return snapshot("r", stage, AT, text)
+    return parse_metrics("r", stage, AT, text)
 
 
 def test_a_gateways_counters():
@@ -30,7 +29,7 @@ def test_a_gateways_counters():
     gateway.live(3)
     gateway.metrics[contract.QUEUE_AGE].set(1.5)
     found = read(gateway.text)
-    assert (found.replica, found.stage, found.at, found.live, found.queue_age) == ("r", "gateway", AT, 3, 1.5)
+    assert (found.replica, found.stage, found.time, found.live_streams, found.queue_age) == ("r", "gateway", AT, 3, 1.5)
     assert found.counts == {
         Series(BUCKET, ROUTE, 0.075): 1,
         Series(BUCKET, ROUTE, 0.5): 1,
@@ -62,11 +61,11 @@ def test_a_codecs_counters():
     }
 
 
-@pytest.mark.parametrize("stage", WANTED)
+@pytest.mark.parametrize("stage", WANTED_METRICS)
 def test_all_that_is_wanted_of_a_stage_is_exported_by_it_with_these_labels(stage):
     suffixes = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
     exported = {f"{each.name}{suffix}": each for each in contract.BY_STAGE[stage] for suffix in suffixes[each.kind]}
-    for name, labels in WANTED[stage].items():
+    for name, labels in WANTED_METRICS[stage].items():
         assert {*labels} <= {*exported[name].labels}
 
 

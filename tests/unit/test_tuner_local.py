@@ -43,12 +43,12 @@ def trying(state):
         candidate=TRIED,
         baseline=CHOSEN,
         design="Switchback",
-        why="why",
-        since=NOW,
-        seconds=20,
-        period=Period(index=0, since=NOW, everywhere=True),
+        rationale="why",
+        start_time=NOW,
+        period_seconds=20,
+        period=Period(index=0, start_time=NOW, all_replicas=True),
     )
-    return msgspec.structs.replace(state, chosen=CHOSEN, spec=INITIAL, trial=trial)
+    return msgspec.structs.replace(state, chosen=CHOSEN, requested=INITIAL, trial=trial)
 
 
 class SmallStage:
@@ -97,8 +97,8 @@ class Script:
     def __call__(self, policy, state, evidence, now):
         self.evidence.append(evidence)
         turn = self.turns.pop(0) if self.turns else (lambda same: same)
-        state = msgspec.structs.replace(turn(state), identity=evidence.identity, spec=policy.initial)
-        return Decision(state=state, events=(Event(reason="Turned", message="decided"),), look_in=2.0)
+        state = msgspec.structs.replace(turn(state), identity=evidence.identity, requested=policy.requested)
+        return Decision(state=state, events=(Event(reason="Turned", message="decided"),), requeue_after=2.0)
 
 
 @pytest.fixture
@@ -175,17 +175,17 @@ async def test_a_candidate_is_set_for_a_limited_time_and_renewed_by_every_look(b
 
 async def test_the_tuner_sees_what_is_in_force_and_who_is_not_ready(beside, children, script):
     await beside.look()
-    assert [(each.name, each.settings["max_num_seqs"]) for each in script.evidence[-1].workers] == [
+    assert [(each.name, each.settings["max_num_seqs"]) for each in script.evidence[-1].replicas] == [
         ("talker-0", 1),
         ("codec-0", 1),
     ]
-    assert script.evidence[-1].moving == ""
+    assert script.evidence[-1].disruption == ""
     children[1].is_ready, children[1].restarts = False, 1
     script.turns = [choose(TRIED)]
     await beside.look()
-    codec = script.evidence[-1].workers[1]
+    codec = script.evidence[-1].replicas[1]
     assert (codec.ready, codec.restarts, codec.settings) == (False, 1, None)
-    assert script.evidence[-1].moving == "codec-0 is not ready"
+    assert script.evidence[-1].disruption == "codec-0 is not ready"
     assert children[1].kept["settings"]["max_num_seqs"] == 8, "it comes up with what is chosen meanwhile"
 
 
@@ -207,7 +207,7 @@ async def test_what_fails_here_is_told_and_goes_on(beside, children, script):
     children[0].admin_url = "http://nowhere.invalid"
     children[0].transport = lambda: httpx.MockTransport(lambda request: httpx.Response(503))
     await beside.look()
-    assert "talker-0 tells no settings: " in script.evidence[-1].moving
+    assert "talker-0 tells no settings: " in script.evidence[-1].disruption
     script.turns = [choose(INITIAL.with_value(Knob.CODEC_ROWS, 64))]
     await beside.look()
     (warning,) = beside.warnings
@@ -236,9 +236,9 @@ async def test_in_recommend_and_paused_nothing_is_set(tmp_path, children, script
 
 def keep(directory, **fields):
     pipeline = a_pipeline()
-    state = State(mode="Auto", spec=INITIAL, chosen=CHOSEN, identity=identity_of(pipeline))
+    state = State(mode="Auto", requested=INITIAL, chosen=CHOSEN, identity=identity_of(pipeline))
     state = msgspec.structs.replace(state, **fields)
-    tuning_files.save(directory, tuning_files.TuningMemory(state=state, at=NOW, initial=INITIAL))
+    tuning_files.save(directory, tuning_files.TuningMemory(state=state, observed_at=NOW, requested=INITIAL))
 
 
 def started(directory, pipeline=None):
@@ -287,7 +287,7 @@ def test_memory_is_whole_whenever_its_writer_dies(tmp_path):
     keep(tmp_path)
     before = (tmp_path / tuning_files.STATE_FILE).read_bytes()
     with contextlib.suppress(TypeError):
-        tuning_files.save(tmp_path, tuning_files.TuningMemory(state=object(), at=NOW, initial=INITIAL))
+        tuning_files.save(tmp_path, tuning_files.TuningMemory(state=object(), observed_at=NOW, requested=INITIAL))
     (tmp_path / f".{tuning_files.STATE_FILE}.part").write_bytes(b"half")  # What a kill -9 in mid-write leaves.
     assert (tmp_path / tuning_files.STATE_FILE).read_bytes() == before
     assert tuning_files.load(tmp_path).state.chosen == CHOSEN

@@ -10,15 +10,22 @@ import msgspec
 import pytest
 
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.tuner import pair_search
-from syrinx_operator.tuner.evidence import Call, Capture
-from syrinx_operator.tuner.pair_search import Limits, Load, Search
-from syrinx_operator.tuner.pair_times import Mean, Times, capture_cost, means, padded_to, times
-from syrinx_operator.tuner.pairs import PairPlan, plan_pairs
-from syrinx_operator.tuner.policy import Budget
+from syrinx_operator.tuner import capture_search
+from syrinx_operator.tuner.capture_plan import CapturePlan, plan_captures
+from syrinx_operator.tuner.capture_search import CallGrid, Limits, Search
+from syrinx_operator.tuner.capture_times import (
+    MeanTime,
+    TimeGrid,
+    capture_cost,
+    estimate_times,
+    mean_times,
+    padded_shape,
+)
+from syrinx_operator.tuner.evidence import CallStats, CaptureCost
+from syrinx_operator.tuner.policy import CaptureBudget
 from syrinx_stages.codec.scheduler import cheapest_shape
 
-PLENTY = Budget(count=16, seconds=60.0, bytes=1 << 31)
+PLENTY = CaptureBudget(count=16, seconds=60.0, bytes=1 << 31)
 
 
 # What the codec does ----------------------------------------------------------------------------------------------
@@ -29,7 +36,7 @@ def test_calls_are_padded_as_the_codec_pads_them() -> None:
     for _ in range(500):
         captured = [(rng.randint(1, 6), rng.randint(1, 6)) for _ in range(rng.randint(0, 6))]
         wanted = rng.randint(1, 6), rng.randint(1, 6)
-        assert padded_to(captured, wanted) == cheapest_shape(captured, *wanted)
+        assert padded_shape(captured, wanted) == cheapest_shape(captured, *wanted)
 
 
 class Instance:
@@ -43,7 +50,7 @@ class Instance:
         self.wanted = {shape: rng.choice([0, 1, 5, 100]) for shape in self.candidates}
         self.wanted[rng.choice(self.candidates)] = 50
         self.eager, self.captured = rising(rng, self.rows, self.frames), rising(rng, self.rows, self.frames)
-        self.load = Load(self.rows, self.frames, self.wanted, Times(self.eager, self.captured))
+        self.load = CallGrid(self.rows, self.frames, self.wanted, TimeGrid(self.eager, self.captured))
         self.current = rng.sample(self.candidates, min(len(self.candidates), rng.randint(0, 4)))
         cost = {shape: rng.uniform(1, 3) for shape in self.candidates}
         self.limits = Limits(rng.choice([1, 2, 4, 9]), rng.choice([0, 1, 2, 9]), ((cost, rng.choice([4, 9, 99])),))
@@ -61,14 +68,14 @@ class Instance:
     def permitted(self, shapes: tuple[tuple[int, int], ...]) -> bool:
         cost, most = self.limits.costs[0]
         new = len(set(shapes) - set(self.current))
-        few = len(shapes) <= self.limits.count and new <= self.limits.new
+        few = len(shapes) <= self.limits.max_count and new <= self.limits.max_new
         return few and sum(cost[shape] for shape in shapes) <= most
 
     def best(self) -> float:
         sets = (chosen for n in range(len(self.candidates) + 1) for chosen in combinations(self.candidates, n))
         return min(self.seconds(shapes) for shapes in sets if self.permitted(shapes))
 
-    def search(self) -> pair_search.Found:
+    def search(self) -> capture_search.Found:
         return Search(self.load, self.candidates, self.current, self.limits).run()
 
 
@@ -105,7 +112,7 @@ def test_going_through_all_sets_needs_no_good_one_to_begin_with(monkeypatch: pyt
 
 @pytest.mark.parametrize("work", [0, 300, 1000])
 def test_a_search_that_ends_early_knows_how_far_off_it_can_be(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_search, "WORK", work)
+    monkeypatch.setattr(capture_search, "WORK_BUDGET", work)
     early = 0
     for seed in range(150):
         instance = Instance(seed)
@@ -135,8 +142,8 @@ def test_a_shape_larger_than_any_call_wants_gains_nothing_where_times_follow_the
         every = [(r, f) for r in rows for f in frames]
         wanted = {shape: rng.randint(1, 100) for shape in rng.sample(every, 4)}
         rank = {area: 1.0 + 0.3 * at for at, area in enumerate(sorted({r * f for r, f in every}))}
-        table = Times(rising(rng, rows, frames), [[rank[r * f] for r in rows] for f in frames])
-        load = Load(rows, frames, wanted, table)
+        table = TimeGrid(rising(rng, rows, frames), [[rank[r * f] for r in rows] for f in frames])
+        load = CallGrid(rows, frames, wanted, table)
         grid = [(r, f) for r in {r for r, _ in wanted} for f in {f for _, f in wanted}]
         found = Search(load, grid, [], Limits(2, 2, ())).run()
         best = min(load.seconds(shapes) for n in range(3) for shapes in combinations(every, n))
@@ -148,21 +155,21 @@ def test_a_shape_larger_than_any_call_wants_gains_nothing_where_times_follow_the
 
 def test_times_are_told_apart_by_the_shape_computed_at() -> None:
     calls = [
-        Call(1, 2, "hit", 10, 0.1),
-        Call(1, 1, "padded", 10, 0.3),
-        Call(1, 1, "eager", 5, 0.5),
-        Call(9, 9, "padded", 7, 7.0),
-        Call(1, 4, "eager", 0, 0.0),
+        CallStats(1, 2, "hit", 10, 0.1),
+        CallStats(1, 1, "padded", 10, 0.3),
+        CallStats(1, 1, "eager", 5, 0.5),
+        CallStats(9, 9, "padded", 7, 7.0),
+        CallStats(1, 4, "eager", 0, 0.0),
     ]
-    eager, captured = means(calls, [(1, 2), (4, 4)])
-    assert eager == {(1, 1): Mean(5, 0.1)}
-    assert captured == {(1, 2): Mean(20, pytest.approx(0.02))}
+    eager, captured = mean_times(calls, [(1, 2), (4, 4)])
+    assert eager == {(1, 1): MeanTime(5, 0.1)}
+    assert captured == {(1, 2): MeanTime(20, pytest.approx(0.02))}
 
 
 def test_what_was_measured_is_taken_as_it_is_and_the_rest_is_fitted() -> None:
-    eager = {(r, f): Mean(100, 0.010 + 0.001 * r * f) for r in (1, 2) for f in (1, 2)}
-    captured = {(1, 1): Mean(100, 0.003), (2, 2): Mean(100, 0.0065)}
-    known = times(eager, captured, [1, 2, 4], [1, 2])
+    eager = {(r, f): MeanTime(100, 0.010 + 0.001 * r * f) for r in (1, 2) for f in (1, 2)}
+    captured = {(1, 1): MeanTime(100, 0.003), (2, 2): MeanTime(100, 0.0065)}
+    known = estimate_times(eager, captured, [1, 2, 4], [1, 2])
     assert known is not None
     assert known.captured[0][0] == pytest.approx(0.003)
     assert known.captured[1][1] == pytest.approx(0.0065)
@@ -172,8 +179,8 @@ def test_what_was_measured_is_taken_as_it_is_and_the_rest_is_fitted() -> None:
 
 
 def test_a_fit_does_not_overrule_what_was_measured() -> None:
-    captured = {(1, 1): Mean(100, 0.003), (1, 2): Mean(100, 0.009), (2, 2): Mean(100, 0.010)}
-    known = times({}, captured, [1, 2], [1, 2])
+    captured = {(1, 1): MeanTime(100, 0.003), (1, 2): MeanTime(100, 0.009), (2, 2): MeanTime(100, 0.010)}
+    known = estimate_times({}, captured, [1, 2], [1, 2])
     assert known is not None
     assert [known.captured[0][0], *known.captured[1]] == [0.003, 0.009, 0.010]
 
@@ -184,14 +191,14 @@ def test_a_larger_shape_never_takes_less(seed: int) -> None:
     rows, frames = [1, 2, 3, 8], [1, 4, 5, 12]
     kinds = [
         {
-            (r, f): Mean(rng.choice([1, 100]), rng.uniform(0.001, 0.1))
+            (r, f): MeanTime(rng.choice([1, 100]), rng.uniform(0.001, 0.1))
             for r in rows
             for f in frames
             if rng.random() < 0.5
         }
         for _ in range(2)
     ]
-    known = times(*kinds, rows, frames)
+    known = estimate_times(*kinds, rows, frames)
     for table in (known.eager, known.captured) if known else ():
         assert all(line == sorted(line) for line in table)
         assert all(list(line) == sorted(line) for line in zip(*table, strict=True))
@@ -199,10 +206,12 @@ def test_a_larger_shape_never_takes_less(seed: int) -> None:
 
 def test_frames_count_beside_the_work_only_if_the_data_say_so() -> None:
     shapes = [(r, f) for r in (1, 2, 4, 8) for f in (1, 2, 4, 8)]
-    captured = {(8, 8): Mean(100, 0.064 + 0.040)}
-    plain = times({each: Mean(100, 0.05 + 0.001 * each[0] * each[1]) for each in shapes}, captured, [8, 16], [8, 16])
-    steps = {each: Mean(100, 0.05 + 0.001 * each[0] * each[1] + 0.005 * each[1]) for each in shapes}
-    framed = times(steps, {(8, 8): Mean(100, 0.104 + 0.040)}, [8, 16], [8, 16])
+    captured = {(8, 8): MeanTime(100, 0.064 + 0.040)}
+    plain = estimate_times(
+        {each: MeanTime(100, 0.05 + 0.001 * each[0] * each[1]) for each in shapes}, captured, [8, 16], [8, 16]
+    )
+    steps = {each: MeanTime(100, 0.05 + 0.001 * each[0] * each[1] + 0.005 * each[1]) for each in shapes}
+    framed = estimate_times(steps, {(8, 8): MeanTime(100, 0.104 + 0.040)}, [8, 16], [8, 16])
     assert plain is not None and framed is not None
     assert plain.captured[1][0] == pytest.approx(0.104 + 0.064)
     assert framed.captured[1][0] == pytest.approx(0.144 + 0.064 + 0.040)
@@ -227,56 +236,62 @@ def captured_time(r: int, f: int) -> float:
     return 0.004 + 0.0002 * r * f
 
 
-def measured(wanted, current=(), eager=eager_time, captured=captured_time) -> list[Call]:
+def measured(wanted, current=(), eager=eager_time, captured=captured_time) -> list[CallStats]:
     """What a codec would export for how often each shape was wanted."""
     calls = []
     for (r, f), count in wanted.items():
         shape = cheapest_shape(current, r, f)
         result = "eager" if shape is None else "hit" if shape == (r, f) else "padded"
         seconds = captured(*shape) if shape else eager(r, f)
-        calls.append(Call(r, f, result, count, count * seconds))
+        calls.append(CallStats(r, f, result, count, count * seconds))
     return calls
 
 
-def plan(wanted, current, budget=PLENTY, most_rows=64, captures=None, **kinds) -> PairPlan | None:
+def plan(wanted, current, budget=PLENTY, most_rows=64, captures=None, **kinds) -> CapturePlan | None:
     most_new = kinds.pop("most_new", 2)
-    captures = [Capture(r, f, 0.5, 1 << 20) for r, f in current] if captures is None else captures
+    captures = [CaptureCost(r, f, 0.5, 1 << 20) for r, f in current] if captures is None else captures
     shapes = tuple(CaptureShape(rows=r, frames=f) for r, f in current)
-    return plan_pairs(measured(wanted, current, **kinds), captures, shapes, budget, most_rows, most_new)
+    return plan_captures(measured(wanted, current, **kinds), captures, shapes, budget, most_rows, most_new)
 
 
-def shapes_of(planned: PairPlan | None) -> list[tuple[int, int]]:
+def shapes_of(planned: CapturePlan | None) -> list[tuple[int, int]]:
     assert planned is not None
-    return [(each.rows, each.frames) for each in planned.pairs]
+    return [(each.rows, each.frames) for each in planned.shapes]
 
 
 def test_what_is_wanted_most_is_captured() -> None:
     planned = plan({(1, 2): 1000, (2, 2): 5000, (4, 8): 3000, (3, 7): 2}, [(1, 2)])
     assert shapes_of(planned) == [(1, 2), (2, 2), (4, 8)]
-    assert planned.before > planned.after
-    assert planned.saved == pytest.approx(1 - planned.after / planned.before)
-    assert planned.gap == pytest.approx(0, abs=1e-6)
-    assert len(planned.reasons) == len(planned.pairs)
-    assert "new: 2x2" in planned.why and "4x8" in planned.why and len(planned.why) <= 256
+    assert planned.seconds_before > planned.seconds_after
+    assert planned.saved_ratio == pytest.approx(1 - planned.seconds_after / planned.seconds_before)
+    assert planned.optimality_gap == pytest.approx(0, abs=1e-6)
+    assert len(planned.reasons) == len(planned.shapes)
+    assert "new: 2x2" in planned.rationale and "4x8" in planned.rationale and len(planned.rationale) <= 256
 
 
 def test_before_a_captured_call_was_measured_the_shapes_that_take_the_most_time_are_tried() -> None:
     """A codec says what a shape costs to capture as soon as it is warm."""
     wanted = {(1, 2): 1000, (2, 2): 5000, (4, 2): 4000, (8, 8): 1}
-    first = plan(wanted, [], captures=[Capture(1, 1, 0.5, 1 << 20)])
+    first = plan(wanted, [], captures=[CaptureCost(1, 1, 0.5, 1 << 20)])
     assert first is not None
-    assert first.pairs == (CaptureShape(rows=2, frames=2), CaptureShape(rows=4, frames=2))
-    assert first.saved == 0
-    assert "no captured call was measured yet" in first.why and "2x2 (" in first.why and len(first.why) <= 256
+    assert first.shapes == (CaptureShape(rows=2, frames=2), CaptureShape(rows=4, frames=2))
+    assert first.saved_ratio == 0
+    assert (
+        "no captured call was measured yet" in first.rationale
+        and "2x2 (" in first.rationale
+        and len(first.rationale) <= 256
+    )
     tight = msgspec.structs.replace(PLENTY, bytes=5 << 20)
-    assert plan(wanted, [], tight, captures=[Capture(1, 1, 0.5, 1 << 20)]).pairs == (CaptureShape(rows=2, frames=2),)
+    assert plan(wanted, [], tight, captures=[CaptureCost(1, 1, 0.5, 1 << 20)]).shapes == (
+        CaptureShape(rows=2, frames=2),
+    )
 
 
 def test_nothing_is_tried_where_no_cost_is_known_or_nothing_was_measured() -> None:
     """A CPU's codec names no cost: there is nothing to capture."""
     assert plan({(1, 2): 1000, (2, 2): 5000}, []) is None
-    assert plan_pairs([], [], (), PLENTY, 8) is None
-    assert plan_pairs([], [Capture(1, 1, 0.5, 1 << 20)], (), PLENTY, 8) is None
+    assert plan_captures([], [], (), PLENTY, 8) is None
+    assert plan_captures([], [CaptureCost(1, 1, 0.5, 1 << 20)], (), PLENTY, 8) is None
 
 
 def test_a_shape_whose_cost_is_not_known_at_all_is_not_captured() -> None:
@@ -293,7 +308,7 @@ def test_a_shape_that_hurts_goes() -> None:
     wanted = {(1, 1): 9000, (1, 2): 1000, (8, 12): 50, (9, 12): 40, (16, 12): 40}
     planned = plan(wanted, [(8, 12)], most_new=0, eager=captured_time)
     assert shapes_of(planned) == []
-    assert "dropped: 8x12" in planned.why
+    assert "dropped: 8x12" in planned.rationale
 
 
 def test_a_bad_shape_stays_while_nothing_else_was_measured() -> None:
@@ -308,7 +323,7 @@ def test_a_rare_shape_goes_with_the_next_change() -> None:
     wanted = {(1, 2): 50_000, (2, 2): 50_000, (4, 8): 20, (6, 9): 20}
     planned = plan(wanted, [(1, 2), (4, 8)])
     assert shapes_of(planned) == [(1, 2), (2, 2)]
-    assert "dropped: 4x8" in planned.why
+    assert "dropped: 4x8" in planned.rationale
 
 
 def test_what_serves_the_only_known_way_is_kept() -> None:
@@ -319,18 +334,18 @@ def test_what_serves_the_only_known_way_is_kept() -> None:
 
 def test_without_an_eager_call_measured_no_change_is_judged_by_what_eager_takes() -> None:
     """Captured when they were counted, by shapes that are gone since."""
-    calls = [Call(1, 2, "hit", 1000, 5.0), Call(2, 4, "hit", 1000, 8.0)]
-    assert plan_pairs(calls, [Capture(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
+    calls = [CallStats(1, 2, "hit", 1000, 5.0), CallStats(2, 4, "hit", 1000, 8.0)]
+    assert plan_captures(calls, [CaptureCost(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
 
 
 def test_calls_that_took_no_time_at_all_teach_nothing() -> None:
-    calls = [Call(1, 2, "hit", 1000, 0.0), Call(2, 4, "eager", 1000, 0.0)]
-    assert plan_pairs(calls, [Capture(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
+    calls = [CallStats(1, 2, "hit", 1000, 0.0), CallStats(2, 4, "eager", 1000, 0.0)]
+    assert plan_captures(calls, [CaptureCost(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
 
 
 def test_two_at_a_time_lead_as_far_as_all_at_once() -> None:
     wanted = {(r, f): 10_000 // (r * f) for r in range(1, 9) for f in (1, 2, 3, 4, 8, 12)}
-    budget = Budget(count=6, seconds=60.0, bytes=1 << 31)
+    budget = CaptureBudget(count=6, seconds=60.0, bytes=1 << 31)
     current = [(1, 2)]
     for _ in range(10):
         planned = plan(wanted, current, budget)
@@ -339,7 +354,7 @@ def test_two_at_a_time_lead_as_far_as_all_at_once() -> None:
     at_once = plan(wanted, [(1, 2)], budget, most_new=6)
     assert at_once is not None
     table = measured(wanted, current)
-    assert sum(call.seconds for call in table) <= at_once.after * 1.05
+    assert sum(call.seconds for call in table) <= at_once.seconds_after * 1.05
 
 
 def test_calls_larger_than_the_codec_now_makes_are_not_expected() -> None:
@@ -359,8 +374,8 @@ def test_the_budget_is_never_exceeded(seed: int) -> None:
     rng = random.Random(seed)
     wanted = {(rng.randint(1, 8), rng.randint(1, 12)): rng.randint(30, 5000) for _ in range(20)}
     current = rng.sample(sorted(wanted), 4)
-    captures = [Capture(r, f, 0.2 + 0.01 * r * f, 1_000_000 + 10_000 * r * f) for r, f in current]
-    budget = Budget(count=rng.randint(1, 8), seconds=rng.uniform(0.5, 5), bytes=rng.randint(1, 12) * 1_000_000)
+    captures = [CaptureCost(r, f, 0.2 + 0.01 * r * f, 1_000_000 + 10_000 * r * f) for r, f in current]
+    budget = CaptureBudget(count=rng.randint(1, 8), seconds=rng.uniform(0.5, 5), bytes=rng.randint(1, 12) * 1_000_000)
     planned = plan(wanted, current, budget=budget, captures=captures, most_new=rng.choice([1, 2, 4]))
     if planned is None:
         return
@@ -369,22 +384,22 @@ def test_the_budget_is_never_exceeded(seed: int) -> None:
     assert len(shapes) <= budget.count
     assert sum(0.2 + 0.01 * r * f for r, f in shapes) <= budget.seconds + 1e-9
     assert sum(1_000_000 + 10_000 * r * f for r, f in shapes) <= budget.bytes
-    assert planned.saved >= 0.02 and planned.gap >= -1e-9
-    assert planned.after <= sum(count * eager_time(r, f) for (r, f), count in wanted.items())
+    assert planned.saved_ratio >= 0.02 and planned.optimality_gap >= -1e-9
+    assert planned.seconds_after <= sum(count * eager_time(r, f) for (r, f), count in wanted.items())
 
 
 def test_the_same_evidence_gives_the_same_plan_in_whatever_order() -> None:
     rng = random.Random(5)
     wanted = {(r, f): rng.randint(30, 5000) for r in range(1, 9) for f in range(1, 13)}
     calls = measured(wanted, [(1, 2), (8, 12)])
-    captures = [Capture(1, 2, 0.5, 1 << 20)]
+    captures = [CaptureCost(1, 2, 0.5, 1 << 20)]
     current = (CaptureShape(rows=1, frames=2), CaptureShape(rows=8, frames=12))
     plans = []
     for _ in range(3):
         rng.shuffle(calls)
-        plans.append(plan_pairs(calls, captures, current, PLENTY, 8))
+        plans.append(plan_captures(calls, captures, current, PLENTY, 8))
     assert plans[0] is not None
-    assert {each.pairs for each in plans} == {plans[0].pairs}
+    assert {each.shapes for each in plans} == {plans[0].shapes}
 
 
 # Published cases --------------------------------------------------------------------------------------------------
@@ -395,13 +410,13 @@ def test_published_padding_ate_the_gain() -> None:
     118, 228, 448 and 884 ms for 1, 2, 4 and 8 rows; eager (and one row's own graph) 110, 203, 395 and 775 ms."""
     eager = {1: 0.110, 2: 0.203, 4: 0.395, 8: 0.775}
     padded = {1: 0.118, 2: 0.228, 4: 0.448, 8: 0.884}
-    calls = [Call(rows, 800, "eager", 100, 100 * seconds) for rows, seconds in eager.items()]
-    calls += [Call(rows, 800, "padded", 100, 100 * seconds) for rows, seconds in padded.items()]
+    calls = [CallStats(rows, 800, "eager", 100, 100 * seconds) for rows, seconds in eager.items()]
+    calls += [CallStats(rows, 800, "padded", 100, 100 * seconds) for rows, seconds in padded.items()]
     current = tuple(CaptureShape(rows=rows, frames=3 * 325) for rows in padded)
-    captures = [Capture(rows, 3 * 325, 1.0, 1 << 20) for rows in padded]
-    planned = plan_pairs(calls, captures, current, PLENTY, 8, most_new=0)
+    captures = [CaptureCost(rows, 3 * 325, 1.0, 1 << 20) for rows in padded]
+    planned = plan_captures(calls, captures, current, PLENTY, 8, most_new=0)
     assert shapes_of(planned) == []
-    assert planned.saved == pytest.approx(1 - sum(eager.values()) / sum(padded.values()), abs=0.01)
+    assert planned.saved_ratio == pytest.approx(1 - sum(eager.values()) / sum(padded.values()), abs=0.01)
 
 
 def test_published_pairs_helped() -> None:
@@ -411,8 +426,8 @@ def test_published_pairs_helped() -> None:
     wanted = {(1, 8): 1000, (2, 8): 3000, (4, 8): 3000, (8, 8): 1000}
     planned = plan(wanted, [(1, 8), (8, 8)], captured=lambda r, f: graph[r])
     assert shapes_of(planned) == [(1, 8), (2, 8), (4, 8), (8, 8)]
-    saved = 3000 * (2 * graph[8] - graph[2] - graph[4]) / planned.before
-    assert planned.saved == pytest.approx(saved, rel=0.15)
+    saved = 3000 * (2 * graph[8] - graph[2] - graph[4]) / planned.seconds_before
+    assert planned.saved_ratio == pytest.approx(saved, rel=0.15)
 
 
 # Size -------------------------------------------------------------------------------------------------------------
@@ -422,12 +437,12 @@ def test_published_pairs_helped() -> None:
 def test_64_rows_by_64_frames_are_planned_in_half_a_second(captured: list[tuple[int, int]]) -> None:
     rng = random.Random(3)
     wanted = {(r, f): int(30 * rng.paretovariate(0.6)) for r in range(1, 65) for f in range(1, 65)}
-    calls = [*measured(wanted, captured), Call(2, 3, "eager", 50, 50 * eager_time(2, 3))]
+    calls = [*measured(wanted, captured), CallStats(2, 3, "eager", 50, 50 * eager_time(2, 3))]
     current = tuple(CaptureShape(rows=r, frames=f) for r, f in captured)
-    captures = [Capture(r, f, 0.5, 1 << 20) for r, f in captured]
+    captures = [CaptureCost(r, f, 0.5, 1 << 20) for r, f in captured]
     began = time.process_time()
-    planned = plan_pairs(calls, captures, current, PLENTY, 64)
+    planned = plan_captures(calls, captures, current, PLENTY, 64)
     assert time.process_time() - began < 0.5
     assert planned is not None
-    assert planned.saved > 0.02
-    assert 0 <= planned.gap < 0.2
+    assert planned.saved_ratio > 0.02
+    assert 0 <= planned.optimality_gap < 0.2

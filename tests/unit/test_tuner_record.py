@@ -15,11 +15,11 @@ from support.gateway_metrics import Gateway
 from support.gateway_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import Identity, Stage
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective
-from syrinx_operator.tuner import record as records
-from syrinx_operator.tuner.evidence import Call, Capture, Route, Step, Turned, Worker
+from syrinx_operator.tuner import counters as records
+from syrinx_operator.tuner.counters import CounterHistory
+from syrinx_operator.tuner.evidence import CallStats, CaptureCost, FailedRequests, ReplicaStats, Route, StepStats
 from syrinx_operator.tuner.policy import Objective, policy_of
-from syrinx_operator.tuner.record import Record, Snapshot, snapshot
-from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series
+from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series, Snapshot, parse_metrics
 from syrinx_operator.tuner.workload import quantile
 from syrinx_stages.contract import metrics as contract
 
@@ -38,25 +38,25 @@ class Past:
 
     def __init__(self, *pods):
         self.pods = pods
-        self.record = Record()
+        self.record = CounterHistory()
 
     def read(self, seconds, *pods):
         """Reads all of them, or some."""
         for pod in pods or self.pods:
             replica = pod.replica
-            self.record.add(snapshot(replica.name, replica.component.value, at(seconds), pod.text))
+            self.record.add(parse_metrics(replica.name, replica.component.value, at(seconds), pod.text))
 
     def evidence(self, since, until, **seen):
         given = {"workers": (), "identity": IDENTITY, "moving": "", "problem": "", **seen}
         return self.record.evidence(POLICY, since=at(since), until=at(until), **given)
 
     def heard(self, since, until, **seen):
-        return sum(served.requests for served in self.evidence(since, until, **seen).served.values())
+        return sum(served.requests for served in self.evidence(since, until, **seen).routes.values())
 
 
 def worker(pod):
     stage = Stage(pod.replica.component.value)
-    return Worker(name=pod.replica.name, stage=stage, ready=True, restarts=0)
+    return ReplicaStats(name=pod.replica.name, stage=stage, ready=True, restarts=0)
 
 
 # Listeners ---------------------------------------------------------------------------------------------------
@@ -69,12 +69,12 @@ def test_what_listeners_got_is_told_by_who_served_them():
     gateway.hears(0.06, 0.3, 0.31, underruns=1)
     gateway.hears(20.0, talker="demo-talker-1", task_type="Base")
     past.read(30)
-    served = past.evidence(0, 30).served
+    served = past.evidence(0, 30).routes
     assert {*served} == {ROUTE, Route("demo-talker-1", "demo-codec-0", "Base")}
     mine = served[ROUTE]
-    assert (mine.requests, mine.within, mine.underruns) == (3, 2, 1)
-    assert {*mine.ttfa} == {*contract.TTFA_BUCKETS, math.inf}
-    assert [mine.ttfa[edge] for edge in (0.05, 0.075, 0.2, 0.3, 0.5, math.inf)] == [0, 1, 1, 2, 3, 3]
+    assert (mine.requests, mine.within_objective, mine.underruns) == (3, 2, 1)
+    assert {*mine.ttfa_histogram} == {*contract.TTFA_BUCKETS, math.inf}
+    assert [mine.ttfa_histogram[edge] for edge in (0.05, 0.075, 0.2, 0.3, 0.5, math.inf)] == [0, 1, 1, 2, 3, 3]
 
 
 def test_without_an_objective_all_that_were_heard_are_within_it():
@@ -83,8 +83,8 @@ def test_without_an_objective_all_that_were_heard_are_within_it():
     past.read(0)
     gateway.hears(20.0, task_type="Base")
     past.read(30)
-    (served,) = past.evidence(0, 30).served.values()
-    assert (served.requests, served.within) == (1, 1)
+    (served,) = past.evidence(0, 30).routes.values()
+    assert (served.requests, served.within_objective) == (1, 1)
 
 
 def test_whom_nobody_was_heard_for_is_told_by_task_type():
@@ -94,7 +94,10 @@ def test_whom_nobody_was_heard_for_is_told_by_task_type():
     for task_type, outcome in (("Base", "refused"), ("Base", "error"), ("Base", "stop"), ("unknown", "refused")):
         gateway.metrics[contract.REQUESTS].labels(task_type, outcome).inc()
     past.read(30)
-    assert past.evidence(0, 30).turned == {"Base": Turned(refused=1, errors=1), "unknown": Turned(refused=1)}
+    assert past.evidence(0, 30).failed == {
+        "Base": FailedRequests(refused=1, errors=1),
+        "unknown": FailedRequests(refused=1),
+    }
 
 
 def test_the_oldest_waiting_request_is_the_oldest_that_any_gateway_sees():
@@ -112,7 +115,7 @@ def test_streams_that_were_under_way_are_among_those_that_may_have_waited():
     past.read(0)
     gateway.hears(0.1)
     past.read(30)
-    assert past.evidence(0, 30).streams == 6
+    assert past.evidence(0, 30).live_streams == 6
 
 
 @pytest.mark.parametrize("edge", contract.TTFA_BUCKETS)
@@ -123,8 +126,8 @@ def test_every_edge_of_the_metric_may_be_an_objective(edge):
     past.read(0)
     gateway.hears(edge, edge + 0.0001)
     past.read(30)
-    (served,) = past.record.evidence(policy, (), IDENTITY, "", "", at(0), at(30)).served.values()
-    assert served.within == 1
+    (served,) = past.record.evidence(policy, (), IDENTITY, "", "", at(0), at(30)).routes.values()
+    assert served.within_objective == 1
 
 
 @given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=200))
@@ -164,9 +167,9 @@ def test_what_a_talker_did_is_told_by_the_rows_of_its_steps():
     talker.ends("stop", 3)
     talker.ends("error")
     past.read(30)
-    (found,) = past.evidence(0, 30, workers=(worker(talker),)).workers
+    (found,) = past.evidence(0, 30, workers=(worker(talker),)).replicas
     assert (found.frames, found.errors) == (306, 1)
-    assert found.steps == {4: Step(2, pytest.approx(0.06)), 1024: Step(1, pytest.approx(0.5))}
+    assert found.steps == {4: StepStats(2, pytest.approx(0.06)), 1024: StepStats(1, pytest.approx(0.5))}
 
 
 def test_what_a_codec_did_is_told_by_the_wanted_shapes_of_its_calls():
@@ -176,8 +179,8 @@ def test_what_a_codec_did_is_told_by_the_wanted_shapes_of_its_calls():
     codec.calls(2, 8, "hit", 0.01, 0.02)
     codec.calls(2, 8, "eager", 0.05)
     past.read(30)
-    (found,) = past.evidence(0, 30, workers=(worker(codec),)).workers
-    assert found.calls == (Call(2, 8, "eager", 1, 0.05), Call(2, 8, "hit", 2, pytest.approx(0.03)))
+    (found,) = past.evidence(0, 30, workers=(worker(codec),)).replicas
+    assert found.calls == (CallStats(2, 8, "eager", 1, 0.05), CallStats(2, 8, "hit", 2, pytest.approx(0.03)))
 
 
 def test_what_a_codecs_shapes_cost_to_capture_is_what_it_said_last():
@@ -185,13 +188,13 @@ def test_what_a_codecs_shapes_cost_to_capture_is_what_it_said_last():
     past = Past(gateway, codec)
     codec.captured(2, 8, 1.5, 4096)
     past.read(0)
-    (found,) = past.evidence(0, 30, workers=(worker(codec),)).workers
-    assert found.captures == (Capture(2, 8, 1.5, 4096),)
+    (found,) = past.evidence(0, 30, workers=(worker(codec),)).replicas
+    assert found.captures == (CaptureCost(2, 8, 1.5, 4096),)
     codec.captured(2, 8, 0.5, 4096)
     codec.captured(1, 1, 0.25, 1024)
     past.read(30)
-    (found,) = past.evidence(0, 30, workers=(worker(codec),)).workers
-    assert found.captures == (Capture(1, 1, 0.25, 1024), Capture(2, 8, 0.5, 4096))
+    (found,) = past.evidence(0, 30, workers=(worker(codec),)).replicas
+    assert found.captures == (CaptureCost(1, 1, 0.25, 1024), CaptureCost(2, 8, 0.5, 4096))
 
 
 def test_what_is_not_known_of_a_replica_is_not_zero_and_what_did_not_happen_is():
@@ -199,7 +202,7 @@ def test_what_is_not_known_of_a_replica_is_not_zero_and_what_did_not_happen_is()
     past = Past(gateway, known)
     past.read(0)
     past.read(30, gateway, known, new)
-    idle, unknown = past.evidence(0, 30, workers=(worker(known), worker(new))).workers
+    idle, unknown = past.evidence(0, 30, workers=(worker(known), worker(new))).replicas
     assert (idle.frames, idle.errors, idle.steps) == (0, 0, {})
     assert (unknown.frames, unknown.errors, unknown.steps) == (None, None, {})
 
@@ -229,7 +232,7 @@ def test_one_snapshot_alone_says_nothing_of_a_span_of_time():
     gateway.hears(0.1)
     past.read(10)
     found = past.evidence(0, 30)
-    assert (found.served, found.seconds, found.problem) == ({}, 0, "")
+    assert (found.routes, found.seconds, found.problem) == ({}, 0, "")
 
 
 def test_the_evidence_ends_where_the_last_gateway_that_is_heard_of_was_read():
@@ -260,8 +263,8 @@ def test_a_replica_that_was_started_anew_counts_from_zero():
     talker.steps(8, 0.1)
     past.read(60)
     found = past.evidence(0, 60, workers=(worker(talker),))
-    assert (found.served[ROUTE].requests, found.served[ROUTE].underruns) == (3, 1)
-    assert (found.workers[0].frames, found.workers[0].steps[8].count) == (8, 1)
+    assert (found.routes[ROUTE].requests, found.routes[ROUTE].underruns) == (3, 1)
+    assert (found.replicas[0].frames, found.replicas[0].steps[8].count) == (8, 1)
 
 
 def test_sums_over_other_replicas_have_no_difference():
@@ -269,7 +272,7 @@ def test_sums_over_other_replicas_have_no_difference():
     few, many = frozenset({"talker"}), frozenset({"talker", "codec"})
     for seconds, apart, count in ((0, few, 5), (30, many, 9), (60, many, 10)):
         taken = gateway_snapshot(seconds, count)
-        past.record.add(msgspec.structs.replace(taken, apart=apart))
+        past.record.add(msgspec.structs.replace(taken, distinct_stages=apart))
     assert past.heard(0, 60) == 1
 
 
@@ -283,7 +286,7 @@ def test_without_a_gateway_nothing_is_known_but_the_replicas():
     past.read(30)
     found = past.evidence(0, 30, workers=(worker(talker),))
     assert found.problem == "no gateway's counters are known"
-    assert (found.served, found.seconds, found.queue_age, found.workers[0].frames) == ({}, 0, None, 0)
+    assert (found.routes, found.seconds, found.queue_age, found.replicas[0].frames) == ({}, 0, None, 0)
 
 
 def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
@@ -295,7 +298,7 @@ def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
     assert past.evidence(0, 120, problem="no route").problem == ""
     assert past.evidence(0, 121).problem == "the gateways' newest counters are older than 90 seconds"
     assert past.evidence(0, 121, problem="no route").problem == "no route"
-    assert past.evidence(0, 121).served == {}
+    assert past.evidence(0, 121).routes == {}
 
 
 def test_who_is_looked_at_seldom_is_stale_late():
@@ -311,7 +314,7 @@ def test_who_is_looked_at_seldom_is_stale_late():
 
 def gateway_snapshot(seconds, count, route=ROUTE, replica="g"):
     counts = {Series(BUCKET, tuple(route), 0.1): float(count), Series(STARTED, ()): float(count)}
-    return Snapshot(replica=replica, stage="gateway", at=at(seconds), counts={k: v for k, v in counts.items() if v})
+    return Snapshot(replica=replica, stage="gateway", time=at(seconds), counts={k: v for k, v in counts.items() if v})
 
 
 scrapes = st.lists(

@@ -11,15 +11,15 @@ import pytest
 
 from support.gateway_metrics import Gateway
 from support.gateway_metrics import Worker as Pod
-from syrinx_operator.resource.knobs import Identity, Stage, live_values
+from syrinx_operator.resource.knobs import Identity, Stage, live_settings
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
 from syrinx_operator.tuner.decide import assignment
-from syrinx_operator.tuner.evidence import Worker
+from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.record import snapshot
-from syrinx_operator.tuner.runner import Seen, Tuner
+from syrinx_operator.tuner.runner import Observation, Tuner
+from syrinx_operator.tuner.snapshot import parse_metrics
 
 SLO = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))
 IDENTITY = Identity(model="m", image="i", device="d")
@@ -45,13 +45,13 @@ class Pipeline:
 
     def seen(self, problem=""):
         setting = assignment(self.policy, self.state).base
-        return Seen(
+        return Observation(
             snapshots=tuple(
-                snapshot(pod.replica.name, pod.replica.component.value, self.now, pod.text) for pod in self.pods
+                parse_metrics(pod.replica.name, pod.replica.component.value, self.now, pod.text) for pod in self.pods
             ),
-            workers=tuple(
-                Worker(
-                    name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0, settings=live_values(setting, stage)
+            replicas=tuple(
+                ReplicaStats(
+                    name=f"demo-{stage}-0", stage=stage, ready=True, restarts=0, settings=live_settings(setting, stage)
                 )
                 for stage in Stage
             ),
@@ -60,7 +60,7 @@ class Pipeline:
         )
 
     def look(self):
-        decision = self.tuner.tick("voices/demo", self.policy, self.state, self.seen(), self.now)
+        decision = self.tuner.step("voices/demo", self.policy, self.state, self.seen(), self.now)
         self.state = decision.state
         self.now += timedelta(seconds=30)
         return decision
@@ -82,7 +82,7 @@ def test_what_snapshots_tell_is_decided_on_and_written_down():
     assert event.reason == line["reason"] == "TrialStarted"
     assert (line["pipeline"], line["kind"], line["message"]) == ("voices/demo", "Normal", event.message)
     assert line["decision"] == decision.state.trial.id
-    assert line["before"] == {"base": json.loads(msgspec.json.encode(pipeline.policy.initial)), "candidate": None}
+    assert line["before"] == {"base": json.loads(msgspec.json.encode(pipeline.policy.requested)), "candidate": None}
     assert line["after"]["candidate"] == json.loads(msgspec.json.encode(decision.state.trial.candidate))
     assert datetime.fromisoformat(line["time"]) == pipeline.now - timedelta(seconds=30)
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_judged_ends_what_is_tried_and_is_told_once(monkeypatch):
     assert [event.reason for event in decision.events] == ["TuningFailed"]
     assert "ZeroDivisionError: odd" in decision.state.message
     assert not pipeline.look().events
-    assert assignment(pipeline.policy, pipeline.state).base == pipeline.policy.initial
+    assert assignment(pipeline.policy, pipeline.state).base == pipeline.policy.requested
 
 
 def test_the_same_snapshots_twice_count_once():
@@ -137,7 +137,7 @@ def test_the_same_snapshots_twice_count_once():
     for _ in range(2):
         found = pipeline.tuner.evidence("voices/demo", pipeline.policy, seen, since, until)
     assert found == pipeline.tuner.evidence("voices/demo", pipeline.policy, None, since, until)
-    assert sum(served.requests for served in found.served.values()) == 40
+    assert sum(served.requests for served in found.routes.values()) == 40
 
 
 def test_pipelines_are_told_apart_and_forgotten():
@@ -148,13 +148,13 @@ def test_pipelines_are_told_apart_and_forgotten():
     assert pipeline.tuner.devices("voices/other") == {}
     pipeline.tuner.forget("voices/demo")
     found = pipeline.tuner.evidence("voices/demo", pipeline.policy, None, *window)
-    assert (found.problem, found.workers) == ("no gateway's counters are known", ())
+    assert (found.problem, found.replicas) == ("no gateway's counters are known", ())
 
 
 @pytest.mark.parametrize("mode", ["Recommend", "Auto"])
 def test_no_data_is_held(mode):
     pipeline = Pipeline(mode)
     seen = msgspec.structs.replace(pipeline.seen("no route"), snapshots=())
-    decision = pipeline.tuner.tick("voices/demo", pipeline.policy, pipeline.state, seen, pipeline.now)
+    decision = pipeline.tuner.step("voices/demo", pipeline.policy, pipeline.state, seen, pipeline.now)
     assert (decision.state.phase, decision.state.message) == ("NoData", "no route")
-    assert assignment(pipeline.policy, decision.state).base == pipeline.policy.initial
+    assert assignment(pipeline.policy, decision.state).base == pipeline.policy.requested

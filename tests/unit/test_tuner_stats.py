@@ -5,19 +5,19 @@ import random
 
 import pytest
 
-from syrinx_operator.resource.tuning_status import Comparison
-from syrinx_operator.tuner.stats import ALPHA, DEADBAND, bet, interval, threshold
+from syrinx_operator.resource.tuning_status import PairedTest
+from syrinx_operator.tuner.stats import ALPHA, DEADBAND, interval, threshold, update_test
 
 PAIRS = 45
 
 
 def run(differences):
     """Which hypothesis is proved first, and after how many pairs."""
-    test = Comparison()
+    test = PairedTest()
     for pair, difference in enumerate(differences, 1):
-        test = bet(test, difference)
+        test = update_test(test, difference)
         for name in ("better", "worse", "futile"):
-            if getattr(test, name).log >= threshold(1):
+            if getattr(test, name).log_wealth >= threshold(1):
                 return name, pair
     return "nothing", PAIRS
 
@@ -87,21 +87,23 @@ def test_a_gain_below_the_deadband_is_not_worth_a_change():
 
 def test_a_bet_on_a_fair_coin_wins_nothing_on_average():
     """The martingale itself: over both signs of the next difference, the money stays the same."""
-    test = Comparison()
+    test = PairedTest()
     for difference in (0.2, -0.1, 0.4, 0.05):
-        up, down = bet(test, difference), bet(test, -difference)
-        assert (math.exp(up.worse.log) + math.exp(down.worse.log)) / 2 == pytest.approx(math.exp(test.worse.log))
-        shifted, mirrored = bet(test, DEADBAND + difference), bet(test, DEADBAND - difference)
-        mean = (math.exp(shifted.better.log) + math.exp(mirrored.better.log)) / 2
-        assert mean == pytest.approx(math.exp(test.better.log))
+        up, down = update_test(test, difference), update_test(test, -difference)
+        assert (math.exp(up.worse.log_wealth) + math.exp(down.worse.log_wealth)) / 2 == pytest.approx(
+            math.exp(test.worse.log_wealth)
+        )
+        shifted, mirrored = update_test(test, DEADBAND + difference), update_test(test, DEADBAND - difference)
+        mean = (math.exp(shifted.better.log_wealth) + math.exp(mirrored.better.log_wealth)) / 2
+        assert mean == pytest.approx(math.exp(test.better.log_wealth))
         test = up
 
 
 def test_the_confidence_sequence_closes_around_the_mean():
-    test, widths = Comparison(), []
+    test, widths = PairedTest(), []
     assert interval(test) == (-1.0, 1.0)
     for difference in pairs(1, 0.9, 0.8, 50):
-        test = bet(test, difference)
+        test = update_test(test, difference)
         lower, upper = interval(test)
         assert lower <= 0.1 <= upper
         widths.append(upper - lower)
@@ -115,4 +117,4 @@ def test_more_cells_ask_for_more_evidence():
 @pytest.mark.parametrize("difference", [1.1, -1.1, math.nan])
 def test_what_is_no_difference_of_shares_is_refused(difference):
     with pytest.raises(ValueError, match="between -1 and 1"):
-        bet(Comparison(), difference)
+        update_test(PairedTest(), difference)

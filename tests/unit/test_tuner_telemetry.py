@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.resource.tuning_status import Cell, Counts, Period, State, Trial
+from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
@@ -25,13 +25,13 @@ TRIAL = Trial(
     candidate=BASE.with_value(Knob.CODEC_ROWS, 8),
     baseline=BASE,
     design="Parallel",
-    why="the queue waits for it",
-    since=NOW - timedelta(seconds=90),
-    seconds=30.0,
-    period=Period(index=0, since=NOW),
-    cells=(
-        Cell(task_type="all"),
-        Cell(task_type="Base", candidate=Counts(requests=4, good=3), baseline=Counts(requests=8, good=4)),
+    rationale="the queue waits for it",
+    start_time=NOW - timedelta(seconds=90),
+    period_seconds=30.0,
+    period=Period(index=0, start_time=NOW),
+    strata=(
+        Stratum(task_type="all"),
+        Stratum(task_type="Base", candidate=Counts(requests=4, good=3), baseline=Counts(requests=8, good=4)),
     ),
 )
 DEMO = ("voices", "demo")
@@ -45,7 +45,7 @@ class Scraped:
         self.telemetry = TunerTelemetry(self.registry, clock=lambda: NOW)
 
     def tell(self, **fields):
-        self.telemetry.tell(DEMO, **{"base": BASE, "state": State(), **fields})
+        self.telemetry.update(DEMO, **{"base": BASE, "state": State(), **fields})
 
     def value(self, name, **labels):
         return self.registry.get_sample_value(name, {"pipeline_namespace": "voices", "pipeline": "demo", **labels})
@@ -118,5 +118,5 @@ def test_a_pipeline_that_is_gone_has_no_series(scraped):
 
 def test_pipelines_do_not_mix(scraped):
     scraped.tell()
-    scraped.telemetry.tell(("", "demo"), base=msgspec.structs.replace(BASE, codec_max_num_seqs=1), state=State())
+    scraped.telemetry.update(("", "demo"), base=msgspec.structs.replace(BASE, codec_max_num_seqs=1), state=State())
     assert scraped.value("syrinx_tuning_knob", knob="codec.maxNumSeqs") == 4

@@ -15,7 +15,7 @@ from syrinx_operator.cluster.state import Component, Measured, Observed, Owner, 
 from syrinx_operator.cluster.tuning import Tuning, identity, moving, workers
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.tuner.decide import Decision
-from syrinx_operator.tuner.runner import Seen, Tuner
+from syrinx_operator.tuner.runner import Observation, Tuner
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 TRIAL_SCRAPE_SECONDS: Final = 1.0
@@ -89,22 +89,22 @@ class Decider:
 
     def _decide(self, shown: Shown, look: Look | None, now: datetime) -> Decision:
         tuning, devices = shown.tuning, self._tuner.devices(shown.name)
-        seen = Seen(
+        seen = Observation(
             snapshots=() if look is None else look.snapshots,
-            scraped_every=0.0 if look is None else look.scraped_every,
+            scrape_interval=0.0 if look is None else look.scraped_every,
             problem="" if look is None else look.problem,
             # What replicas did until now, they did under the settings that they had before this look.
-            workers=workers(shown.found),
+            replicas=workers(shown.found),
             identity=identity(shown.pipeline, shown.plan, shown.observed, devices, tuning.state.identity),
-            moving=moving(shown.plan, shown.observed, shown.problems, shown.observed_generation, shown.owner),
+            disruption=moving(shown.plan, shown.observed, shown.problems, shown.observed_generation, shown.owner),
         )
-        decision = self._tuner.tick(shown.name, tuning.policy, tuning.state, seen, now)
-        self._telemetry.tell(
+        decision = self._tuner.step(shown.name, tuning.policy, tuning.state, seen, now)
+        self._telemetry.update(
             (shown.owner.namespace, shown.owner.name),
             base=tuning.assignment.base,
             state=decision.state,
             events=decision.events,
-            metrics_until=max((each.at for each in seen.snapshots if each.stage == Component.GATEWAY), default=None),
+            metrics_until=max((each.time for each in seen.snapshots if each.stage == Component.GATEWAY), default=None),
         )
         return decision
 

@@ -1,6 +1,6 @@
 """Collects what the stages of pipelines count: from their own metrics, or from a Prometheus that scrapes them.
 
-What follows of the counters is `tuner.record`'s to say; `measured` puts it in the words of the resource's status.
+What follows of the counters is `tuner.counters`'s to say; `measured` puts it in the words of the resource's status.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import STAGES, Component, Measured, Objective, Owner, Replica
 from syrinx_operator.resource.knobs import Stage
 from syrinx_operator.resource.spec import TTSPipeline, TuningSpec
-from syrinx_operator.tuner.evidence import Evidence, Served
-from syrinx_operator.tuner.exposition import snapshot
+from syrinx_operator.tuner.evidence import Evidence, RouteStats
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.snapshot import Snapshot
+from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.workload import histogram, quantile
 
 QUANTILE = 0.95
@@ -99,7 +98,7 @@ class Meter:
         else:
             span = WINDOW if before is None or before.known_at is None else (now - before.known_at).total_seconds()
             found = await self._ask(pipeline, owner, _apart(replicas, tuned), min(span, WINDOW))
-        known_at = max((each.at for each in found.snapshots), default=before.known_at if before else None)
+        known_at = max((each.time for each in found.snapshots), default=before.known_at if before else None)
         alone = msgspec.structs.replace(found, snapshots=())
         self._memory[owner.uid] = _Memory(spec.tuning, now, alone, known_at)
         return found
@@ -163,8 +162,8 @@ def measured(look: Look, policy: Policy, evidence: Evidence) -> Measured:
     """How a pipeline does, by the evidence of the last minutes."""
     if evidence.problem:
         return Measured(source=look.source, reason=look.reason or "Stale", problem=evidence.problem)
-    heard: dict[str, list[Served]] = {}
-    for route, served in evidence.served.items():
+    heard: dict[str, list[RouteStats]] = {}
+    for route, served in evidence.routes.items():
         heard.setdefault(route.task_type, []).append(served)
     return Measured(
         source=look.source,
@@ -173,17 +172,17 @@ def measured(look: Look, policy: Policy, evidence: Evidence) -> Measured:
             for task_type, parts in sorted(heard.items())
             if any(part.requests for part in parts)
         ),
-        live_streams=evidence.streams,
-        underruns=sum(served.underruns for served in evidence.served.values()),
+        live_streams=evidence.live_streams,
+        underruns=sum(served.underruns for served in evidence.routes.values()),
     )
 
 
-def _objective(task_type: str, parts: Sequence[Served], judged: bool) -> Objective:
+def _objective(task_type: str, parts: Sequence[RouteStats], judged: bool) -> Objective:
     p95 = quantile(histogram(parts), QUANTILE)
     return Objective(
         task_type=task_type,
         requests=sum(part.requests for part in parts),
-        within=sum(part.within for part in parts) if judged else None,
+        within=sum(part.within_objective for part in parts) if judged else None,
         ttfa_p95_ms=None if p95 is None else p95 * 1000,
     )
 
@@ -193,7 +192,7 @@ async def _scraped(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot |
     try:
         async with asyncio.timeout(SCRAPE_SECONDS):
             text = await scrape(replica)
-            return await asyncio.to_thread(snapshot, replica.name, replica.component.value, at, text)
+            return await asyncio.to_thread(parse_metrics, replica.name, replica.component.value, at, text)
     except Exception as error:
         # Whatever the transport raises: one replica's silence is no reason to know nothing of the others.
         return f"{replica.name}: {type(error).__name__}: {str(error)[:200]}"

@@ -24,7 +24,16 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import STAGES, Component, Owner
 from syrinx_operator.cluster.topology import GUEST, HOST
 from syrinx_operator.resource.knobs import Stage
-from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, WANTED, Sample, Snapshot, marked, series, snapshot_of
+from syrinx_operator.tuner.snapshot import (
+    LABELS,
+    MAX_COUNT,
+    WANTED_METRICS,
+    Sample,
+    Snapshot,
+    build_snapshot,
+    is_export_of,
+    wanted_series,
+)
 
 DEADLINE = 10.0
 """Seconds for all questions of one look."""
@@ -96,7 +105,7 @@ def counters_query(owner: Owner, seconds: int, apart: frozenset[Stage]) -> str:
     Raw samples, with their own times: `increase` would guess at both ends and miss a series' first count. Where
     replicas are not told apart that would be too many: then Prometheus sums, at moments of its own choice.
     """
-    names = sorted({name for stage in WANTED.values() for name in stage})
+    names = sorted({name for stage in WANTED_METRICS.values() for name in stage})
     series = f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}'
     if apart == frozenset(Stage):
         return f"{series}[{seconds}s]"
@@ -187,7 +196,7 @@ def snapshots(owner: Owner, found: Iterable[_Series], apart: frozenset[Stage]) -
         # A talker's pod may have a codec in it: whoever is there has marks of its own.
         for each in () if stage is None else (HOST, GUEST) if stage is HOST else (stage,):
             snapshots += _of_pod(pod, each, _one_target(by_target), apart)
-    return tuple(sorted(snapshots, key=lambda each: (each.at, each.replica)))
+    return tuple(sorted(snapshots, key=lambda each: (each.time, each.replica)))
 
 
 def _one_target(targets: Mapping[_Target, list[_Series]]) -> list[_Series]:
@@ -202,16 +211,16 @@ def _one_target(targets: Mapping[_Target, list[_Series]]) -> list[_Series]:
 def _of_pod(pod: str, stage: Component, found: Iterable[_Series], apart: frozenset[Stage]) -> list[Snapshot]:
     moments: dict[float, list[Sample]] = {}
     for one in found:
-        key = series(stage.value, one.metric.get("__name__", ""), one.metric)
+        key = wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)
         if key is None:
             continue
         for at, value in one.values:
             moments.setdefault(at, []).append(Sample(key, float(value)))
     told = frozenset(str(each) for each in apart)
     return [
-        snapshot_of(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, told)
+        build_snapshot(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, told)
         for at, samples in sorted(moments.items())
-        if marked(stage.value, samples)
+        if is_export_of(stage.value, samples)
     ]
 
 

@@ -20,7 +20,7 @@ from syrinx_operator.cluster.names import GUEST_ADMIN_PORT
 from syrinx_operator.cluster.state import STAGES, Replica, Reported
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class StageApi:
             body = {"generation": base.generation, "settings": base.settings}
             replica = await self._put(namespace, replica, body, fence)
         if wanted.limited is not None and _can_be_limited(replica.reported, base):
-            body = {"generation": base.generation, "settings": wanted.limited, "seconds": TRIAL_SETTINGS_SECONDS}
+            body = {"generation": base.generation, "settings": wanted.limited, "seconds": OVERRIDE_TTL_SECONDS}
             replica = await self._put(namespace, replica, body, fence)
         return replica
 
@@ -133,7 +133,7 @@ class StageApi:
             return replica
         self._telemetry.pushes.labels("limited" if limited else "confirmed").inc()
         news = replica.reported is None or replica.reported.settings != reported.settings or not limited
-        words = f"for {TRIAL_SETTINGS_SECONDS:g} s at a time" if limited else "for good"
+        words = f"for {OVERRIDE_TTL_SECONDS:g} s at a time" if limited else "for good"
         log.log(
             logging.INFO if news else logging.DEBUG,
             "%s/%s: settings of generation %d are in force, %s",

@@ -13,18 +13,18 @@ from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.tuning import restored
 from syrinx_operator.cluster.state import Component, Observed, Owner, Replica
 from syrinx_operator.cluster.transitions import MAX_MESSAGE, Transition
-from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_values, tuned
+from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings, with_setting
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import engine_suffix
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS, Assignment, Decision, Event, assignment
-from syrinx_operator.tuner.evidence import Worker
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, Event, assignment
+from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
 
 STAGES: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}
-RENEW_SECONDS = TRIAL_SETTINGS_SECONDS / 3
+RENEW_SECONDS = OVERRIDE_TTL_SECONDS / 3
 """Between two looks at most while a replica has settings for a limited time."""
 
 
@@ -38,13 +38,13 @@ class Tuning(Struct, frozen=True, kw_only=True):
     @property
     def limited(self) -> bool:
         """Whether some replica has settings for a limited time."""
-        return any(self.assignment.trial.values()) or bool(self.assignment.everywhere)
+        return any(self.assignment.replica_overrides.values()) or bool(self.assignment.stage_overrides)
 
     def settings_of(self, replica: Replica) -> dict[str, Any] | None:
         """A replica's settings for a limited time, as `PUT /settings` names them; None if it has none."""
         stage = STAGES.get(replica.component)
-        setting = None if stage is None else self.assignment.of(stage, replica.name)
-        return None if stage is None or setting is None else live_values(setting, stage)
+        setting = None if stage is None else self.assignment.override(stage, replica.name)
+        return None if stage is None or setting is None else live_settings(setting, stage)
 
 
 def remembered(status: Mapping[str, Any], owner: Owner, observed: Observed) -> State:
@@ -56,16 +56,16 @@ def tuning(pipeline: TTSPipeline, state: State) -> Tuning:
     """What follows from a state. Settings that an edit of other fields made impossible give way to the resource's."""
     policy = policy_of(pipeline.spec)
     follows = assignment(policy, state)
-    settings = [follows.base, *follows.everywhere.values()]
-    settings += [setting for replicas in follows.trial.values() for setting in replicas.values()]
+    settings = [follows.base, *follows.stage_overrides.values()]
+    settings += [setting for replicas in follows.replica_overrides.values() for setting in replicas.values()]
     if not all(_possible(pipeline, setting) for setting in settings):
-        follows = Assignment(base=policy.initial)
+        follows = Assignment(base=policy.requested)
     return Tuning(policy=policy, state=state, assignment=follows)
 
 
 def as_tuned(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
     """The pipeline as if its user asked for a setting."""
-    return msgspec.structs.replace(pipeline, spec=tuned(pipeline.spec, setting))
+    return msgspec.structs.replace(pipeline, spec=with_setting(pipeline.spec, setting))
 
 
 def _possible(pipeline: TTSPipeline, setting: Setting) -> bool:
@@ -84,25 +84,25 @@ def look_in(pipeline: TTSPipeline, before: Tuning, decision: Decision, period: f
     after = tuning(pipeline, decision.state)
     if after.assignment != before.assignment:
         return 0.0
-    return min(period, decision.look_in, *([RENEW_SECONDS] if after.limited else []))
+    return min(period, decision.requeue_after, *([RENEW_SECONDS] if after.limited else []))
 
 
-def workers(observed: Observed) -> tuple[Worker, ...]:
+def workers(observed: Observed) -> tuple[ReplicaStats, ...]:
     """The talkers and codecs, without their counts."""
     return tuple(
         _worker(replica, stage) for component, stage in STAGES.items() for replica in live_pods(observed, component)
     )
 
 
-def _worker(replica: Replica, stage: Stage) -> Worker:
+def _worker(replica: Replica, stage: Stage) -> ReplicaStats:
     reported = replica.reported
-    return Worker(
+    return ReplicaStats(
         name=replica.name,
         stage=stage,
         ready=replica.ready,
         restarts=replica.restarts,
         settings=None if reported is None else reported.settings,
-        can_try=reported is None or reported.can_try,
+        supports_overrides=reported is None or reported.can_try,
     )
 
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.stage_config import Stage
-from syrinx_operator.tuner.decide import TRIAL_SETTINGS_SECONDS
-from syrinx_operator.tuner.record import Snapshot, snapshot
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
+from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 
 TIMEOUT = 3.0
 """Seconds that one request may take."""
@@ -33,7 +33,7 @@ class Reported(Struct, frozen=True):
     """How long these last; None without any."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class StageReply(Struct, frozen=True, kw_only=True):
     """What a stage said in one look; without what it did not say."""
 
     snapshot: Snapshot | None = None
@@ -46,14 +46,14 @@ def client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=TIMEOUT, trust_env=False)
 
 
-async def ask(http: httpx.AsyncClient, members: Iterable[Member]) -> dict[str, Answer]:
+async def query_stages(http: httpx.AsyncClient, members: Iterable[Member]) -> dict[str, StageReply]:
     """What each stage says, by its name."""
     asked = list(members)
     answers = await asyncio.gather(*(_ask(http, member) for member in asked))
     return {member.name: answer for member, answer in zip(asked, answers, strict=True)}
 
 
-async def put(
+async def put_settings(
     http: httpx.AsyncClient,
     member: Member,
     reported: Reported,
@@ -72,19 +72,19 @@ async def put(
             member.save_settings(body)
             await _put(http, member, body)
         if limited is not None:
-            seconds = TRIAL_SETTINGS_SECONDS
+            seconds = OVERRIDE_TTL_SECONDS
             await _put(http, member, {"generation": generation, "settings": limited, "seconds": seconds})
     except (httpx.HTTPError, OSError) as error:
         return f"{member.name} did not take its settings: {str(error) or type(error).__name__}"
     return ""
 
 
-async def _ask(http: httpx.AsyncClient, member: Member) -> Answer:
+async def _ask(http: httpx.AsyncClient, member: Member) -> StageReply:
     counted = reported = None
     problem = ""
     try:
         text = (await _get(http, member, "metrics")).text
-        counted = snapshot(member.name, member.stage.value, datetime.now(UTC), text)
+        counted = parse_metrics(member.name, member.stage.value, datetime.now(UTC), text)
     except (httpx.HTTPError, ValueError) as error:
         problem = f"{member.name} tells no metrics: {str(error) or type(error).__name__}"
     try:
@@ -92,7 +92,7 @@ async def _ask(http: httpx.AsyncClient, member: Member) -> Answer:
             reported = msgspec.json.decode((await _get(http, member, "settings")).content, type=Reported)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
         problem = f"{member.name} tells no settings: {str(error) or type(error).__name__}"
-    return Answer(snapshot=counted, reported=reported, problem=problem)
+    return StageReply(snapshot=counted, reported=reported, problem=problem)
 
 
 async def _get(http: httpx.AsyncClient, member: Member, path: str) -> httpx.Response:

@@ -11,18 +11,18 @@ from syrinx_operator.tuner.workload import histogram, quantile
 from syrinx_stages.contract.family import FAMILY, TaskName
 
 
-def lately(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloStatus, ...]:
+def slo_reports(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloStatus, ...]:
     """Of each task type that was asked for, or has an objective."""
     objectives = {each.task_type: each for each in wanted}
-    heard = {route.task_type for route in evidence.served}
+    heard = {route.task_type for route in evidence.routes}
     return tuple(
         _one(name, objectives.get(name), evidence) for name in FAMILY.task_types if name in heard | {*objectives}
     )
 
 
 def _one(task_type: TaskName, objective: TtfaObjective | None, evidence: Evidence) -> SloStatus:
-    served = [one for route, one in evidence.served.items() if route.task_type == task_type]
-    requests, within = sum(one.requests for one in served), sum(one.within for one in served)
+    served = [one for route, one in evidence.routes.items() if route.task_type == task_type]
+    requests, within = sum(one.requests for one in served), sum(one.within_objective for one in served)
     p95 = quantile(histogram(served), 0.95)
     share = within / requests if requests and objective else None
     return SloStatus(

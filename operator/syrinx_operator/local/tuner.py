@@ -13,21 +13,21 @@ import msgspec
 
 from syrinx_operator import __version__
 from syrinx_operator.local import admin, tuning_files
-from syrinx_operator.local.admin import Answer
+from syrinx_operator.local.admin import StageReply
 from syrinx_operator.local.events import Notice, Observer
 from syrinx_operator.local.machine import describe
-from syrinx_operator.local.recent import lately
+from syrinx_operator.local.recent import slo_reports
 from syrinx_operator.local.supervisor import Member
-from syrinx_operator.resource.knobs import Identity, Stage, live_values, tuned
+from syrinx_operator.resource.knobs import Identity, Stage, live_settings, with_setting
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage as Process
 from syrinx_operator.resource.stage_config import engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Assignment, assignment
-from syrinx_operator.tuner.evidence import Worker
+from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.runner import Seen, Tuner
+from syrinx_operator.tuner.runner import Observation, Tuner
 
 LATELY_SECONDS = 60.0
 """What `syrinx tune` tells of how listeners fare; one interval, if that is longer."""
@@ -50,7 +50,7 @@ class LocalTuner:
     def start_with(self) -> TTSPipeline:
         """The resource with its knobs as they were chosen before; as it is, if it has become another one since."""
         base = assignment(self._policy, self._state).base
-        chosen = msgspec.structs.replace(self._pipeline, spec=tuned(self._pipeline.spec, base))
+        chosen = msgspec.structs.replace(self._pipeline, spec=with_setting(self._pipeline.spec, base))
         return self._pipeline if violations(chosen) else chosen
 
     async def run(self, members: Sequence[Member]) -> None:
@@ -71,9 +71,9 @@ class LocalTuner:
             return self._policy.interval
 
     async def _look(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
-        answers = await admin.ask(http, (member for member in members if member.is_ready))
-        seen, now = seen_of(members, answers, self._identity), datetime.now(UTC)
-        decision = self._tuner.tick(self._pipeline.name, self._policy, self._state, seen, now)
+        answers = await admin.query_stages(http, (member for member in members if member.is_ready))
+        seen, now = observe(members, answers, self._identity), datetime.now(UTC)
+        decision = self._tuner.step(self._pipeline.name, self._policy, self._state, seen, now)
         self._save(decision.state, now)  # Before anything follows from it.
         for event in decision.events:
             self._observe(Notice(event.message, warning=event.kind == "Warning"))
@@ -81,22 +81,22 @@ class LocalTuner:
         if self._policy.mode == "Auto" and not self._policy.paused:
             trouble = await self._apply(http, members, answers, assignment(self._policy, self._state))
         self._tell_trouble(trouble)
-        return decision.look_in
+        return decision.requeue_after
 
     async def _apply(
-        self, http: httpx.AsyncClient, members: Sequence[Member], answers: Mapping[str, Answer], wanted: Assignment
+        self, http: httpx.AsyncClient, members: Sequence[Member], answers: Mapping[str, StageReply], wanted: Assignment
     ) -> str:
         """Sets what differs; says what went wrong, if anything did."""
         work = []
         for member in _workers(members):
             stage = Stage(member.stage.value)
-            base, limited = live_values(wanted.base, stage), wanted.of(stage, member.name)
+            base, limited = live_settings(wanted.base, stage), wanted.override(stage, member.name)
             reported = answers[member.name].reported if member.name in answers else None
             if reported is None:
                 member.save_settings({"settings": base})  # It may be about to start.
             else:
-                trial = None if limited is None else live_values(limited, stage)
-                work.append(admin.put(http, member, reported, base, trial))
+                trial = None if limited is None else live_settings(limited, stage)
+                work.append(admin.put_settings(http, member, reported, base, trial))
         return "; ".join(filter(None, await asyncio.gather(*work)))
 
     def _remembered(self) -> State:
@@ -115,7 +115,11 @@ class LocalTuner:
         window = now - timedelta(seconds=max(LATELY_SECONDS, self._policy.interval))
         evidence = self._tuner.evidence(self._pipeline.name, self._policy, None, window, now)
         memory = tuning_files.TuningMemory(
-            state=state, at=now, initial=self._policy.initial, objectives=wanted, slo=lately(wanted, evidence)
+            state=state,
+            observed_at=now,
+            requested=self._policy.requested,
+            objectives=wanted,
+            slo=slo_reports(wanted, evidence),
         )
         tuning_files.save(self._directory, memory)
         self._state = state
@@ -138,17 +142,17 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
     )
 
 
-def seen_of(members: Iterable[Member], answers: Mapping[str, Answer], identity: Identity) -> Seen:
+def observe(members: Iterable[Member], answers: Mapping[str, StageReply], identity: Identity) -> Observation:
     """What the stages said, as the tuner takes it. One that is not ready, or does not answer, is no time for trials."""
     every = list(members)
     silent = [f"{member.name} is not ready" for member in every if not member.is_ready]
     silent += [answer.problem for answer in answers.values() if answer.problem]
     gateways = [answers.get(member.name) for member in every if member.stage is Process.GATEWAY]
-    return Seen(
+    return Observation(
         snapshots=tuple(answer.snapshot for answer in answers.values() if answer.snapshot is not None),
-        workers=tuple(_worker(member, answers.get(member.name)) for member in _workers(every)),
+        replicas=tuple(_worker(member, answers.get(member.name)) for member in _workers(every)),
         identity=identity,
-        moving="; ".join(silent),
+        disruption="; ".join(silent),
         problem="" if any(each and each.snapshot for each in gateways) else "the gateway does not answer",
     )
 
@@ -157,9 +161,9 @@ def _workers(members: Iterable[Member]) -> list[Member]:
     return [member for member in members if member.stage is not Process.GATEWAY]
 
 
-def _worker(member: Member, answer: Answer | None) -> Worker:
+def _worker(member: Member, answer: StageReply | None) -> ReplicaStats:
     reported = answer.reported if answer else None
-    return Worker(
+    return ReplicaStats(
         name=member.name,
         stage=Stage(member.stage.value),
         ready=member.is_ready,

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from syrinx_operator.local.files import RotatedLog, previous_file, write_atomically
-from syrinx_operator.resource.knobs import Part, Setting
+from syrinx_operator.resource.knobs import Setting, StatusStruct
 from syrinx_operator.resource.spec import TtfaObjective
 from syrinx_operator.resource.status import SloStatus
-from syrinx_operator.resource.tuning_status import State, When
+from syrinx_operator.resource.tuning_status import State, Timestamp
 
 STATE_FILE = "tuning.json"
 AUDIT_FILE = "tuning.jsonl"
@@ -24,12 +24,12 @@ class TuningMemoryError(Exception):
     """The memory cannot be read; the message names the file and says why."""
 
 
-class TuningMemory(Part, frozen=True, kw_only=True):
+class TuningMemory(StatusStruct, frozen=True, kw_only=True):
     """The tuner's memory, and what `syrinx tune` shows beside it."""
 
     state: Annotated[State, Meta(description="The memory.")]
-    at: Annotated[When, Meta(description="When the metrics were looked at last.")]
-    initial: Annotated[Setting, Meta(description="What the resource asks for.")]
+    observed_at: Annotated[Timestamp, Meta(description="When the metrics were looked at last.")]
+    requested: Annotated[Setting, Meta(description="What the resource asks for.")]
     objectives: Annotated[tuple[TtfaObjective, ...], Meta(max_length=3, description="The objectives.")] = ()
     slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3, description="How each task type did lately.")] = ()
 

@@ -14,11 +14,11 @@ from syrinx_stages.contract.settings import Frames, Rows
 Mode = Literal["Off", "Recommend", "Auto"]
 
 
-class Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class StatusStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What all parts of the tuner's state share: it is a status, in camelCase, without what is as by default."""
 
 
-class Identity(Part, frozen=True, kw_only=True):
+class Identity(StatusStruct, frozen=True, kw_only=True):
     """What knowledge holds for: with another one, all that was learned is forgotten."""
 
     model: Annotated[str, Meta(max_length=64, description="Model generation.")]
@@ -53,7 +53,7 @@ class Knob(StrEnum):
         return Stage.TALKER if self is Knob.TALKER_ROWS else Stage.CODEC
 
 
-class Setting(Part, frozen=True, kw_only=True):
+class Setting(StatusStruct, frozen=True, kw_only=True):
     """A value for each knob."""
 
     talker_max_num_seqs: Annotated[Rows, Meta(description="Requests per talker step at most.")]
@@ -73,7 +73,7 @@ class Setting(Part, frozen=True, kw_only=True):
         """The same but for one knob."""
         return msgspec.structs.replace(self, **{_FIELDS[knob]: value})
 
-    def differs_from(self, other: Setting) -> tuple[Knob, ...]:
+    def differing_knobs(self, other: Setting) -> tuple[Knob, ...]:
         """The knobs in which two settings differ."""
         return tuple(knob for knob in Knob if self.value(knob) != other.value(knob))
 
@@ -108,7 +108,7 @@ def setting_of(spec: PipelineSpec) -> Setting:
     )
 
 
-def tuned(spec: PipelineSpec, setting: Setting) -> PipelineSpec:
+def with_setting(spec: PipelineSpec, setting: Setting) -> PipelineSpec:
     """The resource as if it asked for a setting."""
     talker: TalkerSpec = msgspec.structs.replace(spec.talker, max_num_seqs=setting.talker_max_num_seqs)
     codec: CodecSpec = msgspec.structs.replace(
@@ -120,7 +120,7 @@ def tuned(spec: PipelineSpec, setting: Setting) -> PipelineSpec:
     return msgspec.structs.replace(spec, talker=talker, codec=codec)
 
 
-def live_values(setting: Setting, stage: Stage) -> dict[str, Any]:
+def live_settings(setting: Setting, stage: Stage) -> dict[str, Any]:
     """A stage's part, as the body of `PUT /settings` names and encodes it."""
     if stage is Stage.TALKER:
         return {"max_num_seqs": setting.talker_max_num_seqs}

@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from syrinx_operator.resource.knobs import Identity, Knob, Mode, Part, Setting
+from syrinx_operator.resource.knobs import Identity, Knob, Mode, Setting, StatusStruct
 from syrinx_stages.contract.family import TaskName
 
-When = Annotated[datetime, Meta(tz=True)]
+Timestamp = Annotated[datetime, Meta(tz=True)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Difference = Annotated[float, Meta(ge=-1, le=1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -24,15 +24,15 @@ MAX_CANDIDATES = 64
 """Replicas that run a candidate at most, before it is promoted."""
 MAX_HISTORY = 20
 MAX_QUARANTINE = 32
-MAX_KNOWLEDGE = 32
+MAX_BEST_KNOWN = 32
 
 Phase = Literal["Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking"]
 Verdict = Literal["Promoted", "RolledBack", "Inconclusive", "Superseded", "Regressed"]
 Goal = Literal["Listeners", "Throughput", "Work"]
-CellName = Literal["all", TaskName]
+StratumName = Literal["all", TaskName]
 
 
-class Counts(Part, frozen=True, kw_only=True):
+class Counts(StatusStruct, frozen=True, kw_only=True):
     """What one arm did to the requests of one task type."""
 
     requests: Annotated[Count, Meta(description="Live requests heard, or refused.")] = 0
@@ -41,42 +41,42 @@ class Counts(Part, frozen=True, kw_only=True):
     errors: Annotated[Count, Meta(description="Requests that ended with an error.")] = 0
 
 
-class Bet(Part, frozen=True, kw_only=True):
+class EProcess(StatusStruct, frozen=True, kw_only=True):
     """Evidence against one hypothesis, as money won in bets on its being wrong (`stats`)."""
 
-    log: Annotated[float, Meta(description="Log of the money, from 0.")] = 0.0
-    lean: Annotated[float, Meta(ge=-1, le=1, description="Mean outcome of the bets, from -1 to 1.")] = 0.0
+    log_wealth: Annotated[float, Meta(description="Log of the money, from 0.")] = 0.0
+    mean_payoff: Annotated[float, Meta(ge=-1, le=1, description="Mean outcome of the bets, from -1 to 1.")] = 0.0
 
 
-class Comparison(Part, frozen=True, kw_only=True):
+class PairedTest(StatusStruct, frozen=True, kw_only=True):
     """A running test of paired differences: anytime-valid, so it may be looked at after each pair (`stats`)."""
 
     pairs: Annotated[Count, Meta(description="Pairs of periods compared.")] = 0
     mean: Annotated[Difference, Meta(description="Mean difference, candidate less baseline.")] = 0.0
-    square: Annotated[float, Meta(ge=0, le=1, description="Mean of the squared differences.")] = 0.0
-    better: Annotated[Bet, Meta(description="That it is better by more than the deadband.")] = Bet()
-    worse: Annotated[Bet, Meta(description="That it is worse.")] = Bet()
-    futile: Annotated[Bet, Meta(description="That it is not better by the deadband.")] = Bet()
+    mean_square: Annotated[float, Meta(ge=0, le=1, description="Mean of the squared differences.")] = 0.0
+    better: Annotated[EProcess, Meta(description="That it is better by more than the deadband.")] = EProcess()
+    worse: Annotated[EProcess, Meta(description="That it is worse.")] = EProcess()
+    futile: Annotated[EProcess, Meta(description="That it is not better by the deadband.")] = EProcess()
 
 
-class Cell(Part, frozen=True, kw_only=True):
+class Stratum(StatusStruct, frozen=True, kw_only=True):
     """The evidence on one task type; `all` is the whole, each task type weighing as much as it was asked for."""
 
-    task_type: Annotated[CellName, Meta(description="Task type, or `all` of them.")]
+    task_type: Annotated[StratumName, Meta(description="Task type, or `all` of them.")]
     candidate: Annotated[Counts, Meta(description="Under the candidate.")] = Counts()
     baseline: Annotated[Counts, Meta(description="Under the baseline.")] = Counts()
-    test: Annotated[Comparison, Meta(description="The comparison.")] = Comparison()
-    baseline_worst: Annotated[
+    test: Annotated[PairedTest, Meta(description="The comparison.")] = PairedTest()
+    baseline_min_good: Annotated[
         Ratio | None,
         Meta(description="Smallest share served well under the baseline in a period, or before the trial."),
     ] = None
-    baseline_p95: Annotated[
+    baseline_ttfa_p95: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="95th percentile of time to first audio under the baseline, in seconds; the largest."),
     ] = None
 
 
-class Half(Part, frozen=True, kw_only=True):
+class PeriodCounts(StatusStruct, frozen=True, kw_only=True):
     """One task type in the first period of a pair."""
 
     task_type: Annotated[TaskName, Meta(description="Task type.")]
@@ -84,20 +84,21 @@ class Half(Part, frozen=True, kw_only=True):
     baseline: Annotated[Counts, Meta(description="Under the baseline.")] = Counts()
 
 
-class Period(Part, frozen=True, kw_only=True):
+class Period(StatusStruct, frozen=True, kw_only=True):
     """A stretch of time in which each replica keeps its arm."""
 
     index: Annotated[Count, Meta(description="Of the trial's periods, from 0; two make a pair.")]
-    candidates: Annotated[
+    candidate_replicas: Annotated[
         tuple[Name, ...], Meta(max_length=MAX_CANDIDATES, description="Replicas that run the candidate.")
     ] = ()
-    others: Annotated[
+    baseline_replicas: Annotated[
         tuple[Name, ...], Meta(max_length=MAX_CANDIDATES, description="Replicas that they are compared with.")
     ] = ()
-    everywhere: Annotated[bool, Meta(description="Whether every replica of the stage runs the candidate.")] = False
-    since: Annotated[When, Meta(description="When the arms were assigned.")]
-    counting: Annotated[
-        When | None, Meta(description="From when on requests count. Absent until every replica has confirmed its arm.")
+    all_replicas: Annotated[bool, Meta(description="Whether every replica of the stage runs the candidate.")] = False
+    start_time: Annotated[Timestamp, Meta(description="When the arms were assigned.")]
+    counting_since: Annotated[
+        Timestamp | None,
+        Meta(description="From when on requests count. Absent until every replica has confirmed its arm."),
     ] = None
     replicas: Annotated[
         tuple[Name, ...], Meta(max_length=256, description="Replicas of the stage when it began; others end it.")
@@ -107,18 +108,24 @@ class Period(Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class Spent(Part, frozen=True, kw_only=True):
+class ArmWork(StatusStruct, frozen=True, kw_only=True):
     """Engine work of the tuned stage, by arm."""
 
     candidate_frames: Annotated[Count, Meta(description="Frames made under the candidate.")] = 0
-    candidate_seconds: Annotated[float, Meta(ge=0, description="Seconds of engine steps under the candidate.")] = 0.0
-    candidate_time: Annotated[float, Meta(ge=0, description="Seconds that replicas ran the candidate, in all.")] = 0.0
+    candidate_busy_seconds: Annotated[float, Meta(ge=0, description="Seconds of engine steps under the candidate.")] = (
+        0.0
+    )
+    candidate_replica_seconds: Annotated[
+        float, Meta(ge=0, description="Seconds that replicas ran the candidate, in all.")
+    ] = 0.0
     baseline_frames: Annotated[Count, Meta(description="Frames made under the baseline.")] = 0
-    baseline_seconds: Annotated[float, Meta(ge=0, description="Seconds of engine steps under the baseline.")] = 0.0
-    baseline_time: Annotated[float, Meta(ge=0, description="Seconds that replicas ran the baseline, in all.")] = 0.0
+    baseline_busy_seconds: Annotated[float, Meta(ge=0, description="Seconds of engine steps under the baseline.")] = 0.0
+    baseline_replica_seconds: Annotated[
+        float, Meta(ge=0, description="Seconds that replicas ran the baseline, in all.")
+    ] = 0.0
 
 
-class Trial(Part, frozen=True, kw_only=True):
+class Trial(StatusStruct, frozen=True, kw_only=True):
     """A comparison under way: one change, and the setting it is compared with."""
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
@@ -136,30 +143,32 @@ class Trial(Part, frozen=True, kw_only=True):
         Literal["Parallel", "Switchback"],
         Meta(description="Parallel: both at once on different replicas. Switchback: in turns on all of them."),
     ]
-    why: Annotated[Text, Meta(description="Why it is worth a try.")]
-    since: Annotated[When, Meta(description="When it began.")]
-    seconds: Annotated[float, Meta(gt=0, description="How long a period counts.")]
+    rationale: Annotated[Text, Meta(description="Why it is worth a try.")]
+    start_time: Annotated[Timestamp, Meta(description="When it began.")]
+    period_seconds: Annotated[float, Meta(gt=0, description="How long a period counts.")]
     period: Annotated[Period, Meta(description="The period under way.")]
-    half: Annotated[
-        tuple[Half, ...], Meta(max_length=3, description="The first period of the pair, while the second runs.")
+    first_period: Annotated[
+        tuple[PeriodCounts, ...], Meta(max_length=3, description="The first period of the pair, while the second runs.")
     ] = ()
-    half_spent: Annotated[Spent, Meta(description="Work in the first period of the pair.")] = Spent()
-    cells: Annotated[tuple[Cell, ...], Meta(max_length=4, description="The evidence so far.")] = ()
-    wasted: Annotated[Count, Meta(description="Periods that could not be used.")] = 0
-    patience: Annotated[
+    first_period_work: Annotated[ArmWork, Meta(description="Work in the first period of the pair.")] = ArmWork()
+    strata: Annotated[tuple[Stratum, ...], Meta(max_length=4, description="The evidence so far.")] = ()
+    discarded_periods: Annotated[Count, Meta(description="Periods that could not be used.")] = 0
+    aborts_to_reject: Annotated[
         Annotated[int, Meta(ge=1, le=2)],
         Meta(description="Periods broken off that prove harm: two where a stage is so busy that queues cause storms."),
     ] = 1
-    strikes: Annotated[Count, Meta(description="Periods broken off because the candidate seemed to do harm.")] = 0
-    suspected: Annotated[
+    aborted_periods: Annotated[
+        Count, Meta(description="Periods broken off because the candidate seemed to do harm.")
+    ] = 0
+    recovery_threshold: Annotated[
         Ratio | None,
         Meta(description="After such a period: what the baseline must reach to prove it."),
     ] = None
-    extended: Annotated[Count, Meta(description="How often it went on with longer periods.")] = 0
-    spent: Annotated[Spent, Meta(description="Work in each arm, over all pairs.")] = Spent()
+    extensions: Annotated[Count, Meta(description="How often it went on with longer periods.")] = 0
+    work: Annotated[ArmWork, Meta(description="Work in each arm, over all pairs.")] = ArmWork()
 
 
-class Promotion(Part, frozen=True, kw_only=True):
+class Promotion(StatusStruct, frozen=True, kw_only=True):
     """A verdict that is carried out, replica by replica."""
 
     id: Annotated[Count, Meta(description="Of the trial.")]
@@ -168,63 +177,63 @@ class Promotion(Part, frozen=True, kw_only=True):
         tuple[Name, ...],
         Meta(max_length=MAX_CANDIDATES, description="Replicas that have it already; doubled each time."),
     ]
-    since: Annotated[When, Meta(description="When the last of them got it.")]
+    last_step_time: Annotated[Timestamp, Meta(description="When the last of them got it.")]
 
 
-class Soak(Part, frozen=True, kw_only=True):
+class Soak(StatusStruct, frozen=True, kw_only=True):
     """A time of watching after a promotion."""
 
     id: Annotated[Count, Meta(description="Of the trial.")]
-    since: Annotated[When, Meta(description="When every replica had it.")]
-    until: Annotated[When, Meta(description="When it counts as good.")]
-    expected: Annotated[
+    start_time: Annotated[Timestamp, Meta(description="When every replica had it.")]
+    end_time: Annotated[Timestamp, Meta(description="When it counts as good.")]
+    expected_good: Annotated[
         Ratio, Meta(description="Share of requests served well before: less than that is a regression.")
     ]
     restarts: Annotated[Count, Meta(description="Restarts of the stage's replicas when it began.")] = 0
 
 
-class Context(Part, frozen=True, kw_only=True):
+class Workload(StatusStruct, frozen=True, kw_only=True):
     """The workload, coarsely: knowledge of one holds for it alone."""
 
     mix: Annotated[
         str, Meta(max_length=64, description="Task types and their share in quarters, as Base:1,CustomVoice:3.")
     ]
-    load: Annotated[int, Meta(description="Power of the square root of two next to the requests per second.")]
+    rate_bucket: Annotated[int, Meta(description="Power of the square root of two next to the requests per second.")]
 
 
-class Quarantined(Part, frozen=True, kw_only=True):
+class QuarantinedSetting(StatusStruct, frozen=True, kw_only=True):
     """A setting that is not tried again before a certain time."""
 
     setting: Annotated[Setting, Meta(description="The setting.")]
-    context: Annotated[Context, Meta(description="The workload it failed under.")]
+    workload: Annotated[Workload, Meta(description="The workload it failed under.")]
     reason: Annotated[Text, Meta(description="Why.")]
     failures: Annotated[Annotated[int, Meta(ge=1)], Meta(description="How often; each doubles the time.")]
-    until: Annotated[When, Meta(description="When it may be tried again.")]
+    until: Annotated[Timestamp, Meta(description="When it may be tried again.")]
 
 
-class Known(Part, frozen=True, kw_only=True):
+class BestKnown(StatusStruct, frozen=True, kw_only=True):
     """What was found to be best under a workload."""
 
-    context: Annotated[Context, Meta(description="The workload.")]
+    workload: Annotated[Workload, Meta(description="The workload.")]
     setting: Annotated[Setting, Meta(description="The setting.")]
-    good: Annotated[Ratio, Meta(description="Share of requests that it served well.")]
-    at: Annotated[When, Meta(description="When that was found.")]
+    good_ratio: Annotated[Ratio, Meta(description="Share of requests that it served well.")]
+    time: Annotated[Timestamp, Meta(description="When that was found.")]
 
 
-class Record(Part, frozen=True, kw_only=True):
+class TrialRecord(StatusStruct, frozen=True, kw_only=True):
     """One decision, in the bounded history."""
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
-    at: Annotated[When, Meta(description="When it was decided.")]
-    since: Annotated[When, Meta(description="When the trial began.")]
-    context: Annotated[Context | None, Meta(description="The workload.")] = None
+    time: Annotated[Timestamp, Meta(description="When it was decided.")]
+    start_time: Annotated[Timestamp, Meta(description="When the trial began.")]
+    workload: Annotated[Workload | None, Meta(description="The workload.")] = None
     knob: Annotated[Knob, Meta(description="The knob.")]
     before: Annotated[Text, Meta(description="Its value before.")]
     after: Annotated[Text, Meta(description="The value that was tried.")]
     verdict: Annotated[Verdict, Meta(description="What was decided.")]
     reason: Annotated[Text, Meta(description="Why.")]
     requests: Annotated[Count, Meta(description="Requests compared, both arms.")] = 0
-    worst: Annotated[
+    baseline_min_good: Annotated[
         Ratio | None, Meta(description="Smallest share that the value before served well in a period of the trial.")
     ] = None
     difference: Annotated[
@@ -235,15 +244,15 @@ class Record(Part, frozen=True, kw_only=True):
     upper: Annotated[Difference | None, Meta(description="Upper end of its 95 % confidence sequence.")] = None
 
 
-class Recommendation(Part, frozen=True, kw_only=True):
+class Recommendation(StatusStruct, frozen=True, kw_only=True):
     """What Auto would try next."""
 
     knob: Annotated[Knob, Meta(description="The knob.")]
     setting: Annotated[Setting, Meta(description="All knobs, as they would be.")]
-    why: Annotated[Text, Meta(description="Why.")]
+    rationale: Annotated[Text, Meta(description="Why.")]
 
 
-class State(Part, frozen=True, kw_only=True):
+class State(StatusStruct, frozen=True, kw_only=True):
     """What tuning does, and all that it remembers."""
 
     # These three are always said, even as by default: `omit_defaults` does not look into a factory.
@@ -258,31 +267,34 @@ class State(Part, frozen=True, kw_only=True):
     message: Annotated[Text, Meta(description="The phase in words.")] = field(
         default_factory=lambda: "not looked at yet"
     )
-    spec: Annotated[Setting | None, Meta(description="What the resource asked for at the last look.")] = None
+    requested: Annotated[Setting | None, Meta(description="What the resource asked for at the last look.")] = None
     chosen: Annotated[
         Setting | None,
         Meta(description="What is in force, trials aside. Absent while it is what the resource asks for."),
     ] = None
-    changed: Annotated[When | None, Meta(description="When settings changed last: what was before counts no more.")] = (
-        None
-    )
+    last_change_time: Annotated[
+        Timestamp | None, Meta(description="When settings changed last: what was before counts no more.")
+    ] = None
     last_good: Annotated[Setting | None, Meta(description="What a regression returns to.")] = None
     identity: Annotated[Identity | None, Meta(description="What all knowledge is about.")] = None
-    context: Annotated[Context | None, Meta(description="The workload.")] = None
-    breaches: Annotated[Count, Meta(description="Looks in a row that found the objectives missed, up to 3.")] = 0
-    breached: Annotated[When | None, Meta(description="When that was counted last.")] = None
-    next_trial: Annotated[When | None, Meta(description="No trial before this time.")] = None
+    workload: Annotated[Workload | None, Meta(description="The workload.")] = None
+    consecutive_breaches: Annotated[
+        Count, Meta(description="Looks in a row that found the objectives missed, up to 3.")
+    ] = 0
+    last_breach_time: Annotated[Timestamp | None, Meta(description="When that was counted last.")] = None
+    next_trial_time: Annotated[Timestamp | None, Meta(description="No trial before this time.")] = None
     recommendation: Annotated[Recommendation | None, Meta(description="What would be tried next.")] = None
-    trials: Annotated[Count, Meta(description="Trials so far.")] = 0
+    trial_count: Annotated[Count, Meta(description="Trials so far.")] = 0
     trial: Annotated[Trial | None, Meta(description="The trial under way.")] = None
     promotion: Annotated[Promotion | None, Meta(description="The promotion under way.")] = None
     soak: Annotated[Soak | None, Meta(description="The soak under way.")] = None
     quarantine: Annotated[
-        tuple[Quarantined, ...], Meta(max_length=MAX_QUARANTINE, description="Settings that are not tried for now.")
+        tuple[QuarantinedSetting, ...],
+        Meta(max_length=MAX_QUARANTINE, description="Settings that are not tried for now."),
     ] = ()
-    knowledge: Annotated[
-        tuple[Known, ...], Meta(max_length=MAX_KNOWLEDGE, description="What was best, by workload.")
+    best_known: Annotated[
+        tuple[BestKnown, ...], Meta(max_length=MAX_BEST_KNOWN, description="What was best, by workload.")
     ] = ()
     history: Annotated[
-        tuple[Record, ...], Meta(max_length=MAX_HISTORY, description="The last decisions, oldest first.")
+        tuple[TrialRecord, ...], Meta(max_length=MAX_HISTORY, description="The last decisions, oldest first.")
     ] = ()

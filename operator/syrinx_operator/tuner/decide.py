@@ -9,17 +9,17 @@ from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Setting, Stage
 from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.builder import DecisionBuilder, Event, in_force, stage_of
 from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.monitor import watch
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.promoting import promote_on, soak_on
-from syrinx_operator.tuner.settling import settle
-from syrinx_operator.tuner.trying import try_on
-from syrinx_operator.tuner.turn import Event, Turn, in_force, stage_of
-from syrinx_operator.tuner.watching import watch
+from syrinx_operator.tuner.promotion import promote_on, soak_on
+from syrinx_operator.tuner.running import try_on
+from syrinx_operator.tuner.spec_changes import settle
 
-__all__ = ["Assignment", "Decision", "Event", "assignment", "decide", "since"]
+__all__ = ["Assignment", "Decision", "Event", "assignment", "decide", "window_start"]
 
-TRIAL_SETTINGS_SECONDS = 60.0
+OVERRIDE_TTL_SECONDS = 60.0
 """How long a limited setting lasts unless it is renewed; at least three looks."""
 
 
@@ -28,7 +28,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     state: State
     events: tuple[Event, ...] = ()
-    look_in: float
+    requeue_after: float
     """Seconds to the next look."""
 
 
@@ -37,14 +37,14 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     base: Setting
     """Of every replica, and of those that start: what the ConfigMap holds."""
-    trial: Mapping[Stage, Mapping[str, Setting]] = {}
+    replica_overrides: Mapping[Stage, Mapping[str, Setting]] = {}
     """Replicas with a setting for a limited time, renewed at each look: it ends by itself if nobody renews it."""
-    everywhere: Mapping[Stage, Setting] = {}
+    stage_overrides: Mapping[Stage, Setting] = {}
     """The same for every replica of a stage."""
 
-    def of(self, stage: Stage, replica: str) -> Setting | None:
+    def override(self, stage: Stage, replica: str) -> Setting | None:
         """A replica's limited setting; None if it has none."""
-        return self.trial.get(stage, {}).get(replica, self.everywhere.get(stage))
+        return self.replica_overrides.get(stage, {}).get(replica, self.stage_overrides.get(stage))
 
 
 def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> Decision:
@@ -52,7 +52,7 @@ def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> D
 
     `evidence` is of the window that `since(policy, state, now)` asked for, or of as much of it as is known.
     """
-    turn = Turn(policy, state, evidence, now)
+    turn = DecisionBuilder(policy, state, evidence, now)
     if settle(turn):
         if turn.state.trial is not None:
             try_on(turn)
@@ -62,7 +62,7 @@ def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> D
             soak_on(turn)
         else:
             watch(turn)
-    return Decision(state=turn.state, events=tuple(turn.events), look_in=turn.look_in)
+    return Decision(state=turn.state, events=tuple(turn.events), requeue_after=turn.requeue_after)
 
 
 def assignment(policy: Policy, state: State) -> Assignment:
@@ -72,22 +72,24 @@ def assignment(policy: Policy, state: State) -> Assignment:
         return Assignment(base=base)
     if state.trial is not None:
         stage, period = state.trial.knob.stage, state.trial.period
-        if period.everywhere:
-            return Assignment(base=base, everywhere={stage: state.trial.candidate})
-        return Assignment(base=base, trial={stage: dict.fromkeys(period.candidates, state.trial.candidate)})
+        if period.all_replicas:
+            return Assignment(base=base, stage_overrides={stage: state.trial.candidate})
+        return Assignment(
+            base=base, replica_overrides={stage: dict.fromkeys(period.candidate_replicas, state.trial.candidate)}
+        )
     if state.promotion is not None:
         given = dict.fromkeys(state.promotion.replicas, state.promotion.setting)
-        return Assignment(base=base, trial={stage_of(base, state.promotion.setting): given})
+        return Assignment(base=base, replica_overrides={stage_of(base, state.promotion.setting): given})
     return Assignment(base=base)
 
 
-def since(policy: Policy, state: State, now: datetime) -> datetime:
+def window_start(policy: Policy, state: State, now: datetime) -> datetime:
     """From when on the next decision wants to know what happened."""
     if state.trial is not None:
-        return state.trial.period.counting or now
+        return state.trial.period.counting_since or now
     if state.promotion is not None:
-        return state.promotion.since
+        return state.promotion.last_step_time
     if state.soak is not None:
-        return state.soak.since
+        return state.soak.start_time
     window = now - timedelta(seconds=min(max(10 * policy.interval, 60.0), 300.0))
-    return max(window, state.changed) if state.changed is not None else window
+    return max(window, state.last_change_time) if state.last_change_time is not None else window

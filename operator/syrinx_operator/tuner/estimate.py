@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Setting, Stage
-from syrinx_operator.tuner.evidence import Evidence, Worker
+from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.workload import histogram, quantile, rate, totals, with_turned
+from syrinx_operator.tuner.workload import histogram, quantile, request_rate, totals, with_failures
 from syrinx_stages.contract.family import FAMILY
 
 _UNKNOWN_SLOPE = 0.15
 """Part of a step's time that a further row is taken to add, until steps of two sizes have been measured."""
-STORMY = 0.7
+BURSTY_UTILIZATION = 0.7
 """What is asked of a stage, as a part of what it can do, from which queues cause storms, whatever the setting."""
 _FULL = 0.98
 """Utilisation that is as good as all of it."""
@@ -40,7 +40,7 @@ class Curve(Struct, frozen=True):
         return self.fixed + self.each * size
 
 
-class Load(Struct, frozen=True, kw_only=True):
+class LoadModel(Struct, frozen=True, kw_only=True):
     """What the estimate starts from."""
 
     rates: Mapping[str, float]
@@ -63,18 +63,18 @@ class Load(Struct, frozen=True, kw_only=True):
     """Seconds to first audio that the estimate misses, by task type: measured less estimated, in the median."""
 
 
-def load(policy: Policy, evidence: Evidence, setting: Setting) -> Load | None:
+def fit_load_model(policy: Policy, evidence: Evidence, setting: Setting) -> LoadModel | None:
     """What was measured, under a setting; None while it is too little."""
-    talkers = [worker for worker in evidence.of(Stage.TALKER) if worker.steps]
-    codecs = [worker for worker in evidence.of(Stage.CODEC) if worker.calls]
-    counts = with_turned(totals(evidence.served), evidence)
-    heard = sum(one.requests for one in evidence.served.values())
-    talker = fit((rows, step.count, step.seconds) for each in talkers for rows, step in each.steps.items())
-    codec = fit((call.rows * call.frames, call.count, call.seconds) for each in codecs for call in each.calls)
-    if talker is None or codec is None or not rate(evidence):
+    talkers = [worker for worker in evidence.replicas_of(Stage.TALKER) if worker.steps]
+    codecs = [worker for worker in evidence.replicas_of(Stage.CODEC) if worker.calls]
+    counts = with_failures(totals(evidence.routes), evidence)
+    heard = sum(one.requests for one in evidence.routes.values())
+    talker = fit_curve((rows, step.count, step.seconds) for each in talkers for rows, step in each.steps.items())
+    codec = fit_curve((call.rows * call.frames, call.count, call.seconds) for each in codecs for call in each.calls)
+    if talker is None or codec is None or not request_rate(evidence):
         return None
     frames = sum(worker.frames or 0 for worker in talkers)
-    known = Load(
+    known = LoadModel(
         rates={task_type: each.requests / evidence.seconds for task_type, each in counts.items()},
         frames=frames / heard if heard and frames else _USUAL_FRAMES,
         talkers=len(talkers),
@@ -96,16 +96,16 @@ def load(policy: Policy, evidence: Evidence, setting: Setting) -> Load | None:
     return msgspec.structs.replace(known, offset=_offsets(policy, known, evidence, setting))
 
 
-def _mean_rows(codecs: Iterable[Worker]) -> float:
+def _mean_rows(codecs: Iterable[ReplicaStats]) -> float:
     calls = [call for each in codecs for call in each.calls]
     return sum(call.rows * call.count for call in calls) / max(1, sum(call.count for call in calls))
 
 
-def _offsets(policy: Policy, known: Load, evidence: Evidence, setting: Setting) -> dict[str, float]:
+def _offsets(policy: Policy, known: LoadModel, evidence: Evidence, setting: Setting) -> dict[str, float]:
     fixed, wait = _first_audio(known, setting)
     offsets = {}
     for task_type in known.rates if wait < math.inf else ():
-        median = quantile(histogram(one for route, one in evidence.served.items() if route.task_type == task_type), 0.5)
+        median = quantile(histogram(one for route, one in evidence.routes.items() if route.task_type == task_type), 0.5)
         objective = policy.objectives.get(task_type)
         if median is not None and objective is not None:
             # What is more than that is a queue that the estimate knows nothing of, and may well go away.
@@ -113,7 +113,7 @@ def _offsets(policy: Policy, known: Load, evidence: Evidence, setting: Setting) 
     return offsets
 
 
-def fit(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
+def fit_curve(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
     """A line through (size, count, seconds of all): least squares weighted by count; None of nothing.
 
     Both parts are kept from being negative: a larger step is never quicker.
@@ -133,7 +133,7 @@ def fit(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
     return Curve(fixed=mean - each * size, each=each)
 
 
-def predicted(policy: Policy, known: Load, setting: Setting) -> float:
+def predict(policy: Policy, known: LoadModel, setting: Setting) -> float:
     """Share of requests that would be served well, from 0 to 1; where it is none, what brings it nearer is more.
 
     Nearer is the capacity of the tighter stage, as a part of what is asked for: a twentieth of the whole at most.
@@ -141,7 +141,7 @@ def predicted(policy: Policy, known: Load, setting: Setting) -> float:
     return 0.95 * _served_well(policy, known, setting) + 0.05 * min(1.0, _capacity(known, setting))
 
 
-def _served_well(policy: Policy, known: Load, setting: Setting) -> float:
+def _served_well(policy: Policy, known: LoadModel, setting: Setting) -> float:
     fixed, wait = _first_audio(known, setting)
     total = sum(known.rates.values())
     uninterrupted = 1.0 - _interrupted(known, setting)
@@ -154,7 +154,7 @@ def _served_well(policy: Policy, known: Load, setting: Setting) -> float:
     return good
 
 
-def _first_audio(known: Load, setting: Setting) -> tuple[float, float]:
+def _first_audio(known: LoadModel, setting: Setting) -> tuple[float, float]:
     """Seconds to first audio that nothing can shorten, and the mean of those spent waiting."""
     rows, talker_wait = _talker(known, setting)
     call, codec_wait = _codec(known, setting)
@@ -162,7 +162,7 @@ def _first_audio(known: Load, setting: Setting) -> tuple[float, float]:
     return first * known.talker.at(min(rows + 1, setting.talker_max_num_seqs)) + call, talker_wait + codec_wait
 
 
-def _capacity(known: Load, setting: Setting) -> float:
+def _capacity(known: LoadModel, setting: Setting) -> float:
     """What the tighter stage can do at most, with full steps, as a multiple of what is asked for."""
     arrivals = sum(known.rates.values())
     rows, most = setting.talker_max_num_seqs, float(setting.codec_max_num_seqs)
@@ -171,7 +171,7 @@ def _capacity(known: Load, setting: Setting) -> float:
     return min(talker, known.codecs / (arrivals * each * known.codec_factor))
 
 
-def _talker(known: Load, setting: Setting) -> tuple[float, float]:
+def _talker(known: LoadModel, setting: Setting) -> tuple[float, float]:
     """Rows that a talker runs on average, and the mean wait for one."""
     limit, full = setting.talker_max_num_seqs, _talker_full(known, setting)
     if full >= _FULL:
@@ -181,20 +181,20 @@ def _talker(known: Load, setting: Setting) -> tuple[float, float]:
     return rows, known.talker.at(rows) / 2 + known.talker.at(limit) * full**limit / (1.0 - full)
 
 
-def _talker_full(known: Load, setting: Setting) -> float:
+def _talker_full(known: LoadModel, setting: Setting) -> float:
     """What is asked of a talker, as a part of what it can do with full steps."""
     limit = setting.talker_max_num_seqs
     return sum(known.rates.values()) / known.talkers * known.frames * known.talker.at(limit) / limit
 
 
-def fullness(known: Load, setting: Setting, stage: Stage) -> float:
+def utilization(known: LoadModel, setting: Setting, stage: Stage) -> float:
     """What is asked of a stage, as a part of what it can do."""
     if stage is Stage.TALKER:
         return _talker_full(known, setting)
     return sum(rate * seconds for rate, seconds in _calls(known, setting))
 
 
-def _codec(known: Load, setting: Setting) -> tuple[float, float]:
+def _codec(known: LoadModel, setting: Setting) -> tuple[float, float]:
     """Seconds of the call that brings the first audio, and the mean wait for it (Pollaczek and Khinchine)."""
     calls = _calls(known, setting)
     first = known.codec.at(min(known.company, setting.codec_max_num_seqs) * setting.chunk_ramp[0])
@@ -204,7 +204,7 @@ def _codec(known: Load, setting: Setting) -> tuple[float, float]:
     return first, sum(rate * seconds**2 for rate, seconds in calls) / (2.0 * (1.0 - full))
 
 
-def _calls(known: Load, setting: Setting) -> list[tuple[float, float]]:
+def _calls(known: LoadModel, setting: Setting) -> list[tuple[float, float]]:
     """A codec's calls: how often a second, and how long each takes.
 
     With the ramp that was measured they are the measured ones, those of more rows than are allowed cut into several;
@@ -221,7 +221,7 @@ def _calls(known: Load, setting: Setting) -> list[tuple[float, float]]:
     return [(each, known.codec.at(company * frames)) for frames in _chunks(setting.chunk_ramp, known.frames)]
 
 
-def _interrupted(known: Load, setting: Setting) -> float:
+def _interrupted(known: LoadModel, setting: Setting) -> float:
     """Share of streams that would run dry: whose next chunk comes later than the ones before it last."""
     rows, talker_wait = _talker(known, setting)
     _, codec_wait = _codec(known, setting)

@@ -23,27 +23,27 @@ class Route(NamedTuple):
     task_type: str
 
 
-class Served(Struct, frozen=True, kw_only=True):
+class RouteStats(Struct, frozen=True, kw_only=True):
     """What listeners got within a window."""
 
     requests: int
     """Live requests that were heard."""
-    within: int
+    within_objective: int
     """Of these, heard within the objective of their task type; all of them, if it has none."""
     underruns: int
     """Streams whose playback began to wait."""
-    ttfa: Mapping[float, int] = {}
+    ttfa_histogram: Mapping[float, int] = {}
     """How many were heard within so many seconds, cumulative; the last edge is infinite."""
 
 
-class Turned(Struct, frozen=True, kw_only=True):
+class FailedRequests(Struct, frozen=True, kw_only=True):
     """Requests of one task type that nobody was heard for."""
 
     refused: int = 0
     errors: int = 0
 
 
-class Step(Struct, frozen=True):
+class StepStats(Struct, frozen=True):
     """Engine steps of one size."""
 
     count: int
@@ -51,7 +51,7 @@ class Step(Struct, frozen=True):
     """Of all of them together."""
 
 
-class Call(Struct, frozen=True):
+class CallStats(Struct, frozen=True):
     """Decoder calls of one wanted shape."""
 
     rows: int
@@ -64,7 +64,7 @@ class Call(Struct, frozen=True):
     """Of all of them together."""
 
 
-class Capture(Struct, frozen=True):
+class CaptureCost(Struct, frozen=True):
     """What it cost a codec to capture a shape."""
 
     rows: int
@@ -73,7 +73,7 @@ class Capture(Struct, frozen=True):
     bytes: int
 
 
-class Worker(Struct, frozen=True, kw_only=True):
+class ReplicaStats(Struct, frozen=True, kw_only=True):
     """A talker or codec replica."""
 
     name: str
@@ -83,17 +83,17 @@ class Worker(Struct, frozen=True, kw_only=True):
     """Since it was made; or since this process started to watch it."""
     settings: Mapping[str, Any] | None = None
     """In force, by the names of `PUT /settings`; None if it did not answer."""
-    can_try: bool = True
+    supports_overrides: bool = True
     """Whether it takes settings for a limited time, as trials need."""
     errors: int | None = None
     """Requests that it ended with an error within the window."""
     frames: int | None = None
     """Made within the window."""
-    steps: Mapping[int, Step] = {}
+    steps: Mapping[int, StepStats] = {}
     """Within the window, by rows (rounded up to an edge of the metric)."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[CallStats, ...] = ()
     """Of a codec, within the window."""
-    captures: tuple[Capture, ...] = ()
+    captures: tuple[CaptureCost, ...] = ()
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -105,16 +105,16 @@ class Evidence(Struct, frozen=True, kw_only=True):
     identity: Identity
     problem: str = ""
     """Why there are no counters (missing, stale, error, reset); empty if there are. Then what follows is empty."""
-    served: Mapping[Route, Served] = {}
-    turned: Mapping[str, Turned] = {}
+    routes: Mapping[Route, RouteStats] = {}
+    failed: Mapping[str, FailedRequests] = {}
     """By task type."""
-    streams: int = 0
+    live_streams: int = 0
     """Live streams that were under way at some time: those that underruns may have happened to."""
     queue_age: float | None = None
     """Seconds that the oldest waiting request has waited, now."""
-    workers: tuple[Worker, ...] = ()
+    replicas: tuple[ReplicaStats, ...] = ()
     """Known even when there are no counters."""
-    moving: str = ""
+    disruption: str = ""
     """What else changes (a roll-out, scaling, a stage that is not ready): no time for trials. Empty if nothing does."""
 
     @property
@@ -122,6 +122,6 @@ class Evidence(Struct, frozen=True, kw_only=True):
         """How much time the counters cover."""
         return max(0.0, (self.until - self.since).total_seconds())
 
-    def of(self, stage: Stage) -> tuple[Worker, ...]:
+    def replicas_of(self, stage: Stage) -> tuple[ReplicaStats, ...]:
         """The replicas of a stage, by name."""
-        return tuple(sorted((each for each in self.workers if each.stage is stage), key=lambda each: each.name))
+        return tuple(sorted((each for each in self.replicas if each.stage is stage), key=lambda each: each.name))

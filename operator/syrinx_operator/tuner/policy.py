@@ -18,7 +18,7 @@ class Objective(Struct, frozen=True):
     """Share of them that shall be."""
 
 
-class Budget(Struct, frozen=True, kw_only=True):
+class CaptureBudget(Struct, frozen=True, kw_only=True):
     """What captured shapes may cost a codec."""
 
     count: int
@@ -34,17 +34,17 @@ class Policy(Struct, frozen=True, kw_only=True):
     paused: bool
     interval: float
     """Seconds between two looks."""
-    initial: Setting
+    requested: Setting
     """What the resource asks for: where tuning starts, and what an edit of it returns to."""
     objectives: Mapping[str, Objective]
     """By task type."""
-    underruns: float
+    max_underrun_ratio: float
     """Share of streams whose playback may have to wait."""
     rows: Mapping[Knob, tuple[int, ...]]
     """Rungs that may be chosen, by knob; the initial value is one, unless it is out of bounds."""
     ramps: tuple[tuple[int, ...], ...]
     """Chunk ramps that may be chosen, from the earliest first audio to the least work."""
-    budget: Budget
+    budget: CaptureBudget
 
 
 def policy_of(spec: PipelineSpec) -> Policy:
@@ -59,12 +59,12 @@ def policy_of(spec: PipelineSpec) -> Policy:
         mode=tuning.mode,
         paused=tuning.paused,
         interval=float(tuning.interval_seconds),
-        initial=initial,
+        requested=initial,
         objectives={each.task_type: Objective(each.ttfa_p95_ms / 1000, each.target) for each in spec.slo.ttfa},
-        underruns=spec.slo.underrun_ratio,
+        max_underrun_ratio=spec.slo.underrun_ratio,
         rows=rows,
         ramps=_ramps(bounds.chunk_ramps, initial.chunk_ramp),
-        budget=Budget(
+        budget=CaptureBudget(
             count=bounds.capture_pairs.max,
             seconds=float(bounds.capture_pairs.seconds),
             bytes=bounds.capture_pairs.memory_mi_b << 20,

@@ -15,12 +15,13 @@ from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Identity, Setting
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import Decision, Event, assignment, decide, since
-from syrinx_operator.tuner.evidence import Evidence, Worker
+from syrinx_operator.tuner.counters import CounterHistory
+from syrinx_operator.tuner.decide import Decision, Event, assignment, decide, window_start
+from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.record import Record, Snapshot
+from syrinx_operator.tuner.snapshot import Snapshot
 
-GIVEN_UP = timedelta(minutes=30)
+FAILURE_BACKOFF = timedelta(minutes=30)
 """How long nothing is tried after the tuner itself has failed."""
 
 AUDIT = logging.getLogger("syrinx.tuning")
@@ -28,23 +29,23 @@ AUDIT = logging.getLogger("syrinx.tuning")
 log = logging.getLogger(__name__)
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class Observation(Struct, frozen=True, kw_only=True):
     """What a shell saw in one look."""
 
     snapshots: tuple[Snapshot, ...]
     """Of gateways, talkers and codecs; those that are known already change nothing."""
-    workers: tuple[Worker, ...]
+    replicas: tuple[ReplicaStats, ...]
     """The replicas there are; their counts are filled in from snapshots."""
     identity: Identity
-    moving: str = ""
+    disruption: str = ""
     """What else changes; empty if nothing does."""
-    scraped_every: float = 0.0
+    scrape_interval: float = 0.0
     """Seconds between two snapshots of a replica, where that is not the shell's to choose; else 0."""
     problem: str = ""
     """Why this look brought no counters, in words for the user; empty if it did."""
 
 
-_NOTHING = Seen(snapshots=(), workers=(), identity=Identity(model="", image="", device=""))
+_NOTHING = Observation(snapshots=(), replicas=(), identity=Identity(model="", image="", device=""))
 
 
 class Tuner:
@@ -53,13 +54,13 @@ class Tuner:
     def __init__(self, audit: Callable[[str], None] = AUDIT.info) -> None:
         """`audit` takes one JSON line for each event."""
         self._audit = audit
-        self._records: dict[str, Record] = {}
-        self._seen: dict[str, Seen] = {}
+        self._records: dict[str, CounterHistory] = {}
+        self._seen: dict[str, Observation] = {}
 
-    def tick(self, name: str, policy: Policy, state: State, seen: Seen, now: datetime) -> Decision:
+    def step(self, name: str, policy: Policy, state: State, seen: Observation, now: datetime) -> Decision:
         """What follows from a look. Never raises: a look that cannot be judged ends what is being tried."""
         try:
-            evidence = self.evidence(name, policy, seen, since(policy, state, now), now)
+            evidence = self.evidence(name, policy, seen, window_start(policy, state, now), now)
             decision = decide(policy, state, evidence, now)
         except Exception as error:
             log.exception("%s: the tuner itself fails", name)
@@ -68,16 +69,18 @@ class Tuner:
             self._tell(_line(name, policy, state, decision.state, event, now))
         return decision
 
-    def evidence(self, name: str, policy: Policy, seen: Seen | None, since: datetime, until: datetime) -> Evidence:
+    def evidence(
+        self, name: str, policy: Policy, seen: Observation | None, since: datetime, until: datetime
+    ) -> Evidence:
         """What happened within a window; with None, going by what was seen last."""
-        record = self._records.setdefault(name, Record())
+        record = self._records.setdefault(name, CounterHistory())
         if seen is not None:
             self._seen[name] = msgspec.structs.replace(seen, snapshots=())
             for snapshot in seen.snapshots:
                 record.add(snapshot)
         last = self._seen.get(name, _NOTHING)
         return record.evidence(
-            policy, last.workers, last.identity, last.moving, last.problem, since, until, last.scraped_every
+            policy, last.replicas, last.identity, last.disruption, last.problem, since, until, last.scrape_interval
         )
 
     def devices(self, name: str) -> dict[str, str]:
@@ -101,19 +104,19 @@ def _given_up(policy: Policy, state: State, error: Exception, now: datetime) -> 
     """Whatever was tried is out of force, and nothing is tried for a while."""
     message = f"the tuner itself fails, its log says more: {type(error).__name__}: {error}"[:256]
     new = msgspec.structs.replace(
-        state, trial=None, promotion=None, soak=None, message=message, next_trial=now + GIVEN_UP
+        state, trial=None, promotion=None, soak=None, message=message, next_trial_time=now + FAILURE_BACKOFF
     )
     events = () if message == state.message else (Event(kind="Warning", reason="TuningFailed", message=message),)
-    return Decision(state=new, events=events, look_in=policy.interval)
+    return Decision(state=new, events=events, requeue_after=policy.interval)
 
 
 def _compared(before: State, after: State) -> tuple[Event, ...]:
     """What the audit log tells of each pair of periods, and nobody else: a trial's course can be drawn from it."""
     trial = after.trial
-    if before.trial is None or trial is None or not trial.cells or not before.trial.cells:
+    if before.trial is None or trial is None or not trial.strata or not before.trial.strata:
         return ()
-    pairs = trial.cells[0].test.pairs
-    if (before.trial.id, before.trial.cells[0].test.pairs) == (trial.id, pairs):
+    pairs = trial.strata[0].test.pairs
+    if (before.trial.id, before.trial.strata[0].test.pairs) == (trial.id, pairs):
         return ()
     return (Event(reason="Compared", message=f"trial {trial.id}, {pairs} pairs of periods", data={"trial": trial}),)
 

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting, Stage
 from syrinx_operator.resource.tuning_status import Goal, State
-from syrinx_operator.tuner.estimate import fullness, load, predicted
+from syrinx_operator.tuner.capture_plan import plan_captures
+from syrinx_operator.tuner.estimate import fit_load_model, predict, utilization
 from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.pairs import plan_pairs
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.workload import CROWDED, alike, overloaded
+from syrinx_operator.tuner.workload import CONGESTED_UTILIZATION, overloaded, similar
 
 _SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
 _REACH = 3
@@ -34,7 +34,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     setting: Setting
     """All knobs, with the change."""
     goal: Goal
-    why: str
+    rationale: str
 
 
 def propose(
@@ -54,7 +54,7 @@ def propose(
 
 def quarantined(state: State, now: datetime) -> list[Setting]:
     """Settings that are not to be tried now, under this workload."""
-    return [each.setting for each in state.quarantine if alike(each.context, state.context) and now < each.until]
+    return [each.setting for each in state.quarantine if similar(each.workload, state.workload) and now < each.until]
 
 
 def _proposals(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
@@ -65,12 +65,12 @@ def _proposals(policy: Policy, state: State, evidence: Evidence, current: Settin
 
 def _known(state: State, current: Setting) -> Iterator[Proposal]:
     """What was best under this workload, one knob after the other."""
-    for known in state.knowledge:
-        if alike(known.context, state.context):
-            for knob in current.differs_from(known.setting):
+    for known in state.best_known:
+        if similar(known.workload, state.workload):
+            for knob in current.differing_knobs(known.setting):
                 setting = current.with_value(knob, known.setting.value(knob))
-                why = f"part of what served {known.good:.0%} well under this workload before"
-                yield Proposal(knob=knob, setting=setting, goal="Listeners", why=why)
+                why = f"part of what served {known.good_ratio:.0%} well under this workload before"
+                yield Proposal(knob=knob, setting=setting, goal="Listeners", rationale=why)
 
 
 def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
@@ -78,14 +78,14 @@ def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting
 
     Where the estimate promises nothing, first the neighbours on knobs that made a difference under this workload.
     """
-    known = load(policy, evidence, current)
-    now = predicted(policy, known, current) if known else 0.0
+    known = fit_load_model(policy, evidence, current)
+    now = predict(policy, known, current) if known else 0.0
     matters, tries = _experience(state)
-    failures = {each.setting: each.failures for each in state.quarantine if alike(each.context, state.context)}
+    failures = {each.setting: each.failures for each in state.quarantine if similar(each.workload, state.workload)}
     moves = []
     for knob in _SEARCHED:
         for distance, setting in _moves(ladder(policy, knob), current, knob):
-            gain = predicted(policy, known, setting) - now if known else 0.0
+            gain = predict(policy, known, setting) - now if known else 0.0
             near = distance - 2 * _REACH if knob in matters else _ORDER.index(distance)
             promising = max(0.0, round(gain, 2))
             turn = 0 if promising >= _PROMISING else tries[knob]
@@ -99,8 +99,8 @@ def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting
             why = "more capacity by the measured step times"
         if gain > 0.01:
             why = f"the measured step times promise {gain:+.0%} of requests served well"
-        full = fullness(known, current, knob.stage) if known else 0.0
-        yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, full), why=why)
+        full = utilization(known, current, knob.stage) if known else 0.0
+        yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, full), rationale=why)
 
 
 def _experience(state: State) -> tuple[set[Knob], Counter[Knob]]:
@@ -108,7 +108,7 @@ def _experience(state: State) -> tuple[set[Knob], Counter[Knob]]:
     matters: set[Knob] = set()
     tries: Counter[Knob] = Counter()
     for record in state.history:
-        if alike(record.context, state.context):
+        if similar(record.workload, state.workload):
             tries[record.knob] += 1
             if record.verdict == "Promoted":
                 matters.add(record.knob)
@@ -124,7 +124,7 @@ def _goal(policy: Policy, evidence: Evidence, full: float) -> Goal:
     """
     if overloaded(policy, evidence):
         return "Throughput"
-    return "Work" if full > CROWDED else "Listeners"
+    return "Work" if full > CONGESTED_UTILIZATION else "Listeners"
 
 
 def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
@@ -144,15 +144,15 @@ def _moves(values: Sequence[object], current: Setting, knob: Knob) -> Iterator[t
 
 def _captures(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
     """Captured shapes are computed from what the codecs were asked for, and verified by a trial."""
-    codecs = evidence.of(Stage.CODEC)
+    codecs = evidence.replicas_of(Stage.CODEC)
     calls = [call for worker in codecs for call in worker.calls]
     captures = [capture for worker in codecs for capture in worker.captures]
     if policy.budget.count == 0 or not calls:
         return
-    planned = plan_pairs(calls, captures, current.capture_pairs, policy.budget, current.codec_max_num_seqs)
+    planned = plan_captures(calls, captures, current.capture_pairs, policy.budget, current.codec_max_num_seqs)
     if planned is not None:
-        setting = current.with_value(Knob.PAIRS, planned.pairs)
-        yield Proposal(knob=Knob.PAIRS, setting=setting, goal="Work", why=planned.why)
+        setting = current.with_value(Knob.PAIRS, planned.shapes)
+        yield Proposal(knob=Knob.PAIRS, setting=setting, goal="Work", rationale=planned.rationale)
 
 
 def _allowed(policy: Policy, proposal: Proposal) -> bool:

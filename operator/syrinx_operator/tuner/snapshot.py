@@ -5,13 +5,15 @@ Names and labels are the contract's (`contract.metrics`). A counter that is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.evidence import Capture
+from syrinx_operator.tuner.evidence import CaptureCost
 from syrinx_stages.contract import metrics as m
 
 MAX_COUNT = 2**53
@@ -43,7 +45,7 @@ _TALKER: Mapping[str, tuple[str, ...]] = {
     m.MAX_NUM_SEQS.name: (),
     m.INFO.name: ("device",),
 }
-WANTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+WANTED_METRICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gateway": _GATEWAY,
     "talker": _TALKER,
     "codec": {
@@ -56,7 +58,7 @@ WANTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """By stage: what is read, by the name it is exported under, and the labels that are kept; others are summed over."""
 
-LABELS = frozenset({"le"}.union(*(labels for stage in WANTED.values() for labels in stage.values())))
+LABELS = frozenset({"le"}.union(*(labels for stage in WANTED_METRICS.values() for labels in stage.values())))
 """All labels that are kept of any series."""
 
 _GAUGES = frozenset({m.LIVE_STREAMS.name, m.QUEUE_AGE.name, m.MAX_NUM_SEQS.name, m.INFO.name})
@@ -90,27 +92,27 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     replica: str
     stage: str
     """gateway, talker or codec."""
-    at: datetime
+    time: datetime
     """The counters hold what happened up to here, and may hold what happened in the moments after."""
     counts: Mapping[Series, float] = {}
     """Without zeros. Buckets count what fell into them alone: they are not cumulative."""
-    live: int = 0
+    live_streams: int = 0
     """Streams that a gateway's listeners listen to at that moment."""
     queue_age: float = 0.0
     """Seconds that the oldest request which a gateway sees waiting has waited."""
     device: str = ""
     """Where a talker or codec computes, as torch calls it; empty if it does not say."""
-    captures: tuple[Capture, ...] = ()
+    captures: tuple[CaptureCost, ...] = ()
     """What a codec's shapes cost to capture."""
-    apart: frozenset[str] = frozenset({"talker", "codec"})
+    distinct_stages: frozenset[str] = frozenset({"talker", "codec"})
     """The stages whose replicas a gateway's counters tell apart; summed over the others'."""
 
 
-def series(stage: str, name: str, labels: Mapping[str, str]) -> Series | None:
+def wanted_series(stage: str, name: str, labels: Mapping[str, str]) -> Series | None:
     """The series that an exported one is counted under; None if it is not wanted. Raises `ValueError` for an edge
     that is no number.
     """
-    kept = WANTED[stage].get(name)
+    kept = WANTED_METRICS[stage].get(name)
     if kept is None or labels.get("stage", stage) != stage:
         return None
     edge = float(labels.get("le", "")) if name == BUCKET else 0.0
@@ -119,17 +121,17 @@ def series(stage: str, name: str, labels: Mapping[str, str]) -> Series | None:
     return Series(name, tuple(labels.get(label, "") for label in kept), edge)
 
 
-def marked(stage: str, samples: Iterable[Sample]) -> bool:
+def is_export_of(stage: str, samples: Iterable[Sample]) -> bool:
     """Whether samples are those of a replica of a stage: it exports one that nobody else has, from its start."""
     return any(one.series.name == _MARK[stage] for one in samples)
 
 
-def snapshot_of(
+def build_snapshot(
     replica: str, stage: str, at: datetime, samples: Iterable[Sample], apart: frozenset[str] = frozenset(ROUTE[:2])
 ) -> Snapshot:
     """The snapshot that samples make. Raises `ValueError` for values that are no counts, and for another's metrics."""
     samples = list(samples)
-    if not marked(stage, samples):
+    if not is_export_of(stage, samples):
         raise ValueError(f"these are not a {stage}'s metrics")
     counts: dict[Series, float] = {}
     gauges: dict[str, float] = {}
@@ -148,19 +150,19 @@ def snapshot_of(
     return Snapshot(
         replica=replica,
         stage=stage,
-        at=at,
+        time=at,
         counts=_each_bucket(counts),
-        live=round(gauges.get(m.LIVE_STREAMS.name, 0.0)),
+        live_streams=round(gauges.get(m.LIVE_STREAMS.name, 0.0)),
         queue_age=gauges.get(m.QUEUE_AGE.name, 0.0),
         device=device,
         captures=tuple(_capture(labels, cost) for labels, cost in sorted(costs.items()) if len(cost) == len(_COSTS)),
-        apart=apart,
+        distinct_stages=apart,
     )
 
 
-def _capture(labels: tuple[str, ...], cost: Mapping[str, float]) -> Capture:
+def _capture(labels: tuple[str, ...], cost: Mapping[str, float]) -> CaptureCost:
     rows, frames = (int(label) for label in labels)
-    return Capture(rows, frames, cost[m.CAPTURE_SECONDS.name], round(cost[m.CAPTURE_BYTES.name]))
+    return CaptureCost(rows, frames, cost[m.CAPTURE_SECONDS.name], round(cost[m.CAPTURE_BYTES.name]))
 
 
 def _each_bucket(counts: Mapping[Series, float]) -> dict[Series, float]:
@@ -178,3 +180,55 @@ def _each_bucket(counts: Mapping[Series, float]) -> dict[Series, float]:
         if inside:
             found[one] = inside
     return found
+
+
+MAX_TEXT = 8 << 20
+"""Characters of one replica's metrics at most."""
+MAX_LINE = 4096
+
+_LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?")
+_ESCAPED = re.compile(r"\\(.)")
+_KNOWN_SERIES = 1 << 16
+
+
+def parse_metrics(replica: str, stage: str, at: datetime, text: str) -> Snapshot:
+    """A replica's counters from its `/metrics`, as read at `at`. Raises `ValueError` for what is none."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"its metrics are larger than {MAX_TEXT >> 20} MiB")
+    if stage not in WANTED_METRICS:
+        raise ValueError(f"there is no stage {stage}")
+    return build_snapshot(replica, stage, at, _samples(stage, text))
+
+
+def _samples(stage: str, text: str) -> Iterator[Sample]:
+    names = tuple(WANTED_METRICS[stage])
+    for line in text.split("\n"):
+        if not line.startswith(names):
+            continue
+        # A label's value may hold any character; a number holds no brace and no quote.
+        head, brace, tail = line.rpartition("}")
+        name, _, value = (head + brace, "", tail) if brace else line.partition(" ")
+        one = _series(stage, name)
+        if one is not None:
+            yield Sample(one, float(value.split()[0] if value.split() else ""))
+
+
+@lru_cache(maxsize=_KNOWN_SERIES)
+def _series(stage: str, text: str) -> Series | None:
+    """The series that a line names; None if it is not wanted. Raises `ValueError` if the line is broken."""
+    found = _LINE.fullmatch(text) if len(text) <= MAX_LINE else None
+    if found is None:
+        raise ValueError("this is not Prometheus' text format")
+    return wanted_series(stage, found[1], _labels(found[2] or ""))
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels, at = {}, 0
+    while at < len(text):
+        found = _LABEL.match(text, at)
+        if found is None:
+            raise ValueError("this is not Prometheus' text format")
+        labels[found[1]] = _ESCAPED.sub(lambda one: {"n": "\n"}.get(one[1], one[1]), found[2])
+        at = found.end()
+    return labels

@@ -18,7 +18,7 @@ import math
 
 import msgspec
 
-from syrinx_operator.resource.tuning_status import Bet, Comparison
+from syrinx_operator.resource.tuning_status import EProcess, PairedTest
 
 ALPHA = 0.05
 """Probability of a false verdict of each kind, over all cells of a trial together."""
@@ -33,7 +33,7 @@ _MOST = 0.95
 """Part of the money that is risked on one pair at most."""
 
 
-def bet(test: Comparison, difference: float) -> Comparison:
+def update_test(test: PairedTest, difference: float) -> PairedTest:
     """The test after one more pair. Raises `ValueError` for a difference beyond [-1, 1]."""
     if not -1.0 <= difference <= 1.0:
         raise ValueError(f"a difference of shares lies between -1 and 1: {difference}")
@@ -42,7 +42,7 @@ def bet(test: Comparison, difference: float) -> Comparison:
         test,
         pairs=pairs,
         mean=test.mean + (difference - test.mean) / pairs,
-        square=test.square + (difference**2 - test.square) / pairs,
+        mean_square=test.mean_square + (difference**2 - test.mean_square) / pairs,
         better=_after(test, test.better, difference - DEADBAND),
         worse=_after(test, test.worse, -difference),
         futile=_after(test, test.futile, DEADBAND - difference),
@@ -54,7 +54,7 @@ def threshold(cells: int) -> float:
     return math.log(max(1, cells) / ALPHA)
 
 
-def interval(test: Comparison, alpha: float = ALPHA) -> tuple[float, float]:
+def interval(test: PairedTest, alpha: float = ALPHA) -> tuple[float, float]:
     """A confidence sequence for the mean difference: asymptotic, for people to read; verdicts do not use it.
 
     Waudby-Smith et al., "Time-uniform central limit theory", Annals of Statistics 2024, tightest at about ten pairs.
@@ -62,16 +62,19 @@ def interval(test: Comparison, alpha: float = ALPHA) -> tuple[float, float]:
     if test.pairs == 0:
         return -1.0, 1.0
     n, rho2 = test.pairs, 0.5
-    variance = max(test.square - test.mean**2, 0.0) + _FIRST_SCALE**2 / n
+    variance = max(test.mean_square - test.mean**2, 0.0) + _FIRST_SCALE**2 / n
     width = math.sqrt(variance * 2 * (n * rho2 + 1) / (n * n * rho2) * math.log(math.sqrt(n * rho2 + 1) / alpha))
     return max(-1.0, test.mean - width), min(1.0, test.mean + width)
 
 
-def _after(test: Comparison, before: Bet, won: float) -> Bet:
+def _after(test: PairedTest, before: EProcess, won: float) -> EProcess:
     """A bet after a pair; `won` is what it is about, positive if the bet was right."""
     n = test.pairs
-    scale = 1.0 / math.sqrt((_FIRST_SCALE**2 + n * test.square) / (n + 1))
-    lean = (_FIRST_LEAN + n * before.lean) / (n + 1)
+    scale = 1.0 / math.sqrt((_FIRST_SCALE**2 + n * test.mean_square) / (n + 1))
+    lean = (_FIRST_LEAN + n * before.mean_payoff) / (n + 1)
     stake = min(max(1.5 * lean, 0.0), _MOST)
     outcome = math.tanh(scale * won)
-    return Bet(log=before.log + math.log1p(stake * outcome), lean=before.lean + (outcome - before.lean) / (n + 1))
+    return EProcess(
+        log_wealth=before.log_wealth + math.log1p(stake * outcome),
+        mean_payoff=before.mean_payoff + (outcome - before.mean_payoff) / (n + 1),
+    )

@@ -38,7 +38,7 @@ class TunerTelemetry(Collector):
         self._clock = clock
         registry.register(self)
 
-    def tell(
+    def update(
         self,
         pipeline: Series,
         *,
@@ -116,8 +116,8 @@ class _Families:
             self.knob.add_metric((*pipeline, knob), _number(known.base, knob))
         for phase in get_args(Phase):
             self.phase.add_metric((*pipeline, phase), float(state.phase == phase))
-        self.age.add_metric(pipeline, 0.0 if trial is None else max(0.0, (now - trial.since).total_seconds()))
-        for cell in trial.cells if trial else ():
+        self.age.add_metric(pipeline, 0.0 if trial is None else max(0.0, (now - trial.start_time).total_seconds()))
+        for cell in trial.strata if trial else ():
             for arm, counts in (("candidate", cell.candidate), ("baseline", cell.baseline)):
                 self.requests.add_metric((*pipeline, cell.task_type, arm), counts.requests)
                 if counts.requests:

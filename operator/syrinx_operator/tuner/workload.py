@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 
 from syrinx_operator.resource.knobs import Stage
-from syrinx_operator.resource.tuning_status import Context, Counts
-from syrinx_operator.tuner.evidence import Evidence, Route, Served
+from syrinx_operator.resource.tuning_status import Counts, Workload
+from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats
 from syrinx_operator.tuner.policy import Objective, Policy
 
-LEAST_REQUESTS = 20
+MIN_REQUESTS = 20
 """Requests from which a share says something."""
-CROWDED = 0.85
+CONGESTED_UTILIZATION = 0.85
 """What is asked of a stage, as a part of what it can do, from which on its replicas share one fate."""
 _SURE = 2.0
 """Standard errors by which an objective must be missed: noise alone is no reason to try anything."""
@@ -22,7 +22,7 @@ _MIX_SHIFT = 0.2
 """Change of a task type's share that counts as another mix."""
 
 
-def totals(served: Mapping[Route, Served], routes: Iterable[Route] | None = None) -> dict[str, Counts]:
+def totals(served: Mapping[Route, RouteStats], routes: Iterable[Route] | None = None) -> dict[str, Counts]:
     """What listeners got by task type, of all routes or of some."""
     found: dict[str, Counts] = {}
     for route in served if routes is None else routes:
@@ -30,17 +30,17 @@ def totals(served: Mapping[Route, Served], routes: Iterable[Route] | None = None
         before = found.get(route.task_type, Counts())
         found[route.task_type] = Counts(
             requests=before.requests + one.requests,
-            good=before.good + min(one.requests, max(0, one.within - one.underruns)),
+            good=before.good + min(one.requests, max(0, one.within_objective - one.underruns)),
             underruns=before.underruns + one.underruns,
             errors=before.errors,
         )
     return found
 
 
-def with_turned(counts: Mapping[str, Counts], evidence: Evidence) -> dict[str, Counts]:
+def with_failures(counts: Mapping[str, Counts], evidence: Evidence) -> dict[str, Counts]:
     """With the requests that nobody was heard for, which nobody can be content with."""
     found = dict(counts)
-    for task_type, turned in evidence.turned.items():
+    for task_type, turned in evidence.failed.items():
         before = found.get(task_type, Counts())
         lost = turned.refused + turned.errors
         if lost:
@@ -53,12 +53,12 @@ def with_turned(counts: Mapping[str, Counts], evidence: Evidence) -> dict[str, C
     return found
 
 
-def share(counts: Counts) -> float:
+def good_ratio(counts: Counts) -> float:
     """Share of requests served well; 1 of none."""
     return counts.good / counts.requests if counts.requests else 1.0
 
 
-def together(counts: Iterable[Counts]) -> Counts:
+def summed(counts: Iterable[Counts]) -> Counts:
     """The sum."""
     items = list(counts)
     return Counts(
@@ -83,74 +83,74 @@ def quantile(ttfa: Mapping[float, int], part: float) -> float | None:
     return None
 
 
-def histogram(served: Iterable[Served]) -> dict[float, int]:
+def histogram(served: Iterable[RouteStats]) -> dict[float, int]:
     """The sum of cumulative histograms."""
     total: dict[float, int] = {}
     for one in served:
-        for edge, count in one.ttfa.items():
+        for edge, count in one.ttfa_histogram.items():
             total[edge] = total.get(edge, 0) + count
     return total
 
 
-def missed(policy: Policy, evidence: Evidence) -> str:
+def missed_objective(policy: Policy, evidence: Evidence) -> str:
     """Which objective is missed for sure, in words; empty if none is, or if too little is known."""
-    for task_type, counts in sorted(with_turned(totals(evidence.served), evidence).items()):
+    for task_type, counts in sorted(with_failures(totals(evidence.routes), evidence).items()):
         objective = policy.objectives.get(task_type)
-        if objective is None or counts.requests < LEAST_REQUESTS:
+        if objective is None or counts.requests < MIN_REQUESTS:
             continue
-        in_time = sum(one.within for route, one in evidence.served.items() if route.task_type == task_type)
+        in_time = sum(one.within_objective for route, one in evidence.routes.items() if route.task_type == task_type)
         part = in_time / counts.requests
         if part + _SURE * _error(part, counts.requests) < objective.target:
             return f"{task_type}: {part:.0%} heard in time, objective {objective.target:.0%} within {_ms(objective)}"
-    everything = together(totals(evidence.served).values())
-    if everything.requests >= LEAST_REQUESTS:
+    everything = summed(totals(evidence.routes).values())
+    if everything.requests >= MIN_REQUESTS:
         waited = min(1.0, everything.underruns / everything.requests)
-        if waited - _SURE * _error(waited, everything.requests) > policy.underruns:
-            return f"playback waits in {waited:.0%} of the streams, objective {policy.underruns:.1%}"
+        if waited - _SURE * _error(waited, everything.requests) > policy.max_underrun_ratio:
+            return f"playback waits in {waited:.0%} of the streams, objective {policy.max_underrun_ratio:.1%}"
     return ""
 
 
-def rate(evidence: Evidence) -> float:
+def request_rate(evidence: Evidence) -> float:
     """Requests per second, those refused too."""
-    asked = together(with_turned(totals(evidence.served), evidence).values()).requests
+    asked = summed(with_failures(totals(evidence.routes), evidence).values()).requests
     return asked / evidence.seconds if evidence.seconds else 0.0
 
 
 def busy(evidence: Evidence, stage: Stage) -> float:
     """Part of the time that a stage's replicas compute, on average; 0 if that is not known."""
-    workers = [worker for worker in evidence.of(stage) if worker.steps]
+    workers = [worker for worker in evidence.replicas_of(stage) if worker.steps]
     seconds = sum(step.seconds for worker in workers for step in worker.steps.values())
     return seconds / (evidence.seconds * len(workers)) if workers and evidence.seconds else 0.0
 
 
 def overloaded(policy: Policy, evidence: Evidence) -> bool:
     """Whether more is asked for than can be done: requests are refused, or the oldest has waited too long already."""
-    if any(turned.refused for turned in evidence.turned.values()):
+    if any(turned.refused for turned in evidence.failed.values()):
         return True
     soonest = min((each.seconds for each in policy.objectives.values()), default=1.0)
     return evidence.queue_age is not None and evidence.queue_age > max(1.0, soonest)
 
 
-def context(evidence: Evidence, before: Context | None) -> Context | None:
+def classify_workload(evidence: Evidence, before: Workload | None) -> Workload | None:
     """The workload; as before while it is near its borders, or while too little is known."""
-    counts = with_turned(totals(evidence.served), evidence)
-    asked = together(counts.values()).requests
-    if asked < LEAST_REQUESTS or not evidence.seconds:
+    counts = with_failures(totals(evidence.routes), evidence)
+    asked = summed(counts.values()).requests
+    if asked < MIN_REQUESTS or not evidence.seconds:
         return before
     shares = {task_type: each.requests / asked for task_type, each in counts.items() if each.requests}
     steps = 2 * math.log2(asked / evidence.seconds)
     if before is not None:
         same_mix = all(abs(shares.get(name, 0.0) - old) < _MIX_SHIFT for name, old in _shares(before.mix, shares))
-        load = before.load if abs(steps - before.load) < _BAND else round(steps)
-        return Context(mix=before.mix if same_mix else _mix(shares), load=load)
-    return Context(mix=_mix(shares), load=round(steps))
+        load = before.rate_bucket if abs(steps - before.rate_bucket) < _BAND else round(steps)
+        return Workload(mix=before.mix if same_mix else _mix(shares), rate_bucket=load)
+    return Workload(mix=_mix(shares), rate_bucket=round(steps))
 
 
-def alike(one: Context | None, other: Context | None) -> bool:
+def similar(one: Workload | None, other: Workload | None) -> bool:
     """Whether what is known of one workload holds for another: the same mix, and a load not further than a band."""
     if one is None or other is None:
         return one == other
-    return one.mix == other.mix and abs(one.load - other.load) <= 1
+    return one.mix == other.mix and abs(one.rate_bucket - other.rate_bucket) <= 1
 
 
 def _mix(shares: Mapping[str, float]) -> str:

@@ -7,11 +7,11 @@ import msgspec
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest, recorded_text
 from syrinx_operator.cluster.state import Manifest, Observed, Owner
-from syrinx_operator.resource.knobs import Identity, Part, Setting
+from syrinx_operator.resource.knobs import Identity, Setting, StatusStruct
 from syrinx_operator.resource.tuning_status import State
 
 
-class Copy(Part, frozen=True, kw_only=True):
+class Copy(StatusStruct, frozen=True, kw_only=True):
     """The part of the tuner's state that cannot be measured anew within minutes (ConfigMap NAME-tuning)."""
 
     spec: Setting
@@ -29,14 +29,14 @@ def tuning_config_map(owner: Owner, copy: Copy) -> Manifest:
 
 def copied(state: State) -> Copy | None:
     """What is worth a copy; None while nothing was chosen."""
-    if state.spec is None or state.chosen is None:
+    if state.requested is None or state.chosen is None:
         return None
     return Copy(
-        spec=state.spec,
+        spec=state.requested,
         chosen=state.chosen,
         last_good=state.last_good,
         identity=state.identity,
-        trials=state.trials,
+        trials=state.trial_count,
     )
 
 
@@ -48,9 +48,9 @@ def restored(owner: Owner, observed: Observed) -> State:
     except msgspec.MsgspecError:
         return State()
     return State(
-        spec=copy.spec,
+        requested=copy.spec,
         chosen=copy.chosen,
         last_good=copy.last_good,
         identity=copy.identity,
-        trials=copy.trials,
+        trial_count=copy.trials,
     )

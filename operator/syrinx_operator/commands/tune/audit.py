@@ -10,22 +10,22 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.commands.tune.source import TuneError
-from syrinx_operator.resource.knobs import Part, Setting
-from syrinx_operator.resource.tuning_status import Trial, When
+from syrinx_operator.resource.knobs import Setting, StatusStruct
+from syrinx_operator.resource.tuning_status import Timestamp, Trial
 
 
-class _Data(Part, frozen=True, kw_only=True):
+class _Data(StatusStruct, frozen=True, kw_only=True):
     trial: Trial | None = None
 
 
-class _After(Part, frozen=True, kw_only=True):
+class _After(StatusStruct, frozen=True, kw_only=True):
     base: Setting | None = None
 
 
-class Line(Part, frozen=True, kw_only=True):
+class AuditEntry(StatusStruct, frozen=True, kw_only=True):
     """One decision, or one pair of periods compared."""
 
-    time: When
+    time: Timestamp
     pipeline: str
     """NAME, or NAMESPACE/NAME."""
     reason: str
@@ -44,7 +44,7 @@ class Line(Part, frozen=True, kw_only=True):
         return self.data.trial
 
 
-def read_audit(files: Iterable[Path | None], pipeline: str | None) -> list[Line]:
+def read_audit(files: Iterable[Path | None], pipeline: str | None) -> list[AuditEntry]:
     """A pipeline's lines of some files (None: standard input), in their order. Raises `TuneError` if there are none."""
     lines = [line for file in files for text in _texts(file) if (line := _line(text)) is not None]
     found = [line for line in lines if pipeline in (None, line.pipeline)]
@@ -71,16 +71,16 @@ class _Wrapped(Struct):
     message: str
 
 
-def _line(text: str) -> Line | None:
+def _line(text: str) -> AuditEntry | None:
     """A log may put a time or a level in front, or be JSON itself, with the line as its message."""
     begin = text.find("{")
     if begin < 0:
         return None
     try:
-        return msgspec.json.decode(text[begin:], type=Line)
+        return msgspec.json.decode(text[begin:], type=AuditEntry)
     except msgspec.MsgspecError:
         pass
     try:
-        return msgspec.json.decode(msgspec.json.decode(text[begin:], type=_Wrapped).message, type=Line)
+        return msgspec.json.decode(msgspec.json.decode(text[begin:], type=_Wrapped).message, type=AuditEntry)
     except msgspec.MsgspecError:
         return None

@@ -42,9 +42,9 @@ class Cluster:
             ) from None
         return View(
             name=self._name,
-            place=f"namespace {self._namespace}",
+            location=f"namespace {self._namespace}",
             state=state,
-            initial=setting_of(pipeline.spec),
+            requested=setting_of(pipeline.spec),
             objectives=pipeline.spec.slo.ttfa,
             slo=slo,
         )

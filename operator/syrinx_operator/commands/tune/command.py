@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from syrinx_operator.commands.tune.audit import Line, read_audit
+from syrinx_operator.commands.tune.audit import AuditEntry, read_audit
 from syrinx_operator.commands.tune.source import Local, Source, TuneError, running_pipeline
 from syrinx_operator.commands.tune.view import lines
 from syrinx_operator.commands.tune.watch import watch
@@ -62,7 +62,7 @@ def _source(name: str | None, namespace: str | None) -> Source:
     return Cluster(namespace, name)
 
 
-def _audit(name: str | None, namespace: str | None, file: str | None) -> list[Line]:
+def _audit(name: str | None, namespace: str | None, file: str | None) -> list[AuditEntry]:
     """The decisions of one pipeline. One that is not up any more has left them, too."""
     pipeline = name if namespace is None or name is None else f"{namespace}/{name}"
     if file is not None:
@@ -76,7 +76,7 @@ def _audit(name: str | None, namespace: str | None, file: str | None) -> list[Li
     return read_audit(tuning_files.audit_files(directory), None)
 
 
-def _plot(found: list[Line], file: Path, trial: int | None) -> None:
+def _plot(found: list[AuditEntry], file: Path, trial: int | None) -> None:
     from syrinx_operator.commands.tune.plot import plot  # Here, for matplotlib takes half a second to import.
 
     plot(found, file, trial)

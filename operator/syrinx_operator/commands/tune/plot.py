@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from syrinx_operator.commands.bench.report import writing
-from syrinx_operator.commands.tune.audit import Line
+from syrinx_operator.commands.tune.audit import AuditEntry
 from syrinx_operator.commands.tune.source import TuneError
 from syrinx_operator.commands.tune.view import GOALS, words
 from syrinx_operator.resource.knobs import Knob
-from syrinx_operator.resource.tuning_status import Cell, Counts, Trial
+from syrinx_operator.resource.tuning_status import Counts, Stratum, Trial
 from syrinx_operator.tuner.stats import interval
 
 MOST_TRIALS = 12
@@ -30,7 +30,7 @@ _VERDICTS = {
 _ARMS = {"candidate": "tab:orange", "baseline": "tab:blue"}
 
 
-def plot(lines: Sequence[Line], file: Path, only: int | None = None) -> None:
+def plot(lines: Sequence[AuditEntry], file: Path, only: int | None = None) -> None:
     """Writes a PNG. Raises `TuneError` if there is no (such) trial, `ReportError` if it cannot be written."""
     matplotlib.use("Agg")
     trials = _trials(lines, only)
@@ -48,12 +48,12 @@ def plot(lines: Sequence[Line], file: Path, only: int | None = None) -> None:
         figure.savefig(file, dpi=110, format="png")
 
 
-def _trials(lines: Sequence[Line], only: int | None) -> list[list[Line]]:
+def _trials(lines: Sequence[AuditEntry], only: int | None) -> list[list[AuditEntry]]:
     """The lines of each trial that compared something. A pipeline that began anew counts its trials anew."""
-    found: dict[tuple[int, object], list[Line]] = {}
+    found: dict[tuple[int, object], list[AuditEntry]] = {}
     for line in lines:
         if line.trial is not None:
-            found.setdefault((line.trial.id, line.trial.since), []).append(line)
+            found.setdefault((line.trial.id, line.trial.start_time), []).append(line)
     numbers = sorted({number for number, _ in found})
     wanted = [steps for (number, _), steps in found.items() if only in (None, number)]
     if not wanted:
@@ -62,7 +62,7 @@ def _trials(lines: Sequence[Line], only: int | None) -> list[list[Line]]:
     return wanted[-MOST_TRIALS:]
 
 
-def _shares(axes: Axes, steps: Sequence[Line]) -> None:
+def _shares(axes: Axes, steps: Sequence[AuditEntry]) -> None:
     """Share served well so far, by arm, over time."""
     trial = _trial(steps[-1])
     for arm, colour in _ARMS.items():
@@ -77,7 +77,7 @@ def _shares(axes: Axes, steps: Sequence[Line]) -> None:
     _clock(axes, steps)
 
 
-def _difference(axes: Axes, steps: Sequence[Line]) -> None:
+def _difference(axes: Axes, steps: Sequence[AuditEntry]) -> None:
     """The difference of the arms with its confidence sequence, pair by pair."""
     tests = {cell.test.pairs: cell.test for line in steps if (cell := _whole(line)) is not None and cell.test.pairs}
     pairs = sorted(tests)
@@ -90,7 +90,7 @@ def _difference(axes: Axes, steps: Sequence[Line]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _knob(axes: Axes, lines: Sequence[Line], knob: Knob) -> None:
+def _knob(axes: Axes, lines: Sequence[AuditEntry], knob: Knob) -> None:
     """A knob's value over time, with the verdicts about it."""
     known = [(line.time, words(line.setting.value(knob))) for line in lines if line.setting is not None]
     values = sorted({value for _, value in known}, key=lambda value: (len(value), value))
@@ -114,29 +114,29 @@ def _knob(axes: Axes, lines: Sequence[Line], knob: Knob) -> None:
     _clock(axes, lines)
 
 
-def _moves(lines: Sequence[Line], knob: Knob) -> bool:
+def _moves(lines: Sequence[AuditEntry], knob: Knob) -> bool:
     """Whether a knob was changed, or tried."""
     tried = any(line.trial is not None and line.trial.knob is knob for line in lines)
     return tried or len({line.setting.value(knob) for line in lines if line.setting is not None}) > 1
 
 
-def _minutes(lines: Sequence[Line], at: datetime) -> float:
+def _minutes(lines: Sequence[AuditEntry], at: datetime) -> float:
     return (at - lines[0].time).total_seconds() / 60
 
 
-def _clock(axes: Axes, lines: Sequence[Line]) -> None:
+def _clock(axes: Axes, lines: Sequence[AuditEntry]) -> None:
     axes.set_xlabel(f"minutes since {lines[0].time.astimezone():%Y-%m-%d %H:%M:%S}")
     axes.grid(alpha=0.3)
 
 
-def _trial(line: Line) -> Trial:
+def _trial(line: AuditEntry) -> Trial:
     assert line.trial is not None
     return line.trial
 
 
-def _whole(line: Line) -> Cell | None:
+def _whole(line: AuditEntry) -> Stratum | None:
     """The evidence on all task types together."""
-    cells = _trial(line).cells
+    cells = _trial(line).strata
     return cells[0] if cells else None
 
 

@@ -49,12 +49,12 @@ class Local:
             raise TuneError(f"{running.name} has just started, and nothing was looked at yet; try again in a moment")
         return View(
             name=running.name,
-            place=running.url,
+            location=running.url,
             state=found.state,
-            initial=found.initial,
+            requested=found.requested,
             objectives=found.objectives,
             slo=found.slo,
-            at=found.at,
+            observed_at=found.observed_at,
         )
 
     async def load(self) -> str:

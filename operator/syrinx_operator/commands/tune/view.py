@@ -11,7 +11,7 @@ from msgspec import Struct
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
 from syrinx_operator.resource.status import SloStatus
-from syrinx_operator.resource.tuning_status import Cell, Counts, Quarantined, Record, State, Trial
+from syrinx_operator.resource.tuning_status import Counts, QuarantinedSetting, State, Stratum, Trial, TrialRecord
 from syrinx_operator.tuner.stats import interval
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
@@ -31,14 +31,14 @@ class View(Struct, frozen=True, kw_only=True):
     """What is known of a pipeline's tuning."""
 
     name: str
-    place: str
+    location: str
     """Where it runs, in words."""
     state: State
-    initial: Setting
+    requested: Setting
     """What the resource asks for."""
     objectives: Sequence[TtfaObjective] = ()
     slo: Sequence[SloStatus] = ()
-    at: datetime | None = None
+    observed_at: datetime | None = None
     """When it was looked at last; None if that is not told."""
 
 
@@ -56,8 +56,8 @@ def changes(before: View | None, after: View) -> list[str]:
         found.append(f"{state.phase}: {state.message}")
     if state.trial and (old is None or old.trial is None or old.trial.id != state.trial.id):
         found.append(_trial_head(state.trial))
-    known = {(record.id, record.at, record.verdict) for record in old.history} if old else set()
-    found += [_decision(each) for each in state.history if (each.id, each.at, each.verdict) not in known]
+    known = {(record.id, record.time, record.verdict) for record in old.history} if old else set()
+    found += [_decision(each) for each in state.history if (each.id, each.time, each.verdict) not in known]
     if state.recommendation and (old is None or old.recommendation != state.recommendation):
         found.append(_recommendation(state, in_force(after)))
     if before is not None and in_force(before) != in_force(after):
@@ -67,7 +67,7 @@ def changes(before: View | None, after: View) -> list[str]:
 
 def in_force(view: View) -> Setting:
     """The knobs as they are, trials aside."""
-    return view.state.chosen or view.initial
+    return view.state.chosen or view.requested
 
 
 def words(value: Any) -> str:
@@ -80,9 +80,9 @@ def words(value: Any) -> str:
 
 def _parts(view: View, now: datetime) -> Iterator[list[str]]:
     state = view.state
-    seen = f"; looked at {_ago(view.at, now)} ago" if view.at else ""
+    seen = f"; looked at {_ago(view.observed_at, now)} ago" if view.observed_at else ""
     yield [
-        f"pipeline {view.name} ({view.place}): tuning {state.mode}, phase {state.phase}{seen}",
+        f"pipeline {view.name} ({view.location}): tuning {state.mode}, phase {state.phase}{seen}",
         f"  {state.message}",
     ]
     yield ["knobs now", *_knobs(view)]
@@ -93,7 +93,7 @@ def _parts(view: View, now: datetime) -> Iterator[list[str]]:
         promotion = state.promotion
         yield [f"promotion of trial {promotion.id}: {len(promotion.replicas)} replicas have the new setting"]
     if state.soak:
-        yield [f"watching what trial {state.soak.id} brought, until {_clock(state.soak.until)}"]
+        yield [f"watching what trial {state.soak.id} brought, until {_clock(state.soak.end_time)}"]
     if state.recommendation:
         yield [_recommendation(state, in_force(view))]
     if state.history:
@@ -106,13 +106,17 @@ def _knobs(view: View) -> list[str]:
     now = in_force(view)
     return [
         f"  {knob.value:<19} {words(now.value(knob))}"
-        + ("" if now.value(knob) == view.initial.value(knob) else f"   (the resource asks for {_initial(view, knob)})")
+        + (
+            ""
+            if now.value(knob) == view.requested.value(knob)
+            else f"   (the resource asks for {_initial(view, knob)})"
+        )
         for knob in Knob
     ]
 
 
 def _initial(view: View, knob: Knob) -> str:
-    return words(view.initial.value(knob))
+    return words(view.requested.value(knob))
 
 
 def _objectives(view: View) -> list[str]:
@@ -145,30 +149,30 @@ def _milliseconds(value: int) -> str:
 
 def _trial_head(trial: Trial) -> str:
     before, after = words(trial.baseline.value(trial.knob)), words(trial.candidate.value(trial.knob))
-    return f"trial {trial.id}: {trial.knob.value} {after} against {before}: {trial.why}"
+    return f"trial {trial.id}: {trial.knob.value} {after} against {before}: {trial.rationale}"
 
 
 def _trial(trial: Trial, now: datetime) -> list[str]:
-    pairs = trial.cells[0].test.pairs if trial.cells else 0
+    pairs = trial.strata[0].test.pairs if trial.strata else 0
     how = "on different replicas at once" if trial.design == "Parallel" else "in turns on every replica"
-    wasted = f", {trial.wasted} periods of no use" if trial.wasted else ""
+    wasted = f", {trial.discarded_periods} periods of no use" if trial.discarded_periods else ""
     return [
         _trial_head(trial),
-        f"  since {_clock(trial.since)} ({_ago(trial.since, now)}), {how}; {pairs} pairs of periods compared{wasted}",
+        f"  since {_clock(trial.start_time)} ({_ago(trial.start_time, now)}), {how}; {pairs} pairs of periods compared{wasted}",  # noqa: E501
         f"  now: {_arms(trial)}",
-        *(_cell(trial, cell) for cell in trial.cells if cell.candidate.requests or cell.baseline.requests),
+        *(_cell(trial, cell) for cell in trial.strata if cell.candidate.requests or cell.baseline.requests),
     ]
 
 
 def _arms(trial: Trial) -> str:
     period = trial.period
-    state = "" if period.counting else "; not counted yet"
+    state = "" if period.counting_since else "; not counted yet"
     if trial.design == "Switchback":
-        return f"every replica has the {'candidate' if period.everywhere else 'baseline'}{state}"
-    return f"the candidate on {', '.join(period.candidates)}, compared with {', '.join(period.others)}{state}"
+        return f"every replica has the {'candidate' if period.all_replicas else 'baseline'}{state}"
+    return f"the candidate on {', '.join(period.candidate_replicas)}, compared with {', '.join(period.baseline_replicas)}{state}"  # noqa: E501
 
 
-def _cell(trial: Trial, cell: Cell) -> str:
+def _cell(trial: Trial, cell: Stratum) -> str:
     low, high = interval(cell.test)
     whole = cell.task_type == "all"
     what = GOALS[trial.goal] if whole else GOALS["Listeners"]
@@ -192,21 +196,21 @@ def _recommendation(state: State, now: Setting) -> str:
     found = state.recommendation
     assert found is not None
     before, after = words(now.value(found.knob)), words(found.setting.value(found.knob))
-    return f"recommendation: {found.knob.value} {before} -> {after}: {found.why}"
+    return f"recommendation: {found.knob.value} {before} -> {after}: {found.rationale}"
 
 
-def _decision(record: Record) -> str:
+def _decision(record: TrialRecord) -> str:
     what = f"{record.knob.value} {record.before} -> {record.after}"
-    return f"{_clock(record.at)}  trial {record.id}: {what}: {record.verdict}: {record.reason}"
+    return f"{_clock(record.time)}  trial {record.id}: {what}: {record.verdict}: {record.reason}"
 
 
-def _quarantined(each: Quarantined, now: Setting) -> str:
+def _quarantined(each: QuarantinedSetting, now: Setting) -> str:
     times = "once" if each.failures == 1 else f"{each.failures} times"
     return f"  {_differences(now, each.setting)}, until {_clock(each.until)} (failed {times}): {each.reason}"
 
 
 def _differences(before: Setting, after: Setting) -> str:
-    found = [f"{knob.value} {words(after.value(knob))}" for knob in after.differs_from(before)]
+    found = [f"{knob.value} {words(after.value(knob))}" for knob in after.differing_knobs(before)]
     return ", ".join(found) or "what is in force"
 
 

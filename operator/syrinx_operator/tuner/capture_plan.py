@@ -10,49 +10,49 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.tuner.evidence import Call, Capture
-from syrinx_operator.tuner.pair_search import Limits, Load, Search
-from syrinx_operator.tuner.pair_times import Shape, capture_cost, means, times
-from syrinx_operator.tuner.policy import Budget
+from syrinx_operator.tuner.capture_search import CallGrid, Limits, Search
+from syrinx_operator.tuner.capture_times import Shape, capture_cost, estimate_times, mean_times
+from syrinx_operator.tuner.evidence import CallStats, CaptureCost
+from syrinx_operator.tuner.policy import CaptureBudget
 
-LEAST_SAVED = 0.02
+MIN_SAVED = 0.02
 """Share of decoder time that a change must save: less is not worth a trial, nor told apart by one."""
 
 RARE = 0.001
 """A shape that gets less than this share of the calls goes, unless that would cost as large a share of the time; a new
 one must save as much of it in any case."""
 
-MOST_NEW = 2
+MAX_NEW = 2
 """New shapes at a time. Estimates of shapes never captured may be wrong; with few, a trial's verdict is about them."""
 
 
-class PairPlan(Struct, frozen=True, kw_only=True):
+class CapturePlan(Struct, frozen=True, kw_only=True):
     """A set of shapes that is better than the current one."""
 
-    pairs: tuple[CaptureShape, ...]
+    shapes: tuple[CaptureShape, ...]
     """By rows, then frames, as the resource wants them."""
     reasons: tuple[str, ...]
     """What each of them is good for."""
-    before: float
+    seconds_before: float
     """Expected decoder seconds of the measured calls with the current shapes, ..."""
-    after: float
+    seconds_after: float
     """... and with these."""
-    saved: float
+    saved_ratio: float
     """Share of `before`."""
-    gap: float
+    optimality_gap: float
     """Share of `before` that the best set within the limits may save beyond this at most; 0: this is the best."""
-    why: str
+    rationale: str
     """In a line of at most 256 characters."""
 
 
-def plan_pairs(
-    calls: Iterable[Call],
-    captures: Iterable[Capture],
+def plan_captures(
+    calls: Iterable[CallStats],
+    captures: Iterable[CaptureCost],
     current: tuple[CaptureShape, ...],
-    budget: Budget,
+    budget: CaptureBudget,
     most_rows: int,
-    most_new: int = MOST_NEW,
-) -> PairPlan | None:
+    most_new: int = MAX_NEW,
+) -> CapturePlan | None:
     """The shapes to hold captured, at most `most_new` of them new; None: too little is known, or gained.
 
     `calls` were made with the `current` shapes, by codecs of equal speed; those of more rows than `most_rows` (what a
@@ -76,23 +76,23 @@ def plan_pairs(
     found = Search(load, usable, kept, limits).run()
     shapes = min(_without_spare(load, held, found.shapes, before), (), key=load.seconds)
     after = load.seconds(shapes)
-    if before <= 0 or before - after < LEAST_SAVED * before:
+    if before <= 0 or before - after < MIN_SAVED * before:
         return None
     return _plan(load, held, shapes, before, (after - found.bound) / before)
 
 
 def _first(
-    calls: Iterable[Call],
-    captures: Iterable[Capture],
+    calls: Iterable[CallStats],
+    captures: Iterable[CaptureCost],
     held: list[Shape],
     wanted: Mapping[Shape, int],
-    budget: Budget,
+    budget: CaptureBudget,
     most_new: int,
-) -> PairPlan | None:
+) -> CapturePlan | None:
     """Shapes to learn from, beside those held: what is wanted most, in seconds. None if captured calls were measured,
     no eager ones were, or no shape's cost is known.
     """
-    eager, captured = means(calls, held)
+    eager, captured = mean_times(calls, held)
     seconds = {shape: wanted[shape] * eager[shape].seconds for shape in wanted if shape in eager}
     before = sum(seconds.values())
     limits = _limits(captures, [*wanted, *held], budget, most_new)
@@ -100,24 +100,24 @@ def _first(
         return None
     shapes = list(held)
     for shape in sorted(seconds, key=lambda shape: (-seconds[shape], shape)):
-        enough = seconds[shape] >= LEAST_SAVED * before and len(shapes) - len(held) < limits.new
-        if enough and shape not in held and limits.hold((*shapes, shape)):
+        enough = seconds[shape] >= MIN_SAVED * before and len(shapes) - len(held) < limits.max_new
+        if enough and shape not in held and limits.allow((*shapes, shape)):
             shapes.append(shape)
     added = [f"{_name(shape)} ({seconds[shape] / before:.1%})" for shape in shapes[len(held) :]]
     if not added:
         return None
-    return PairPlan(
-        pairs=tuple(CaptureShape(rows=r, frames=f) for r, f in sorted(shapes)),
+    return CapturePlan(
+        shapes=tuple(CaptureShape(rows=r, frames=f) for r, f in sorted(shapes)),
         reasons=tuple(f"{seconds.get(shape, 0.0) / before:.1%} of decoder time" for shape in sorted(shapes)),
-        before=before,
-        after=before,
-        saved=0.0,
-        gap=1.0,
-        why="no captured call was measured yet; first, by their share of decoder time: " + ", ".join(added),
+        seconds_before=before,
+        seconds_after=before,
+        saved_ratio=0.0,
+        optimality_gap=1.0,
+        rationale="no captured call was measured yet; first, by their share of decoder time: " + ", ".join(added),
     )
 
 
-def _wanted(calls: Iterable[Call], most_rows: int) -> dict[Shape, int]:
+def _wanted(calls: Iterable[CallStats], most_rows: int) -> dict[Shape, int]:
     """How often each shape is wanted."""
     wanted: dict[Shape, int] = {}
     for call in calls:
@@ -126,20 +126,20 @@ def _wanted(calls: Iterable[Call], most_rows: int) -> dict[Shape, int]:
     return wanted
 
 
-def _load(calls: Iterable[Call], held: list[Shape], wanted: dict[Shape, int]) -> Load | None:
+def _load(calls: Iterable[CallStats], held: list[Shape], wanted: dict[Shape, int]) -> CallGrid | None:
     """The calls with their times; None if too little was measured to know what they take now."""
     rows = sorted({r for r, _ in (*wanted, *held)})
     frames = sorted({f for _, f in (*wanted, *held)})
-    eager, captured = means(calls, held)
-    known = times(eager, captured, rows, frames)
+    eager, captured = mean_times(calls, held)
+    known = estimate_times(eager, captured, rows, frames)
     if known is None or not wanted:
         return None
-    load = Load(rows, frames, wanted, known)
-    served = sum(load.served(held).values())
-    return load if eager or served == load.calls else None
+    load = CallGrid(rows, frames, wanted, known)
+    served = sum(load.calls_by_shape(held).values())
+    return load if eager or served == load.call_count else None
 
 
-def _limits(captures: Iterable[Capture], usable: list[Shape], budget: Budget, most_new: int) -> Limits:
+def _limits(captures: Iterable[CaptureCost], usable: list[Shape], budget: CaptureBudget, most_new: int) -> Limits:
     """Within the budget; a shape that replicas captured at different costs counts with the largest."""
     seconds: dict[Shape, float] = {}
     memory: dict[Shape, float] = {}
@@ -156,11 +156,11 @@ def _limits(captures: Iterable[Capture], usable: list[Shape], budget: Budget, mo
     return Limits(budget.count, most_new, costs)
 
 
-def _without_spare(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: float) -> tuple[Shape, ...]:
+def _without_spare(load: CallGrid, held: list[Shape], shapes: tuple[Shape, ...], before: float) -> tuple[Shape, ...]:
     """Leaves out rare shapes and new ones, the least worth first, as long as that costs next to nothing."""
     while True:
-        served, seconds = load.served(shapes), load.seconds(shapes)
-        spare = [shape for shape in shapes if shape not in held or served[shape] < RARE * load.calls]
+        served, seconds = load.calls_by_shape(shapes), load.seconds(shapes)
+        spare = [shape for shape in shapes if shape not in held or served[shape] < RARE * load.call_count]
         rests = [tuple(each for each in shapes if each != shape) for shape in spare]
         rest = min(rests, key=lambda rest: (load.seconds(rest), rest), default=shapes)
         if rest == shapes or load.seconds(rest) - seconds >= RARE * before:
@@ -168,13 +168,13 @@ def _without_spare(load: Load, held: list[Shape], shapes: tuple[Shape, ...], bef
         shapes = rest
 
 
-def _plan(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: float, gap: float) -> PairPlan:
+def _plan(load: CallGrid, held: list[Shape], shapes: tuple[Shape, ...], before: float, gap: float) -> CapturePlan:
     after = load.seconds(shapes)
-    served = load.served(shapes)
+    served = load.calls_by_shape(shapes)
     reasons = {}
     for shape in sorted(shapes):
         without = load.seconds(each for each in shapes if each != shape) - after
-        reasons[shape] = f"{served[shape] / load.calls:.1%} of calls; without it {without / before:.1%} more time"
+        reasons[shape] = f"{served[shape] / load.call_count:.1%} of calls; without it {without / before:.1%} more time"
     saved = (before - after) / before
     added = [f"{_name(shape)} ({reasons[shape]})" for shape in sorted(set(shapes) - set(held))]
     dropped = [_name(shape) for shape in sorted(set(held) - set(shapes))]
@@ -183,14 +183,14 @@ def _plan(load: Load, held: list[Shape], shapes: tuple[Shape, ...], before: floa
         why += "; new: " + ", ".join(added[:2]) + (f" and {len(added) - 2} more" if len(added) > 2 else "")
     if dropped:
         why += "; dropped: " + (", ".join(dropped) if len(dropped) <= 4 else f"{len(dropped)} shapes")
-    return PairPlan(
-        pairs=tuple(CaptureShape(rows=r, frames=f) for r, f in sorted(shapes)),
+    return CapturePlan(
+        shapes=tuple(CaptureShape(rows=r, frames=f) for r, f in sorted(shapes)),
         reasons=tuple(reasons.values()),
-        before=before,
-        after=after,
-        saved=saved,
-        gap=gap,
-        why=why,
+        seconds_before=before,
+        seconds_after=after,
+        saved_ratio=saved,
+        optimality_gap=gap,
+        rationale=why,
     )
 
 

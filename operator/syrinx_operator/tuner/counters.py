@@ -6,6 +6,7 @@ counted twice, and a window is a sum. What a process counted unseen before it en
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -14,13 +15,20 @@ from typing import NamedTuple
 import msgspec
 
 from syrinx_operator.resource.knobs import Identity
-from syrinx_operator.tuner.counted import as_served, as_turned, streams, with_counts
-from syrinx_operator.tuner.evidence import Evidence, Worker
-from syrinx_operator.tuner.exposition import snapshot
-from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.snapshot import Series, Snapshot
+from syrinx_operator.tuner.evidence import (
+    CallStats,
+    Evidence,
+    FailedRequests,
+    ReplicaStats,
+    Route,
+    RouteStats,
+    StepStats,
+)
+from syrinx_operator.tuner.policy import Objective, Policy
+from syrinx_operator.tuner.snapshot import BUCKET, STARTED, STEP_COUNT, STEP_SUM, Series, Snapshot
+from syrinx_stages.contract import metrics as m
 
-__all__ = ["Record", "Snapshot", "snapshot"]
+__all__ = ["CounterHistory"]
 
 STALE_SECONDS = 90.0
 """Age from which counters no longer say how things are; three times between two of them, if that is longer."""
@@ -54,11 +62,11 @@ class _Replica:
 
     def known_until(self, until: datetime) -> datetime | None:
         """When the last snapshot before `until` was taken; None if there is none."""
-        times = (self.last.at, *(look.since for look in reversed(self.looks)))
+        times = (self.last.time, *(look.since for look in reversed(self.looks)))
         return next((at for at in times if at <= until), None)
 
 
-class Record:
+class CounterHistory:
     """The past hours of one pipeline's replicas, bounded."""
 
     def __init__(self) -> None:
@@ -73,15 +81,15 @@ class Record:
             self._replicas[key] = _Replica(snapshot)
             return
         before = known.last
-        if snapshot.at <= before.at:
+        if snapshot.time <= before.time:
             return
         known.last = snapshot
-        if snapshot.apart != before.apart:
+        if snapshot.distinct_stages != before.distinct_stages:
             return  # Sums over different things have no difference.
         counted = _difference(before.counts, snapshot.counts)
-        known.looks.append(_Look(before.at, snapshot.at, before.live, counted))
+        known.looks.append(_Look(before.time, snapshot.time, before.live_streams, counted))
         self._values += len(counted) + 1
-        self._trim(snapshot.at)
+        self._trim(snapshot.time)
 
     def devices(self) -> dict[str, str]:
         """Where talkers and codecs say that they compute, by name."""
@@ -89,12 +97,12 @@ class Record:
 
     def newest(self, stage: str) -> datetime | None:
         """When a stage's replicas were last heard of."""
-        return max((each.last.at for each in self._of(stage)), default=None)
+        return max((each.last.time for each in self._of(stage)), default=None)
 
     def evidence(
         self,
         policy: Policy,
-        workers: Iterable[Worker],
+        workers: Iterable[ReplicaStats],
         identity: Identity,
         moving: str,
         problem: str,
@@ -112,8 +120,8 @@ class Record:
             since=since,
             until=since,
             identity=identity,
-            workers=tuple(self._with_counts(worker, since, until) for worker in workers),
-            moving=moving,
+            replicas=tuple(self._with_counts(worker, since, until) for worker in workers),
+            disruption=moving,
         )
         stale = max(STALE_SECONDS, 3 * policy.interval, 3 * scraped_every)
         newest = self.newest("gateway")
@@ -137,13 +145,13 @@ class Record:
             found,
             since=min(looks[0].since for looks in windows),
             until=end,
-            served=as_served(total, policy.objectives),
-            turned=as_turned(total),
-            streams=sum(looks[0].live for looks in windows) + streams(total),
+            routes=as_served(total, policy.objectives),
+            failed=as_turned(total),
+            live_streams=sum(looks[0].live for looks in windows) + streams(total),
             queue_age=age,
         )
 
-    def _with_counts(self, worker: Worker, since: datetime, until: datetime) -> Worker:
+    def _with_counts(self, worker: ReplicaStats, since: datetime, until: datetime) -> ReplicaStats:
         known = self._replicas.get((worker.stage.value, worker.name))
         if known is None:
             return worker
@@ -158,7 +166,7 @@ class Record:
         for key, each in list(self._replicas.items()):
             while each.looks and (len(each.looks) > MAX_LOOKS or now - each.looks[0].since > MAX_AGE):
                 self._drop(each)
-            if now - each.last.at > MAX_AGE:
+            if now - each.last.time > MAX_AGE:
                 del self._replicas[key]
         while self._values > MAX_VALUES:
             self._drop(min((each for each in self._replicas.values() if each.looks), key=lambda each: each.looks[0].at))
@@ -168,7 +176,7 @@ class Record:
 
 
 def _lately(replica: _Replica, newest: datetime, stale: float) -> bool:
-    return (newest - replica.last.at).total_seconds() <= stale
+    return (newest - replica.last.time).total_seconds() <= stale
 
 
 def _difference(before: Mapping[Series, float], after: Mapping[Series, float]) -> dict[Series, float]:
@@ -184,3 +192,95 @@ def _sum(parts: Iterable[Mapping[Series, float]]) -> dict[Series, float]:
         for one, value in part.items():
             total[one] = total.get(one, 0.0) + value
     return total
+
+
+MAX_ROWS = 1024
+"""Of a step: the most that `max_num_seqs` can be. Steps of more rows than the metric's last edge count as such."""
+_EDGES = (*m.TTFA_BUCKETS, math.inf)
+
+Sums = Mapping[Series, float]
+
+
+def as_served(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route, RouteStats]:
+    """What listeners got, by route."""
+    heard: dict[Route, dict[float, int]] = {}
+    waited: dict[Route, int] = {}
+    for one, value in sums.items():
+        if one.name == BUCKET:
+            buckets = heard.setdefault(Route(*one.labels), {})
+            buckets[one.edge] = round(value)
+        elif one.name == m.UNDERRUNS.name:
+            waited[Route(*one.labels)] = round(value)
+    return {
+        route: _served(heard.get(route, {}), waited.get(route, 0), objectives.get(route.task_type))
+        for route in sorted({*heard, *waited})
+    }
+
+
+def _served(buckets: Mapping[float, int], underruns: int, objective: Objective | None) -> RouteStats:
+    requests = sum(buckets.values())
+    within = requests
+    if objective is not None:
+        within = sum(count for edge, count in buckets.items() if edge <= objective.seconds)
+    return RouteStats(
+        requests=requests, within_objective=within, underruns=underruns, ttfa_histogram=_cumulative(buckets)
+    )
+
+
+def _cumulative(buckets: Mapping[float, int]) -> dict[float, int]:
+    found, below = {}, 0
+    for edge in sorted({*_EDGES, *buckets}) if buckets else ():
+        below += buckets.get(edge, 0)
+        found[edge] = below
+    return found
+
+
+def as_turned(sums: Sums) -> dict[str, FailedRequests]:
+    """Requests that nobody was heard for, by task type."""
+    found: dict[str, FailedRequests] = {}
+    for one, value in sums.items():
+        if one.name == m.REQUESTS.name and one.labels[1] in ("refused", "error"):
+            field = "refused" if one.labels[1] == "refused" else "errors"
+            before = found.get(one.labels[0], FailedRequests())
+            found[one.labels[0]] = msgspec.structs.replace(before, **{field: round(value)})
+    return found
+
+
+def streams(sums: Sums) -> int:
+    """Live streams that began."""
+    return round(sums.get(Series(STARTED, ()), 0.0))
+
+
+def with_counts(worker: ReplicaStats, sums: Sums) -> ReplicaStats:
+    """A worker with what it counted."""
+    return msgspec.structs.replace(
+        worker,
+        errors=round(sums.get(Series(m.REQUESTS_FINISHED.name, ("error",)), 0.0)),
+        frames=round(sums.get(Series(m.FRAMES.name, ()), 0.0)),
+        steps=_steps(sums),
+        calls=_calls(sums),
+    )
+
+
+def _steps(sums: Sums) -> dict[int, StepStats]:
+    counts = {one.labels[0]: value for one, value in sums.items() if one.name == STEP_COUNT}
+    return {
+        MAX_ROWS if rows == "+Inf" else int(rows): StepStats(round(count), sums.get(Series(STEP_SUM, (rows,)), 0.0))
+        for rows, count in sorted(counts.items())
+        if rows == "+Inf" or rows.isdecimal()
+    }
+
+
+def _calls(sums: Sums) -> tuple[CallStats, ...]:
+    counts = sorted((one.labels, value) for one, value in sums.items() if one.name == m.CODEC_CALLS.name)
+    return tuple(
+        CallStats(
+            rows=int(labels[0]),
+            frames=int(labels[1]),
+            result=labels[2],
+            count=round(value),
+            seconds=sums.get(Series(m.CODEC_CALL_SECONDS.name, labels), 0.0),
+        )
+        for labels, value in counts
+        if labels[0].isdecimal() and labels[1].isdecimal()
+    )

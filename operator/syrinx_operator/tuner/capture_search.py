@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.pair_times import Shape, Times, rank
+from syrinx_operator.tuner.capture_times import Shape, TimeGrid, rank
 
-WORK = 800_000
+WORK_BUDGET = 800_000
 """Steps, of roughly a tenth of a microsecond, after which a search ends with a bound. No clock: the same evidence gives
 the same plan."""
 
@@ -41,20 +41,20 @@ NEIGHBOURS = 24
 class Limits(Struct, frozen=True):
     """What a set must keep to."""
 
-    count: int
-    new: int
+    max_count: int
+    max_new: int
     """Shapes that are not captured now."""
     costs: tuple[tuple[Mapping[Shape, float], float], ...]
     """What each candidate costs, and how much all may cost together; one for each kind of cost."""
 
-    def hold(self, shapes: Collection[Shape]) -> bool:
+    def allow(self, shapes: Collection[Shape]) -> bool:
         """Whether a set keeps to them; new shapes are counted where they are added."""
-        return len(shapes) <= self.count and all(
+        return len(shapes) <= self.max_count and all(
             sum(cost[shape] for shape in shapes) <= most for cost, most in self.costs
         )
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """A set, the expected seconds of all calls with it, and seconds that no permitted set goes below."""
 
     shapes: tuple[Shape, ...]
@@ -62,13 +62,15 @@ class Found(NamedTuple):
     bound: float
 
 
-class Load:
+class CallGrid:
     """Calls on a grid of rows and frames with their times: what a set of shapes makes of them.
 
     Lines run over rows, one for each number of frames; sums begin with nothing, so a stretch is a difference.
     """
 
-    def __init__(self, rows: Sequence[int], frames: Sequence[int], wanted: Mapping[Shape, int], times: Times) -> None:
+    def __init__(
+        self, rows: Sequence[int], frames: Sequence[int], wanted: Mapping[Shape, int], times: TimeGrid
+    ) -> None:
         self.rows, self.frames = tuple(rows), tuple(frames)
         self._row = {r: i for i, r in enumerate(rows)}
         self._frame = {f: j for j, f in enumerate(frames)}
@@ -76,7 +78,7 @@ class Load:
         self._counts = [[wanted.get((r, f), 0) for r in rows] for f in frames]
         self._calls = [_sums(line) for line in self._counts]
         self._alone = [_products(*lines) for lines in zip(self._counts, self._eager, strict=True)]
-        self.calls = sum(wanted.values())
+        self.call_count = sum(wanted.values())
 
     def seconds(self, shapes: Iterable[Shape]) -> float:
         """Of all calls, padded as the codec pads them."""
@@ -86,7 +88,7 @@ class Load:
         )
         return captured + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
 
-    def served(self, shapes: Iterable[Shape]) -> dict[Shape, int]:
+    def calls_by_shape(self, shapes: Iterable[Shape]) -> dict[Shape, int]:
         """How many calls each shape gets."""
         return self._shared_out(shapes)[0]
 
@@ -103,7 +105,7 @@ class Load:
             served[shape] = calls
         return served, done
 
-    def relaxed(self, shapes: Iterable[Shape]) -> float:
+    def relaxed_seconds(self, shapes: Iterable[Shape]) -> float:
         """Seconds of all calls if each could choose."""
         done, total = [0] * len(self.frames), 0.0
         for taken, rows, last in sorted(self._timed(shapes)):
@@ -116,7 +118,7 @@ class Load:
                     done[j] = rows
         return total + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
 
-    def floor(self) -> float:
+    def floor_seconds(self) -> float:
         """Seconds of all calls if each shape were captured and each call could choose."""
         return sum(
             n * min(eager, captured)
@@ -186,27 +188,27 @@ class _Open(NamedTuple):
 class Search:
     """One search: makes a good set by steps, then goes through all that could be better until its work is spent."""
 
-    def __init__(self, load: Load, candidates: Iterable[Shape], current: Iterable[Shape], limits: Limits) -> None:
+    def __init__(self, load: CallGrid, candidates: Iterable[Shape], current: Iterable[Shape], limits: Limits) -> None:
         self._load, self._limits = load, limits
         self._current = tuple(sorted(current, key=rank))
         self._held = frozenset(self._current)
         self._fresh = [shape for shape in candidates if shape not in self._held and self._fits((shape,))]
-        self._new = min(limits.new, limits.count)
+        self._new = min(limits.max_new, limits.max_count)
         self._work = 0
         self._best: tuple[float, int, tuple[Shape, ...]] = (load.seconds(()), 0, ())
         self._open: list[_Open] = []
         self._order = count()
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         """The best set found; with the same time, the one of the fewest shapes."""
         start = self._held if self._fits(self._held) else frozenset[Shape]()
-        floor = max(self._load.floor(), self._improve(start))
+        floor = max(self._load.floor_seconds(), self._improve(start))
         bound = max(floor, self._explore(floor))
         seconds, _, shapes = self._best
-        return Found(shapes, seconds, min(bound, seconds))
+        return SearchResult(shapes, seconds, min(bound, seconds))
 
     def _fits(self, shapes: Iterable[Shape]) -> bool:
-        return self._limits.hold(tuple(shapes))
+        return self._limits.allow(tuple(shapes))
 
     def _try(self, shapes: Iterable[Shape]) -> float:
         """A permitted set's seconds; remembers the best."""
@@ -222,7 +224,7 @@ class Search:
 
     def _relaxed(self, shapes: frozenset[Shape]) -> float:
         self._work += len(shapes) * len(self._load.frames) + 100
-        return self._load.relaxed(shapes)
+        return self._load.relaxed_seconds(shapes)
 
     @property
     def _target(self) -> float:
@@ -234,7 +236,7 @@ class Search:
     def _improve(self, shapes: frozenset[Shape]) -> float:
         """Adds, drops or else swaps one shape as long as that saves time. Returns a bound from where it ends."""
         seconds = self._try(shapes)
-        while self._work < WORK:
+        while self._work < WORK_BUDGET:
             promising = [shape for _, shape in self._gains(shapes, self._fresh)[:NEIGHBOURS]]
             promising += sorted(self._held - shapes)
             step = self._best_of(self._single(shapes, promising), seconds)
@@ -266,7 +268,7 @@ class Search:
         A set is reached by adding new shapes to the current ones, then dropping some of these.
         """
         self._enter(_Open(0.0, 0, self._held, new=self._new, options=[(math.inf, shape) for shape in self._fresh]))
-        while self._open and max(floor, self._open[0].bound) < self._target and self._work < WORK:
+        while self._open and max(floor, self._open[0].bound) < self._target and self._work < WORK_BUDGET:
             item = heapq.heappop(self._open)
             if not item.new:
                 self._drop(item)

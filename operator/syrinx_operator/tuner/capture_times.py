@@ -1,6 +1,6 @@
 """What decoder calls take, captured and eager, by shape: measured where enough were counted, else fitted. Pure.
 
-Times are seconds per call. A shape is (rows, frames).
+TimeGrid are seconds per call. A shape is (rows, frames).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.evidence import Call
+from syrinx_operator.tuner.evidence import CallStats
 
 Shape = tuple[int, int]
 
-ENOUGH = 30
+FULL_WEIGHT_CALLS = 30
 """Of so many calls the mean is taken as it is, and more of them weigh no more in a fit: it errs by its form, not by
 chance."""
 
@@ -23,7 +23,7 @@ UNKNOWN_SECONDS = 1e6
 """Time of an eager call where none was ever measured: nothing that is captured is given up for it."""
 
 
-class Mean(Struct, frozen=True):
+class MeanTime(Struct, frozen=True):
     """Calls computed at one shape."""
 
     count: int
@@ -39,13 +39,15 @@ def rank(shape: Shape) -> tuple[int, Shape]:
     return shape[0] * shape[1], shape
 
 
-def padded_to(captured: Iterable[Shape], wanted: Shape) -> Shape | None:
+def padded_shape(captured: Iterable[Shape], wanted: Shape) -> Shape | None:
     """The captured shape that the codec computes a call at; None: none holds it, and it runs as it is."""
     holding = [shape for shape in captured if shape[0] >= wanted[0] and shape[1] >= wanted[1]]
     return min(holding, key=rank, default=None)
 
 
-def means(calls: Iterable[Call], current: Sequence[Shape]) -> tuple[dict[Shape, Mean], dict[Shape, Mean]]:
+def mean_times(
+    calls: Iterable[CallStats], current: Sequence[Shape]
+) -> tuple[dict[Shape, MeanTime], dict[Shape, MeanTime]]:
     """Measured times by the shape computed at: of eager calls, and of captured ones.
 
     A padded call that the current shapes would not pad was made under others: it says nothing about any of them.
@@ -53,28 +55,28 @@ def means(calls: Iterable[Call], current: Sequence[Shape]) -> tuple[dict[Shape, 
     sums: tuple[dict[Shape, list[float]], dict[Shape, list[float]]] = ({}, {})
     for call in calls:
         wanted: Shape = (call.rows, call.frames)
-        shape = padded_to(current, wanted) if call.result == "padded" else wanted
+        shape = padded_shape(current, wanted) if call.result == "padded" else wanted
         if shape is None or (call.result == "padded" and shape == wanted) or call.count <= 0:
             continue
         total = sums[call.result != "eager"].setdefault(shape, [0, 0.0])
         total[0] += call.count
         total[1] += call.seconds
     eager, captured = (
-        {shape: Mean(int(count), seconds / count) for shape, (count, seconds) in kind.items()} for kind in sums
+        {shape: MeanTime(int(count), seconds / count) for shape, (count, seconds) in kind.items()} for kind in sums
     )
     return eager, captured
 
 
-class Times(Struct, frozen=True):
+class TimeGrid(Struct, frozen=True):
     """Time of one call at each shape of a grid, by frames, then rows; it never falls as a shape grows."""
 
     eager: list[list[float]]
     captured: list[list[float]]
 
 
-def times(
-    eager: Mapping[Shape, Mean], captured: Mapping[Shape, Mean], rows: Sequence[int], frames: Sequence[int]
-) -> Times | None:
+def estimate_times(
+    eager: Mapping[Shape, MeanTime], captured: Mapping[Shape, MeanTime], rows: Sequence[int], frames: Sequence[int]
+) -> TimeGrid | None:
     """Times on the grid of `rows` and `frames`, both ascending; None if too little was measured to tell.
 
     With no captured call there is no gain to know; and unless times of different shapes are known, no cost of padding.
@@ -82,17 +84,17 @@ def times(
     fit = _fit(eager, captured)
     if fit is None:
         return None
-    return Times(
+    return TimeGrid(
         eager=_grid(lambda shape: fit(shape, False), eager, rows, frames),
         captured=_grid(lambda shape: fit(shape, True), captured, rows, frames),
     )
 
 
 def _grid(
-    fit: Callable[[Shape], float], measured: Mapping[Shape, Mean], rows: Sequence[int], frames: Sequence[int]
+    fit: Callable[[Shape], float], measured: Mapping[Shape, MeanTime], rows: Sequence[int], frames: Sequence[int]
 ) -> list[list[float]]:
     """Measured times, and between them the fit, held within what smaller and larger shapes were measured to take."""
-    known = {shape: mean.seconds for shape, mean in measured.items() if mean.count >= ENOUGH}
+    known = {shape: mean.seconds for shape, mean in measured.items() if mean.count >= FULL_WEIGHT_CALLS}
     low, high = _largest_below(known, rows, frames), _least_above(known, rows, frames)
     # Two means that contradict each other (the larger shape was quicker) meet halfway.
     level = {
@@ -148,7 +150,7 @@ _FORMS: tuple[tuple[_Slope, ...], ...] = ((_work,), (_work, _frames), (_eager_wo
 """Simplest first; each has a fixed part for either kind besides."""
 
 
-def _fit(eager: Mapping[Shape, Mean], captured: Mapping[Shape, Mean]) -> Callable[[Shape, bool], float] | None:
+def _fit(eager: Mapping[Shape, MeanTime], captured: Mapping[Shape, MeanTime]) -> Callable[[Shape, bool], float] | None:
     """The form that the data support best (Bayesian information criterion), by weighted least squares.
 
     Fixed parts and slopes are never negative, so a larger shape never takes less.
@@ -157,7 +159,7 @@ def _fit(eager: Mapping[Shape, Mean], captured: Mapping[Shape, Mean]) -> Callabl
         return None
     points = [(shape, False, mean) for shape, mean in eager.items()]
     points += [(shape, True, mean) for shape, mean in captured.items()]
-    weights = [float(min(mean.count, ENOUGH)) for _, _, mean in points]
+    weights = [float(min(mean.count, FULL_WEIGHT_CALLS)) for _, _, mean in points]
     values = [mean.seconds for _, _, mean in points]
     kinds = (False, True) if eager else (True,)
     best: tuple[float, Callable[[Shape, bool], float]] | None = None
@@ -197,7 +199,7 @@ def _criterion(
     """Points times the log of the mean squared error, and a price for each parameter."""
     count, total = len(values), sum(weights)
     error = _error(table, values, weights, solved) / total
-    # Times are not known to better than a ten-thousandth.
+    # TimeGrid are not known to better than a ten-thousandth.
     floor = 1e-8 * sum(w * y * y for w, y in zip(weights, values, strict=True)) / total
     return count * math.log(max(error, floor, 1e-300)) + len(solved) * math.log(count)
 
