@@ -27,7 +27,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 pytest.importorskip("vllm")
 
 if TYPE_CHECKING:
-    from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+    from syrinx_stages.talker_vllm.engine import VllmTalkerEngine
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,7 +70,7 @@ def reference(directory: Path) -> Reference:
 
 def load(directory: Path, **options: Any) -> VllmTalkerEngine:
     os.environ["HF_HUB_OFFLINE"] = "1"
-    from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+    from syrinx_stages.talker_vllm.engine import VllmTalkerEngine
 
     checkpoint = Checkpoint(str(directory), "cuda", torch.bfloat16)
     return VllmTalkerEngine(checkpoint, RESIDENT, lambda: RESIDENT, VllmOptions(gpu_memory_utilization=0.3, **options))
@@ -125,7 +125,7 @@ def test_steps_are_in_graphs_and_a_step_ahead(engine: VllmTalkerEngine) -> None:
 
 
 def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: VllmTalkerEngine) -> None:
-    frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frames)[0]
+    frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frame_generator)[0]
     row = reference.begin(small_talker.request("a", voice="ryan", sampling=ENDLESS))
     engine.admit([engine.prepare(row.request, b"", None)])
     handle = engine._rows["a"].handle
@@ -133,8 +133,8 @@ def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: V
     stale = torch.tensor([handle._replace(generation=handle.generation ^ 1).base + last], device="cuda")
     with torch.inference_mode(), engine._recorder.on_stream():
         hidden = torch.randn(1, 2048, device="cuda", dtype=torch.bfloat16)
-        assert not frames.inputs(stale, hidden.clone()).any()
-        assert not frames.draw(stale, hidden).any()
+        assert not frames.embed_inputs(stale, hidden.clone()).any()
+        assert not frames.sample(stale, hidden).any()
     for _ in range(3):
         assert max(step(engine, reference, [row])) < CLOSE
     engine.release("a")

@@ -33,7 +33,7 @@ def load_talker_engine(
             raise StartError(
                 "engine vllm: vLLM is not installed here; use the stages image that has it, or engine torch"
             )
-        from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
+        from syrinx_stages.talker_vllm.engine import VllmTalkerEngine
 
         checkpoint = Checkpoint(config.model, device, dtype)
         return VllmTalkerEngine(checkpoint, config.max_resident, lambda: settings.current.max_num_seqs, config.vllm)

@@ -1,7 +1,7 @@
 """Inputs and sampled codes of the talker's requests by slot, for vLLM's layers, which know only a row's position.
 
-A position encodes `generation << 27 | slot << 16 | place` (see `talker.on_vllm`), where `place` is the position within
-the request. A row is unassigned if its slot is 0 or its generation differs from the slot's.
+A position encodes `generation << 27 | slot << 16 | place` (see `talker_vllm.positions`), where `place` is the
+position within the request. A row is unassigned if its slot is 0 or its generation differs from the slot's.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from syrinx_stages.contract.messages import End, SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.on_vllm.cuda_frames import CudaFrames
-from syrinx_stages.talker.on_vllm.frames import EagerFrames, Frames, Opened
-from syrinx_stages.talker.on_vllm.where import GENERATIONS, Handle
+from syrinx_stages.talker_vllm.cuda_frame_generator import CudaFrameGenerator
+from syrinx_stages.talker_vllm.frame_generator import EagerFrameGenerator, FrameGenerator, VllmRequest
+from syrinx_stages.talker_vllm.positions import GENERATIONS, Handle
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
@@ -35,8 +35,10 @@ def eager(voice: Checkpoint) -> EagerTalkerEngine:
 
 
 @pytest.fixture(params=["modules", "kernels"])
-def frames(voice: Checkpoint, request: pytest.FixtureRequest) -> Frames:
-    return EagerFrames(voice) if request.param == "modules" else CudaFrames(voice, slots=6, frames=FRAMES)
+def frames(voice: Checkpoint, request: pytest.FixtureRequest) -> FrameGenerator:
+    return (
+        EagerFrameGenerator(voice) if request.param == "modules" else CudaFrameGenerator(voice, slots=6, frames=FRAMES)
+    )
 
 
 def spoken(name: str = "a") -> SpeechRequest:
@@ -55,18 +57,18 @@ def codes_of(eager: EagerTalkerEngine) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def opened(eager: EagerTalkerEngine, handle: Handle = HANDLE, codes: torch.Tensor | None = None) -> Opened:
+def opened(eager: EagerTalkerEngine, handle: Handle = HANDLE, codes: torch.Tensor | None = None) -> VllmRequest:
     prompt = eager.prepare(spoken(), b"", None).prompt
     none = torch.zeros((0, 16), dtype=torch.int64)
-    return Opened(handle, prompt, none if codes is None else codes, (spoken().sampling, spoken().seed))
+    return VllmRequest(handle, prompt, none if codes is None else codes, (spoken().sampling, spoken().seed))
 
 
-def inputs(frames: Frames, places: torch.Tensor, width: int) -> torch.Tensor:
+def inputs(frames: FrameGenerator, places: torch.Tensor, width: int) -> torch.Tensor:
     """What rows are fed."""
-    return frames.inputs(places, torch.full((len(places), width), torch.nan))
+    return frames.embed_inputs(places, torch.full((len(places), width), torch.nan))
 
 
-def read(frames: Frames, first: int, count: int) -> list[list[int]]:
+def read(frames: FrameGenerator, first: int, count: int) -> list[list[int]]:
     (codes,) = frames.read([(HANDLE, first, count)])
     return np.frombuffer(codes, "<i2").reshape(-1, 16).tolist()
 
@@ -74,7 +76,7 @@ def read(frames: Frames, first: int, count: int) -> list[list[int]]:
 class Layers:
     """The talker's decoder layers, for one request."""
 
-    def __init__(self, eager: EagerTalkerEngine, frames: Frames, handle: Handle = HANDLE) -> None:
+    def __init__(self, eager: EagerTalkerEngine, frames: FrameGenerator, handle: Handle = HANDLE) -> None:
         self._talker, self._frames, self._base = eager._talker, frames, handle.base
         self._cache: KVCache = eager._talker.new_cache()
 
@@ -85,10 +87,10 @@ class Layers:
         places = torch.arange(first, first + count) + self._base
         for row in inputs(self._frames, places, width):
             hidden = self._talker.decode(row[None], [self._cache])
-        return int(self._frames.draw(places[-1:], hidden))
+        return int(self._frames.sample(places[-1:], hidden))
 
 
-def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: Frames) -> None:
+def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     expected, start = codes_of(eager), opened(eager)
     frames.open(start)
     layers = Layers(eager, frames)
@@ -100,7 +102,7 @@ def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: Frames) -> No
     assert read(frames, FRAMES, 0) == []
 
 
-def test_places_fed_again_draw_nothing_anew(eager: EagerTalkerEngine, frames: Frames) -> None:
+def test_places_fed_again_draw_nothing_anew(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """As after a preemption: the cache is lost, the frames are not."""
     expected, start = codes_of(eager), opened(eager)
     frames.open(start)
@@ -115,7 +117,7 @@ def test_places_fed_again_draw_nothing_anew(eager: EagerTalkerEngine, frames: Fr
     assert read(frames, 0, FRAMES) == expected
 
 
-def test_a_request_of_an_earlier_owner_goes_on(eager: EagerTalkerEngine, frames: Frames) -> None:
+def test_a_request_of_an_earlier_owner_goes_on(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     expected = codes_of(eager)
     start = opened(eager, codes=torch.tensor(expected[:3]))
     frames.open(start)
@@ -125,7 +127,7 @@ def test_a_request_of_an_earlier_owner_goes_on(eager: EagerTalkerEngine, frames:
     assert read(frames, 3, 2) == expected[3:5]
 
 
-def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: Frames) -> None:
+def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """Nobody's, an older generation's, a closed request's."""
     start = opened(eager)
     frames.open(start)
@@ -138,12 +140,12 @@ def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: Frames)
     strangers = torch.tensor([0, Handle(3, 0).base + last, gone.base + last, gone.base + last + 1] * 3)
     width = eager._talker.config.hidden_size
     assert not inputs(frames, strangers, width).any()
-    assert not frames.draw(strangers, torch.randn(12, width)).any()
+    assert not frames.sample(strangers, torch.randn(12, width)).any()
     layers = Layers(eager, frames)
     assert layers.feed(last + 1) == codes_of(eager)[0][0]
 
 
-def test_requests_in_one_step(eager: EagerTalkerEngine, frames: Frames) -> None:
+def test_requests_in_one_step(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """One at the end of its prompt, one within, one that speaks."""
     expected, handles = codes_of(eager), [Handle(slot, 0) for slot in (2, 5, 1)]
     for handle in handles:
@@ -157,7 +159,7 @@ def test_requests_in_one_step(eager: EagerTalkerEngine, frames: Frames) -> None:
     with torch.inference_mode():
         fed = inputs(frames, where, width)
         hidden = [layers._talker.decode(row[None], [layers._cache]) for layers, row in zip(each, fed, strict=True)]
-        follows = frames.draw(where, torch.cat(hidden)).tolist()
+        follows = frames.sample(where, torch.cat(hidden)).tolist()
     assert follows == [expected[0][0], 0, expected[1][0]]
     said = frames.read([(handles[0], 0, 1), (handles[2], 0, 2)])
     found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes in said]

@@ -1,4 +1,4 @@
-"""A directory that vLLM takes for a model: the talker's shape in Hugging Face's words, and the checkpoint's tensors."""
+"""Creates a model directory that vLLM can load: a Hugging Face `config.json` and links to the checkpoint's tensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from syrinx_stages.model.config import TalkerConfig
 ARCHITECTURE = "SyrinxTalker"
 
 
-def settings(config: TalkerConfig) -> dict[str, Any]:
-    """The `config.json`: a Qwen3 whose positions are M-RoPE's, so that the model says what they are."""
+def hf_config(config: TalkerConfig) -> dict[str, Any]:
+    """Returns the `config.json`: a Qwen3 with M-RoPE, so that the model chooses the positions."""
     half = config.head_size // 2
     return {
         "architectures": [ARCHITECTURE],
@@ -31,20 +31,20 @@ def settings(config: TalkerConfig) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_position_embeddings,
         "eos_token_id": config.codec_eos_token_id,
-        # Where transformers is older than 5, vLLM reads it here.
+        # With transformers before 5, vLLM reads it here.
         "rope_theta": config.rope_theta,
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": config.rope_theta,
-            # Speech has the same position on all three axes, so how they share a head makes no difference.
+            # All three axes have the same position, so the sections are arbitrary.
             "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
         },
     }
 
 
-def fill(directory: Path, checkpoint: Checkpoint) -> None:
-    """Writes `config.json`, and links to the checkpoint's tensor files."""
-    (directory / "config.json").write_text(json.dumps(settings(checkpoint.config.talker_config)))
+def write(directory: Path, checkpoint: Checkpoint) -> None:
+    """Writes `config.json` and links the checkpoint's tensor files."""
+    (directory / "config.json").write_text(json.dumps(hf_config(checkpoint.config.talker_config)))
     for pattern in ("*.safetensors", "model.safetensors.index.json"):
         for file in checkpoint.directory.glob(pattern):
             (directory / file.name).symlink_to(file.resolve())

@@ -22,8 +22,8 @@ from syrinx_stages.model.prompt import build_prompt
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import EngineFull, Prepared, TalkerEngine
-from syrinx_stages.talker.on_vllm.engine import VllmTalkerEngine
-from syrinx_stages.talker.on_vllm.model import DIGIT_BITS, digits, number
+from syrinx_stages.talker_vllm.engine import VllmTalkerEngine
+from syrinx_stages.talker_vllm.model import DIGIT_BITS, from_digits, to_digits
 
 pytestmark = pytest.mark.vllm
 
@@ -133,7 +133,7 @@ def expected(eager: EagerTalkerEngine) -> Said:
 
 
 def is_empty(engine: VllmTalkerEngine) -> bool:
-    frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frames)[0]
+    frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frame_generator)[0]
     return len(engine._handles) == RESIDENT and not frames._slots and not engine._vllm.has_unfinished_requests()
 
 
@@ -163,7 +163,7 @@ def test_every_task_says_the_official_codes(kind: tuple[str, str], make: Make, t
 def test_positions_reach_the_draws_in_any_number_format(kind: torch.dtype) -> None:
     shifts = torch.arange(0, 32, DIGIT_BITS)
     positions = torch.cat((torch.arange(70_000), torch.randint(1 << 31, (70_000,)), torch.tensor([(1 << 31) - 1])))
-    assert torch.equal(number(digits(positions, shifts).to(kind), shifts), positions)
+    assert torch.equal(from_digits(to_digits(positions, shifts).to(kind), shifts), positions)
 
 
 @pytest.mark.parametrize("count", [1, 3, RESIDENT])
@@ -258,9 +258,9 @@ def test_rows_that_carry_an_old_handle_are_nobodys(engine: VllmTalkerEngine, exp
     (new,) = (row.handle for row in engine._rows.values() if row.handle.slot == old.slot)
     assert new.generation == old.generation + 1
     stale = torch.tensor([old.base + place, old.base + place + 1])
-    hidden = torch.randn(2, model.frames._talker.config.hidden_size)
-    assert not model.frames.inputs(stale, hidden.clone()).any()
-    assert not model.frames.draw(stale, hidden).any()
+    hidden = torch.randn(2, model.frame_generator._talker.config.hidden_size)
+    assert not model.frame_generator.embed_inputs(stale, hidden.clone()).any()
+    assert not model.frame_generator.sample(stale, hidden).any()
     said: Said = {name: [] for name in expected}
     for results in frames(engine, list(expected)):
         for name, result in results.items():

@@ -1,0 +1,175 @@
+"""The frame generator for GPUs, with the kernels of Syrinx's own engine.
+
+Inputs are embedded inside vLLM's CUDA graphs; sampling replays graphs of its own. Nothing waits for the device: `read`
+is called after vLLM has completed a step, and by then the step's frames are in host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from syrinx_stages.kernels.linear import SplitKWorkspace
+from syrinx_stages.kernels.metadata import NUM_COLUMNS
+from syrinx_stages.kernels.recorder import Work, graph_recorder
+from syrinx_stages.kernels.sampling import NUM_SAMPLING_PARAMS, SamplingInputs
+from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_codes, select_rows, store_frames
+from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import CODE_GROUPS
+from syrinx_stages.talker.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
+from syrinx_stages.talker.engine import EngineFull
+from syrinx_stages.talker.frame import CodeSampler, new_split_k_workspace
+from syrinx_stages.talker.packed import pack
+from syrinx_stages.talker.sampling_params import sampling_params, signed_seed
+from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, UNUSED_MODULES, VllmRequest
+from syrinx_stages.talker_vllm.positions import Handle
+
+MAX_PAGES = MAX_POSITIONS // PAGE_SIZE
+"""Pages of one request's prompt, and also of its text."""
+MEAN_PAGES = 6
+"""Pages allocated for each slot on average: 384 rows of prompt and text."""
+
+
+class _Pages(Struct):
+    """Pages of one request."""
+
+    prompt: list[int]
+    text: list[int]
+
+
+class _SamplingGraph(Struct):
+    """Samples a fixed number of rows."""
+
+    sampler: CodeSampler
+    metadata: Tensor
+    """Written by `select_rows`: [rows, NUM_COLUMNS] int32."""
+    states: Tensor
+    """Input: [rows, hidden]."""
+    run: Work
+
+
+class CudaFrameGenerator:
+    """Runs the kernels of `kernels/`."""
+
+    def __init__(self, checkpoint: Checkpoint, slots: int, frames: int) -> None:
+        """Allocates all device memory and captures the graphs.
+
+        slots: maximum concurrent requests. frames: maximum frames of a request. Raises CheckpointError.
+        """
+        talker = checkpoint.load_talker(*UNUSED_MODULES)
+        with torch.inference_mode():
+            self._weights = pack(talker)
+        self._config, self._device = talker.config, talker.device
+        pages, device = slots * MEAN_PAGES, self._device
+        self._recorder = graph_recorder(device)
+
+        def int32_per_slot(*shape: int) -> Tensor:
+            return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=device)
+
+        # vLLM schedules one step ahead, so it may request one frame more than the limit.
+        codes = slots + 1, frames + 2, CODE_GROUPS
+        self._slots = SlotTable(
+            generations=int32_per_slot() - 1,
+            prompt_lengths=int32_per_slot(),
+            text_lengths=int32_per_slot(),
+            prompt_pages=int32_per_slot(MAX_PAGES),
+            text_pages=int32_per_slot(MAX_PAGES),
+            embeds=self._weights.norm.new_zeros((pages + 1) * PAGE_SIZE, len(self._weights.norm)),
+            codes=torch.zeros(codes, dtype=torch.int16, device=device),
+            host_codes=self._recorder.pinned_zeros(*codes, dtype=torch.int16),
+            num_frames=int32_per_slot(),
+        )
+        self._sampling_params = torch.zeros(slots + 1, 2, NUM_SAMPLING_PARAMS, dtype=torch.float32, device=device)
+        self._seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self._seen = torch.zeros(slots + 1, talker.config.vocab_size, dtype=torch.int8, device=device)
+        self._pool = IndexPool(pages)
+        self._pages: dict[Handle, _Pages] = {}
+        self._sizes = batch_sizes(slots)
+        self._graphs = self._capture(new_split_k_workspace(talker.config, self._weights.norm, 2 * slots))
+
+    def _capture(self, workspace: SplitKWorkspace) -> dict[int, _SamplingGraph]:
+        """Captures a graph for each batch size."""
+        like = self._weights.norm
+        if like.is_cuda:
+            # The weights were loaded on another stream.
+            torch.cuda.synchronize(like.device)
+        graphs = {}
+        for size in self._sizes:
+            sampler = CodeSampler(self._weights, self._config, workspace, size)
+            metadata = torch.zeros(size, NUM_COLUMNS, dtype=torch.int32, device=like.device)
+            states = like.new_zeros(size, len(like))
+            graphs[size] = _SamplingGraph(sampler, metadata, states, partial(self._run, sampler, metadata, states))
+        self._recorder.compile([graph.run for graph in graphs.values()])
+        for graph in graphs.values():
+            graph.run = self._recorder.capture_graph(graph.run)
+        self._recorder.record_event()()
+        return graphs
+
+    def open(self, request: VllmRequest) -> None:
+        """Allocates a request's state. Raises EngineFull if there are no pages for its prompt and text."""
+        prompt, slots, slot = request.prompt, self._slots, request.handle.slot
+        wanted = num_pages(len(prompt.embeds)), num_pages(len(prompt.text_rows))
+        if max(wanted) > MAX_PAGES or sum(wanted) > len(self._pool):
+            raise EngineFull
+        pages = self._pages[request.handle] = _Pages(*(self._pool.allocate(count) for count in wanted))
+        slots.embeds[0] = prompt.pad_row
+        self._write(slots.prompt_pages[slot], pages.prompt, prompt.embeds)
+        self._write(slots.text_pages[slot], pages.text, prompt.text_rows)
+        sampling, seed = request.sampling
+        self._sampling_params[slot] = torch.tensor(sampling_params(sampling)).to(self._device, non_blocking=True)
+        # Assigning a Python number would wait for the device.
+        self._seeds[slot].fill_(signed_seed(seed))
+        codes = request.codes.to(self._device, non_blocking=True)
+        self._seen[slot].zero_()
+        self._seen[slot].index_fill_(0, codes[:, 0], 1)
+        slots.codes[slot, : len(codes)] = codes.short()
+        slots.prompt_lengths[slot].fill_(len(prompt.embeds))
+        slots.text_lengths[slot].fill_(len(prompt.text_rows))
+        slots.num_frames[slot].fill_(len(codes))
+        slots.generations[slot].fill_(request.handle.generation)
+
+    def close(self, handle: Handle) -> None:
+        """Frees a request's state. Ignores unknown handles."""
+        pages = self._pages.pop(handle, None)
+        if pages is not None:
+            self._slots.generations[handle.slot].fill_(-1)
+            self._pool.free(pages.prompt)
+            self._pool.free(pages.text)
+
+    def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
+        """Returns frames of (handle, first frame, count)."""
+        codes = self._slots.host_codes.numpy()
+        return [codes[handle.slot, first : first + count].tobytes() for handle, first, count in wanted]
+
+    def embed_inputs(self, positions: Tensor, out: Tensor) -> Tensor:
+        """Writes the inputs of vLLM's layers to `out` [rows, hidden] and returns it."""
+        embed_inputs(self._slots, positions, self._weights.first, self._weights.rest, out, PAGE_SIZE)
+        return out
+
+    def sample(self, positions: Tensor, states: Tensor) -> Tensor:
+        """Samples the frames that are due and returns the code 0 after each row, [rows] int64."""
+        max_rows = self._sizes[-1]
+        # During warm-up vLLM may pass more rows than it will ever have requests. They are unassigned.
+        for rows, hidden in zip(torch.split(positions, max_rows), torch.split(states, max_rows), strict=True):
+            graph = self._graphs[bucket_for(self._sizes, len(rows))]
+            select_rows(self._slots, rows, graph.metadata)
+            graph.states[: len(rows)] = hidden
+            graph.run()
+        codes = torch.empty_like(positions)
+        next_first_codes(self._slots, positions, codes)
+        return codes
+
+    def _run(self, sampler: CodeSampler, metadata: Tensor, states: Tensor) -> None:
+        sampler.run(SamplingInputs(metadata, self._sampling_params, self._seeds, self._seen), states)
+        store_frames(self._slots, metadata, sampler.codes)
+
+    def _write(self, table: Tensor, pages: Sequence[int], rows: Tensor) -> None:
+        """Writes rows to their pages, and the page indices to a slot's page table."""
+        table[: len(pages)] = torch.tensor(pages, dtype=torch.int32).to(self._device, non_blocking=True)
+        for index, page in enumerate(pages):
+            part = rows[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
+            self._slots.embeds[page * PAGE_SIZE : page * PAGE_SIZE + len(part)] = part
