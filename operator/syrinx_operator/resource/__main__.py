@@ -9,7 +9,7 @@ from syrinx_operator.resource.fields import fields_file
 
 
 def main() -> None:
-    """Prints one generated file."""
+    """Prints a generated file."""
     files = {"crd": crd_file, "fields": fields_file}
     if len(sys.argv) != 2 or sys.argv[1] not in files:
         sys.exit(f"usage: python -m syrinx_operator.resource {'|'.join(files)}")

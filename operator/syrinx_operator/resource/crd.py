@@ -1,7 +1,4 @@
-"""The CustomResourceDefinition, made from the typed resource: its schema, its rules, what kubectl shows of it.
-
-Pure.
-"""
+"""Generates the CustomResourceDefinition from the typed resource: schema, rules, printer columns."""
 
 from __future__ import annotations
 
@@ -24,22 +21,28 @@ NAME: Final = f"{PLURAL}.{GROUP}"
 Schema = dict[str, Any]
 
 _COLUMNS = (
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether the service answers.", 0),
-    ("Talker", "string", ".status.talker.summary", "Ready and wanted talkers.", 0),
-    ("Codec", "string", ".status.codec.summary", "Ready and wanted codecs.", 0),
-    ("Mode", "string", ".spec.tuning.mode", "How knobs are tuned.", 0),
-    ("Tune", "string", ".status.tuning.phase", "What tuning does.", 0),
-    ("TTFA-p95", "string", ".status.ttfaP95", "The slowest task type's time to first audio.", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether the service is available.", 0),
+    ("Talker", "string", ".status.talker.summary", "Ready and desired talkers.", 0),
+    ("Codec", "string", ".status.codec.summary", "Ready and desired codecs.", 0),
+    ("Mode", "string", ".spec.tuning.mode", "Tuning mode.", 0),
+    ("Tune", "string", ".status.tuning.phase", "Tuning phase.", 0),
+    (
+        "TTFA-p95",
+        "string",
+        ".status.ttfaP95",
+        "95th percentile time to first audio of the slowest task type.",
+        0,
+    ),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
-    ("Model", "string", ".status.model", "Name clients send as model.", 1),
-    ("Endpoint", "string", ".status.endpoint", "Where the API is served in the cluster.", 1),
-    ("Generation", "string", ".status.modelGeneration", "Model generation that is wanted now.", 1),
+    ("Model", "string", ".status.model", "Name that clients send as model.", 1),
+    ("Endpoint", "string", ".status.endpoint", "URL of the API in the cluster.", 1),
+    ("Generation", "string", ".status.modelGeneration", "Desired model generation.", 1),
 )
 """Name, type, path, description and priority; priority 1 is shown with `-o wide`."""
 
 
 def custom_resource() -> dict[str, Any]:
-    """The CustomResourceDefinition, as JSON."""
+    """Returns the CustomResourceDefinition."""
     version = {
         "name": VERSION,
         "served": True,
@@ -72,7 +75,7 @@ def custom_resource() -> dict[str, Any]:
 
 
 def root_schema() -> Schema:
-    """The schema of a whole resource."""
+    """Returns the schema of a whole resource."""
     text = {"type": "string"}
     return {
         "description": _sentence(TTSPipeline),
@@ -81,7 +84,7 @@ def root_schema() -> Schema:
             "apiVersion": {"description": f"Version of this schema: {API_VERSION}.", **text},
             "kind": {"description": f"Kind of resource: {KIND}.", **text},
             "metadata": {"type": "object", "properties": {"name": {**text, "maxLength": 253}}},
-            "spec": _described(_field(TTSPipeline, "spec")),
+            "spec": _spec_field(_field(TTSPipeline, "spec")),
             "status": {**_struct(PipelineStatus), "description": _sentence(PipelineStatus)},
         },
         "x-kubernetes-validations": [rule.manifest() for rule in rules_of(TTSPipeline)],
@@ -89,7 +92,7 @@ def root_schema() -> Schema:
 
 
 def schema_of(kind: inspect.Type) -> Schema:
-    """The structural schema of a type. Raises `TypeError` for one that a structural schema cannot say."""
+    """Returns the structural schema of a type. Raises `TypeError` for unsupported types."""
     match kind:
         case inspect.Metadata(type=inner, extra_json_schema=extra):
             return {**schema_of(inner), **(extra or {})}
@@ -99,16 +102,16 @@ def schema_of(kind: inspect.Type) -> Schema:
             return {"type": "integer", "format": "int64", **_range(kind)}
         case inspect.FloatType():
             return {"type": "number", **_range(kind)}
-        case inspect.StrType(min_length=shortest, max_length=longest, pattern=pattern):
-            return _given(type="string", minLength=shortest, maxLength=longest, pattern=pattern)
+        case inspect.StrType(min_length=minimum, max_length=maximum, pattern=pattern):
+            return _given(type="string", minLength=minimum, maxLength=maximum, pattern=pattern)
         case inspect.LiteralType(values=values):
             return {"type": "string" if isinstance(values[0], str) else "integer", "enum": list(values)}
         case inspect.EnumType(cls=enum):
             return {"type": "string", "enum": [member.value for member in enum]}
         case inspect.DateTimeType():
             return {"type": "string", "format": "date-time"}
-        case inspect.VarTupleType(item_type=item, min_length=fewest, max_length=most):
-            return _given(type="array", minItems=fewest, maxItems=most, items=schema_of(item))
+        case inspect.VarTupleType(item_type=item, min_length=minimum, max_length=maximum):
+            return _given(type="array", minItems=minimum, maxItems=maximum, items=schema_of(item))
         case inspect.DictType(value_type=inspect.AnyType()):
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         case inspect.DictType():
@@ -117,11 +120,11 @@ def schema_of(kind: inspect.Type) -> Schema:
             return _struct(struct)
         case inspect.UnionType(types=types):
             return _union([each for each in types if not isinstance(each, inspect.NoneType)])
-    raise TypeError(f"a structural schema has no such type: {kind}")
+    raise TypeError(f"a structural schema cannot express {kind}")
 
 
 def encoded_default(field: inspect.Field) -> Any:
-    """A field's default as JSON, without what is absent or empty in it; None if that leaves nothing."""
+    """Returns a field's default as JSON without absent and empty values, or None."""
     if field.default_factory is not NODEFAULT:
         default = field.default_factory()
     else:
@@ -134,7 +137,7 @@ def _struct(struct: type[Struct]) -> Schema:
     assert isinstance(info, inspect.StructType)
     required = [field.encode_name for field in info.fields if field.required]
     rules = [rule.manifest() for rule in rules_of(struct)]
-    described = _told if struct.__struct_config__.omit_defaults else _described
+    described = _status_field if struct.__struct_config__.omit_defaults else _spec_field
     return {
         "description": _sentence(struct),
         "type": "object",
@@ -144,8 +147,8 @@ def _struct(struct: type[Struct]) -> Schema:
     }
 
 
-def _described(field: inspect.Field) -> Schema:
-    """A field's schema, with its default. A default of plain values is told in the description as well."""
+def _spec_field(field: inspect.Field) -> Schema:
+    """Returns a field's schema with its default. The description also states a default that is not an object."""
     schema, default = schema_of(field.type), encoded_default(field)
     if default is None:
         return schema
@@ -156,8 +159,8 @@ def _described(field: inspect.Field) -> Schema:
     return {**schema, "description": description, "default": default}
 
 
-def _told(field: inspect.Field) -> Schema:
-    """A field's schema, of a part that is written without its defaults: the API server is not to fill them in."""
+def _status_field(field: inspect.Field) -> Schema:
+    """Returns the schema of a status field. It has no default, because the API server must not set it."""
     schema, default = schema_of(field.type), encoded_default(field)
     if default is None or field.default is NODEFAULT:
         return schema
@@ -166,14 +169,14 @@ def _told(field: inspect.Field) -> Schema:
 
 def _map(kind: inspect.DictType) -> Schema:
     keys = kind.key_type.type if isinstance(kind.key_type, inspect.Metadata) else kind.key_type
-    assert isinstance(keys, inspect.StrType), "JSON has no other keys"
+    assert isinstance(keys, inspect.StrType), "JSON keys are strings"
     schema = _given(type="object", maxProperties=kind.max_length, additionalProperties=schema_of(kind.value_type))
     if keys.pattern is not None:
         schema["x-kubernetes-validations"] = [
             {
                 "rule": f"self.all(key, key.matches({json.dumps(keys.pattern)}))",
-                "message": "keys are names of up to 63 letters, digits, '-', '_' and '.', that may follow a domain "
-                "and '/', as example.org/name",
+                "message": "keys must be up to 63 letters, digits, '-', '_' and '.', optionally with a domain prefix, "
+                "for example example.org/name",
             }
         ]
     return schema
@@ -184,7 +187,7 @@ def _union(types: list[inspect.Type]) -> Schema:
         return schema_of(types[0])
     integer, text = (schema_of(each) for each in types)
     if (integer["type"], text["type"]) != ("integer", "string"):
-        raise TypeError(f"a structural schema has no such union: {types}")
+        raise TypeError(f"a structural schema cannot express the union {types}")
     bounds = {name: bound for each in (integer, text) for name, bound in each.items() if name not in ("type", "format")}
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True, **bounds}
 
@@ -224,12 +227,12 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
 
 
 def to_yaml(manifest: Mapping[str, Any]) -> str:
-    """A manifest as YAML: fields in their order, nothing abbreviated."""
-    plain = json.loads(json.dumps(manifest))  # The same value twice would become an alias.
+    """Returns a manifest as YAML, with fields in order and without aliases."""
+    plain = json.loads(json.dumps(manifest))  # Copies shared values, which would become aliases.
     return yaml.safe_dump(plain, sort_keys=False, width=110, allow_unicode=True)
 
 
 def crd_file() -> str:
-    """Text of `crds/ttspipelines.syrinx.dev.yaml`."""
+    """Returns the text of `crds/ttspipelines.syrinx.dev.yaml`."""
     header = "# Generated by `make generate` from operator/syrinx_operator/resource/spec.py. Do not edit.\n"
     return header + to_yaml(custom_resource())

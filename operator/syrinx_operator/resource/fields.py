@@ -1,4 +1,4 @@
-"""`docs/fields.md`: every field of the resource and its status, with type, bounds, default and meaning. Pure."""
+"""Generates `docs/fields.md`: all fields of the resource and its status."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ names the ones it ignores. The rules between fields are in [Run pipelines](opera
 
 
 def fields_file() -> str:
-    """Text of `docs/fields.md`."""
+    """Returns the text of `docs/fields.md`."""
     parts = [_HEAD]
     for root, struct in (("metadata", Metadata), ("spec", PipelineSpec), ("status", PipelineStatus)):
-        places: dict[type[Struct], list[str]] = {}
-        for place, each in _structs(root, struct):
-            places.setdefault(each, []).append(place)
-        parts += [_section(each, where) for each, where in places.items()]
+        paths: dict[type[Struct], list[str]] = {}
+        for path, each in _structs(root, struct):
+            paths.setdefault(each, []).append(path)
+        parts += [_section(each, where) for each, where in paths.items()]
         if struct is PipelineSpec:
-            pods = [place for each, where in places.items() if issubclass(each, PodFields) for place in where]
+            pods = [path for each, where in paths.items() if issubclass(each, PodFields) for path in where]
             parts.append(_section(PodFields, pods))
     return "\n".join(parts)
 
 
-def _structs(place: str, struct: type[Struct]) -> Iterator[tuple[str, type[Struct]]]:
-    yield place, struct
+def _structs(path: str, struct: type[Struct]) -> Iterator[tuple[str, type[Struct]]]:
+    yield path, struct
     for field in _fields(struct):
         for suffix, nested in _nested(field.type):
-            yield from _structs(f"{place}.{field.encode_name}{suffix}", nested)
+            yield from _structs(f"{path}.{field.encode_name}{suffix}", nested)
 
 
 def _nested(kind: inspect.Type) -> Iterator[tuple[str, type[Struct]]]:
@@ -56,12 +56,12 @@ def _nested(kind: inspect.Type) -> Iterator[tuple[str, type[Struct]]]:
                 yield from _nested(each)
 
 
-def _section(struct: type[Struct], places: list[str]) -> str:
-    """One table; what every stage's pods can be given has a table of its own."""
+def _section(struct: type[Struct], paths: list[str]) -> str:
+    """Returns one table. The common fields of pods have their own table."""
     shared = struct is not PodFields and issubclass(struct, PodFields)
     rows = [_row(field) for field in _fields(struct) if not (shared and _is_of_pods(struct, field))]
-    more = f"\nAnd the fields of [every stage's pods](#{_anchor(PodFields)}).\n" if shared else ""
-    title = f'<a id="{_anchor(struct)}"></a>\n## {", ".join(f"`{place}`" for place in places)}'
+    more = f"\nAnd the fields of [all stages' pods](#{_anchor(PodFields)}).\n" if shared else ""
+    title = f'<a id="{_anchor(struct)}"></a>\n## {", ".join(f"`{path}`" for path in paths)}'
     head = "| field | type | default | |\n|---|---|---|---|"
     return "\n".join([f"{title}\n\n{' '.join((struct.__doc__ or '').split())}\n", head, *rows, more])
 
@@ -82,29 +82,29 @@ def _row(field: inspect.Field) -> str:
     else:
         shown = f"`{json.dumps(default)}`"
     mark = " **K8s**" if kubernetes_only(field) else ""
-    cells = (f"`{field.encode_name}`", _words(schema), shown, schema["description"] + mark)
+    cells = (f"`{field.encode_name}`", _type(schema), shown, schema["description"] + mark)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _defaults_inside(schema: dict[str, Any]) -> dict[str, Any]:
-    """What an empty object comes to."""
+    """Returns the value of an empty object after defaulting."""
     fields = schema.get("properties", {})
     return {name: field["default"] for name, field in fields.items() if "default" in field}
 
 
-def _words(schema: dict[str, Any]) -> str:
-    """Type and bounds."""
+def _type(schema: dict[str, Any]) -> str:
+    """Returns type and bounds."""
     if "enum" in schema:
         return " or ".join(f"`{json.dumps(value)}`" if value == "" else f"`{value}`" for value in schema["enum"])
     if "x-kubernetes-int-or-string" in schema:
         return "quantity"
     kind: str = schema["type"]
     if kind == "array":
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
-        return f"list of {least} to {most}: {_words(schema['items'])}"
+        minimum, maximum = schema.get("minItems", 0), schema.get("maxItems")
+        return f"list of {minimum} to {maximum}: {_type(schema['items'])}"
     if "additionalProperties" in schema:
         bound = f" of up to {schema['maxProperties']}" if "maxProperties" in schema else ""
-        return f"map{bound}: {_words(schema['additionalProperties'])}"
+        return f"map{bound}: {_type(schema['additionalProperties'])}"
     if kind in ("integer", "number"):
         return kind + _range(schema)
     longest = schema.get("maxLength")
@@ -112,11 +112,11 @@ def _words(schema: dict[str, Any]) -> str:
 
 
 def _range(schema: dict[str, Any]) -> str:
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if least is None:
+    minimum, maximum = schema.get("minimum"), schema.get("maximum")
+    if minimum is None:
         return ""
-    over = "above" if schema.get("exclusiveMinimum") else "from"
-    return f" {over} {least:g}" + ("" if most is None else f" to {most:,}")
+    bound = "above" if schema.get("exclusiveMinimum") else "from"
+    return f" {bound} {minimum:g}" + ("" if maximum is None else f" to {maximum:,}")
 
 
 def _fields(struct: type[Struct]) -> tuple[inspect.Field, ...]:

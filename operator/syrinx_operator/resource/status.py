@@ -1,4 +1,4 @@
-"""The status of a TTSPipeline: its fields and their meaning. This file is the one source of the status's schema."""
+"""The status of a TTSPipeline: its fields and their descriptions, from which the CRD is generated."""
 
 from __future__ import annotations
 
@@ -26,37 +26,35 @@ ConditionType = Literal[
 ]
 ConditionStatus = Literal["True", "False", "Unknown"]
 MAX_MESSAGE = 1024
-"""Characters of a message; a longer one is cut."""
+"""Maximum number of characters; longer messages are truncated."""
 
 
 class StatusPart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What all parts of the status share: camelCase, and what is not known is left out."""
+    """Base of all objects of the status: camelCase, without unknown values."""
 
 
 class Condition(StatusPart, frozen=True, kw_only=True):
-    """One conclusion, in the form that Kubernetes' own objects use."""
+    """A condition, as in Kubernetes objects."""
 
-    type: Annotated[ConditionType, Meta(description="What it is about.")]
-    status: Annotated[ConditionStatus, Meta(description="True, False, or Unknown where it cannot be told.")]
+    type: Annotated[ConditionType, Meta(description="Type of the condition.")]
+    status: Annotated[ConditionStatus, Meta(description="True, False or Unknown.")]
     reason: Annotated[
         str,
         Meta(
             pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
             max_length=128,
-            description="Why, in one word for programs.",
+            description="Machine-readable reason.",
         ),
     ]
-    message: Annotated[str, Meta(max_length=MAX_MESSAGE, description="Why, and what helps, in words for people.")]
+    message: Annotated[str, Meta(max_length=MAX_MESSAGE, description="Human-readable reason and advice.")]
     last_transition_time: Annotated[
-        str, Meta(description="When `status` changed last.", extra_json_schema={"format": "date-time"})
+        str, Meta(description="When `status` last changed.", extra_json_schema={"format": "date-time"})
     ]
-    observed_generation: Annotated[
-        int, Meta(ge=0, description="metadata.generation of the resource that it was concluded for.")
-    ]
+    observed_generation: Annotated[int, Meta(ge=0, description="metadata.generation that the condition is based on.")]
 
 
 MAX_CONFIRMED = 64
-"""Replicas of a stage that are listed at most."""
+"""Maximum number of listed replicas of a stage."""
 
 Count = Annotated[int, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
@@ -65,68 +63,62 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 class GatewayValues(StatusPart, frozen=True, kw_only=True):
     """Live settings of the gateways."""
 
-    max_queue: Annotated[int, Meta(description="Requests that may wait before new ones are answered 503.")]
-    max_queue_seconds: Annotated[
-        float, Meta(description="Age in seconds of the oldest waiting request from which new ones are answered 503.")
-    ]
+    max_queue: Annotated[int, Meta(description="Maximum number of waiting requests.")]
+    max_queue_seconds: Annotated[float, Meta(description="Maximum age in seconds of the oldest waiting request.")]
 
 
 class TalkerValues(StatusPart, frozen=True, kw_only=True):
     """Live settings of the talkers."""
 
-    max_num_seqs: Annotated[int, Meta(description="Requests per step at most.")]
+    max_num_seqs: Annotated[int, Meta(description="Maximum number of requests per step.")]
     lead_limit_seconds: Annotated[
-        float, Meta(description="A live stream this many seconds ahead of playback yields its row.")
+        float,
+        Meta(description="A live stream releases its row when its codes are this many seconds ahead of playback."),
     ]
 
 
 class CodecValues(StatusPart, frozen=True, kw_only=True):
     """Live settings of the codecs."""
 
-    max_num_seqs: Annotated[int, Meta(description="Requests per decoder call at most.")]
+    max_num_seqs: Annotated[int, Meta(description="Maximum number of requests per decoder call.")]
     chunk_ramp: Annotated[
         tuple[Frames, ...], Meta(max_length=16, description="Frames of a stream's first, second, ... chunk.")
     ]
-    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64, description="Decoder shapes kept ready.")]
+    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64, description="Captured decoder shapes.")]
 
 
 class ReplicaStatus(StatusPart, frozen=True, kw_only=True):
-    """What one replica says of itself."""
+    """The state of one replica."""
 
     replica: Annotated[str, Meta(max_length=253, description="Name of the pod.")]
     generation: Annotated[
-        Count | None, Meta(description="Settings generation it has in force. Absent while it does not answer.")
+        Count | None, Meta(description="Generation of its current settings. Absent if it does not respond.")
     ] = None
-    restarts: Annotated[Count | None, Meta(description="How often it was started anew. Absent if never.")] = None
+    restarts: Annotated[Count | None, Meta(description="Number of restarts. Absent if 0.")] = None
     problem: Annotated[
         Annotated[str, Meta(max_length=256)] | None,
-        Meta(description="Why it does not run, in the cluster's words. Absent if it does."),
+        Meta(description="Why it does not run, as reported by Kubernetes. Absent if it runs."),
     ] = None
 
 
 class StageStatus(StatusPart, frozen=True, kw_only=True):
-    """What is said of every stage."""
+    """The state of a stage."""
 
-    replicas: Annotated[Count, Meta(description="Pods that there are, those that end left out.")]
-    ready_replicas: Annotated[Count, Meta(description="Of these, those that are ready.")]
-    updated_replicas: Annotated[Count, Meta(description="Of these, those made from the template that is wanted now.")]
-    summary: Annotated[str, Meta(max_length=32, description="Ready and wanted replicas, as 1/2.")]
-    selector: Annotated[
-        str, Meta(max_length=512, description="Label selector of the pods, as text, for whoever scales the stage.")
-    ]
-    settings_generation: Annotated[Count, Meta(description="Generation of the settings; it goes up when they change.")]
+    replicas: Annotated[Count, Meta(description="Number of pods, without terminating pods.")]
+    ready_replicas: Annotated[Count, Meta(description="Number of ready pods.")]
+    updated_replicas: Annotated[Count, Meta(description="Number of pods with the current template.")]
+    summary: Annotated[str, Meta(max_length=32, description="Ready and desired replicas, for example 1/2.")]
+    selector: Annotated[str, Meta(max_length=512, description="Label selector of the pods, for the scale subresource.")]
+    settings_generation: Annotated[Count, Meta(description="Generation of the settings. Increases with each change.")]
     confirmed_generation: Annotated[
         Count | None,
-        Meta(
-            description="Newest settings generation that was seen in force on every replica at once. Absent before the "
-            "first."
-        ),
+        Meta(description="Newest settings generation that all replicas had applied. Absent before the first."),
     ] = None
     confirmed: Annotated[
         tuple[ReplicaStatus, ...],
         Meta(
             max_length=MAX_CONFIRMED,
-            description="What each replica has in force; the first 64 by name. Absent without any.",
+            description="State of each replica, the first 64 by name. Absent without replicas.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["replica"]},
         ),
     ] = ()
@@ -135,94 +127,94 @@ class StageStatus(StatusPart, frozen=True, kw_only=True):
 class GatewayStatus(StageStatus, frozen=True, kw_only=True):
     """The gateways."""
 
-    settings: Annotated[GatewayValues, Meta(description="Live settings that every replica is to have in force.")]
+    settings: Annotated[GatewayValues, Meta(description="Desired live settings of all replicas.")]
 
 
 class TalkerStatus(StageStatus, frozen=True, kw_only=True):
     """The talkers."""
 
-    settings: Annotated[TalkerValues, Meta(description="Live settings that every replica is to have in force.")]
+    settings: Annotated[TalkerValues, Meta(description="Desired live settings of all replicas.")]
 
 
 class CodecStatus(StageStatus, frozen=True, kw_only=True):
     """The codecs."""
 
-    settings: Annotated[CodecValues, Meta(description="Live settings that every replica is to have in force.")]
+    settings: Annotated[CodecValues, Meta(description="Desired live settings of all replicas.")]
 
 
 class RedisStatus(StatusPart, frozen=True, kw_only=True):
     """The managed Redis."""
 
-    ready: Annotated[bool, Meta(description="Whether it answers.")]
-    restarts: Annotated[Count | None, Meta(description="How often it was started anew. Absent if never.")] = None
+    ready: Annotated[bool, Meta(description="Whether it is ready.")]
+    restarts: Annotated[Count | None, Meta(description="Number of restarts. Absent if 0.")] = None
 
 
 class SloStatus(StatusPart, frozen=True, kw_only=True):
-    """How one task type did within the last minutes (5, or one interval if that is longer)."""
+    """Latency of one task type within the last 5 minutes, or one tuning interval if that is longer."""
 
     task_type: Annotated[TaskName, Meta(description="Task type.")]
     requests: Annotated[
-        Count | None, Meta(description="Live requests that were heard. Absent while there are no metrics.")
+        Count | None, Meta(description="Number of live requests with audible audio. Absent without metrics.")
     ] = None
     within: Annotated[
         Ratio | None,
-        Meta(description="Share of them heard within the objective. Absent without an objective or requests."),
+        Meta(description="Share of these requests that met the objective. Absent without an objective or requests."),
     ] = None
     ttfa_p95_ms: Annotated[
         Count | None,
         Meta(
-            description="95th percentile of time to first audio in milliseconds, interpolated in its histogram bucket; "
-            "10000 means 10000 or more. Absent without requests."
+            description="95th percentile of the time to first audio in milliseconds, interpolated within its histogram "
+            "bucket. 10000 means 10000 or more. Absent without requests."
         ),
     ] = None
     met: Annotated[
         ConditionStatus,
-        Meta(description="Whether the objective's target was met; Unknown without an objective or requests."),
+        Meta(description="Whether the objective was met. Unknown without an objective or requests."),
     ]
 
 
 class PipelineStatus(StatusPart, frozen=True, kw_only=True):
-    """What there is, as last seen."""
+    """The observed state of the pipeline."""
 
     observed_generation: Annotated[
         Count | None,
         Meta(
-            description="metadata.generation of the newest resource whose plan was applied whole. While it lags, the "
-            "conditions, which name the generation they are about, say why."
+            description="metadata.generation of the newest resource that was applied completely. If it lags, the "
+            "conditions show the cause."
         ),
     ] = None
     endpoint: Annotated[
         Annotated[str, Meta(max_length=256)] | None,
-        Meta(description="Where the API is served in the cluster."),
+        Meta(description="URL of the API in the cluster."),
     ] = None
-    model: Annotated[Annotated[str, Meta(max_length=256)] | None, Meta(description="Name clients send as `model`.")] = (
-        None
-    )
+    model: Annotated[
+        Annotated[str, Meta(max_length=256)] | None, Meta(description="Name that clients send as `model`.")
+    ] = None
     model_generation: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
-        Meta(description="Model generation that is wanted now; stages of two generations never meet."),
+        Meta(description="Desired model generation. Stages of different generations never exchange data."),
     ] = None
-    image: Annotated[
-        Annotated[str, Meta(max_length=512)] | None, Meta(description="Image of the stages that is wanted now.")
-    ] = None
+    image: Annotated[Annotated[str, Meta(max_length=512)] | None, Meta(description="Desired image of the stages.")] = (
+        None
+    )
     conditions: Annotated[
         tuple[Condition, ...],
         Meta(
             max_length=16,
-            description="What is concluded of it. Ready: the service answers. Progressing: not everything is as wanted "
-            "yet. Degraded: something is wrong that waiting will not mend.",
+            description="Ready: the service is available. Progressing: the actual state does not match the desired "
+            "state yet. Degraded: a problem needs intervention.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
     gateway: Annotated[GatewayStatus | None, Meta(description="The gateways.")] = None
     talker: Annotated[TalkerStatus | None, Meta(description="The talkers.")] = None
     codec: Annotated[CodecStatus | None, Meta(description="The codecs.")] = None
-    redis: Annotated[RedisStatus | None, Meta(description="The managed Redis. Absent for one of yours.")] = None
+    redis: Annotated[RedisStatus | None, Meta(description="The managed Redis. Absent with `connector.url`.")] = None
     tuning: Annotated[
         State | None,
         Meta(
-            description="What tuning does, and all that it remembers.",
-            # Applied as a whole: nothing of what somebody else wrote into it stays behind.
+            description="State of tuning.",
+            # Applied as a whole, so that no fields of other writers remain.
             extra_json_schema={"x-kubernetes-map-type": "atomic"},
         ),
     ] = None
@@ -230,22 +222,22 @@ class PipelineStatus(StatusPart, frozen=True, kw_only=True):
         tuple[SloStatus, ...],
         Meta(
             max_length=3,
-            description="How each task type did lately.",
+            description="Recent latency of each task type.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["taskType"]},
         ),
     ] = ()
     underrun_ratio: Annotated[
         Ratio | None,
-        Meta(description="Share of the last minutes' live streams whose playback had to wait. Absent without any."),
+        Meta(description="Share of recent live streams with playback underruns. Absent without live streams."),
     ] = None
     ttfa_p95: Annotated[
         Annotated[str, Meta(max_length=16)] | None,
-        Meta(description="The slowest task type's 95th percentile as text, as 312ms. Absent without requests."),
+        Meta(description="95th percentile of the slowest task type, for example 312ms. Absent without requests."),
     ] = None
 
 
 def read(status: Mapping[str, Any] | None) -> PipelineStatus:
-    """A status as it was written. What cannot be read, as another version's, counts as none: `tuning` first."""
+    """Returns the decoded status. Drops `tuning`, then everything, if it is invalid, such as from another version."""
     written = dict(status or {})
     for candidate in (written, {name: part for name, part in written.items() if name != "tuning"}):
         try:
