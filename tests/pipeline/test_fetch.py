@@ -1,4 +1,4 @@
-"""Fetching a checkpoint from a hub, as pods do it: into one volume at once, killed in the middle, refused, cut off."""
+"""Fetching a checkpoint as pods do: concurrently to one volume, killed midway, refused, disconnected."""
 
 import filecmp
 import json
@@ -26,20 +26,20 @@ COMMIT = "a" * 40
 WEIGHTS = "model.safetensors"
 CODEC = "speech_tokenizer/model.safetensors"
 CONFIGS = {"config.json", "merges.txt", "tokenizer_config.json", "vocab.json", "speech_tokenizer/config.json"}
-HURRIED = (
-    "import sys, syrinx_stages.fetch.download as download; download.PAUSES = (0.01, 0.02, 0.04);"
+FAST_PROGRAM = (
+    "import sys, syrinx_stages.fetch.download as download; download.RETRY_DELAYS = (0.01, 0.02, 0.04);"
     "download.GROWTH_SECONDS = 0.3; from syrinx_stages.fetch.__main__ import main; sys.exit(main())"
 )
-"""The program, but for how long it waits."""
+"""The program with short delays."""
 
 
 @pytest.fixture(scope="module", params=["base", "voice_design"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository: a checkpoint, and what nobody should fetch."""
+    """A repository: a checkpoint, and files that must not be fetched."""
     directory = small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", request.param)
     for name in ("README.md", "pytorch_model.bin", "modeling.py", "speech_tokenizer/codec.bin", "other/model.json"):
         (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_text("not for us")
+        (directory / name).write_text("not needed")
     return directory
 
 
@@ -64,7 +64,7 @@ def start(hub_url: str, cache: Path, parts: str = "talker", token: str = "", **o
     values = {"id": NAME, "revision": "main", "parts": parts, "cache": str(cache), **options}
     arguments = [word for name, value in values.items() for word in (f"--{name}", value)]
     environment = {**os.environ, "HF_ENDPOINT": hub_url, "HF_TOKEN": token, "HOME": str(cache.parent / "home")}
-    command = [sys.executable, "-c", HURRIED, *arguments]
+    command = [sys.executable, "-c", FAST_PROGRAM, *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -81,12 +81,12 @@ def fetch(hub_url: str, cache: Path, *arguments: str, **options: str) -> tuple[i
 
 
 def files(directory: Path) -> set[str]:
-    """Names of what is there, marks and beginnings left out."""
+    """Names of the files present, except markers and partial files."""
     paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     return {path.as_posix() for path in paths if not path.name.startswith(".")}
 
 
-def beginnings(directory: Path) -> list[Path]:
+def partial_files(directory: Path) -> list[Path]:
     return [*directory.rglob("*.part"), *directory.rglob("*.tmp")]
 
 
@@ -98,7 +98,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 @pytest.mark.parametrize("parts", ["gateway", "talker", "codec"])
-def test_a_stage_gets_what_it_reads_and_nothing_else(hub: Hub, tmp_path: Path, parts: str) -> None:
+def test_fetches_only_the_files_that_a_stage_needs(hub: Hub, tmp_path: Path, parts: str) -> None:
     base = json.loads((hub.directory / "config.json").read_text())["tts_model_type"] == "base"
     weights = {"gateway": set(), "talker": {WEIGHTS, CODEC} if base else {WEIGHTS}, "codec": {CODEC}}
     status, output, errors = fetch(hub.url, tmp_path / "models", parts)
@@ -106,25 +106,27 @@ def test_a_stage_gets_what_it_reads_and_nothing_else(hub: Hub, tmp_path: Path, p
     assert (status, output) == (0, f"{directory}\n"), errors
     assert files(directory) == CONFIGS | weights[parts]
     assert all(filecmp.cmp(directory / path, hub.directory / path, shallow=False) for path in files(directory))
-    assert not beginnings(directory)
-    assert files(tmp_path) == {f"models/acme--small-tts/main/{path}" for path in files(directory)}, "elsewhere"
+    assert not partial_files(directory)
+    assert files(tmp_path) == {f"models/acme--small-tts/main/{path}" for path in files(directory)}, (
+        "nothing outside the cache"
+    )
 
 
-def test_what_is_complete_needs_no_hub_and_what_was_damaged_is_fetched_again(base_hub: Hub, tmp_path: Path) -> None:
+def test_complete_files_need_no_hub_and_corrupt_ones_are_fetched_again(base_hub: Hub, tmp_path: Path) -> None:
     assert fetch(base_hub.url, tmp_path)[0] == 0
-    nobody = "http://127.0.0.1:9"
-    assert fetch(nobody, tmp_path)[0] == 0
+    unreachable = "http://127.0.0.1:9"
+    assert fetch(unreachable, tmp_path)[0] == 0
     (tmp_path / "acme--small-tts" / "main" / WEIGHTS).write_bytes(b"x")
-    assert fetch(nobody, tmp_path)[0] == 1
+    assert fetch(unreachable, tmp_path)[0] == 1
     assert fetch(base_hub.url, tmp_path)[0] == 0
     assert filecmp.cmp(tmp_path / "acme--small-tts" / "main" / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_in_the_middle_it_goes_on_where_it_was(base_hub: Hub, tmp_path: Path, number: signal.Signals) -> None:
+def test_resumes_after_being_killed(base_hub: Hub, tmp_path: Path, number: signal.Signals) -> None:
     base_hub.full_speed.clear()
     killed = start(base_hub.url, tmp_path)
-    until(lambda: base_hub.sent > 200_000, "some of the weights had arrived")
+    until(lambda: base_hub.sent > 200_000, "some of the weights were received")
     killed.send_signal(number)
     assert killed.wait(DEADLINE) in (-number, 128 + number)
     killed.communicate()
@@ -136,13 +138,13 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(base_hub: Hub, tmp_path: P
     path, begin = base_hub.resolved[-2]
     assert path == WEIGHTS and int(begin.removeprefix("bytes=").rstrip("-")) >= 100_000
     assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
-    assert not beginnings(directory)
+    assert not partial_files(directory)
 
 
-def test_of_two_at_once_one_fetches_and_both_have_it(base_hub: Hub, tmp_path: Path) -> None:
+def test_concurrent_processes_download_a_file_once(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.full_speed.clear()
     first = start(base_hub.url, tmp_path)
-    until(lambda: base_hub.sent, "the weights were on their way")
+    until(lambda: base_hub.sent, "the download had begun")
     second = start(base_hub.url, tmp_path)
     time.sleep(1.5)
     base_hub.full_speed.set()
@@ -150,19 +152,19 @@ def test_of_two_at_once_one_fetches_and_both_have_it(base_hub: Hub, tmp_path: Pa
     assert [path for path, _ in base_hub.resolved].count(WEIGHTS) == 1
 
 
-def test_many_that_start_together_do_not_harm_each_other(base_hub: Hub, tmp_path: Path) -> None:
+def test_many_processes_at_once_all_succeed(base_hub: Hub, tmp_path: Path) -> None:
     processes = [start(base_hub.url, tmp_path, parts) for parts in ("talker", "codec", "gateway", "talker")]
     assert [end(process)[0] for process in processes] == [0] * 4
     directory = tmp_path / "acme--small-tts" / "main"
     assert files(directory) == CONFIGS | {WEIGHTS, CODEC}
     assert all(filecmp.cmp(directory / path, base_hub.directory / path, shallow=False) for path in files(directory))
-    assert not beginnings(directory)
+    assert not partial_files(directory)
 
 
-def test_one_that_is_stuck_holds_up_nobody(base_hub: Hub, tmp_path: Path) -> None:
+def test_stopped_process_does_not_block_others(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.full_speed.clear()
     stuck = start(base_hub.url, tmp_path)
-    until(lambda: base_hub.sent > 200_000, "some of the weights had arrived")
+    until(lambda: base_hub.sent > 200_000, "some of the weights were received")
     stuck.send_signal(signal.SIGSTOP)
     base_hub.full_speed.set()
     status, _, errors = fetch(base_hub.url, tmp_path)
@@ -171,28 +173,28 @@ def test_one_that_is_stuck_holds_up_nobody(base_hub: Hub, tmp_path: Path) -> Non
     assert end(stuck)[0] == 0
     directory = tmp_path / "acme--small-tts" / "main"
     assert filecmp.cmp(directory / WEIGHTS, base_hub.directory / WEIGHTS, shallow=False)
-    assert not beginnings(directory)
+    assert not partial_files(directory)
 
 
-def test_all_parts_come_from_one_commit_though_the_branch_moves(base_hub: Hub, tmp_path: Path) -> None:
+def test_all_parts_are_from_one_commit_if_the_branch_moves(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.commits["old"] = COMMIT
     assert fetch(base_hub.url, tmp_path, "gateway")[0] == 0
     base_hub.commits["main"] = "b" * 40
     assert fetch(base_hub.url, tmp_path, "codec")[0] == 0
-    marks = [json.loads(path.read_text())["commit"] for path in tmp_path.rglob(".complete-*.json")]
-    assert marks == [COMMIT, COMMIT]
+    commits = [json.loads(path.read_text())["commit"] for path in tmp_path.rglob(".complete-*.json")]
+    assert commits == [COMMIT, COMMIT]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"revision": "nope"}, r"acme/small-tts has no revision 'nope'"),
-        ({"id": "acme/none"}, r"has no repository acme/none, or it is private: it was asked with no token"),
-        ({"id": "acme/none", "token": TOKEN}, r"no repository acme/none.*asked with the token in HF_TOKEN"),
-        ({"token": "hf_unknown"}, r"does not know the token in HF_TOKEN"),
+        ({"id": "acme/none"}, r"has no repository acme/none, or it is private \(used no token"),
+        ({"id": "acme/none", "token": TOKEN}, r"no repository acme/none.*used the token in HF_TOKEN"),
+        ({"token": "hf_unknown"}, r"does not accept the token in HF_TOKEN"),
     ],
 )
-def test_what_the_hub_does_not_have_is_said_in_a_line(
+def test_missing_repository_or_revision_is_a_one_line_error(
     base_hub: Hub, tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
     status, output, errors = fetch(base_hub.url, tmp_path, **options)
@@ -201,23 +203,21 @@ def test_what_the_hub_does_not_have_is_said_in_a_line(
     assert "hf_unknown" not in errors
 
 
-@pytest.mark.parametrize(("token", "words"), [("", "with no token (set HF_TOKEN)"), (TOKEN, "the token in HF_TOKEN")])
-def test_a_gated_repository_says_where_to_accept_its_terms(
-    base_hub: Hub, tmp_path: Path, token: str, words: str
-) -> None:
+@pytest.mark.parametrize(("token", "message"), [("", "with no token (set HF_TOKEN)"), (TOKEN, "the token in HF_TOKEN")])
+def test_gated_repository_error_links_to_its_terms(base_hub: Hub, tmp_path: Path, token: str, message: str) -> None:
     base_hub.gated = True
     status, _, errors = fetch(base_hub.url, tmp_path, token=token)
     assert status == 1
-    assert f"accept its terms at {base_hub.url}/{NAME}" in errors and words in errors
+    assert f"accept its terms at {base_hub.url}/{NAME}" in errors and message in errors
 
 
-def test_the_token_goes_to_the_hub_and_to_nobody_else(base_hub: Hub, tmp_path: Path) -> None:
+def test_token_is_sent_to_the_hub_only(base_hub: Hub, tmp_path: Path) -> None:
     assert fetch(base_hub.url, tmp_path, token=TOKEN)[0] == 0
-    assert len(base_hub.sent_elsewhere) == 2
-    assert not any("authorization" in map(str.lower, headers) for headers in base_hub.sent_elsewhere)
+    assert len(base_hub.redirected) == 2
+    assert not any("authorization" in map(str.lower, headers) for headers in base_hub.redirected)
 
 
-def test_bodies_that_break_off_are_continued(base_hub: Hub, tmp_path: Path) -> None:
+def test_interrupted_bodies_are_resumed(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.cut_after = 300_000
     status, _, errors = fetch(base_hub.url, tmp_path)
     assert status == 0, errors
@@ -229,12 +229,12 @@ def test_bodies_that_break_off_are_continued(base_hub: Hub, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data[:-1] + b"?", "arrived damaged"),
-        (lambda data: data[:-1], "arrived damaged"),
-        (lambda data: data + b"?", "longer than the"),
+        (lambda data: data[:-1] + b"?", "the download is corrupt"),
+        (lambda data: data[:-1], "the download is corrupt"),
+        (lambda data: data + b"?", "longer than its size"),
     ],
 )
-def test_what_is_not_what_the_hub_lists_is_never_given_out(
+def test_corrupt_download_is_never_published(
     base_hub: Hub, tmp_path: Path, change: Callable[[bytes], bytes], message: str
 ) -> None:
     base_hub.change = change
@@ -247,20 +247,20 @@ def test_what_is_not_what_the_hub_lists_is_never_given_out(
     assert status == 0, errors
 
 
-def test_an_outage_is_waited_for_within_bounds(base_hub: Hub, tmp_path: Path) -> None:
+def test_outage_is_retried_a_limited_number_of_times(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.outage = 3
     status, _, errors = fetch(base_hub.url, tmp_path)
-    assert status == 0 and "answers 503 Service Unavailable; again in" in errors, errors
+    assert status == 0 and "returns 503 Service Unavailable; retrying in" in errors, errors
     base_hub.outage = 1000
     status, _, errors = fetch(base_hub.url, tmp_path / "other")
-    assert (status, errors.count("again in")) == (1, 3)
-    assert errors.splitlines()[-1] == f"syrinx fetch: {base_hub.url} answers 503 Service Unavailable"
+    assert (status, errors.count("retrying in")) == (1, 3)
+    assert errors.splitlines()[-1] == f"syrinx fetch: {base_hub.url} returns 503 Service Unavailable"
     status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "other")
-    assert (status, errors.count("again in")) == (1, 3)
+    assert (status, errors.count("retrying in")) == (1, 3)
     assert errors.splitlines()[-1].startswith("syrinx fetch: http://127.0.0.1:9 cannot be reached: ")
 
 
-def test_what_is_no_checkpoint_is_refused_before_its_weights_are_fetched(tmp_path: Path, base: Path) -> None:
+def test_invalid_checkpoint_is_refused_before_its_weights_are_fetched(tmp_path: Path, base: Path) -> None:
     directory = shutil.copytree(base, tmp_path / "repository")
     (directory / "config.json").write_text('{"tts_model_type": "singer"}')
     with serve(directory) as hub:
@@ -270,26 +270,26 @@ def test_what_is_no_checkpoint_is_refused_before_its_weights_are_fetched(tmp_pat
         shutil.rmtree(directory / "speech_tokenizer")
         status, _, errors = fetch(hub.url, tmp_path / "models")
         assert status == 1
-        assert "acme/small-tts at main is no Qwen3-TTS checkpoint: it has no speech_tokenizer/*.json" in errors
+        assert "acme/small-tts at main is not a Qwen3-TTS checkpoint: it has no speech_tokenizer/*.json" in errors
         assert not hub.sent
 
 
-def test_a_full_volume_is_said_and_what_arrived_is_kept(base_hub: Hub, tmp_path: Path) -> None:
+def test_full_volume_is_a_clear_error(base_hub: Hub, tmp_path: Path) -> None:
     inside = f'mount -t tmpfs -o size=600k full {tmp_path} && exec "$@"'
     enter = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside, "sh"]
     if not shutil.which("unshare") or subprocess.run([*enter, "true"], capture_output=True).returncode:
         pytest.skip("no volume can be mounted here")
     arguments = ["--id", NAME, "--revision", "main", "--parts", "talker", "--cache", str(tmp_path)]
     environment = {**os.environ, "HF_ENDPOINT": base_hub.url}
-    done = subprocess.run(
-        [*enter, sys.executable, "-c", HURRIED, *arguments], env=environment, capture_output=True, text=True
+    finished = subprocess.run(
+        [*enter, sys.executable, "-c", FAST_PROGRAM, *arguments], env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 1
+    assert finished.returncode == 1
     expected = f"syrinx fetch: cannot write to {tmp_path}/acme--small-tts/main: No space left on device"
-    assert done.stderr.splitlines()[-1] == expected
+    assert finished.stderr.splitlines()[-1] == expected
 
 
-def test_a_volume_that_cannot_be_written_is_an_error(base_hub: Hub, tmp_path: Path) -> None:
+def test_unwritable_volume_is_an_error(base_hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "models").write_text("a file")
     status, _, errors = fetch(base_hub.url, tmp_path / "models")
     assert status == 1 and "Not a directory" in errors
@@ -306,21 +306,19 @@ def test_a_volume_that_cannot_be_written_is_an_error(base_hub: Hub, tmp_path: Pa
         ("parts", "x"),
     ],
 )
-def test_arguments_that_lead_elsewhere_are_refused(tmp_path: Path, option: str, value: str) -> None:
+def test_arguments_outside_the_cache_are_refused(tmp_path: Path, option: str, value: str) -> None:
     status, _, errors = fetch("http://127.0.0.1:9", tmp_path / "models", **{option: value})
     assert (status, f"argument --{option}: " in errors) == (2, True), errors
     assert not (tmp_path / "models").exists()
 
 
-def test_a_revision_may_have_slashes(base_hub: Hub, tmp_path: Path) -> None:
+def test_revision_may_contain_slashes(base_hub: Hub, tmp_path: Path) -> None:
     base_hub.commits["refs/pr/1"] = COMMIT
     assert fetch(base_hub.url, tmp_path, "gateway", revision="refs/pr/1")[0] == 0
     assert files(tmp_path) == {f"acme--small-tts/refs/pr/1/{path}" for path in CONFIGS}
 
 
-async def test_stages_start_and_speak_from_what_was_fetched(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_pipeline_serves_a_fetched_checkpoint(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = small_checkpoint.write(tmp_path_factory.mktemp("hub") / "model", "voice_design")
     with serve(directory) as hub:
         for parts in ("gateway", "talker", "codec"):
@@ -334,6 +332,6 @@ async def test_stages_start_and_speak_from_what_was_fetched(
         httpx.AsyncClient(base_url=running.gateway_url, timeout=DEADLINE) as client,
     ):
         body = {"input": "Hello.", "instructions": "Softly.", "response_format": "pcm", "max_new_tokens": 8}
-        answer = await client.post("/v1/audio/speech", json=body)
-    assert answer.status_code == 200, answer.text
-    assert len(answer.content) > 0
+        response = await client.post("/v1/audio/speech", json=body)
+    assert response.status_code == 200, response.text
+    assert len(response.content) > 0

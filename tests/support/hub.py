@@ -1,7 +1,7 @@
-"""A Hugging Face hub on loopback that serves one directory as one repository, and fails as the real one does.
+"""A Hugging Face hub on loopback that serves one directory as one repository and can simulate failures.
 
-`/api/models/ID/revision/REV?blobs=True` and `/ID/resolve/COMMIT/PATH` with ranges; large files lie on another host,
-to which they are redirected.
+`/api/models/ID/revision/REV?blobs=True` and `/ID/resolve/COMMIT/PATH` with ranges; large files are
+redirected to another host.
 """
 
 import contextlib
@@ -21,27 +21,27 @@ PIECE = 16_384
 
 @dataclass
 class Hub:
-    """What it serves and how; all of it can change between requests."""
+    """The hub's state; all of it can change between requests."""
 
     directory: Path
     commits: dict[str, str] = field(default_factory=lambda: {"main": "a" * 40})
-    """Revisions and their commits; a commit is a revision too."""
+    """Commits by revision; a commit is also a revision."""
     gated: bool = False
     outage: int = 0
-    """So many further requests are answered 503."""
+    """Number of further requests that get status 503."""
     cut_after: int | None = None
-    """Bytes of a body after which the connection breaks."""
+    """Bytes of a body after which the connection is closed."""
     change: Callable[[bytes], bytes] = field(default=lambda data: data)
-    """What happens to a large file on its way."""
+    """Transforms the content of large files."""
     full_speed: threading.Event = field(default_factory=threading.Event)
-    """Until it is set, a large file comes at 320 KB a second."""
+    """Until it is set, large files are sent at 320 KB per second."""
     large: tuple[str, ...] = (".safetensors",)
     resolved: list[tuple[str, str | None]] = field(default_factory=list)
-    """Path and range of every file that was asked for."""
-    sent_elsewhere: list[dict[str, str]] = field(default_factory=list)
-    """Headers of what was asked of the other host."""
+    """Path and range of every file request."""
+    redirected: list[dict[str, str]] = field(default_factory=list)
+    """Headers of the requests to the other host."""
     sent: int = 0
-    """Bytes of large files."""
+    """Bytes of large files that were sent."""
     url: str = ""
 
     def paths(self) -> list[str]:
@@ -61,7 +61,7 @@ class Hub:
 
 @contextlib.contextmanager
 def serve(directory: Path) -> Iterator[Hub]:
-    """Runs one until the block ends."""
+    """Runs a hub for the duration of the block."""
     hub = Hub(directory)
     hub.full_speed.set()
 
@@ -77,7 +77,7 @@ def serve(directory: Path) -> Iterator[Hub]:
                 hub.outage -= 1
                 return self._send(503)
             if path.startswith("/elsewhere/"):
-                hub.sent_elsewhere.append(dict(self.headers))
+                hub.redirected.append(dict(self.headers))
                 return self._content(hub.change((hub.directory / path.removeprefix("/elsewhere/")).read_bytes()))
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             if token not in ("", TOKEN):
@@ -86,7 +86,7 @@ def serve(directory: Path) -> Iterator[Hub]:
                 return self._info(unquote(path.rpartition("/")[2]))
             if path.startswith(f"/{NAME}/resolve/"):
                 return self._resolve(*path.removeprefix(f"/{NAME}/resolve/").split("/", 1), bool(token))
-            # The real one answers so for what does not exist, too.
+            # The real hub does this for repositories that do not exist, too.
             return self._send(404 if token else 401, {"X-Error-Code": "RepoNotFound"})
 
         def _info(self, revision: str) -> None:
@@ -118,10 +118,10 @@ def serve(directory: Path) -> Iterator[Hub]:
             self.end_headers()
             if hub.cut_after is not None and len(body) > hub.cut_after:
                 body, self.close_connection = body[: hub.cut_after], True
-            for at in range(0, len(body), PIECE):
-                self.wfile.write(body[at : at + PIECE])
+            for start in range(0, len(body), PIECE):
+                self.wfile.write(body[start : start + PIECE])
                 if self.path.startswith("/elsewhere/"):
-                    hub.sent += len(body[at : at + PIECE])
+                    hub.sent += len(body[start : start + PIECE])
                     hub.full_speed.wait(0.05)
 
         def log_message(self, *_: object) -> None:

@@ -1,1 +1,1 @@
-"""Fetches a checkpoint's files from a Hugging Face hub, before a stage starts."""
+"""Downloads a checkpoint's files from a Hugging Face hub before a stage starts."""

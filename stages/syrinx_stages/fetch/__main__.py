@@ -1,6 +1,6 @@
 """`python -m syrinx_stages.fetch --id ORG/NAME --revision REV --parts gateway|talker|codec --cache DIR`.
 
-Brings what a stage reads of a checkpoint to DIR/ORG--NAME/REV and prints that directory.
+Downloads the files of a checkpoint that a stage needs to DIR/ORG--NAME/REV and prints that directory.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from syrinx_stages.fetch.errors import FetchError
-from syrinx_stages.fetch.store import Store
+from syrinx_stages.fetch.store import FetchError, Store
 from syrinx_stages.model.config import CheckpointError, ModelType, read_model_config
 
 CONFIGS = ("*.json", "*.txt", "speech_tokenizer/*.json")
-"""Configurations and tokenizer: every stage reads them."""
+"""Configuration and tokenizer files, which every stage reads."""
 WEIGHTS = {"gateway": (), "talker": ("model*.safetensors",), "codec": ("speech_tokenizer/model*.safetensors",)}
-"""What each stage loads besides."""
+"""The other files that each stage reads."""
 _SAFE = re.compile(r"(speech_tokenizer/)?[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def main() -> int:
-    """Returns the exit status: 0, or 1 after a line that says what is wrong."""
-    # As the first process of a container it would not hear the signal otherwise; what has arrived stays.
+    """Returns the exit status: 0, or 1 after an error message."""
+    # PID 1 of a container ignores SIGTERM without a handler. Partial files are kept for the next attempt.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = _arguments(sys.argv[1:])
     store = Store(Path(arguments.cache), arguments.id, arguments.revision)
@@ -34,7 +33,7 @@ def main() -> int:
         if not store.complete(arguments.parts):
             _fetch(store, arguments.id, arguments.revision, arguments.parts)
     except (FetchError, CheckpointError) as error:
-        print(f"syrinx fetch: {error}", file=sys.stderr)
+        _log(str(error))
         return 1
     print(store.directory)
     return 0
@@ -44,7 +43,7 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m syrinx_stages.fetch", description=__doc__)
     parser.add_argument("--id", required=True, type=_repository, help="repository, as ORG/NAME")
     parser.add_argument("--revision", required=True, type=_revision, help="commit, tag or branch")
-    parser.add_argument("--parts", required=True, choices=sorted(WEIGHTS), help="the stage that will read them")
+    parser.add_argument("--parts", required=True, choices=sorted(WEIGHTS), help="stage that needs the files")
     parser.add_argument("--cache", required=True, help="directory of all checkpoints")
     return parser.parse_args(arguments)
 
@@ -57,43 +56,44 @@ def _repository(text: str) -> str:
 
 def _revision(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9._/]*", text) or {"", ".", ".."} & set(text.split("/")):
-        raise argparse.ArgumentTypeError(f"{text!r} is no commit, tag or branch")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a commit, tag or branch")
     return text
 
 
 def _fetch(store: Store, name: str, revision: str, part: str) -> None:
-    # Slow to import, and not needed where everything is there already.
-    from syrinx_stages.fetch.download import download, patiently
+    # Imported late because they are slow to import and not needed if the files are present.
+    from syrinx_stages.fetch.download import download, retry
     from syrinx_stages.fetch.hub import Repository
 
-    commit, files = patiently(Repository(name, revision).list, lambda: None, _say)
+    commit, files = retry(Repository(name, revision).list, lambda: None, _log)
     if (pinned := store.pin(commit)) != commit:
-        commit, files = patiently(Repository(name, pinned).list, lambda: None, _say)
+        commit, files = retry(Repository(name, pinned).list, lambda: None, _log)
     repository = Repository(name, commit)
 
-    def bring(patterns: Sequence[str]) -> dict[str, int]:
-        chosen = [file for file in files if _SAFE.fullmatch(file.path) and _matches(file.path, patterns)]
+    def fetch(patterns: Sequence[str]) -> dict[str, int]:
+        """Downloads the files that match; returns their sizes by path."""
+        selected = [file for file in files if _SAFE.fullmatch(file.path) and _matches(file.path, patterns)]
         for pattern in patterns:
-            if not any(_matches(file.path, [pattern]) for file in chosen):
-                raise FetchError(f"{name} at {revision} is no Qwen3-TTS checkpoint: it has no {pattern}")
-        for file in chosen:
-            download(repository, commit, file, store, _say)
-        return {file.path: file.size for file in chosen}
+            if not any(_matches(file.path, [pattern]) for file in selected):
+                raise FetchError(f"{name} at {revision} is not a Qwen3-TTS checkpoint: it has no {pattern}")
+        for file in selected:
+            download(repository, commit, file, store, _log)
+        return {file.path: file.size for file in selected}
 
-    brought = bring(CONFIGS)
+    sizes = fetch(CONFIGS)
     weights = WEIGHTS[part]
     if part == "talker" and read_model_config(store.directory).tts_model_type is ModelType.BASE:
         # The talker of a Base checkpoint also encodes reference audio.
         weights = (*weights, *WEIGHTS["codec"])
-    store.mark(part, commit, brought | bring(weights))
+    store.mark_complete(part, commit, sizes | fetch(weights))
 
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:
-    """By shell patterns whose `*` does not stand for a slash."""
+    """Matches shell patterns in which `*` does not match a slash."""
     return any(path.count("/") == pattern.count("/") and fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 
-def _say(message: str) -> None:
+def _log(message: str) -> None:
     print(f"syrinx fetch: {message}", file=sys.stderr, flush=True)
 
 

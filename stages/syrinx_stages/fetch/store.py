@@ -1,8 +1,8 @@
-"""A checkpoint on a volume that several pods may fill at once, any of which may die at any moment.
+"""A checkpoint on a volume that several pods may fill at the same time and any of which may be killed.
 
-A file is there whole or not at all: it grows under another name and is renamed. A part is there when its marker is,
-which is written last. There are no locks: two who fetch the same file write the same bytes at the same places, and
-what is renamed has been checked.
+A file is written under a temporary name and renamed when it is complete. A stage's part is complete when its marker
+exists, which is written last. No locks are needed: processes that download the same file write the same bytes at the
+same offsets, and files are verified before they are renamed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ from pathlib import Path
 
 import msgspec
 
-from syrinx_stages.fetch.errors import FetchError
+
+class FetchError(Exception):
+    """The files cannot be fetched; the one-line message says what to do."""
+
+
+class HubUnavailable(FetchError):
+    """The hub cannot be reached or cannot respond now; a retry may succeed."""
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """Says that all files of a part are there."""
+    """Records that all files of a part are present."""
 
     commit: str
     files: dict[str, int]
-    """Path and size in bytes."""
+    """Size in bytes, by path."""
 
 
 class Store:
@@ -33,7 +39,7 @@ class Store:
         self.directory = cache / repository.replace("/", "--") / revision
 
     def complete(self, part: str) -> bool:
-        """All files of the part are there."""
+        """Whether all files of a part are present."""
         try:
             marker = msgspec.json.decode(self._marker(part).read_bytes(), type=Marker)
         except (OSError, msgspec.DecodeError):
@@ -41,55 +47,55 @@ class Store:
         return all(self.has(path, size) for path, size in marker.files.items())
 
     def has(self, path: str, size: int) -> bool:
-        """The file is there, whole."""
+        """Whether a file is present with this size."""
         try:
             return (self.directory / path).stat().st_size == size
         except OSError:
             return False
 
     def partial(self, path: str, digest: str) -> Path:
-        """Where a file with this content grows. What an earlier attempt has left there is a beginning."""
+        """Returns the path of the incomplete file with this content; an earlier attempt may have begun it."""
         final = self.directory / path
         with self.writing():
             final.parent.mkdir(parents=True, exist_ok=True)
         return final.with_name(f".{final.name}.{digest[:16]}.part")
 
     def publish(self, partial: Path, path: str) -> None:
-        """Gives a whole file its name, unless another process was faster."""
+        """Renames a complete file to its final name, unless another process has done so."""
         with self.writing(), contextlib.suppress(FileNotFoundError):
             _sync(partial)
             os.replace(partial, self.directory / path)
 
     def pin(self, commit: str) -> str:
-        """The commit that all parts of this directory come from: `commit`, or what another part has found before.
+        """Returns the commit that all parts of this directory use: `commit`, or that of the first part fetched.
 
-        A branch may move between two parts, whose files then would not fit together.
+        Without it, parts would not match if a branch moves between their downloads.
         """
         pinned = self.directory / ".commit"
         with self.writing():
             self.directory.mkdir(parents=True, exist_ok=True)
-            with self._whole(commit.encode()) as temporary:
+            with self._temporary(commit.encode()) as temporary:
                 try:
                     os.link(temporary, pinned)
                 except FileExistsError:
                     pass
-                except OSError:  # a file system without hard links
+                except OSError:  # the file system has no hard links
                     if not pinned.exists():
                         os.replace(temporary, pinned)
             return pinned.read_text()
 
-    def mark(self, part: str, commit: str, files: Mapping[str, int]) -> None:
-        """The part is complete."""
+    def mark_complete(self, part: str, commit: str, files: Mapping[str, int]) -> None:
+        """Writes the marker of a part."""
         data = msgspec.json.encode(Marker(commit, dict(files)))
-        with self.writing(), self._whole(data) as temporary:
+        with self.writing(), self._temporary(data) as temporary:
             os.replace(temporary, self._marker(part))
 
     def _marker(self, part: str) -> Path:
         return self.directory / f".complete-{part}.json"
 
     @contextlib.contextmanager
-    def _whole(self, data: bytes) -> Iterator[Path]:
-        """A file with this content under a name of its own, which is gone afterwards."""
+    def _temporary(self, data: bytes) -> Iterator[Path]:
+        """Creates a temporary file with this content for the duration of the block."""
         temporary = self.directory / f".{uuid.uuid4().hex}.tmp"
         try:
             temporary.write_bytes(data)
@@ -100,7 +106,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Errors of the volume, said so that a person sees what to do."""
+        """Translates OSError to `FetchError`."""
         try:
             yield
         except OSError as error:
@@ -108,6 +114,6 @@ class Store:
 
 
 def _sync(path: Path) -> None:
-    """Onto the disk, before a name says that it is there."""
+    """Flushes a file to disk, before it is renamed."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
