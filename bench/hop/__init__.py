@@ -1,1 +1,1 @@
-"""What one hop between two stages costs: processes on loopback, a real Redis, the project's own connector."""
+"""Benchmark of one hop between two stages: two processes on loopback, a real Redis, and the Syrinx connector."""

@@ -16,26 +16,26 @@ from syrinx_stages.connector.server import find_redis_server
 
 
 def main() -> None:
-    """Measures every case, ours and the naive loop one after the other."""
+    """Measures every case with the Syrinx connector and with the naive loop."""
     parser = argparse.ArgumentParser(prog="python -m hop", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="for each case and each loop (4)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write to (bench/results)")
-    given = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=4.0, help="duration of each case and loop (default: 4)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="output directory (default: bench/results)")
+    arguments = parser.parse_args()
     rows = []
     for case in CASES:
-        ours = measure(case, sides.write, sides.read, given.seconds)
-        rows.append(row(case, ours, measure(case, naive.write, naive.read, given.seconds)))
+        ours = measure(case, sides.write, sides.read, arguments.seconds)
+        rows.append(row(case, ours, measure(case, naive.write, naive.read, arguments.seconds)))
         print(f"{case.kind} x {case.streams}: p50 {ours.p50_ms} ms, p99 {ours.p99_ms} ms", flush=True)
-    found = report(rows, _redis_version())
-    given.results.mkdir(parents=True, exist_ok=True)
-    (given.results / "hop.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    (given.results / "hop.md").write_text(table(found), encoding="utf-8")
-    print(table(found))
+    result = report(rows, _redis_version())
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    (arguments.results / "hop.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    (arguments.results / "hop.md").write_text(table(result), encoding="utf-8")
+    print(table(result))
 
 
 def _redis_version() -> str:
-    told = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
-    return told.split("v=")[1].split()[0]
+    output = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    return output.split("v=")[1].split()[0]
 
 
 if __name__ == "__main__":

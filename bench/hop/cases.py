@@ -1,4 +1,4 @@
-"""What is measured, and what is found."""
+"""The measured cases and the types of their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from syrinx_stages.contract.keys import StreamKind
 
 RESULTS = Path(__file__).parents[1] / "results"
 WARM_UP_STEPS = 10
-"""Steps at the start that are not counted: connections, scripts and caches."""
+"""Steps at the start that are not counted, while connections are opened, scripts loaded and caches filled."""
 
 
 class Case(Struct, frozen=True):
@@ -20,9 +20,9 @@ class Case(Struct, frozen=True):
 
     kind: StreamKind
     streams: int
-    """All are written in every step."""
+    """Every step writes to all of them."""
     frames: int
-    """Per entry."""
+    """Frames per entry."""
     payload: int
     """Bytes per entry."""
     period: float
@@ -37,7 +37,7 @@ def _audio(streams: int, period: float) -> Case:
     return Case(StreamKind.AUDIO, streams, frames=4, payload=4 * FAMILY.frame_bytes, period=period)
 
 
-# 512 streams at the rate that they play at; fewer more often, for more samples.
+# 512 streams at their playback rate; fewer streams more often, for more samples.
 CASES = (
     *(_codes(1, 0.005), _codes(64, 0.02), _codes(512, 0.08)),
     *(_audio(1, 0.01), _audio(64, 0.04), _audio(512, 0.32)),
@@ -45,28 +45,28 @@ CASES = (
 
 
 class Written(NamedTuple):
-    """What a writer process tells."""
+    """The result of a writer process."""
 
     put: list[float]
-    """When each step was put, by the monotonic clock that all processes of a machine share."""
+    """Time of each `put`, by the monotonic clock that all processes of a machine share."""
     cpu_seconds: float
 
 
 class Read(NamedTuple):
-    """What a reader process tells."""
+    """The result of a reader process."""
 
     seen: list[tuple[int, float]]
-    """Step, and when the event loop had its decoded entry; one for each entry."""
+    """For each entry: its step, and the time at which the event loop had the decoded entry."""
     cpu_seconds: float
 
 
 class Hop(Struct, frozen=True):
-    """One case, measured. Latency: from `put` to the decoded entry in the reader's event loop."""
+    """The measurements of one case. Latency: from `put` to the decoded entry in the reader's event loop."""
 
     p50_ms: float
     p99_ms: float
     max_ms: float
     entries: int
-    """That were counted."""
+    """Number of entries that were counted."""
     cpu_ms: dict[str, float]
     """CPU milliseconds of `writer`, `reader` and `redis` per entry."""

@@ -1,4 +1,4 @@
-"""Runs one case: a Redis of its own, two processes, and what became of every entry."""
+"""Runs one case with a private Redis and two processes, and measures the latency of every entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Side = Callable[[str, Case, int, Connection], None]
 
 
 def measure(case: Case, write: Side, read: Side, seconds: float) -> Hop:
-    """One case for about so many seconds. Raises `EOFError` if a process dies."""
+    """Measures one case for about `seconds`. Raises EOFError if a process dies."""
     steps = WARM_UP_STEPS + max(10, round(seconds / case.period))
     with RedisServer() as server, Redis.from_url(server.url_with_password) as client:
         writer = _start(write, server.url_with_password, case, steps)
@@ -40,12 +40,12 @@ def measure(case: Case, write: Side, read: Side, seconds: float) -> Hop:
 
 
 def _start(side: Side, *arguments: Any) -> Connection:
-    """A process that is ready."""
-    ours, theirs = multiprocessing.Pipe()
-    multiprocessing.get_context("spawn").Process(target=side, args=(*arguments, theirs), daemon=True).start()
-    theirs.close()
-    ours.recv()
-    return ours
+    """Starts a process and waits until it is ready."""
+    parent, child = multiprocessing.Pipe()
+    multiprocessing.get_context("spawn").Process(target=side, args=(*arguments, child), daemon=True).start()
+    child.close()
+    parent.recv()
+    return parent
 
 
 def _redis_seconds(client: Redis) -> float:
@@ -53,5 +53,5 @@ def _redis_seconds(client: Redis) -> float:
     return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
 
 
-def _quantile_ms(ordered: list[float], share: float) -> float:
-    return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
+def _quantile_ms(ordered: list[float], fraction: float) -> float:
+    return round(1000 * ordered[min(len(ordered) - 1, int(fraction * len(ordered)))], 3)

@@ -1,4 +1,4 @@
-"""What one would write first: redis-py, a pipeline of XADD, and XREAD over all streams."""
+"""The naive loop to compare with: redis-py, a pipeline of XADD, and XREAD over all streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurements as a file and as a table."""
+"""The results as a file and as a table."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ TARGETS = "Targets: p50 at most 0.5 ms for one stream, p99 at most 2 ms for 64 s
 
 
 class Row(Struct, frozen=True):
-    """One case, by the project's connector and by the naive loop in the same run."""
+    """The results of one case with the Syrinx connector and with the naive loop, in the same run."""
 
     case: Case
     ours: Hop
     naive: Hop
     p50_ratio: float
-    """Ours to the naive one's; below 1 is faster."""
+    """p50 of the connector divided by that of the naive loop; below 1 is faster."""
     p99_ratio: float
 
 
 class Report(Struct, frozen=True):
-    """A run."""
+    """The results of a run."""
 
     created: str
     """UTC, ISO 8601."""
@@ -40,21 +40,21 @@ class Report(Struct, frozen=True):
 
 
 def row(case: Case, ours: Hop, naive: Hop) -> Row:
-    """One case's row."""
+    """Returns the row of a case."""
     return Row(case, ours, naive, round(ours.p50_ms / naive.p50_ms, 3), round(ours.p99_ms / naive.p99_ms, 3))
 
 
 def report(rows: list[Row], redis: str) -> Report:
-    """The run's report, on this machine and now."""
+    """Returns the report of a run on this machine that ends now."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Report(now, revision(), describe(), redis, rows)
 
 
-def table(found: Report) -> str:
-    """Markdown."""
-    machine = found.machine
-    about = f"{machine.cores} cores of {machine.cpu}, Python {machine.python}, Redis {found.redis}; {found.created}"
-    rows = [_line(*COLUMNS), "|" + "---|" * len(COLUMNS), *(_line(*_cells(item)) for item in found.rows)]
+def table(result: Report) -> str:
+    """Returns the report as a Markdown table."""
+    machine = result.machine
+    about = f"{machine.cores} cores of {machine.cpu}, Python {machine.python}, Redis {result.redis}; {result.created}"
+    rows = [_line(*COLUMNS), "|" + "---|" * len(COLUMNS), *(_line(*_cells(item)) for item in result.rows)]
     what = (
         "One hop between two processes on loopback: from `publisher.put` to the decoded entry in the reader's event "
         "loop.\nA step writes to all streams; codes: one frame of 32 bytes, audio: 4 frames of PCM, 15 KB. The naive "

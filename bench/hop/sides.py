@@ -23,12 +23,12 @@ _ADMISSION = AdmissionLimits(max_queue=100_000, max_queue_seconds=3600)
 
 
 def write(url: str, case: Case, steps: int, parent: Connection) -> None:
-    """The writer process: opens the streams, and on a word from the parent writes to each of them in every step."""
+    """The writer process: creates the streams and, on a message from the parent, writes to all of them in each step."""
     asyncio.run(_write(url, case, steps, parent))
 
 
 def read(url: str, case: Case, steps: int, parent: Connection) -> None:
-    """The reader process: follows all the streams until it has seen every step of each."""
+    """The reader process: reads until it has seen every step of every stream."""
     asyncio.run(_read(url, case, steps, parent))
 
 
@@ -40,7 +40,7 @@ async def _write(url: str, case: Case, steps: int, parent: Connection) -> None:
     written, all_written = _counter(steps * case.streams)
     publisher = Publisher(connector, written, _refused, Histogram("seconds", "", registry=None))
     running = asyncio.create_task(publisher.run())
-    _settle_down()
+    _freeze()
     parent.send("ready")
     await asyncio.to_thread(parent.recv)
     cpu, entry = time.process_time(), _entry(case)
@@ -76,9 +76,9 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
                     reporter(event.request_id, event.position.frames)
 
     following = asyncio.create_task(follow())
-    # It waits inside Redis before anything is written.
+    # Wait until the reader blocks in Redis.
     await asyncio.sleep(0.3)
-    _settle_down()
+    _freeze()
     parent.send("ready")
     await asyncio.to_thread(parent.recv)
     cpu = time.process_time()
@@ -89,20 +89,20 @@ async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
 
 
 def _reporter(connector: RedisConnector, case: Case) -> tuple[Callable[[str, int], None], asyncio.Task[None]]:
-    """A gateway tells how far its clients have been served; a codec tells nothing."""
+    """Returns the function that reports playback (a no-op in a codec) and the task that sends the reports."""
     reporter = PlaybackReporter(connector)
     report = reporter.report if case.kind is StreamKind.AUDIO else lambda request_id, frames: None
     return report, asyncio.create_task(reporter.run())
 
 
-def _settle_down() -> None:
-    """As every stage process does once it has started: what is loaded is not looked through again."""
+def _freeze() -> None:
+    """Excludes everything loaded so far from garbage collection, as every stage process does after its start."""
     gc.collect()
     gc.freeze()
 
 
 def _names(case: Case) -> list[str]:
-    """As long as real ones."""
+    """Returns request IDs of the usual length."""
     return [f"{index:032x}" for index in range(case.streams)]
 
 
@@ -112,16 +112,16 @@ def _entry(case: Case) -> Entry:
 
 
 def _counter(count: int) -> tuple[Callable[[Append], None], asyncio.Event]:
-    """A callback, and what is set when it has been called so often."""
-    left, over = count, asyncio.Event()
+    """Returns a callback, and the event that is set at its `count`-th call."""
+    remaining, done = count, asyncio.Event()
 
     def counted(append: Append) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            over.set()
+        nonlocal remaining
+        remaining -= 1
+        if not remaining:
+            done.set()
 
-    return counted, over
+    return counted, done
 
 
 def _refused(append: Append, outcome: Gone | Superseded) -> None:

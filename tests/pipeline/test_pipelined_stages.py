@@ -49,7 +49,7 @@ def held(engine: Queue) -> Iterator[None]:
     try:
         yield
     finally:
-        engine.let_go()
+        engine.resume()
 
 
 def of(stages: Pipeline, stage: str) -> Worker:
@@ -68,7 +68,7 @@ async def test_a_stream_sounds_the_same_and_the_engine_is_never_left_waiting() -
         heard = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
         talker, codec = (worker.engine for worker in stages.workers)
         await until(lambda: not talker._rows and not codec._slots, "no state is left")
-        assert talker.most == 2
+        assert talker.max_in_flight == 2
     assert [item.pcm for item in heard] == [item.pcm for item in calm]
     assert all(item.end.reason is EndReason.STOP for item in heard)
 
@@ -189,7 +189,7 @@ async def test_a_stage_closes_with_steps_in_flight() -> None:
     await both_in_flight(talker)
     closing = asyncio.create_task(stages.close())
     await until(lambda: talker.ready() == "closed", "it closes")
-    talker.engine.let_go()
+    talker.engine.resume()
     await asyncio.wait_for(closing, DEADLINE)
     assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
     assert asyncio.all_tasks() <= tasks

@@ -1,4 +1,4 @@
-"""Processes of a talker and a codec each, within the test's process, over the memory connector."""
+"""Colocated talker and codec services in the test's process, over the memory connector."""
 
 from support.stages import Pipeline, metrics
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
@@ -14,14 +14,14 @@ MAX_RESIDENT = 16
 
 
 class ColocatedPipeline(Pipeline):
-    """Any number of processes on one hub of streams."""
+    """Any number of colocated services on one set of streams."""
 
     def __init__(self) -> None:
         super().__init__()
         self.processes: list[ColocatedService] = []
 
     async def colocated(self, replica: int = 0) -> ColocatedService:
-        """Starts a process with `talker-REPLICA` and `codec-REPLICA`."""
+        """Starts a service with the replicas `talker-REPLICA` and `codec-REPLICA`."""
         connector = TalkerConnector(self.connector())
         talker = TalkerService(
             connector,
@@ -45,14 +45,14 @@ class ColocatedPipeline(Pipeline):
         return process
 
     async def kill_process(self, process: ColocatedService) -> None:
-        """As kill -9 would: nothing is handed over, nothing is said."""
+        """Stops a service like SIGKILL: nothing is handed over."""
         self.processes.remove(process)
         for worker in process.workers:
             self.workers.append(worker)
             await self.kill(worker)
 
     async def leave(self, process: ColocatedService) -> None:
-        """Closes one process."""
+        """Closes one service."""
         self.processes.remove(process)
         await process.close()
 

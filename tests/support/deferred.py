@@ -1,6 +1,6 @@
-"""The CPU's engines behind the queue of an accelerator: what `launch` makes is handed out by `read`, in order.
+"""CPU engines that queue steps like an accelerator: `read` returns the results of `launch` in order.
 
-They keep an accelerator's side of the contract (depth 2, no isolation of rows) and check the service's.
+They have the properties of an accelerator's engine (depth 2, no isolation of rows) and check their callers.
 """
 
 import threading
@@ -16,22 +16,22 @@ DEADLINE = 10.0
 
 
 class Queue:
-    """Launched steps. While it is held, reading waits: what was launched stays in flight."""
+    """The launched steps. While the queue is held, `read` waits, and launched steps stay in flight."""
 
     depth = 2
     isolates_rows = False
 
     def __init__(self) -> None:
         self.unread: deque[object] = deque()
-        self.most = 0
-        """Steps that were unread at once, at most."""
+        self.max_in_flight = 0
+        """Maximum number of steps that were in flight at the same time."""
         self._open = threading.Event()
         self._open.set()
 
     def hold(self) -> None:
         self._open.clear()
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         self._open.set()
 
     def warm_up(self) -> None:
@@ -40,17 +40,17 @@ class Queue:
 
     def put(self, step: object) -> object:
         self.unread.append(step)
-        self.most = max(self.most, len(self.unread))
+        self.max_in_flight = max(self.max_in_flight, len(self.unread))
         assert len(self.unread) <= self.depth
         return step
 
     def take(self, step: object) -> None:
-        assert self._open.wait(DEADLINE), "nobody let go"
+        assert self._open.wait(DEADLINE), "the queue was not released"
         assert self.unread.popleft() is step, "steps are read in the order of their launch"
 
 
 class DeferredTalkerEngine(Queue, EagerTalkerEngine):
-    """As an accelerator's, it makes no frame of a row that has ended, and takes several requests for prefill."""
+    """Like an accelerator's engine, it generates no frame of a row that has ended, and prefills several requests."""
 
     depth = 2
     isolates_rows = False
@@ -61,11 +61,11 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
         EagerTalkerEngine.__init__(self, checkpoint)
         self._over: set[str] = set()
         self.room = 1000
-        """Requests that there is memory for."""
+        """Number of requests that fit into memory."""
         self.memory = 1_000_000
-        """Frames of all requests that there is memory for."""
+        """Number of frames of all requests that fit into memory."""
         self.admitted: list[int] = []
-        """How many requests each prefill took."""
+        """Number of requests of each prefill."""
 
     def admit(self, prepared: Sequence[object]) -> None:
         assert 1 <= len(prepared) <= self.prefill_rows
@@ -90,7 +90,7 @@ class DeferredTalkerEngine(Queue, EagerTalkerEngine):
 
 
 class DeferredCodecEngine(Queue, EagerCodecEngine):
-    """Some padding costs less than a call."""
+    """A codec engine for which some padding costs less than a call."""
 
     depth = 2
     isolates_rows = False
@@ -100,7 +100,7 @@ class DeferredCodecEngine(Queue, EagerCodecEngine):
         Queue.__init__(self)
         EagerCodecEngine.__init__(self, decoder, max_resident)
         self.shapes: list[tuple[CapturePair, tuple[int, ...]]] = []
-        """The shape of each call, and what its rows gave."""
+        """The shape of each call and the number of frames of its rows."""
 
     def capture(self, shape: CapturePair) -> None:
         assert not self.unread

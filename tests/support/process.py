@@ -1,4 +1,4 @@
-"""A stage as a real process, started as its pod starts it."""
+"""A stage as a real process, started as in a pod."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE)
 
 
 class StageProcess:
-    """One stage. `prefix` is what the command is run under."""
+    """One stage process. `prefix` is prepended to its command."""
 
     def __init__(
         self,
@@ -57,19 +57,19 @@ class StageProcess:
         return self._errors.read_text()
 
     def started(self) -> "StageProcess":
-        """Waits for the line that says where it is."""
+        """Waits for the line with the URLs of the stage."""
         line = self.process.stdout.readline()
         assert line, self.errors
         self.line = json.loads(line)
         return self
 
     def reason(self) -> str | None:
-        """Why it is not ready; None if it is."""
+        """Returns why the stage is not ready, or None if it is."""
         answer = httpx.get(f"{self.line['admin_url']}/readyz", trust_env=False, timeout=DEADLINE)
         return None if answer.status_code == 200 else answer.text.strip()
 
     def ready(self) -> "StageProcess":
-        """Waits until it is."""
+        """Waits until the stage is ready."""
         until(lambda: self.process.poll() is not None or self.reason() is None, "it was ready")
         assert self.process.poll() is None, self.errors
         return self

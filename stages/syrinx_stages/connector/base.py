@@ -231,6 +231,10 @@ class StageConnector(Protocol):
 class Connector(StageConnector, Protocol):
     """One process's access to the streams of one model generation of a pipeline."""
 
+    @property
+    def errors(self) -> int:
+        """Number of commands that failed and were retried since the start."""
+
     async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
         """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`."""
 
@@ -258,6 +262,3 @@ class Connector(StageConnector, Protocol):
 
     async def close(self) -> None:
         """Closes every connection, including those of its readers and consumers."""
-
-    def statistics(self) -> Mapping[str, float]:
-        """Returns counters since the start: `errors`, the commands that failed and were retried."""

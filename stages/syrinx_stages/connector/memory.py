@@ -172,6 +172,8 @@ class MemoryConsumer:
 class MemoryConnector:
     """Implements `base.Connector`. Every method raises `ConnectorError` after `close`."""
 
+    errors = 0
+
     def __init__(self, streams: MemoryStreams) -> None:
         self._streams = streams
         self._readers: list[MemoryReader] = []
@@ -242,6 +244,3 @@ class MemoryConnector:
             await consumer.close()
         for reader in self._readers:
             await reader.close()
-
-    def statistics(self) -> Mapping[str, float]:
-        return {"errors": 0.0}

@@ -61,6 +61,10 @@ class RedisConnector:
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
+    @property
+    def errors(self) -> int:
+        return self._pool.errors
+
     async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
         queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
@@ -174,9 +178,6 @@ class RedisConnector:
         for reader in self._readers:
             await reader.close()
         await self._pool.close()
-
-    def statistics(self) -> Mapping[str, float]:
-        return {"errors": float(self._pool.errors)}
 
     def _streams(self, request_id: str) -> list[str]:
         return [self._keys.stream(request_id, kind) for kind in StreamKind]

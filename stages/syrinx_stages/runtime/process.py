@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import msgspec
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from syrinx_stages.connector.base import Connector
 from syrinx_stages.contract import metrics as m
@@ -82,14 +82,15 @@ class ProcessMetrics(Metrics):
         for stage in connectors:
             for metric in m.BY_STAGE[stage]:
                 self[metric]
-        self._errors = [
-            _RedisErrors(connector, self[m.REDIS_ERRORS].labels(stage)) for stage, connector in connectors.items()
-        ]
+        self._connectors = connectors
+        self._counted = dict.fromkeys(connectors, 0)
 
     def refresh(self) -> None:
-        """Updates the error counts."""
-        for errors in self._errors:
-            errors.update()
+        """Copies the error counts of the connectors; call it before a scrape."""
+        for stage, connector in self._connectors.items():
+            errors = connector.errors
+            self[m.REDIS_ERRORS].labels(stage).inc(errors - self._counted[stage])
+            self._counted[stage] = errors
 
 
 def start_admin_server(target: AdminTarget, config: StageConfig, metrics: ProcessMetrics) -> HttpServer:
@@ -116,20 +117,6 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
-
-
-class _RedisErrors:
-    """Copies the error count of a connector to a metric."""
-
-    def __init__(self, connector: Connector, counter: Counter) -> None:
-        self._connector = connector
-        self._counter = counter
-        self._counted = 0.0
-
-    def update(self) -> None:
-        errors = self._connector.statistics()["errors"]
-        self._counter.inc(errors - self._counted)
-        self._counted = errors
 
 
 async def _serve(stage: str, config: StageConfig, build: Build) -> int:
