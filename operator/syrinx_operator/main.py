@@ -1,6 +1,6 @@
-"""The operator: `kopf run --standalone -m syrinx_operator.main -n NAMESPACE`, or `-A` for all namespaces.
+"""kopf handlers of the operator: `kopf run --standalone -m syrinx_operator.main -n NAMESPACE` (`-A`: all namespaces).
 
-Handlers only say that something happened; what is to be done is read from the cluster anew (`cluster.reconcile`).
+Handlers only enqueue a pipeline; `cluster.reconcile` reads its state from the cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ except ConfigError as error:
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Makes the operator that all events go to."""
+    """Starts the operator."""
     configure(settings)
     memo.operator = Operator(OPTIONS)
     await memo.operator.start()
@@ -30,24 +30,24 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """Ends it."""
+    """Stops the operator."""
     await memo.operator.stop()
 
 
 @kopf.on.login()
 async def login(**_: Any) -> kopf.ConnectionInfo:
-    """Says how to reach the API server."""
+    """Returns address and credentials of the API server."""
     return await connection()
 
 
 @kopf.on.event(PIPELINE.api_version, PIPELINE.plural)
 async def pipeline_event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """Something happened to a pipeline."""
+    """Handles a watch event of a pipeline."""
     memo.operator.pipeline_event(event)
 
 
 async def child_event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """Something happened to an object of a pipeline."""
+    """Handles a watch event of an object that belongs to a pipeline."""
     memo.operator.child_event(event)
 
 

@@ -81,7 +81,8 @@ async def test_a_deleted_pipeline_leaves_nothing(desk):
         await desk.settled()
         desk.cluster.delete("ttspipeline", "demo")
         await desk.wait(lambda: not desk.objects() and not desk.cluster.list("pod"), "everything is gone")
-        await operator.until(lambda: "last_tick_age_seconds 0.0" in operator.get("/metrics").text, "it is forgotten")
+        age = "oldest_reconcile_age_seconds 0.0"
+        await operator.until(lambda: age in operator.get("/metrics").text, "the pipeline is forgotten")
         assert desk.objects() == {}
 
 
@@ -376,12 +377,12 @@ async def test_the_operator_tells_about_itself(desk):
         desk.apply()
         await desk.settled()
         metrics = await operator.metrics()
-    assert 'syrinx_operator_reconciles_total{outcome="done"}' in metrics
+    assert 'syrinx_operator_reconciles_total{outcome="succeeded"}' in metrics
     assert 'syrinx_operator_api_requests_total{code="200",verb="GET"}' in metrics
-    assert 'syrinx_operator_changes_total{kind="StatefulSet",result="applied"} 3.0' in metrics
+    assert 'syrinx_operator_object_writes_total{kind="StatefulSet",result="applied"} 3.0' in metrics
     assert 'syrinx_operator_pipelines{condition="Ready",status="True"} 1.0' in metrics
     assert "syrinx_operator_reconcile_seconds_count" in metrics
-    assert "syrinx_operator_last_tick_age_seconds" in metrics
+    assert "syrinx_operator_oldest_reconcile_age_seconds" in metrics
     assert 'changes_total{kind="StatefulSet",result="unchanged"}' not in metrics
 
 

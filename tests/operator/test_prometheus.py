@@ -14,9 +14,9 @@ from support.answering import Answer, answering
 from support.prometheus import OWNER, found, history, recorded, running
 from support.tls import Authority
 from syrinx_operator.cluster import measure, prometheus
-from syrinx_operator.cluster.measure import Meter, window
-from syrinx_operator.cluster.prometheus import PLAIN, Access, access, clock_query, counters_query, selector
-from syrinx_operator.cluster.state import Component, Objective, Owner, Replica
+from syrinx_operator.cluster.measure import MetricsReader, window
+from syrinx_operator.cluster.prometheus import DEFAULT_ACCESS, Access, access, clock_query, counters_query, selector
+from syrinx_operator.cluster.state import Component, Owner, Replica, TaskTypeStats
 from syrinx_operator.resource.knobs import Identity, Stage
 from syrinx_operator.resource.spec import (
     MonitoringSpec,
@@ -42,14 +42,14 @@ def pipeline(url, **spec):
     return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(tuning=tuning, **spec))
 
 
-async def evidence(url, owner=OWNER, access=PLAIN, replicas=(), **spec):
+async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec):
     """What a first look brings, and the evidence of the last minutes that follows from it."""
 
     async def scrape(replica):
         raise AssertionError("the stages are not asked where there is a Prometheus")
 
     asked = pipeline(url, **spec)
-    look = await Meter(access).look(asked, owner, replicas, scrape)
+    look = await MetricsReader(access).read(asked, owner, replicas, scrape)
     identity = Identity(model="m", image="i", device="d")
     seen = Observation(
         snapshots=look.snapshots,
@@ -62,10 +62,10 @@ async def evidence(url, owner=OWNER, access=PLAIN, replicas=(), **spec):
     return look, Tuner().evidence("demo", policy, seen, now - timedelta(seconds=window(policy)), now)
 
 
-async def measured(url, owner=OWNER, access=PLAIN, **spec):
+async def measured(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
     """The same, as the status tells it."""
     look, seen = await evidence(url, owner, access, **spec)
-    return measure.measured(look, policy_of(pipeline(url, **spec).spec), seen)
+    return measure.summarize(look, policy_of(pipeline(url, **spec).spec), seen)
 
 
 def answer_recorded(asked):
@@ -124,8 +124,8 @@ async def test_every_count_of_the_last_five_minutes_and_nobody_elses(address):
     found = await measured(address, slo=slo)
     assert found.problem == ""
     assert found.task_types == (
-        Objective(task_type="Base", requests=1, ttfa_p95_ms=pytest.approx(490.0)),
-        Objective(task_type="CustomVoice", requests=25, within=15, ttfa_p95_ms=pytest.approx(297.2, abs=0.1)),
+        TaskTypeStats(task_type="Base", requests=1, ttfa_p95_ms=pytest.approx(490.0)),
+        TaskTypeStats(task_type="CustomVoice", requests=25, within=15, ttfa_p95_ms=pytest.approx(297.2, abs=0.1)),
     )
     assert (found.live_streams, found.underruns) == (26, 1)
 
@@ -258,11 +258,11 @@ async def test_a_second_look_asks_for_no_more_than_is_new():
     """What two answers both hold counts once."""
     now = datetime.now(UTC)
     async with answering(answer_recorded) as server:
-        meter = Meter(clock=lambda: now)
+        metrics = MetricsReader(clock=lambda: now)
         asked = pipeline(server.url)
-        await meter.look(asked, OWNER, (), None)
+        await metrics.read(asked, OWNER, (), None)
         now += timedelta(seconds=30)
-        await meter.look(asked, OWNER, (), None)
+        await metrics.read(asked, OWNER, (), None)
     ranges = [each.query["query"].rpartition("[")[2] for each in server.asked if "pod=~" in each.query["query"]]
     assert ranges == ["300s]", "90s]"]
 
@@ -346,7 +346,7 @@ async def test_an_answer_without_end_is_given_up(monkeypatch):
 
 
 async def test_a_prometheus_that_says_nothing_is_given_up(monkeypatch):
-    monkeypatch.setattr(prometheus, "DEADLINE", 0.05)
+    monkeypatch.setattr(prometheus, "TIMEOUT", 0.05)
     async with answering(answers(hang=True)) as server:
         said = await measured(server.url)
     assert (said.reason, "within 0.05 seconds" in said.problem) == ("Error", True)
@@ -397,7 +397,7 @@ async def test_a_server_is_checked_with_the_ca_that_is_mounted(tmp_path):
 
 
 def test_the_installations_access_comes_from_its_environment():
-    assert access({}) == PLAIN
+    assert access({}) == DEFAULT_ACCESS
     mounted = {"SYRINX_PROMETHEUS_URL": "https://p:9090", "SYRINX_PROMETHEUS_TOKEN_FILE": "/t"}
     assert access({**mounted, "SYRINX_PROMETHEUS_CA_FILE": "/c"}) == Access(
         url="https://p:9090", token_file="/t", ca_file="/c"

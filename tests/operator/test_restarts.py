@@ -143,7 +143,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_goes(
         await desk.settled()
         holder = desk.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"]
         works, watches = (first, second) if holder == "operator-0" else (second, first)
-        await watches.until(lambda: 'outcome="watching"' in watches.get("/metrics").text, "the other watches")
+        await watches.until(lambda: 'outcome="standby"' in watches.get("/metrics").text, "the other watches")
         assert "changes_total{" not in await watches.metrics()
         await works.stop()
         desk.apply(talker={"replicas": 2})
@@ -181,7 +181,7 @@ async def test_an_operator_that_was_frozen_writes_nothing_after_it_wakes(desk):
         await desk.quiet(other)
         before = {name: each["metadata"]["resourceVersion"] for name, each in _all(desk).items()}
         frozen.running.send_signal(signal.SIGCONT)
-        await frozen.until(lambda: 'outcome="watching"' in frozen.get("/metrics").text, "it watches")
+        await frozen.until(lambda: 'outcome="standby"' in frozen.get("/metrics").text, "it watches")
         await desk.quiet(other)
         assert {name: each["metadata"]["resourceVersion"] for name, each in _all(desk).items()} == before
         assert desk.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == other.name

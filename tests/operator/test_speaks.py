@@ -17,8 +17,8 @@ import yaml
 
 from support.kube import KubeCluster, Rights
 from support.kube.controllers import is_ready
-from syrinx_operator.cluster.parse import parse
-from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_operator.cluster.kinds import PROXY_RBAC_RULES, RBAC_RULES
+from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.tuning_status import Period, State, Trial
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
@@ -35,7 +35,7 @@ SEED = 7
 async def cluster() -> AsyncIterator[KubeCluster]:
     table = [
         {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}
-        for right in (*RIGHTS, *PROXY_RIGHTS)
+        for right in (*RBAC_RULES, *PROXY_RBAC_RULES)
     ]
     crd = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
     async with KubeCluster(pods="real", crd=crd, rights=Rights.of_role(table)) as running:
@@ -229,7 +229,7 @@ async def test_real_stages_run_what_is_tried_and_return_by_themselves_if_the_ope
         asked = (await settings(cluster, "demo-codec-0"))["max_num_seqs"]
         spoken = await speak(cluster)
         await operator.stop()
-    chosen = setting_of(parse(cluster.get("ttspipeline", "demo")).spec)
+    chosen = setting_of(parse_pipeline(cluster.get("ttspipeline", "demo")).spec)
     tried = chosen.with_value(Knob.CODEC_ROWS, 1)
     now = datetime.now(UTC)
     period = Period(index=0, start_time=now, all_replicas=True, replicas=("demo-codec-0",), restarts=(0,))

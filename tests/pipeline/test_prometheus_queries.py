@@ -21,10 +21,9 @@ from support.prometheus import found, scraping
 from support.queries import DASHBOARDS, asked_by_dashboards, groups, parts, rules, substituted, variables
 from support.tuning import tell
 from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.health import HealthServer
-from syrinx_operator.cluster.loop import Outcome
 from syrinx_operator.cluster.state import Owner
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
+from syrinx_operator.cluster.workqueue import Outcome
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource import knobs as tuner
 from syrinx_operator.resource.spec import TTSPipeline
@@ -87,13 +86,13 @@ class Operator:
         """Two looks, one of them in vain, and the end of a trial."""
         tell(self.telemetry.tuning, (NAMESPACE, OWNER.name), "Promoted")
         telemetry = self.telemetry
-        for outcome in (Outcome.DONE, Outcome.FAILED):
+        for outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
             telemetry.reconciles.labels(outcome).inc()
-        telemetry.seconds.observe(0.02)
-        telemetry.requests.labels("GET", "200").inc()
-        telemetry.changes.labels("Deployment", "applied").inc()
-        telemetry.pushes.labels("confirmed").inc()
-        telemetry.last_tick_age.set(0.5)
+        telemetry.reconcile_seconds.observe(0.02)
+        telemetry.api_requests.labels("GET", "200").inc()
+        telemetry.object_writes.labels("Deployment", "applied").inc()
+        telemetry.settings_pushes.labels("confirmed").inc()
+        telemetry.oldest_reconcile_age.set(0.5)
         for condition in ("Ready", "Degraded", "MetricsAvailable"):
             for status in ("True", "False"):
                 telemetry.pipelines.labels(condition, status).set(1)
@@ -230,7 +229,7 @@ async def test_the_tuners_own_questions_are_answered(asked: Asked, apart: tuple[
 
 async def test_the_tuner_reads_every_replica(asked: Asked) -> None:
     found = await prometheus.read(
-        asked.url, OWNER, 30, frozenset(tuner.Stage), prometheus.PLAIN, lambda: datetime.now(UTC)
+        asked.url, OWNER, 30, frozenset(tuner.Stage), prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC)
     )
     assert {snapshot.stage: snapshot.replica for snapshot in found} == PODS
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 
 from support.kube import KubeCluster, Rights
-from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_operator.cluster.kinds import PROXY_RBAC_RULES, RBAC_RULES
 from syrinx_operator.local import die_with_parent
 
 ROOT = Path(__file__).parents[2]
@@ -229,6 +229,6 @@ def rights() -> Rights:
     """What the operator is given: a namespaced Role, as in the chart."""
     table = [
         {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}
-        for right in (*RIGHTS, *PROXY_RIGHTS)
+        for right in (*RBAC_RULES, *PROXY_RBAC_RULES)
     ]
     return Rights.of_role(table)

@@ -26,7 +26,7 @@ def series(name, values, /, **labels):
 
 
 def age(values):
-    return series("syrinx_operator_last_tick_age_seconds", values, **OPERATOR)
+    return series("syrinx_operator_oldest_reconcile_age_seconds", values, **OPERATOR)
 
 
 def looks(outcome, values):
@@ -232,7 +232,7 @@ FIRES = {
 QUIET = {
     "SyrinxOperatorDown": [("it is there", [age("0x30")], 10)],
     "SyrinxOperatorStalled": [("it looks", [age("20x30")], 10), ("one slow look", [age("0x5 130x1 0x20")], 8)],
-    "SyrinxReconcileErrors": [("it failed once", [looks("failed", "3x60"), looks("done", "0+4x60")], 30)],
+    "SyrinxReconcileErrors": [("it failed once", [looks("failed", "3x60"), looks("succeeded", "0+4x60")], 30)],
     "SyrinxPipelineNotReady": [
         ("all are", [condition("Ready", "False", "0x40"), condition("Ready", "True", "2x40")], 30)
     ],

@@ -9,7 +9,7 @@ from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, 
 from syrinx_operator import __version__
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.rights import PROXY_RIGHTS, RIGHTS
+from syrinx_operator.cluster.kinds import PROXY_RBAC_RULES, RBAC_RULES
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.resource.check import load_one
 from syrinx_operator.resource.spec import default_pipeline
@@ -253,8 +253,8 @@ def test_the_operator_gets_exactly_the_rights_that_it_uses(clusterwide):
         made = of_kind(objects("syrinx", {**values, "clusterWide": clusterwide}), "Role", "ClusterRole")
         return rules_of(role for role in made if not is_hook(role))
 
-    assert granted({}) == table(RIGHTS)
-    assert granted({"stageAccess": "proxy"}) == table((*RIGHTS, *PROXY_RIGHTS))
+    assert granted({}) == table(RBAC_RULES)
+    assert granted({"stageAccess": "proxy"}) == table((*RBAC_RULES, *PROXY_RBAC_RULES))
 
 
 @EVERY

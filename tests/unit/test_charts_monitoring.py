@@ -10,8 +10,8 @@ import yaml
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
 from support.tuning import tell
-from syrinx_operator.cluster.loop import Outcome
 from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.workqueue import Outcome
 from syrinx_operator.resource.spec import PipelineSpec, TtfaMs
 from syrinx_operator.resource.status import ConditionStatus, ConditionType
 from syrinx_operator.resource.tuning_status import Verdict

@@ -1,26 +1,27 @@
-"""The operator's options."""
+"""The operator's options and the log line that reports them."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from syrinx_operator import __version__
-from syrinx_operator.cluster.config import Access, ConfigError, options
+from syrinx_operator.cluster.config import Access, ConfigError, config_line, options
 
 
-def test_without_anything():
+def test_defaults_outside_a_cluster():
     found = options({})
     assert found.pipelines.stages_image == f"syrinx/stages:{__version__}"
     assert (found.pipelines.redis_image, found.pipelines.operator_namespace) == ("redis:7.2-alpine", "default")
     assert (found.access, found.resync_seconds, found.lease_seconds, found.port) == (Access.PROXY, 15.0, 15.0, 8080)
 
 
-def test_in_a_cluster_pods_are_reached_directly():
+def test_pods_are_reached_directly_inside_a_cluster():
     assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).access is Access.DIRECT
     assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_STAGE_ACCESS": "proxy"}).access is Access.PROXY
 
 
-def test_what_is_given():
+def test_reads_every_variable():
     found = options(
         {
             "SYRINX_STAGES_IMAGE": "a",
@@ -37,7 +38,7 @@ def test_what_is_given():
     assert (found.resync_seconds, found.lease_seconds, found.port, found.identity) == (2.5, 30.0, 0, "operator-7")
 
 
-def test_two_processes_of_one_machine_are_two_operators():
+def test_processes_on_one_machine_have_different_identities():
     assert options({}).identity != options({}).identity
 
 
@@ -55,6 +56,24 @@ def test_two_processes_of_one_machine_are_two_operators():
         ("SYRINX_PROMETHEUS_TOKEN_FILE", "/run/token"),
     ],
 )
-def test_what_is_wrong_is_named(name, text):
+def test_names_the_variable_with_an_invalid_value(name, text):
     with pytest.raises(ConfigError, match=name):
         options({name: text})
+
+
+def test_the_configuration_line_is_json_without_secrets():
+    environment = {"POD_NAME": "operator-7", "SYRINX_PROMETHEUS_URL": "https://user:pass@prom.example:9090/p?token=x"}
+    line = config_line(options(environment))
+    record = msgspec.json.decode(line)
+    assert (record["process"], record["replica"]) == ("operator", "operator-7")
+    assert record["config"]["prometheus"]["url"] == "https://prom.example:9090/p"
+    assert record["config"]["pipelines"]["redis_image"] == "redis:7.2-alpine"
+    assert "pass" not in line and "token=x" not in line
+
+
+def test_replicas_of_one_installation_log_the_same_configuration_hash():
+    def config_hash(**environment: str) -> str:
+        return msgspec.json.decode(config_line(options(environment)))["config_sha256"]
+
+    assert config_hash(POD_NAME="operator-7") == config_hash(POD_NAME="operator-8")
+    assert config_hash(POD_NAME="operator-7") != config_hash(POD_NAME="operator-7", SYRINX_LEASE_SECONDS="30")

@@ -10,8 +10,8 @@ import pytest
 
 from support.gateway_metrics import Gateway
 from syrinx_operator.cluster import measure
-from syrinx_operator.cluster.measure import Meter, measured, window
-from syrinx_operator.cluster.state import Component, Objective, Owner, Replica
+from syrinx_operator.cluster.measure import MetricsReader, summarize, window
+from syrinx_operator.cluster.state import Component, Owner, Replica, TaskTypeStats
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
 from syrinx_operator.tuner.policy import policy_of
@@ -21,13 +21,13 @@ OWNER = Owner("demo", "voices", "u-1", generation=1)
 
 
 class Watch:
-    """A meter, the tuner that keeps what it reads, their clock, and the gateways they read."""
+    """A metrics, the tuner that keeps what it reads, their clock, and the gateways they read."""
 
     def __init__(self, *gateways, **spec):
         self.gateways = gateways or (Gateway(),)
         self.pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
-        self.meter = Meter(clock=lambda: self.now)
+        self.metrics = MetricsReader(clock=lambda: self.now)
         self.tuner = Tuner()
         self.scrapes = 0
 
@@ -39,14 +39,14 @@ class Watch:
         """What is measured of the pipeline a while later."""
         self.now += timedelta(seconds=after)
         replicas = [gateway.replica for gateway in self.gateways]
-        look = await self.meter.look(self.pipeline, owner, replicas, scrape or self.scrape, every=every)
+        look = await self.metrics.read(self.pipeline, owner, replicas, scrape or self.scrape, max_age=every)
         if look is None:
             return None
         identity = Identity(model="m", image="i", device="d")
         seen = Observation(snapshots=look.snapshots, replicas=(), identity=identity, problem=look.problem)
         policy = policy_of(self.pipeline.spec)
         since = self.now - timedelta(seconds=window(policy))
-        return measured(look, policy, self.tuner.evidence(owner.uid, policy, seen, since, self.now))
+        return summarize(look, policy, self.tuner.evidence(owner.uid, policy, seen, since, self.now))
 
 
 def slo(**objectives):
@@ -60,11 +60,11 @@ async def test_only_what_was_counted_since_the_first_look_counts():
     watch = Watch(slo=slo(CustomVoice=300))
     gateway = watch.gateways[0]
     gateway.hears(*[5.0] * 50)
-    assert await watch.look() == measure.Measured(source="gateways")
+    assert await watch.look() == measure.MetricsSummary(source="gateways")
     gateway.hears(*[0.06] * 95, *[0.4] * 5)
     found = await watch.look()
     assert found.task_types == (
-        Objective(task_type="CustomVoice", requests=100, within=95, ttfa_p95_ms=pytest.approx(75.0)),
+        TaskTypeStats(task_type="CustomVoice", requests=100, within=95, ttfa_p95_ms=pytest.approx(75.0)),
     )
     assert found.live_streams == 100
 
@@ -159,7 +159,7 @@ async def test_without_a_gateway_nothing_is_known():
     watch = Watch()
     watch.gateways = ()
     found = await watch.look()
-    assert (found.reason, found.problem) == ("Missing", "no gateway runs that could be asked")
+    assert (found.reason, found.problem) == ("Missing", "no gateway is running")
 
 
 async def test_gateways_without_an_address_are_not_asked():
@@ -283,7 +283,7 @@ async def test_pipelines_are_told_apart_and_forgotten_when_they_are_gone():
     watch.gateways[0].hears(0.1)
     assert (await watch.look()).task_types[0].requests == 1
     await watch.look(after=10_000.0, owner=Owner("demo", "other", "u-2", generation=1))
-    assert {*watch.meter._memory} == {"u-2"}
+    assert {*watch.metrics._memory} == {"u-2"}
 
 
 # Talkers and codecs ------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ async def test_talkers_and_codecs_are_read_too_and_may_be_silent():
         return 'syrinx_max_num_seqs{stage="talker"} 4' if replica is talker else watch.gateways[0].text
 
     replicas = [watch.gateways[0].replica, talker, codec, starting]
-    look = await watch.meter.look(watch.pipeline, OWNER, replicas, scrape)
+    look = await watch.metrics.read(watch.pipeline, OWNER, replicas, scrape)
     assert [each.replica for each in look.snapshots] == ["demo-gateway-5f-0", "demo-talker-0"]
     assert {each.time for each in look.snapshots} == {watch.now}
     assert look.problem == ""
@@ -312,5 +312,5 @@ async def test_talkers_and_codecs_are_read_too_and_may_be_silent():
 async def test_talkers_alone_are_no_metrics_of_listeners():
     watch = Watch()
     talker = Replica(name="demo-talker-0", component=Component.TALKER, template="t", address="10.0.0.2")
-    look = await watch.meter.look(watch.pipeline, OWNER, [talker], watch.scrape)
+    look = await watch.metrics.read(watch.pipeline, OWNER, [talker], watch.scrape)
     assert (look.reason, watch.scrapes) == ("Missing", 0)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from support.cluster_plan import DOCUMENTS, EMPTY, GOLDEN, after, document, key, objects, owner_of, parsed, planned
-from syrinx_operator.cluster.plan import password_secret
+from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component, ObjectKey
 
 KUBERNETES = ("1.28", "1.33", "1.37")

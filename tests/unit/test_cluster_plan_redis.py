@@ -16,8 +16,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
-from syrinx_operator.cluster.plan import password_secret
-from syrinx_operator.cluster.plan.redis import in_units
+from syrinx_operator.cluster.plan.redis import in_units, password_secret
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts
 from syrinx_stages.connector.base import AdmissionLimits, Append

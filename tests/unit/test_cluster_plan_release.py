@@ -23,7 +23,7 @@ from support.cluster_plan import (
     templates,
 )
 from syrinx_operator.cluster.plan import plan, pods, redis
-from syrinx_operator.cluster.plan.release import Release, recorded
+from syrinx_operator.cluster.plan.release import Release, recorded_release
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig
 from syrinx_operator.resource.rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
@@ -130,7 +130,7 @@ def test_a_record_edited_by_hand_does_not_reach_the_pods():
 def test_the_record_comes_back_as_it_was_written():
     plan = planned(pipeline({"model": HUB}))
     subject = pipeline()
-    assert recorded(owner_of(subject), after(plan)) == plan.release
+    assert recorded_release(owner_of(subject), after(plan)) == plan.release
     assert msgspec.json.decode(msgspec.json.encode(plan.release), type=Release) == plan.release
     for component, frozen in plan.release.templates.items():
         assert frozen.template == pod_template(plan, subject, component)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from syrinx_operator.cluster.rollout import partition
-from syrinx_operator.cluster.state import Component, Replica, Reported
+from syrinx_operator.cluster.plan.rollout import partition
+from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
 
 
 def pod(ordinal, template="new", *, ready=True, generation=1, terminating=False):
-    reported = None if generation is None else Reported(generation, {})
+    reported = None if generation is None else ReportedSettings(generation, {})
     return Replica(
         name=f"demo-talker-{ordinal}",
         component=Component.TALKER,

@@ -15,8 +15,8 @@ from syrinx_operator.cluster.api import Api
 from syrinx_operator.cluster.config import Access
 from syrinx_operator.cluster.lease import LeaseLost
 from syrinx_operator.cluster.plan.settings import Settings
-from syrinx_operator.cluster.stage_api import StageApi, StageError, Wanted
-from syrinx_operator.cluster.state import Component, Replica, Reported
+from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi, StageError
+from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 
@@ -75,8 +75,8 @@ async def stages(monkeypatch) -> AsyncIterator[StageApi]:
 
 async def test_a_ready_replica_says_what_it_has_in_force(stages, replica):
     (found,) = await stages.read_settings("default", [replica])
-    assert found.reported == Reported(1, {"rows": 1})
-    assert not found.reported.can_try, "it knows of no settings for a limited time"
+    assert found.reported == ReportedSettings(1, {"rows": 1})
+    assert not found.reported.supports_overrides, "it knows of no settings for a limited time"
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ async def push(stages, replica, reported, wanted, fence=lambda: None):
 
 @pytest.mark.parametrize("wanted", [base(1, 1), base(0, 9)])
 async def test_what_is_in_force_and_what_is_newer_is_left(stages, replica, admin, wanted):
-    await push(stages, replica, Reported(1, {"rows": 1}), Wanted(wanted))
+    await push(stages, replica, ReportedSettings(1, {"rows": 1}), DesiredSettings(wanted))
     assert admin.put == []
 
 
 @pytest.mark.parametrize("wanted", [base(2, 1), base(1, 2)])
 async def test_older_and_other_settings_are_replaced(stages, replica, admin, wanted):
-    pushed = await push(stages, replica, Reported(1, {"rows": 1}), Wanted(wanted))
+    pushed = await push(stages, replica, ReportedSettings(1, {"rows": 1}), DesiredSettings(wanted))
     assert admin.put == [{"generation": wanted.generation, "settings": wanted.settings}]
     assert (pushed.reported.generation, pushed.reported.settings) == (wanted.generation, wanted.settings)
 
@@ -137,33 +137,33 @@ LIMITED = {"generation": 1, "settings": TRIED, "seconds": OVERRIDE_TTL_SECONDS}
 
 @pytest.mark.parametrize(
     "reported",
-    [Reported(1, {"rows": 1}, {"rows": 1}), Reported(1, TRIED, {"rows": 1}, 31.0)],
+    [ReportedSettings(1, {"rows": 1}, {"rows": 1}), ReportedSettings(1, TRIED, {"rows": 1}, 31.0)],
     ids=["not yet", "renewed"],
 )
 async def test_limited_settings_are_told_at_every_look(stages, replica, admin, reported):
-    pushed = await push(stages, replica, reported, Wanted(base(1, 1), TRIED))
+    pushed = await push(stages, replica, reported, DesiredSettings(base(1, 1), TRIED))
     assert admin.put == [LIMITED]
-    assert (pushed.reported.settings, pushed.reported.lasting) == (TRIED, {"rows": 1})
+    assert (pushed.reported.settings, pushed.reported.permanent) == (TRIED, {"rows": 1})
 
 
 async def test_the_base_comes_before_what_is_laid_over_it(stages, replica, admin):
-    await push(stages, replica, Reported(1, {"rows": 5}, {"rows": 5}), Wanted(base(2, 1), TRIED))
+    await push(stages, replica, ReportedSettings(1, {"rows": 5}, {"rows": 5}), DesiredSettings(base(2, 1), TRIED))
     assert admin.put == [{"generation": 2, "settings": {"rows": 1}}, {**LIMITED, "generation": 2}]
 
 
 async def test_limited_settings_that_nobody_wants_any_more_are_ended(stages, replica, admin):
-    pushed = await push(stages, replica, Reported(1, TRIED, {"rows": 1}, 59.0), Wanted(base(1, 1)))
+    pushed = await push(stages, replica, ReportedSettings(1, TRIED, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)))
     assert admin.put == [{"generation": 1, "settings": {"rows": 1}}]
     assert pushed.reported.settings == {"rows": 1}
 
 
 @pytest.mark.parametrize(
     "reported",
-    [Reported(1, {"rows": 1}), Reported(2, {"rows": 1}, {"rows": 1}), None],
+    [ReportedSettings(1, {"rows": 1}), ReportedSettings(2, {"rows": 1}, {"rows": 1}), None],
     ids=["of an image that knows of none", "over a newer base", "silent"],
 )
 async def test_limited_settings_are_not_sent_where_they_cannot_hold(stages, replica, admin, reported):
-    await push(stages, replica, reported, Wanted(base(1, 1), TRIED))
+    await push(stages, replica, reported, DesiredSettings(base(1, 1), TRIED))
     assert admin.put == []
 
 
@@ -172,14 +172,14 @@ async def test_every_write_is_fenced(stages, replica, admin):
         raise LeaseLost("over")
 
     with pytest.raises(LeaseLost):
-        await push(stages, replica, Reported(1, TRIED, {"rows": 1}, 59.0), Wanted(base(1, 1)), lost)
+        await push(stages, replica, ReportedSettings(1, TRIED, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)), lost)
     assert admin.put == []
 
 
 async def test_a_stage_beside_another_has_a_port_of_its_own(admin, stages, replica, monkeypatch):
-    monkeypatch.setattr(stage_api, "GUEST_ADMIN_PORT", stage_api.ADMIN_PORT)
+    monkeypatch.setattr(stage_api, "CODEC_ADMIN_PORT", stage_api.ADMIN_PORT)
     monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
-    guest = msgspec.structs.replace(replica, guest=True)
-    found, nothing = await stages.read_settings("default", [guest, replica])
+    colocated = msgspec.structs.replace(replica, colocated=True)
+    found, nothing = await stages.read_settings("default", [colocated, replica])
     assert found.reported is not None
     assert nothing.reported is None

@@ -9,20 +9,21 @@ import msgspec
 import pytest
 
 from syrinx_operator.cluster import status
+from syrinx_operator.cluster.conditions import Problem
+from syrinx_operator.cluster.events import status_events
 from syrinx_operator.cluster.observe import key_of
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import (
     Component,
-    Measured,
-    Objective,
+    MetricsSummary,
     ObjectKey,
     Observed,
     OperatorConfig,
     Owner,
     Replica,
-    Reported,
+    ReportedSettings,
+    TaskTypeStats,
 )
-from syrinx_operator.cluster.status import Problem
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import (
     CaptureShape,
@@ -38,7 +39,7 @@ from syrinx_operator.resource.spec import (
     TuningSpec,
     default_pipeline,
 )
-from syrinx_operator.resource.status import Condition, PipelineStatus
+from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -60,7 +61,7 @@ class Cluster:
             for component in self.plan.templates
             for n in range(self.plan.replicas[component])
         }
-        self.measured = Measured(source="gateways")
+        self.metrics = MetricsSummary(source="gateways")
         self.tuning = State(mode="Recommend", phase="Watching", message="the objectives are met")
         self.problems = []
         self.served_kinds = frozenset()
@@ -78,7 +79,7 @@ class Cluster:
             "template": self.plan.templates[component],
             "model_generation": "" if component is REDIS else self.plan.generation,
             "ready": True,
-            "reported": Reported(wanted.generation, wanted.settings) if wanted else None,
+            "reported": ReportedSettings(wanted.generation, wanted.settings) if wanted else None,
         }
         return Replica(name=self.name(component, n), component=component, **{**defaults, **fields})
 
@@ -112,7 +113,7 @@ class Cluster:
             self.owner,
             observed,
             self.plan,
-            self.measured,
+            self.metrics,
             self.tuning,
             self.previous,
             self.problems,
@@ -122,7 +123,7 @@ class Cluster:
 
     def events(self):
         before = self.previous
-        return [(event.type, event.reason) for event in status.transitions(before, self.look())]
+        return [(event.type, event.reason) for event in status_events(before, self.look())]
 
 
 def conditions(report):
@@ -227,7 +228,7 @@ def test_a_status_that_cannot_be_read_counts_as_none():
         ("ErrImagePull: not found", "ImagePullBackOff", "imagePullSecrets"),
         ("Unschedulable: 0/3 nodes are available", "Unschedulable", "node selector"),
         ("CrashLoopBackOff: exit code 1 (Error)", "CrashLoopBackOff", "kubectl logs demo-talker-0 --previous"),
-        ('CreateContainerConfigError: secret "t" not found', "CreateContainerConfigError", "missing"),
+        ('CreateContainerConfigError: secret "t" not found', "CreateContainerConfigError", "does not exist"),
         ("SomethingNew: whatever", "SomethingNew", "kubectl describe pod demo-talker-0"),
         ("no word first", "NotRunning", "kubectl describe pod demo-talker-0"),
     ],
@@ -277,11 +278,11 @@ def test_redis_is_named_before_those_that_wait_for_it():
 
 def test_of_a_redis_of_the_users_is_said_what_the_stages_know():
     cluster = Cluster(connector=ConnectorSpec(url="rediss://cache:6380/0"))
-    assert said(cluster.look(), "ConnectorReady") == ("True", "Reached")
+    assert said(cluster.look(), "ConnectorReady") == ("True", "Reachable")
     assert "redis" not in cluster.look()
     cluster.set(TALKER, 0, ready=False, problem="CrashLoopBackOff: exit code 1").set(CODEC, 0, ready=False)
     report = cluster.look()
-    assert said(report, "ConnectorReady") == ("Unknown", "NotKnown")
+    assert said(report, "ConnectorReady") == ("Unknown", "NotVerified")
     assert said(report, "Ready") == ("False", "CrashLoopBackOff")
     assert "rediss://cache:6380/0" in message(report, "Ready")
 
@@ -361,9 +362,9 @@ def test_the_service_answers_while_the_old_generation_is_complete():
     report = cluster.look()
     assert said(report, "Ready") == ("True", "Serving")
     assert said(report, "Progressing") == ("True", "RollingOut")
-    assert message(report, "Ready") == "speech is served by model generation older until the next is ready"
+    assert message(report, "Ready") == f"serving model generation older until {cluster.plan.generation} is ready"
     assert "model generation older" in message(report, "TalkerReady")
-    assert "talker: 1 of 2 replicas have the new template" in message(report, "Progressing")
+    assert "talker: 1 of 2 replicas are updated" in message(report, "Progressing")
     assert report["talker"]["summary"] == "2/2" and report["talker"]["updatedReplicas"] == 1
 
 
@@ -380,16 +381,16 @@ def test_a_bad_new_replica_degrades_and_the_rest_goes_on_serving():
     report = cluster.look()
     assert said(report, "Ready") == ("True", "Serving")
     assert said(report, "Degraded") == ("True", "ImagePullBackOff")
-    assert "the roll-out of talker goes no further" in message(report, "Degraded")
+    assert "the rollout of talker is blocked" in message(report, "Degraded")
 
 
 def test_what_is_missing_is_told_in_order():
     cluster = Cluster(talker=TalkerSpec(replicas=2)).drop(TALKER, 1).set(CODEC, 0, ready=False)
     assert said(cluster.look(), "Progressing") == ("True", "Scaling")
     assert message(cluster.look(), "Progressing") == "talker: 1 of 2 pods; codec: demo-codec-0 not ready"
-    cluster.set(TALKER, 1, reported=Reported(0, {})).set(CODEC, 0, ready=True, reported=Reported(9, {}))
+    cluster.set(TALKER, 1, reported=ReportedSettings(0, {})).set(CODEC, 0, ready=True, reported=ReportedSettings(9, {}))
     assert said(cluster.look(), "Progressing") == ("True", "ConfirmingSettings")
-    assert message(cluster.look(), "Progressing") == "talker: demo-talker-1 without settings 1"
+    assert message(cluster.look(), "Progressing") == "talker: demo-talker-1 has not confirmed settings generation 1"
 
 
 # Problems ----------------------------------------------------------------------------------------------------
@@ -459,11 +460,11 @@ OBJECTIVES = SloSpec(
 
 def test_objectives_are_met_missed_or_unknown():
     cluster = Cluster(slo=OBJECTIVES)
-    cluster.measured = Measured(
+    cluster.metrics = MetricsSummary(
         source="gateways",
         task_types=(
-            Objective(task_type="CustomVoice", requests=300, within=284, ttfa_p95_ms=311.7),
-            Objective(task_type="VoiceDesign", requests=3, ttfa_p95_ms=120.0),
+            TaskTypeStats(task_type="CustomVoice", requests=300, within=284, ttfa_p95_ms=311.7),
+            TaskTypeStats(task_type="VoiceDesign", requests=3, ttfa_p95_ms=120.0),
         ),
         live_streams=303,
         underruns=4,
@@ -480,29 +481,29 @@ def test_objectives_are_met_missed_or_unknown():
 @pytest.mark.parametrize(("within", "met"), [(95, "True"), (94, "False")])
 def test_an_objective_is_met_at_its_target(within, met):
     cluster = Cluster(slo=OBJECTIVES)
-    cluster.measured = Measured(
+    cluster.metrics = MetricsSummary(
         source="gateways",
-        task_types=(Objective(task_type="CustomVoice", requests=100, within=within, ttfa_p95_ms=300.0),),
+        task_types=(TaskTypeStats(task_type="CustomVoice", requests=100, within=within, ttfa_p95_ms=300.0),),
     )
     assert cluster.look()["slo"][0]["met"] == met
 
 
 def test_beyond_the_last_edge_is_told_as_beyond():
     cluster = Cluster()
-    cluster.measured = Measured(
-        source="gateways", task_types=(Objective(task_type="Base", requests=1, ttfa_p95_ms=10_000.0),)
+    cluster.metrics = MetricsSummary(
+        source="gateways", task_types=(TaskTypeStats(task_type="Base", requests=1, ttfa_p95_ms=10_000.0),)
     )
     assert cluster.look()["ttfaP95"] == ">10000ms"
 
 
 @pytest.mark.parametrize(
     "measured",
-    [None, Measured(source="prometheus", reason="Stale", problem="too old")],
+    [None, MetricsSummary(source="prometheus", reason="Stale", problem="too old")],
     ids=["not measured yet", "stale"],
 )
 def test_without_metrics_no_number_is_told(measured):
     cluster = Cluster(slo=OBJECTIVES)
-    cluster.measured = measured
+    cluster.metrics = measured
     report = cluster.look()
     assert report["slo"] == [{"taskType": "CustomVoice", "met": "Unknown"}, {"taskType": "Base", "met": "Unknown"}]
     assert "ttfaP95" not in report and "underrunRatio" not in report
@@ -513,11 +514,14 @@ def test_without_metrics_no_number_is_told(measured):
 
 def test_that_there_are_no_metrics_yet_is_no_news_but_that_they_are_gone_is():
     cluster = Cluster()
-    found, cluster.measured = cluster.measured, Measured(source="gateways", reason="Missing", problem="no gateway runs")
+    found, cluster.metrics = (
+        cluster.metrics,
+        MetricsSummary(source="gateways", reason="Missing", problem="no gateway runs"),
+    )
     assert "MetricsMissing" not in [reason for _, reason in cluster.events()]
-    cluster.measured = found
+    cluster.metrics = found
     assert ("Normal", "MetricsFound") in cluster.events()
-    cluster.measured = Measured(source="gateways", reason="Missing", problem="no gateway runs")
+    cluster.metrics = MetricsSummary(source="gateways", reason="Missing", problem="no gateway runs")
     assert ("Warning", "MetricsMissing") in cluster.events()
 
 
@@ -529,7 +533,7 @@ def test_without_traffic_there_is_no_share():
 
 def test_with_tuning_off_nothing_is_said_of_what_is_not_measured():
     off = Cluster(tuning=TuningSpec(mode="Off"), slo=OBJECTIVES)
-    off.measured = None
+    off.metrics = None
     off.tuning = State(mode="Off", phase="Off", message="nothing is tuned, as asked for")
     report = off.look()
     assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "nothing is tuned, as asked for"}
@@ -577,7 +581,7 @@ def test_tuning_is_ready_while_it_does_its_work(phase, slo, expected):
 def test_what_the_tuner_remembers_comes_back_as_it_was():
     cluster = Cluster()
     cluster.tuning = State(phase="Trial", chosen=SETTING, requested=SETTING, trial_count=3, trial=TRIAL)
-    assert status.read(cluster.look()).tuning == cluster.tuning
+    assert read(cluster.look()).tuning == cluster.tuning
 
 
 def test_what_tuning_decides_is_told_by_its_own_events_alone():
@@ -592,7 +596,7 @@ def test_of_a_status_of_another_version_all_but_what_tuning_remembers_is_kept():
     cluster = Cluster()
     written = cluster.look()
     written["tuning"] = {"mode": "Recommend", "phase": "Measuring", "message": "requests are counted"}
-    found = status.read(written)
+    found = read(written)
     assert found.tuning is None and found.conditions and found.observed_generation == 4
 
 
@@ -602,12 +606,12 @@ def test_of_a_status_of_another_version_all_but_what_tuning_remembers_is_kept():
 def test_from_nothing_to_serving():
     cluster = Cluster()
     pods, cluster.pods = cluster.pods, {}
-    cluster.measured = None
+    cluster.metrics = None
     assert cluster.events() == []
     cluster.pods = {name: msgspec.structs.replace(pod, ready=False, reported=None) for name, pod in pods.items()}
     assert cluster.events() == []
     cluster.pods = pods
-    cluster.measured = Measured(source="gateways")
+    cluster.metrics = MetricsSummary(source="gateways")
     assert cluster.events() == [
         ("Normal", "Ready"),
         ("Normal", "GatewayReady"),
@@ -631,7 +635,7 @@ def test_a_trouble_is_told_once_and_so_is_its_end():
     cluster.set(TALKER, 0, problem="ErrImagePull: still no", restarts=1)
     assert cluster.events() == []
     cluster.set(TALKER, 0, ready=True, problem="").set(TALKER, 1, ready=True)
-    cluster.set(TALKER, 0, reported=Reported(1, {})).set(TALKER, 1, reported=Reported(1, {}))
+    cluster.set(TALKER, 0, reported=ReportedSettings(1, {})).set(TALKER, 1, reported=ReportedSettings(1, {}))
     assert cluster.events() == [
         ("Normal", "Ready"),
         ("Normal", "TalkerReady"),
@@ -655,7 +659,7 @@ def test_an_edit_of_the_image_begins_and_ends_a_roll_out():
     edited = Cluster(talker=TalkerSpec(replicas=2), image="new:2")
     edited.previous, new = cluster.previous, edited.pods
     edited.pods = cluster.pods
-    assert edited.events() == [("Normal", "ImageChanged"), ("Normal", "ModelChanged"), ("Normal", "RollOutStarted")]
+    assert edited.events() == [("Normal", "ImageChanged"), ("Normal", "ModelChanged"), ("Normal", "RolloutStarted")]
     edited.pods = {**cluster.pods, "demo-talker-1": new["demo-talker-1"]}
     assert edited.events() == []
     edited.pods = new
@@ -668,7 +672,7 @@ def test_settings_are_told_once_per_generation_and_not_when_a_replica_comes_back
     cluster.set(TALKER, 1, ready=True, reported=None)
     assert cluster.events() == []
     assert cluster.previous["talker"]["confirmedGeneration"] == 1
-    cluster.set(TALKER, 1, reported=Reported(1, {}))
+    cluster.set(TALKER, 1, reported=ReportedSettings(1, {}))
     assert cluster.events() == [("Normal", "Complete")]
 
 
@@ -685,15 +689,15 @@ def test_a_problem_and_its_end():
 
 def test_an_invalid_resource_is_told_once():
     first = status.invalid({}, OWNER, ["spec.model: no"], NOW)
-    assert [(e.type, e.reason) for e in status.transitions({}, first)] == [("Warning", "Invalid")]
+    assert [(e.type, e.reason) for e in status_events({}, first)] == [("Warning", "Invalid")]
     again = status.invalid(first, OWNER, ["spec.model: no, really"], NOW)
-    assert status.transitions(first, again) == []
+    assert status_events(first, again) == []
 
 
 def test_events_are_no_longer_than_kubernetes_takes():
     cluster = Cluster()
     cluster.problems = [Problem("ApplyFailed", "y" * 5000)]
-    assert all(len(event.message) <= 1000 for event in status.transitions({}, cluster.look()))
+    assert all(len(event.message) <= 1000 for event in status_events({}, cluster.look()))
 
 
 def test_conditions_carry_what_kubernetes_asks_of_them():

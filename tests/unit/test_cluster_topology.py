@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
-from syrinx_operator.cluster.plan.replicas import Replicas
-from syrinx_operator.cluster.plan.stages import stage_partition
+from syrinx_operator.cluster.plan.rollout import stage_partition
 from syrinx_operator.cluster.prometheus import _Series, snapshots
-from syrinx_operator.cluster.state import Component, Replica, Reported
+from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
 
 PIPELINE = parsed(document("colocated"))
 TALKER, CODEC = Component.TALKER, Component.CODEC
@@ -44,11 +43,11 @@ def replica(number, component, template, generation):
     return Replica(
         name=f"near-talker-{number}",
         component=component,
-        guest=component is CODEC,
+        colocated=component is CODEC,
         template=template,
         model_generation="g",
         ready=True,
-        reported=None if generation is None else Reported(generation, {}),
+        reported=None if generation is None else ReportedSettings(generation, {}),
     )
 
 
@@ -65,7 +64,7 @@ def test_a_roll_out_waits_for_the_settings_of_both_stages(codec, next_one):
     found = stage_partition(
         TALKER,
         template,
-        Replicas(2),
+        2,
         observed,
         generation="g",
         settings_generations={TALKER: 7, CODEC: 3},

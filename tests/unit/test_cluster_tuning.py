@@ -10,10 +10,10 @@ from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeli
 from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.conditions import Problem
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.plan.tuning import copied
-from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Reported
-from syrinx_operator.cluster.status import read
+from syrinx_operator.cluster.plan.tuning_backup import backup_of
+from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, ReportedSettings
 from syrinx_operator.resource.knobs import Identity, Knob, Stage, setting_of
+from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import Period, State, Trial
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -61,9 +61,9 @@ def trial(*candidates, everywhere=False):
 
 
 def planned(subject, state, observed=EMPTY):
-    tuned = tuning.tuning(subject, state)
+    tuned = tuning.tuning_of(subject, state)
     return plan(
-        tuning.as_tuned(subject, tuned.assignment.base), owner_of(subject), observed, CONFIG, copied(tuned.state)
+        tuning.with_setting(subject, tuned.assignment.base), owner_of(subject), observed, CONFIG, backup_of(tuned.state)
     )
 
 
@@ -88,30 +88,30 @@ def test_what_was_chosen_is_the_base_and_touches_no_pod():
 def test_only_auto_puts_anything_in_force_but_what_the_resource_asks_for(mode):
     subject = auto(tuning={"mode": mode})
     state = remembers(trial=trial("demo-codec-0", everywhere=True))
-    tuned = tuning.tuning(subject, state)
+    tuned = tuning.tuning_of(subject, state)
     assert rows(planned(subject, state)) == INITIAL.codec_max_num_seqs
-    assert tuned.settings_of(replica(CODEC, 0, "t")) is None
+    assert tuned.overrides_for(replica(CODEC, 0, "t")) is None
 
 
 def test_a_pause_keeps_what_was_chosen_and_ends_what_is_tried():
     subject = auto(tuning={"mode": "Auto", "paused": True})
-    tuned = tuning.tuning(subject, remembers(trial=trial("demo-codec-0", everywhere=True)))
+    tuned = tuning.tuning_of(subject, remembers(trial=trial("demo-codec-0", everywhere=True)))
     assert tuned.assignment.base == CHOSEN
-    assert tuned.settings_of(replica(CODEC, 0, "t")) is None
+    assert tuned.overrides_for(replica(CODEC, 0, "t")) is None
 
 
 def test_a_trial_is_laid_over_the_base_of_its_replicas():
-    tuned = tuning.tuning(AUTO, remembers(trial=trial("demo-codec-1", "demo-codec-3")))
-    limited = [tuned.settings_of(replica(CODEC, n, "t")) for n in range(4)]
+    tuned = tuning.tuning_of(AUTO, remembers(trial=trial("demo-codec-1", "demo-codec-3")))
+    limited = [tuned.overrides_for(replica(CODEC, n, "t")) for n in range(4)]
     assert [each and each["max_num_seqs"] for each in limited] == [None, 32, None, 32]
-    assert tuned.settings_of(replica(TALKER, 1, "t")) is None
-    assert tuned.settings_of(replica(Component.GATEWAY, 1, "t")) is None
+    assert tuned.overrides_for(replica(TALKER, 1, "t")) is None
+    assert tuned.overrides_for(replica(Component.GATEWAY, 1, "t")) is None
     assert rows(planned(AUTO, tuned.state)) == 16
 
 
 def test_a_switchback_reaches_replicas_that_come_later_too():
-    tuned = tuning.tuning(AUTO, remembers(trial=trial(everywhere=True)))
-    assert tuned.settings_of(replica(CODEC, 9, "t"))["max_num_seqs"] == 32
+    tuned = tuning.tuning_of(AUTO, remembers(trial=trial(everywhere=True)))
+    assert tuned.overrides_for(replica(CODEC, 9, "t"))["max_num_seqs"] == 32
 
 
 def test_an_edit_of_a_knob_is_in_force_at_once():
@@ -124,8 +124,8 @@ def test_what_an_edit_made_impossible_gives_way_to_the_resource():
     smaller = auto(codec={"replicas": 4, "maxResident": 12})
     assert rows(planned(smaller, remembers())) == INITIAL.codec_max_num_seqs
     between = auto(codec={"replicas": 4, "maxResident": 20})
-    tuned = tuning.tuning(between, remembers(trial=trial("demo-codec-0")))
-    assert not tuned.limited and tuned.assignment.base == setting_of(between.spec)
+    tuned = tuning.tuning_of(between, remembers(trial=trial("demo-codec-0")))
+    assert not tuned.has_overrides and tuned.assignment.base == setting_of(between.spec)
 
 
 # What is kept -------------------------------------------------------------------------------------------------
@@ -136,33 +136,33 @@ def test_a_copy_is_kept_once_something_was_chosen():
     kept = objects(planned(AUTO, remembers()))[COPY]
     assert kept["metadata"]["ownerReferences"][0]["uid"] == owner_of(AUTO).uid
     found = json.loads(kept["data"]["tuning.json"])
-    assert (found["trials"], found["lastGood"]["codecMaxNumSeqs"], found["identity"]["model"]) == (2, 16, "m-1")
+    assert (found["trialCount"], found["lastGood"]["codecMaxNumSeqs"], found["identity"]["model"]) == (2, 16, "m-1")
 
 
 @pytest.mark.parametrize("status", [{}, {"tuning": {"phase": "Measuring"}}, {"tuning": {"trial": 1}}])
 def test_without_a_status_that_can_be_read_the_copy_holds(status):
     observed = after(planned(AUTO, remembers(phase="Trial", trial=trial("demo-codec-0"))))
-    assert tuning.remembered(status, owner_of(AUTO), observed) == remembers()
+    assert tuning.tuner_state(status, owner_of(AUTO), observed) == remembers()
 
 
 def test_the_status_counts_more_than_the_copy():
     observed = after(planned(AUTO, remembers()))
     state = State(phase="Watching", message="the objectives are met", requested=INITIAL)
     written = json.loads(msgspec.json.encode({"tuning": state}))
-    assert tuning.remembered(written, owner_of(AUTO), observed) == state
+    assert tuning.tuner_state(written, owner_of(AUTO), observed) == state
 
 
 @pytest.mark.parametrize("text", ["", "not JSON", '{"chosen": 1}'])
 def test_a_copy_that_cannot_be_read_is_none(text):
     observed = after(planned(AUTO, remembers()))
     observed.objects[COPY]["data"] = {"tuning.json": text}
-    assert tuning.remembered({}, owner_of(AUTO), observed) == State()
+    assert tuning.tuner_state({}, owner_of(AUTO), observed) == State()
 
 
 def test_a_copy_of_a_former_pipeline_of_this_name_is_none():
     observed = after(planned(AUTO, remembers()))
     owner = msgspec.structs.replace(owner_of(AUTO), uid="another")
-    assert tuning.remembered({}, owner, observed) == State()
+    assert tuning.tuner_state({}, owner, observed) == State()
 
 
 # What is shown ------------------------------------------------------------------------------------------------
@@ -178,7 +178,9 @@ class Cluster:
             settings = self.plan.settings.get(component)
             for n in range(self.plan.replicas[component]):
                 pod = replica(component, n, template, ready=True)
-                reported = Reported(settings.generation, settings.settings, settings.settings) if settings else None
+                reported = (
+                    ReportedSettings(settings.generation, settings.settings, settings.settings) if settings else None
+                )
                 self.pods[pod.name] = msgspec.structs.replace(pod, reported=reported)
         self.problems = []
 
@@ -191,7 +193,7 @@ class Cluster:
         return after(self.plan, replicas=tuple(self.pods.values()))
 
     def moving(self, generation=1):
-        return tuning.moving(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
+        return tuning.change_in_progress(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
 
     def identity(self, devices, before=None, subject=AUTO):
         return tuning.identity(subject, self.plan, self.observed, devices, before)
@@ -199,8 +201,8 @@ class Cluster:
 
 def test_talkers_and_codecs_are_workers_with_what_they_say_of_themselves():
     cluster = Cluster().set("demo-codec-1", restarts=3, ready=False, reported=None)
-    cluster.set("demo-codec-2", reported=Reported(1, {"max_num_seqs": 8})).set("demo-codec-3", terminating=True)
-    found = {worker.name: worker for worker in tuning.workers(cluster.observed)}
+    cluster.set("demo-codec-2", reported=ReportedSettings(1, {"max_num_seqs": 8})).set("demo-codec-3", terminating=True)
+    found = {worker.name: worker for worker in tuning.replica_stats(cluster.observed)}
     assert sorted(found) == ["demo-codec-0", "demo-codec-1", "demo-codec-2", "demo-talker-0"]
     assert (found["demo-codec-0"].stage, found["demo-talker-0"].stage) == (Stage.CODEC, Stage.TALKER)
     assert (found["demo-codec-0"].settings["max_num_seqs"], found["demo-codec-0"].supports_overrides) == (8, True)
@@ -220,11 +222,11 @@ def test_nothing_moves():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"terminating": True}, "ending"),
+        ({"terminating": True}, "terminating"),
         ({"ready": False}, "not ready"),
-        ({"template": "another"}, "have the new template"),
-        ({"reported": Reported(0, {})}, "without settings 1"),
-        ({"reported": None}, "without settings 1"),
+        ({"template": "another"}, "are updated"),
+        ({"reported": ReportedSettings(0, {})}, "has not confirmed settings generation 1"),
+        ({"reported": None}, "has not confirmed settings generation 1"),
     ],
 )
 def test_a_replica_of_any_stage_that_is_not_as_wanted_is_no_time_for_trials(component, fields, said):
@@ -232,7 +234,7 @@ def test_a_replica_of_any_stage_that_is_not_as_wanted_is_no_time_for_trials(comp
 
 
 def test_limited_settings_are_a_confirmed_base():
-    limited = Reported(1, {"max_num_seqs": 32}, {"max_num_seqs": 8}, 20.0)
+    limited = ReportedSettings(1, {"max_num_seqs": 32}, {"max_num_seqs": 8}, 20.0)
     assert Cluster().set("demo-codec-0", reported=limited).moving() == ""
 
 

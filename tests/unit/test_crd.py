@@ -12,7 +12,7 @@ from hypothesis import event, given, settings
 
 from support.admission import Refused, admit, storage_schema
 from support.pipelines import resources
-from syrinx_operator.cluster.parse import parse
+from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.check import check, field_name, problems_of
 from syrinx_operator.resource.crd import crd_file, custom_resource
 from syrinx_operator.resource.fields import fields_file
@@ -139,7 +139,7 @@ def test_defaults_do_not_hide_what_was_given():
 
 
 def as_typed(stored):
-    return parse(stored | {"metadata": {"namespace": "default", "uid": "1", **stored["metadata"]}})
+    return parse_pipeline(stored | {"metadata": {"namespace": "default", "uid": "1", **stored["metadata"]}})
 
 
 @files("valid")

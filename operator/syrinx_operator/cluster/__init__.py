@@ -1,1 +1,1 @@
-"""A pipeline on Kubernetes: pure plans (`plan`, `rollout`, `status`) and the thin shell that carries them out."""
+"""TTSPipelines on Kubernetes: pure planning and status (`plan`, `conditions`, `status`), and the operator process."""

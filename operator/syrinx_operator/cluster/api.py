@@ -1,9 +1,8 @@
-"""The Kubernetes API, as little of it as the operator needs: every call has a deadline and ends in an `ApiError`."""
+"""Client of the Kubernetes API with the calls that the operator needs. Every call has a timeout and raises ApiError."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -11,7 +10,9 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 import aiohttp
+import msgspec
 from kubernetes.aio import client, config
+from msgspec import Struct
 
 from syrinx_operator import __version__
 from syrinx_operator.cluster.kinds import Kind
@@ -20,11 +21,11 @@ from syrinx_operator.cluster.state import Manifest
 from syrinx_operator.cluster.telemetry import Telemetry
 
 TIMEOUT: Final = 15.0
-"""Seconds that one request may take: longer than a webhook behind it, which the server gives 10 by default."""
-PAGE: Final = 500
-"""Objects per answer of a list."""
+"""Seconds per request; longer than the default timeout of admission webhooks (10 s)."""
+PAGE_SIZE: Final = 500
+"""Objects per page of a list."""
 RENEW_SECONDS: Final = 5.0
-"""Between two attempts to get new credentials."""
+"""Minimum seconds between two attempts to renew credentials."""
 UNREACHABLE: Final = "Unreachable"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
@@ -34,7 +35,7 @@ _GONE = 410
 
 
 class ApiError(Exception):
-    """The API server did not do it; the message is its own. `status` 0: it did not answer."""
+    """The API server refused or did not answer a request. `status` is 0 without an answer."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -44,18 +45,25 @@ class ApiError(Exception):
 
     @property
     def not_found(self) -> bool:
-        """There is no such object, or no such kind."""
+        """The object or its kind does not exist."""
         return self.status == 404
 
     @property
     def unavailable(self) -> bool:
-        """It is the server's trouble more than the request's: it is given a rest."""
+        """The server is the cause rather than the request, so retry later."""
         return self.status in (0, 401, 429, 503, 504)
 
     @property
-    def futile(self) -> bool:
-        """No other request would do better now, or the server asks for none."""
+    def affects_all_requests(self) -> bool:
+        """Every other request would fail now too, or the server is rate limiting."""
         return self.status in (401, 429) or self.reason == UNREACHABLE
+
+
+class _Status(Struct):
+    """The body of an error response (`kind: Status`)."""
+
+    reason: str | None = None
+    message: str | None = None
 
 
 class Api:
@@ -77,45 +85,45 @@ class Api:
             await self._client.close()  # type: ignore[no-untyped-call]
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
-        """An object. Raises `ApiError`."""
+        """Returns an object."""
         return await self.json("GET", kind.path(namespace, name))
 
     async def get_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest:
-        """An object's metadata, and nothing else of it."""
+        """Returns only an object's metadata."""
         return await self.json("GET", kind.path(namespace, name), accept=METADATA_ONLY)
 
     async def list_objects(self, kind: Kind, namespace: str, selector: str = "") -> list[Manifest]:
-        """All objects of a namespace that a label selector matches."""
+        """Returns all objects in a namespace that match a label selector."""
         try:
             return await self._list(kind, namespace, selector)
         except ApiError as error:
             if error.status != _GONE:
                 raise
-            # The snapshot that the pages were cut from has expired: from the first page again, once.
+            # The continue token has expired: start over from the first page, once.
             return await self._list(kind, namespace, selector)
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None) -> Manifest:
-        """Server-side apply: the manifest's fields become ours. `metadata.uid` in it is a precondition."""
+        """Server-side apply with force; returns the live object. `metadata.uid` acts as a precondition."""
         path = kind.path(namespace, manifest["metadata"]["name"], subresource)
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self.json("PATCH", path, query=query, body=manifest, content_type=_APPLY)
 
     async def create(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
-        """A new object; 409 if one of its name is there."""
+        """Creates an object and returns it. Raises ApiError with status 409 if it exists."""
         return await self.json("POST", kind.path(namespace), query={"fieldManager": FIELD_MANAGER}, body=manifest)
 
     async def replace(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
-        """The object with this content; 409 if it is not the version that `metadata.resourceVersion` names."""
+        """Replaces an object. Raises ApiError with status 409 if `metadata.resourceVersion` is outdated."""
         path = kind.path(namespace, manifest["metadata"]["name"])
         return await self.json("PUT", path, query={"fieldManager": FIELD_MANAGER}, body=manifest)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Deletes exactly the object that has this UID, and what it owns after it."""
+        """Deletes the object with this UID, and its dependents in the background."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self.json("DELETE", kind.path(namespace, name), body=body)
 
     async def serves(self, kind: Kind) -> bool:
-        """Whether the cluster has this kind."""
+        """Returns whether the cluster serves a kind."""
         try:
             found = await self.json("GET", kind.group_path)
         except ApiError as error:
@@ -134,19 +142,17 @@ class Api:
         content_type: str = _JSON,
         accept: str = _JSON,
     ) -> Manifest:
-        """A request whose answer is an object. Raises `ApiError`."""
+        """Sends a request and returns the object in the response. Raises ApiError unless the status is 2xx."""
         status, data, headers = await self.request(
             method, path, query=query, body=body, headers={"Accept": accept, "Content-Type": content_type}
         )
         if not 200 <= status < 300:
             raise _error(status, data, headers)
         try:
-            answer = json.loads(data)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise ApiError(0, "NoAnswer", f"the API server's answer to {method} {path} is not an object")
-        return answer
+            return msgspec.json.decode(data, type=Manifest)
+        except msgspec.MsgspecError:
+            message = f"the API server's answer to {method} {path} is not an object"
+            raise ApiError(0, "InvalidAnswer", message) from None
 
     async def request(
         self,
@@ -158,7 +164,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         seconds: float = TIMEOUT,
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        """Any request: status, body and headers of the answer. Raises `ApiError` if there is none."""
+        """Sends a request and returns status, body and headers of the response. Raises ApiError without a response."""
         asked_at = time.monotonic()
         answer = await self._send(method, path, query, body, headers or {}, seconds)
         if answer[0] != 401 or not await self._renew_credentials(asked_at):
@@ -174,16 +180,16 @@ class Api:
         headers: Mapping[str, str],
         seconds: float,
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        used = self._client
-        assert used is not None, "used within `async with`"
+        api_client = self._client
+        assert api_client is not None, "used outside `async with`"
         status = 0
         try:
             async with asyncio.timeout(seconds):
-                call = await used.param_serialize(
+                call = await api_client.param_serialize(
                     method, path, header_params=dict(headers), body=body, auth_settings=["BearerToken"]
                 )
                 url = f"{call[1]}?{urlencode(query)}" if query else call[1]
-                answer = await used.rest_client.request(  # type: ignore[no-untyped-call]
+                answer = await api_client.rest_client.request(  # type: ignore[no-untyped-call]
                     method, url, headers=call[2], body=call[3], _request_timeout=aiohttp.ClientTimeout(total=seconds)
                 )
                 data: bytes = await answer.read()
@@ -192,17 +198,17 @@ class Api:
         except TimeoutError:
             raise ApiError(0, "Timeout", f"the API server did not answer {method} {path} in {seconds:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            why = str(error) or type(error).__name__
-            raise ApiError(0, UNREACHABLE, f"the API server cannot be reached ({method} {path}): {why}") from None
+            cause = str(error) or type(error).__name__
+            raise ApiError(0, UNREACHABLE, f"the API server is unreachable ({method} {path}): {cause}") from None
         finally:
-            self._telemetry.requests.labels(method, str(status)).inc()
+            self._telemetry.api_requests.labels(method, str(status)).inc()
 
     async def _list(self, kind: Kind, namespace: str, selector: str) -> list[Manifest]:
         items: list[Manifest] = []
-        query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
         while True:
             page = await self.json("GET", kind.path(namespace), query=query)
-            # Items of a list do not say what they are.
+            # Items of a list have no apiVersion and kind.
             items += ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
             token = page.get("metadata", {}).get("continue")
             if not token:
@@ -210,7 +216,7 @@ class Api:
             query["continue"] = token
 
     async def _renew_credentials(self, asked_at: float) -> bool:
-        """After a 401: whether there are credentials that are newer than the request."""
+        """Returns whether there are credentials newer than the request that got a 401."""
         async with self._renewing:
             if self._renewed_at < asked_at and time.monotonic() - self._renewed_at >= RENEW_SECONDS:
                 self._renewed_at = time.monotonic()
@@ -224,9 +230,9 @@ class Api:
 
 
 async def load_configuration() -> client.Configuration:
-    """Where the API server is and who we are: KUBECONFIG or ~/.kube/config, else the pod's service account.
+    """Returns address and credentials from KUBECONFIG or ~/.kube/config, in a pod from its service account.
 
-    Raises `ConfigException`.
+    Raises ConfigException.
     """
     loaded = client.Configuration()
     if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
@@ -240,14 +246,13 @@ async def load_configuration() -> client.Configuration:
 
 def _error(status: int, data: bytes, headers: Mapping[str, str]) -> ApiError:
     try:
-        answer = json.loads(data)
-        reason, message = str(answer.get("reason") or ""), str(answer.get("message") or "")
-    except (ValueError, AttributeError):
-        reason, message = "", data[:200].decode(errors="replace")
+        body = msgspec.json.decode(data, type=_Status)
+    except msgspec.MsgspecError:
+        body = _Status(message=data[:200].decode(errors="replace"))
+    retry_after = headers.get("Retry-After", "")
     return ApiError(
-        status, reason or f"HTTP{status}", message or f"HTTP status {status}", _seconds(headers.get("Retry-After"))
+        status,
+        body.reason or f"HTTP{status}",
+        body.message or f"HTTP status {status}",
+        float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None,
     )
-
-
-def _seconds(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,4 +1,4 @@
-"""What is concluded about a pipeline: the tree of its conditions. Pure."""
+"""The conditions of a pipeline's status. Pure."""
 
 from __future__ import annotations
 
@@ -9,262 +9,254 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.diagnosis import CRASH_LOOP, Trouble, moment, time_to_start, trouble
-from syrinx_operator.cluster.missing import missing
+from syrinx_operator.cluster.diagnosis import CRASH_LOOP, Diagnosis, diagnose, missing_pods, parse_time, startup_limit
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.state import STAGES, Component, Measured, Observed, Replica
+from syrinx_operator.cluster.state import STAGES, Component, MetricsSummary, Observed, Replica
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType
 from syrinx_operator.resource.tuning_status import Phase, State
 
-_AT_WORK: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
+_ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
 
 
 class Problem(Struct, frozen=True):
-    """Something that kept the operator from carrying out the plan."""
+    """Something that kept the operator from applying the plan."""
 
     reason: str
-    """In one CamelCase word, as ApplyFailed."""
+    """A CamelCase reason such as ApplyFailed."""
     message: str
-    """What happened to which object, and what helps."""
+    """What happened to which object, and how to fix it."""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
-    """What conclusions are drawn from."""
+class ConditionInputs(Struct, frozen=True, kw_only=True):
+    """The inputs of the conditions."""
 
     pipeline: TTSPipeline
     observed: Observed
     plan: Plan
-    measured: Measured | None
+    metrics: MetricsSummary | None
     tuning: State
     problems: Sequence[Problem]
     previous: Mapping[str, Condition]
-    """The conditions of the last status, by type."""
+    """Conditions of the previous status, by type."""
     now: datetime
 
 
-class Conclusion(NamedTuple):
-    """A condition before it is dated."""
+class ConditionValue(NamedTuple):
+    """A condition without its times."""
 
     status: ConditionStatus
     reason: str
     message: str
 
 
-def conditions(seen: Seen, generation: int) -> tuple[Condition, ...]:
-    """The tree: Ready ← GatewayReady, TalkerReady, CodecReady, ConnectorReady; and what stands for itself.
+def conditions(inputs: ConditionInputs, generation: int) -> tuple[Condition, ...]:
+    """Returns all conditions: Ready ← GatewayReady, TalkerReady, CodecReady, ConnectorReady; and independent ones.
 
-    Ready: the service answers, as there is a model generation of which a gateway, a talker and a codec are ready: the
-    one that is wanted, or while that one is not complete, the one before it. Progressing: something is not as wanted
-    yet. Degraded: something is wrong that waiting will not mend. MetricsAvailable and TuningReady (tuning does its
-    work) are left out with tuning Off. `generation` is that of the resource that all this is about.
+    Ready: a gateway, a talker and a codec of one model generation are ready, of the current generation or, during a
+    rollout, of the previous one. Progressing: the actual state differs from the desired one. Degraded: a problem needs
+    intervention. MetricsAvailable and TuningReady are omitted with tuning Off. `generation` is the resource's.
     """
-    serving = serving_generation(seen)
-    parts: dict[ConditionType, Conclusion] = {
-        "GatewayReady": _stage(seen, Component.GATEWAY, serving),
-        "TalkerReady": _stage(seen, Component.TALKER, serving),
-        "CodecReady": _stage(seen, Component.CODEC, serving),
-        "ConnectorReady": _connector(seen),
+    serving = serving_generation(inputs)
+    components: dict[ConditionType, ConditionValue] = {
+        "GatewayReady": _stage(inputs, Component.GATEWAY, serving),
+        "TalkerReady": _stage(inputs, Component.TALKER, serving),
+        "CodecReady": _stage(inputs, Component.CODEC, serving),
+        "ConnectorReady": _connector(inputs),
     }
-    found: dict[ConditionType, Conclusion] = {"Ready": _ready(seen, parts, serving), **parts}
-    if seen.pipeline.spec.tuning.mode != "Off":
-        found["MetricsAvailable"] = _metrics(seen.measured)
-        found["TuningReady"] = _tuning(seen)
-    found["Progressing"] = _progressing(seen)
-    found["Degraded"] = _degraded(seen)
-    return tuple(dated(seen.previous, kind, conclusion, generation, seen.now) for kind, conclusion in found.items())
+    found: dict[ConditionType, ConditionValue] = {"Ready": _ready(inputs, components, serving), **components}
+    if inputs.pipeline.spec.tuning.mode != "Off":
+        found["MetricsAvailable"] = _metrics_available(inputs.metrics)
+        found["TuningReady"] = _tuning_ready(inputs)
+    found["Progressing"] = _progressing(inputs)
+    found["Degraded"] = _degraded(inputs)
+    return tuple(to_condition(inputs.previous, kind, value, generation, inputs.now) for kind, value in found.items())
 
 
-def dated(
-    previous: Mapping[str, Condition], kind: ConditionType, conclusion: Conclusion, generation: int, now: datetime
+def to_condition(
+    previous: Mapping[str, Condition], kind: ConditionType, value: ConditionValue, generation: int, now: datetime
 ) -> Condition:
-    """A conclusion as a condition; its time moves only when its status does."""
+    """Returns the condition with its transition time, which changes only with its status."""
     before = previous.get(kind)
-    same = before is not None and before.status == conclusion.status
-    changed = before.last_transition_time if before and same else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    is_same = before is not None and before.status == value.status
+    changed = before.last_transition_time if before and is_same else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Condition(
         type=kind,
-        status=conclusion.status,
-        reason=conclusion.reason,
-        message=conclusion.message[:MAX_MESSAGE],
+        status=value.status,
+        reason=value.reason,
+        message=value.message[:MAX_MESSAGE],
         last_transition_time=changed,
         observed_generation=generation,
     )
 
 
-def serving_generation(seen: Seen) -> str:
-    """The model generation that is complete, rather the wanted one; the wanted one if none is."""
-    ready = [{p.model_generation for p in _live(seen, stage) if p.ready} for stage in STAGES]
+def serving_generation(inputs: ConditionInputs) -> str:
+    """Returns the desired model generation unless only another one has a ready replica of every stage."""
+    ready = [{pod.model_generation for pod in inputs.observed.live(stage) if pod.ready} for stage in STAGES]
     complete = set.intersection(*ready)
-    wanted = seen.plan.generation
-    return wanted if wanted in complete or not complete else min(complete)
-
-
-def _live(seen: Seen, component: Component) -> list[Replica]:
-    return live_pods(seen.observed, component)
-
-
-def live_pods(observed: Observed, component: Component) -> list[Replica]:
-    """The pods of a component, those that end left out."""
-    return [pod for pod in observed.of(component) if not pod.terminating]
-
-
-def _ready(seen: Seen, parts: Mapping[ConditionType, Conclusion], serving: str) -> Conclusion:
-    """Named after the part that holds up the others: Redis before talker and codec, those before the gateway."""
-    causes: tuple[ConditionType, ...] = ("ConnectorReady", "TalkerReady", "CodecReady", "GatewayReady")
-    missing = [(kind, parts[kind]) for kind in causes if parts[kind].status != "True"]
-    if not missing:
-        current = serving == seen.plan.generation
-        by = (
-            f"as model {seen.pipeline.model_name}"
-            if current
-            else f"by model generation {serving} until the next is ready"
-        )
-        return Conclusion("True", "Serving", f"speech is served {by}")
-    # Whether a Redis of the user's answers follows from the stages: they are to be blamed first.
-    first = min((part for _, part in missing), key=lambda part: part.status == "Unknown")
-    return Conclusion("False", first.reason, "; ".join(f"{kind}: {part.message}" for kind, part in missing))
-
-
-def _stage(seen: Seen, stage: Component, serving: str) -> Conclusion:
-    wanted = seen.plan.replicas[stage]
-    live = _live(seen, stage)
-    ready = [pod for pod in live if pod.ready and pod.model_generation == serving]
-    if ready:
-        other = "" if serving == seen.plan.generation else f" (model generation {serving}; the next one is on its way)"
-        return Conclusion("True", "Serving", f"{len(ready)} of {wanted} replicas are ready{other}")
-    if not wanted:
-        return Conclusion("False", "ScaledToZero", f"{stage}: an autoscaler wants no replicas")
-    return _waiting(seen, stage, live)
-
-
-def _waiting(seen: Seen, component: Component, live: Sequence[Replica]) -> Conclusion:
-    """Why none of a component's replicas serves."""
-    if found := _troubles(seen, component):
-        return Conclusion("False", found[0].reason, found[0].message)
-    if any(pod.ready for pod in live):
-        return Conclusion(
-            "False", "RollingOut", f"{component}: no replica of model generation {seen.plan.generation} is ready yet"
-        )
-    if not live:
-        return Conclusion("False", "Starting", f"{component}: there is no pod yet")
-    waits = " (a gateway becomes ready once a talker and a codec are)" if component is Component.GATEWAY else ""
-    return Conclusion("False", "Starting", f"{', '.join(pod.name for pod in live)}: starting{waits}")
-
-
-def _connector(seen: Seen) -> Conclusion:
-    """Of a Redis of the user's, only what the stages say is known: a talker or codec is ready once it reads from it."""
-    url = seen.pipeline.spec.connector.url
-    if url is None:
-        live = _live(seen, Component.REDIS)
-        if ready := [pod for pod in live if pod.ready]:
-            return Conclusion("True", "Serving", f"{ready[0].name} answers")
-        return _waiting(seen, Component.REDIS, live)
-    if any(pod.ready for stage in (Component.TALKER, Component.CODEC) for pod in _live(seen, stage)):
-        return Conclusion("True", "Reached", f"the stages reach {url}")
-    return Conclusion("Unknown", "NotKnown", f"no talker or codec is ready; their logs say if {url} refuses them")
-
-
-def _metrics(measured: Measured | None) -> Conclusion:
-    if measured is None:
-        return Conclusion("Unknown", "NotMeasured", "not looked at yet")
-    if measured.problem:
-        return Conclusion("False", f"Metrics{measured.reason}", measured.problem)
-    return Conclusion("True", "MetricsFound", f"read from {_SOURCES.get(measured.source, measured.source)}")
-
-
-def _tuning(seen: Seen) -> Conclusion:
-    """Whether tuning does its work; the reason is its phase."""
-    phase, message = seen.tuning.phase, seen.tuning.message
-    if phase == "NoData" and not seen.pipeline.spec.slo.ttfa:
-        return Conclusion("False", "NoObjective", message)
-    return Conclusion("True" if phase in _AT_WORK else "False", phase, message)
-
-
-def _progressing(seen: Seen) -> Conclusion:
-    """What is not as wanted yet; first the plan itself, then roll-outs, counts, starts and settings."""
-    missing = [("NotApplied", problem.message) for problem in seen.problems]
-    for component in seen.plan.templates:
-        missing += incomplete(seen.plan, seen.observed, component)
-    if not missing:
-        return Conclusion("False", "Complete", "everything is as wanted")
-    order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
-    missing.sort(key=lambda part: order.index(part[0]))
-    return Conclusion("True", missing[0][0], "; ".join(words for _, words in missing))
+    desired = inputs.plan.generation
+    return desired if desired in complete or not complete else min(complete)
 
 
 def incomplete(plan: Plan, observed: Observed, component: Component) -> list[tuple[str, str]]:
-    """What of a component is not as wanted yet, by reason and in words; empty if nothing is."""
-    live, wanted = live_pods(observed, component), plan.replicas[component]
-    new = [pod for pod in live if pod.template == plan.templates[component]]
-    if len(new) < len(live):
-        return [("RollingOut", f"{component}: {len(new)} of {wanted} replicas have the new template")]
-    if len(live) != wanted:
-        return [("Scaling", f"{component}: {len(live)} of {wanted} pods")]
-    if waiting := [pod.name for pod in new if not pod.ready]:
-        return [("Starting", f"{component}: {', '.join(waiting)} not ready")]
+    """Returns reason and message of how a component differs from the plan; empty if it does not."""
+    live, desired = observed.live(component), plan.replicas[component]
+    updated = [pod for pod in live if pod.template == plan.templates[component]]
+    if len(updated) < len(live):
+        return [("RollingOut", f"{component}: {len(updated)} of {desired} replicas are updated")]
+    if len(live) != desired:
+        return [("Scaling", f"{component}: {len(live)} of {desired} pods")]
+    if unready := [pod.name for pod in updated if not pod.ready]:
+        return [("Starting", f"{component}: {', '.join(unready)} not ready")]
     if component is Component.REDIS:
         return []
     generation = plan.settings[component].generation
-    if silent := [pod.name for pod in new if not has_confirmed(pod, generation)]:
-        return [("ConfirmingSettings", f"{component}: {', '.join(silent)} without settings {generation}")]
+    if unconfirmed := [pod.name for pod in updated if not has_confirmed(pod, generation)]:
+        message = f"{component}: {', '.join(unconfirmed)} has not confirmed settings generation {generation}"
+        return [("ConfirmingSettings", message)]
     return []
 
 
 def has_confirmed(pod: Replica, generation: int) -> bool:
-    """Whether a replica has said that settings of this generation, or newer ones, are in force."""
+    """Returns whether a replica reports settings of this or a newer generation."""
     return pod.reported is not None and pod.reported.generation >= generation
 
 
-def _degraded(seen: Seen) -> Conclusion:
-    wrong = [(problem.reason, problem.message) for problem in seen.problems]
+def _ready(inputs: ConditionInputs, components: Mapping[ConditionType, ConditionValue], serving: str) -> ConditionValue:
+    """The reason is that of the root cause: Redis before talker and codec, those before the gateway."""
+    order: tuple[ConditionType, ...] = ("ConnectorReady", "TalkerReady", "CodecReady", "GatewayReady")
+    unready = [(kind, components[kind]) for kind in order if components[kind].status != "True"]
+    if not unready:
+        if serving == inputs.plan.generation:
+            return ConditionValue("True", "Serving", f"serving model {inputs.pipeline.model_name}")
+        message = f"serving model generation {serving} until {inputs.plan.generation} is ready"
+        return ConditionValue("True", "Serving", message)
+    # The state of an external Redis is inferred from the stages, so Unknown is never the root cause.
+    cause = min((value for _, value in unready), key=lambda value: value.status == "Unknown")
+    return ConditionValue("False", cause.reason, "; ".join(f"{kind}: {value.message}" for kind, value in unready))
+
+
+def _stage(inputs: ConditionInputs, stage: Component, serving: str) -> ConditionValue:
+    desired = inputs.plan.replicas[stage]
+    live = inputs.observed.live(stage)
+    ready = [pod for pod in live if pod.ready and pod.model_generation == serving]
+    if ready:
+        message = f"{len(ready)} of {desired} replicas are ready"
+        if serving != inputs.plan.generation:
+            message += f" (model generation {serving}; {inputs.plan.generation} is rolling out)"
+        return ConditionValue("True", "Serving", message)
+    if not desired:
+        return ConditionValue("False", "ScaledToZero", f"{stage}: scaled to zero by an autoscaler")
+    return _unready(inputs, stage, live)
+
+
+def _unready(inputs: ConditionInputs, component: Component, live: Sequence[Replica]) -> ConditionValue:
+    """Returns why no replica of a component is ready."""
+    if found := _diagnoses(inputs, component):
+        return ConditionValue("False", found[0].reason, found[0].message)
+    if any(pod.ready for pod in live):
+        message = f"{component}: no replica of model generation {inputs.plan.generation} is ready yet"
+        return ConditionValue("False", "RollingOut", message)
+    if not live:
+        return ConditionValue("False", "Starting", f"{component}: no pod exists yet")
+    hint = " (a gateway becomes ready once a talker and a codec are)" if component is Component.GATEWAY else ""
+    return ConditionValue("False", "Starting", f"{', '.join(pod.name for pod in live)}: starting{hint}")
+
+
+def _connector(inputs: ConditionInputs) -> ConditionValue:
+    """An external Redis is inferred from talkers and codecs, which are ready only once they read from it."""
+    url = inputs.pipeline.spec.connector.url
+    if url is None:
+        live = inputs.observed.live(Component.REDIS)
+        if ready := [pod for pod in live if pod.ready]:
+            return ConditionValue("True", "Serving", f"{ready[0].name} is ready")
+        return _unready(inputs, Component.REDIS, live)
+    if any(pod.ready for stage in (Component.TALKER, Component.CODEC) for pod in inputs.observed.live(stage)):
+        return ConditionValue("True", "Reachable", f"the stages are connected to {url}")
+    message = f"no talker or codec is ready; their logs show whether they can connect to {url}"
+    return ConditionValue("Unknown", "NotVerified", message)
+
+
+def _metrics_available(metrics: MetricsSummary | None) -> ConditionValue:
+    if metrics is None:
+        return ConditionValue("Unknown", "NotMeasured", "metrics have not been read yet")
+    if metrics.problem:
+        return ConditionValue("False", f"Metrics{metrics.reason}", metrics.problem)
+    return ConditionValue("True", "MetricsFound", f"read from {_SOURCES.get(metrics.source, metrics.source)}")
+
+
+def _tuning_ready(inputs: ConditionInputs) -> ConditionValue:
+    """Returns whether tuning is active; the reason is the tuner's phase."""
+    phase, message = inputs.tuning.phase, inputs.tuning.message
+    if phase == "NoData" and not inputs.pipeline.spec.slo.ttfa:
+        return ConditionValue("False", "NoObjective", message)
+    return ConditionValue("True" if phase in _ACTIVE_PHASES else "False", phase, message)
+
+
+def _progressing(inputs: ConditionInputs) -> ConditionValue:
+    """Returns how the state differs from the plan: unapplied changes first, then rollouts, counts and settings."""
+    pending = [("NotApplied", problem.message) for problem in inputs.problems]
+    for component in inputs.plan.templates:
+        pending += incomplete(inputs.plan, inputs.observed, component)
+    if not pending:
+        return ConditionValue("False", "Complete", "all components match the spec")
+    order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
+    pending.sort(key=lambda entry: order.index(entry[0]))
+    return ConditionValue("True", pending[0][0], "; ".join(message for _, message in pending))
+
+
+def _degraded(inputs: ConditionInputs) -> ConditionValue:
+    found = [(problem.reason, problem.message) for problem in inputs.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
-        wrong += _lasting(seen, component) or _missing(seen, component)
-    if seen.pipeline.spec.monitoring.pod_monitor is not None and "PodMonitor" not in seen.observed.served_kinds:
-        advice = "install the Prometheus operator, or leave the field out"
-        wrong.append(("KindNotServed", f"spec.monitoring.podMonitor: this cluster has no PodMonitor; {advice}"))
-    # What is wrong with a pod is said once, however many stages are in it.
-    wrong = list(dict.fromkeys(wrong))
-    if not wrong:
-        return Conclusion("False", "AsExpected", "nothing is wrong that waiting will not mend")
-    return Conclusion("True", wrong[0][0], "; ".join(words for _, words in wrong))
+        found += _blocking(inputs, component) or _missing(inputs, component)
+    monitor = inputs.pipeline.spec.monitoring.pod_monitor
+    if monitor is not None and "PodMonitor" not in inputs.observed.served_kinds:
+        advice = "install the Prometheus Operator or remove the field"
+        found.append(("KindNotServed", f"spec.monitoring.podMonitor: this cluster has no kind PodMonitor; {advice}"))
+    # Stages in one pod share its problem.
+    found = list(dict.fromkeys(found))
+    if not found:
+        return ConditionValue("False", "AsExpected", "no problem needs intervention")
+    return ConditionValue("True", found[0][0], "; ".join(message for _, message in found))
 
 
-def _lasting(seen: Seen, component: Component) -> list[tuple[str, str]]:
-    found = [(one.reason, one.message) for one in _troubles(seen, component) if one.lasting]
-    if found and any(reason == "RollingOut" for reason, _ in incomplete(seen.plan, seen.observed, component)):
-        reason, words = found[-1]
-        found[-1] = (reason, f"{words}; the roll-out of {component} goes no further until this is mended or edited")
+def _blocking(inputs: ConditionInputs, component: Component) -> list[tuple[str, str]]:
+    found = [(each.reason, each.message) for each in _diagnoses(inputs, component) if each.needs_intervention]
+    if found and any(reason == "RollingOut" for reason, _ in incomplete(inputs.plan, inputs.observed, component)):
+        reason, message = found[-1]
+        found[-1] = (reason, f"{message}; the rollout of {component} is blocked until this is fixed or the spec edited")
     return found
 
 
-def _missing(seen: Seen, component: Component) -> list[tuple[str, str]]:
-    """Pods that nobody makes."""
-    workload = seen.observed.objects.get(names.workload_key(seen.pipeline.name, component))
-    progressing = seen.previous.get("Progressing")
+def _missing(inputs: ConditionInputs, component: Component) -> list[tuple[str, str]]:
+    """Returns the problem of a workload whose pods the cluster does not create."""
+    workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
+    progressing = inputs.previous.get("Progressing")
     if workload is None or progressing is None or progressing.status != "True":
         return []
-    words = missing(workload, moment(progressing.last_transition_time), seen.now)
-    return [("PodsMissing", words)] if words else []
+    message = missing_pods(workload, parse_time(progressing.last_transition_time), inputs.now)
+    return [("PodsMissing", message)] if message else []
 
 
-def _troubles(seen: Seen, component: Component) -> list[Trouble]:
-    """What is wrong with a component's replicas, the lasting first."""
-    if component not in seen.plan.templates:
+def _diagnoses(inputs: ConditionInputs, component: Component) -> list[Diagnosis]:
+    """Returns the diagnoses of a component's replicas; those that need intervention come first."""
+    if component not in inputs.plan.templates:
         return []
-    since = _stages_ready_since(seen) if component is Component.GATEWAY else None
-    limit = time_to_start(seen.pipeline.spec, component)
-    loops = [before.message for before in seen.previous.values() if before.reason == CRASH_LOOP]
+    since = _stages_ready_since(inputs) if component is Component.GATEWAY else None
+    limit = startup_limit(inputs.pipeline.spec, component)
+    loops = [before.message for before in inputs.previous.values() if before.reason == CRASH_LOOP]
     found = [
-        trouble(pod, limit, seen.now, looped=any(pod.name in words for words in loops), since=since)
-        for pod in _live(seen, component)
+        diagnose(pod, limit, inputs.now, crash_looping=any(pod.name in message for message in loops), since=since)
+        for pod in inputs.observed.live(component)
     ]
-    return sorted((one for one in found if one is not None), key=lambda one: not one.lasting)
+    return sorted((each for each in found if each is not None), key=lambda each: not each.needs_intervention)
 
 
-def _stages_ready_since(seen: Seen) -> datetime:
-    """Since when the gateways have had what they wait for; now, if they have not."""
-    waits = [seen.previous.get(kind) for kind in ("TalkerReady", "CodecReady")]
-    since = [moment(before.last_transition_time) for before in waits if before and before.status == "True"]
-    return max((at or seen.now for at in since), default=seen.now) if len(since) == len(waits) else seen.now
+def _stages_ready_since(inputs: ConditionInputs) -> datetime:
+    """Returns since when talker and codec, which gateways wait for, are both ready; now if they are not."""
+    stages = [inputs.previous.get(kind) for kind in ("TalkerReady", "CodecReady")]
+    since = [parse_time(before.last_transition_time) for before in stages if before and before.status == "True"]
+    if len(since) < len(stages):
+        return inputs.now
+    return max(at or inputs.now for at in since)

@@ -1,4 +1,4 @@
-"""The operator's options, from environment variables."""
+"""The operator's configuration from environment variables."""
 
 from __future__ import annotations
 
@@ -7,45 +7,48 @@ import secrets
 import socket
 from collections.abc import Mapping
 from enum import StrEnum
+from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from syrinx_operator import __version__
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import OperatorConfig
+from syrinx_stages.contract.resolved_config import resolved_config_line
 
 
 class ConfigError(Exception):
-    """An environment variable holds what is not accepted; the message names it."""
+    """An environment variable has an invalid value; the message names it."""
 
 
 class Access(StrEnum):
-    """How the operator reaches the stages' admin ports."""
+    """How the operator connects to the stages' admin ports."""
 
     DIRECT = "direct"
-    """At the pods' own addresses."""
+    """To the pods' addresses."""
     PROXY = "proxy"
     """Through the API server's pod proxy, from outside the cluster."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How this operator runs."""
+    """The configuration of this operator process."""
 
     pipelines: OperatorConfig
     prometheus: prometheus.Access
     access: Access
     identity: str
-    """Names this process in Leases. A pod's name, so that a restarted container finds its Leases again."""
+    """Holder identity in Leases. A pod's name, so that a restarted container still holds its Leases."""
     resync_seconds: float = 15.0
-    """Between two looks at a pipeline about which nothing was heard."""
+    """Time between two reconciles of a pipeline without changes."""
     lease_seconds: float = 15.0
-    """How long a silent operator keeps others from its pipelines."""
+    """Duration of a Lease: how long other operators wait for a silent one."""
     port: int = 8080
-    """Of /metrics, /healthz and /readyz."""
+    """Port of /metrics, /healthz and /readyz."""
 
 
 def options(environment: Mapping[str, str]) -> Options:
-    """The options that an environment asks for. Raises `ConfigError`."""
+    """Returns the options in an environment. Raises ConfigError."""
     in_cluster = bool(environment.get("KUBERNETES_SERVICE_HOST"))
     default = Access.DIRECT if in_cluster else Access.PROXY
     return Options(
@@ -61,6 +64,23 @@ def options(environment: Mapping[str, str]) -> Options:
         lease_seconds=_number(environment, "SYRINX_LEASE_SECONDS", 15.0, 1.0, 3600.0),
         port=_port(environment.get("SYRINX_PORT") or "8080"),
     )
+
+
+def config_line(options: Options) -> str:
+    """Returns the log line with the resolved configuration and its hash, without secrets.
+
+    The identity is not hashed, so that replicas of one installation log equal hashes.
+    """
+    config = msgspec.to_builtins(options)
+    del config["identity"]
+    # The token itself is never part of the options, but a URL may contain a password.
+    config["prometheus"]["url"] = _without_credentials(options.prometheus.url)
+    return resolved_config_line("operator", options.identity, {"version": __version__, **config})
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def _prometheus(environment: Mapping[str, str]) -> prometheus.Access:
@@ -83,7 +103,7 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _number(environment: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+def _number(environment: Mapping[str, str], name: str, default: float, minimum: float, maximum: float) -> float:
     text = environment.get(name)
     if not text:
         return default
@@ -91,6 +111,6 @@ def _number(environment: Mapping[str, str], name: str, default: float, least: fl
         number = float(text)
     except ValueError:
         number = math.nan
-    if not least <= number <= most:
-        raise ConfigError(f"{name}: {text!r} is not accepted; expected a number from {least:g} to {most:g}")
+    if not minimum <= number <= maximum:
+        raise ConfigError(f"{name}: {text!r} is not accepted; expected a number from {minimum:g} to {maximum:g}")
     return number

@@ -1,88 +1,131 @@
-"""Why a replica does not run, and what would help. Pure."""
+"""Why pods are not ready: turns pods into replicas, and diagnoses replicas and workloads without pods. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.state import Component, Replica
+from syrinx_operator.cluster.names import CODEC_CONFIG_ANNOTATION, COMPONENT_LABEL, CONFIG_ANNOTATION, TEMPLATE_LABEL
+from syrinx_operator.cluster.state import Component, Manifest, Replica
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
 
 CRASH_LOOP = "CrashLoopBackOff"
-MAX_WORDS = 300
-"""Characters of the cluster's words that are repeated."""
+MISSING_AFTER = timedelta(seconds=60)
+"""How long a workload may be short of pods before it is reported; Kubernetes creates pods within seconds."""
+_MAX_PROBLEM = 300
+"""Characters of a pod's or workload's own message that are repeated."""
 
 _GATEWAY_SECONDS = 300
 _REDIS_SECONDS = 120
-_SLACK_SECONDS = 30
+_MARGIN_SECONDS = 30
 
+_STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+_FINISHED = frozenset({"Failed", "Succeeded"})
 _ALIASES = {"ErrImagePull": "ImagePullBackOff", "RegistryUnavailable": "ImagePullBackOff"}
-"""Words that the cluster uses in turns for one thing."""
+"""Reasons that the kubelet alternates between for the same problem."""
 _ADVICE = {
-    "ImagePullBackOff": "check the image's name and, for a private registry, spec.imagePullSecrets",
-    "InvalidImageName": "correct the image's name",
-    "ErrImageNeverPull": "spec.imagePullPolicy is Never: the image must be on the node already",
-    "CreateContainerConfigError": "a Secret or ConfigMap that it needs, or a key in it, is missing",
+    "ImagePullBackOff": "check the image name and, for a private registry, spec.imagePullSecrets",
+    "InvalidImageName": "correct the image name",
+    "ErrImageNeverPull": "spec.imagePullPolicy is Never: the image must already be on the node",
+    "CreateContainerConfigError": "a Secret or ConfigMap that it references, or a key in it, does not exist",
     CRASH_LOOP: "see `kubectl logs {pod} --previous --all-containers`",
-    "Unschedulable": "no node takes it: compare its resources, node selector, tolerations and volumes with the nodes",
+    "Unschedulable": "no node fits: compare its resources, node selector, tolerations and volumes with the nodes",
 }
-_MENDS_ITSELF = frozenset({"Unschedulable"})
-"""Within the time to start: a node may be on its way."""
-_ONCE = frozenset({"Terminated", "Error", "Completed"})
-"""Said of a container that is about to be started anew: only if that goes on it is a crash loop."""
+_TRANSIENT = frozenset({"Unschedulable"})
+"""Reasons that need no intervention within the startup limit: an autoscaler may be adding a node."""
+_RESTARTING = frozenset({"Terminated", "Error", "Completed"})
+"""Reasons of a container that is about to restart; repeated restarts become a crash loop."""
 
 
-class Trouble(Struct, frozen=True):
-    """What is wrong with one replica."""
+class _StartConfig(Struct):
+    generation: str = ""
+
+
+class Diagnosis(Struct, frozen=True):
+    """Why one replica is not ready."""
 
     reason: str
-    """In the cluster's word, in CamelCase."""
+    """The cluster's reason in CamelCase."""
     message: str
-    lasting: bool
-    """Whether waiting will not mend it."""
+    needs_intervention: bool
+    """Whether it does not resolve by waiting."""
 
 
-def trouble(
-    replica: Replica, limit: timedelta, now: datetime, *, looped: bool = False, since: datetime | None = None
-) -> Trouble | None:
-    """What is wrong with a replica that is not ready; None if it is, if it ends, or if it only starts.
+def replicas(pods: Iterable[Manifest]) -> tuple[Replica, ...]:
+    """Returns the replicas in a pipeline's pods; finished pods, such as evicted ones, are skipped."""
+    components = set(Component)
+    return tuple(
+        replica
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") not in _FINISHED
+        and pod["metadata"].get("labels", {}).get(COMPONENT_LABEL) in components
+        for replica in _pod_replicas(pod)
+    )
 
-    `limit` is how long it may take to get ready, from `since` if that is later than when it ceased to be. `looped`
-    says that it was in a crash loop when last looked at: between two crashes it looks as if it were only starting.
+
+def diagnose(
+    replica: Replica, limit: timedelta, now: datetime, *, crash_looping: bool = False, since: datetime | None = None
+) -> Diagnosis | None:
+    """Returns why a replica is not ready; None if it is ready, terminating or starting.
+
+    `limit` is the time that it may take to become ready, counted from `since` if that is later than when it became
+    unready. `crash_looping` says that the last status reported a crash loop: between two crashes it seems to start.
     """
     if replica.ready or replica.terminating:
         return None
-    late = _unready_for(replica, now, since) > limit
-    reason, words = _read(replica)
-    if not reason and looped and replica.restarts:
-        reason, words = CRASH_LOOP, f"started anew {replica.restarts} times"
+    is_late = _unready_for(replica, now, since) > limit
+    reason, problem = _parse_problem(replica)
+    if not reason and crash_looping and replica.restarts:
+        reason, problem = CRASH_LOOP, f"restarted {replica.restarts} times"
     if reason:
-        advice = _ADVICE.get(reason, "see `kubectl describe pod {pod}`")
-        lasting = late or reason not in _MENDS_ITSELF
-        return Trouble(reason, f"{replica.name}: {words}; {advice.format(pod=replica.name)}", lasting)
-    if late:
+        advice = _ADVICE.get(reason, "see `kubectl describe pod {pod}`").format(pod=replica.name)
+        return Diagnosis(reason, f"{replica.name}: {problem}; {advice}", is_late or reason not in _TRANSIENT)
+    if is_late:
         minutes = limit.total_seconds() / 60
         advice = f"see `kubectl logs {replica.name} --all-containers`"
-        return Trouble("NotReady", f"{replica.name} has not been ready for over {minutes:g} minutes; {advice}", True)
+        return Diagnosis("NotReady", f"{replica.name} has not been ready for over {minutes:g} minutes; {advice}", True)
     return None
 
 
-def time_to_start(spec: PipelineSpec, component: Component) -> timedelta:
-    """How long a replica may take to get ready before something must be wrong."""
+def missing_pods(workload: Manifest, since: datetime | None, now: datetime) -> str:
+    """Returns a message if the cluster does not create a workload's pods (as with an exceeded quota), otherwise "".
+
+    `since` is the time since which the pipeline has not been as desired. A Deployment's status says why pods are
+    missing, a StatefulSet's does not: only its Events do.
+    """
+    if since is None or now - since < MISSING_AFTER:
+        return ""
+    kind, name = workload["kind"], workload["metadata"]["name"]
+    status = workload.get("status") or {}
+    failure = _condition(status, "ReplicaFailure")
+    if failure.get("status") == "True":
+        message = " ".join(str(failure.get("message") or "").split())[:_MAX_PROBLEM]
+        return f"{kind} {name} cannot create its pods: {message}"
+    current, desired = status.get("replicas", 0), workload["spec"].get("replicas", 1)
+    if current >= desired:
+        return ""
+    return f"{kind} {name} has {current} of {desired} pods; for the reason see `kubectl describe {kind.lower()} {name}`"
+
+
+def startup_limit(spec: PipelineSpec, component: Component) -> timedelta:
+    """Returns how long a replica may take to become ready before it is diagnosed as failing."""
     seconds = {
         Component.GATEWAY: _GATEWAY_SECONDS,
         Component.TALKER: spec.talker.startup_seconds,
         Component.CODEC: codec_process(spec).startup_seconds,
         Component.REDIS: _REDIS_SECONDS,
     }[component]
-    return timedelta(seconds=seconds + _SLACK_SECONDS)
+    return timedelta(seconds=seconds + _MARGIN_SECONDS)
 
 
-def moment(text: str) -> datetime | None:
-    """A time as Kubernetes writes it (RFC 3339); None if it is none."""
+def parse_time(text: str) -> datetime | None:
+    """Returns an RFC 3339 time; None if `text` is none."""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
@@ -90,18 +133,88 @@ def moment(text: str) -> datetime | None:
     return parsed if parsed.tzinfo else None
 
 
-def _read(replica: Replica) -> tuple[str, str]:
-    """The reason and the words of a replica's problem; empty if it has none that counts."""
-    words = replica.problem.removeprefix("Init:").strip()
-    if not words:
+def _pod_replicas(pod: Manifest) -> Iterator[Replica]:
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    labels, annotations = metadata["labels"], metadata.get("annotations", {})
+    readiness = _condition(status, "Ready")
+    is_ready = readiness.get("status") == "True"
+    since = readiness.get("lastTransitionTime") or metadata.get("creationTimestamp") or ""
+    replica = Replica(
+        name=metadata["name"],
+        component=Component(labels[COMPONENT_LABEL]),
+        template=labels.get(TEMPLATE_LABEL, ""),
+        model_generation=_model_generation(annotations.get(CONFIG_ANNOTATION, "{}")),
+        ready=is_ready,
+        unready_since="" if is_ready else since,
+        terminating="deletionTimestamp" in metadata,
+        address=status.get("podIP") or "",
+        restarts=sum(container.get("restartCount", 0) for container in _container_statuses(status)),
+        problem=next(_problems(status), "")[:_MAX_PROBLEM],
+    )
+    yield replica
+    if CODEC_CONFIG_ANNOTATION in annotations:
+        yield msgspec.structs.replace(replica, component=Component.CODEC, colocated=True)
+
+
+def _model_generation(start_config: str) -> str:
+    try:
+        return msgspec.json.decode(start_config, type=_StartConfig).generation
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _problems(status: Manifest) -> Iterator[str]:
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield _problem(scheduled.get("reason") or "Unschedulable", scheduled.get("message"))
+    for container in _container_statuses(status):
+        yield from _container_problems(container)
+
+
+def _container_statuses(status: Manifest) -> list[dict[str, Any]]:
+    """Returns the container statuses in start order."""
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _container_problems(container: dict[str, Any]) -> Iterator[str]:
+    state = container.get("state") or {}
+    last = (container.get("lastState") or {}).get("terminated")
+    waiting = state.get("waiting")
+    if waiting is not None and waiting.get("reason", "") not in _STARTING:
+        message = _exit_message(last) if last and waiting["reason"] == CRASH_LOOP else waiting.get("message")
+        yield _problem(waiting["reason"], message)
+    terminated = state.get("terminated")
+    if terminated is not None and terminated.get("exitCode"):
+        yield _problem("Terminated", _exit_message(terminated))
+
+
+def _exit_message(terminated: dict[str, Any]) -> str:
+    text = f"exit code {terminated.get('exitCode')} ({terminated.get('reason') or 'Error'})"
+    # The end of the log (terminationMessagePolicy); its last line has the error.
+    lines = (terminated.get("message") or "").strip().splitlines()
+    return f"{text}: {lines[-1]}" if lines else text
+
+
+def _problem(reason: str, message: str | None) -> str:
+    return f"{reason}: {' '.join(message.split())}" if message else reason
+
+
+def _condition(status: Manifest, kind: str) -> dict[str, Any]:
+    return next((each for each in status.get("conditions") or () if each.get("type") == kind), {})
+
+
+def _parse_problem(replica: Replica) -> tuple[str, str]:
+    """Returns reason and text of a replica's problem; empty if it has none or is about to restart."""
+    text = replica.problem.removeprefix("Init:").strip()
+    if not text:
         return "", ""
-    found = re.match("[A-Z][A-Za-z0-9]{0,100}(?=:|$)", words)
+    found = re.match("[A-Z][A-Za-z0-9]{0,100}(?=:|$)", text)
     reason = found[0] if found else "NotRunning"
-    return ("", "") if reason in _ONCE else (_ALIASES.get(reason, reason), words[:MAX_WORDS])
+    return ("", "") if reason in _RESTARTING else (_ALIASES.get(reason, reason), text)
 
 
 def _unready_for(replica: Replica, now: datetime, since: datetime | None) -> timedelta:
-    began = moment(replica.unready_since)
-    if began is None:
+    start = parse_time(replica.unready_since)
+    if start is None:
         return timedelta()
-    return now - (began if since is None else max(began, since))
+    return now - (start if since is None else max(start, since))

@@ -1,7 +1,8 @@
-"""The kinds of object that the operator reads and writes, and where the API server keeps them."""
+"""The Kubernetes kinds that the operator uses, and the RBAC rules it needs for them."""
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -18,12 +19,17 @@ class Kind(Struct, frozen=True):
     plural: str
 
     @property
+    def group(self) -> str:
+        """API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
     def group_path(self) -> str:
-        """Where its group and version are discovered."""
-        return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        """Discovery path of its group and version."""
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """Of one object, or of all of a namespace or (None) of the cluster."""
+        """Returns the API path of an object, of all objects in a namespace, or of all in the cluster (None)."""
         parts = [self.group_path]
         if namespace is not None:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -50,8 +56,42 @@ WATCHED = (
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
 )
-"""What a plan consists of in every cluster; a change of one wakes its pipeline."""
+"""Kinds of a plan in every cluster; a change to such an object triggers a reconcile."""
 OPTIONAL = (POD_MONITOR,)
-"""What a plan may also hold where the cluster serves it."""
+"""Kinds of a plan if the cluster serves them."""
 
 BY_KIND = {kind.kind: kind for kind in (*WATCHED, *OPTIONAL, PIPELINE, POD, SECRET, EVENT, LEASE, AUTOSCALER)}
+
+
+class PolicyRule(Struct, frozen=True):
+    """An RBAC rule for a resource or a subresource (`ttspipelines/status`)."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+
+def _rule(kind: Kind, *verbs: str, subresource: str = "") -> PolicyRule:
+    return PolicyRule(kind.group, f"{kind.plural}/{subresource}" if subresource else kind.plural, verbs)
+
+
+_WATCH: Final = ("get", "list", "watch")
+_WRITE: Final = ("create", "patch", "delete")
+"""Server-side apply of a new object requires `create` and `patch`."""
+
+RBAC_RULES: Final = (
+    _rule(PIPELINE, *_WATCH),
+    _rule(PIPELINE, "patch", subresource="status"),
+    *(_rule(kind, *_WATCH, *_WRITE) for kind in WATCHED),
+    *(_rule(kind, "get", "list", *_WRITE) for kind in OPTIONAL),
+    _rule(POD, "list", "watch"),
+    # Metadata of the Redis password only; list and watch would expose every Secret.
+    _rule(SECRET, "get", "create"),
+    _rule(AUTOSCALER, "list"),
+    _rule(LEASE, "get", "create", "update"),
+    _rule(EVENT, "create"),
+)
+"""Rules for every namespace with pipelines. Charts and kustomization are tested against them."""
+
+PROXY_RBAC_RULES: Final = (_rule(POD, "get", "update", subresource="proxy"),)
+"""Additional rules if the operator reaches the stages through the API server; the verbs are those of GET and PUT."""

@@ -1,4 +1,4 @@
-"""Leases: only one operator at a time works on a pipeline; another one watches until the first has gone."""
+"""Leases: one operator at a time writes a pipeline's objects; others stand by until it stops renewing."""
 
 from __future__ import annotations
 
@@ -19,36 +19,39 @@ from syrinx_operator.resource.spec import KIND
 log = logging.getLogger(__name__)
 
 _MARGIN: Final = 0.2
-"""Share of a Lease's duration that a write may be under way after its fence was passed."""
+"""Share of a Lease's duration reserved for a write that has passed the fence."""
 
 
 class LeaseLost(Exception):
-    """Our time for this pipeline has run out: nothing may be written any more."""
+    """The Lease has expired or is about to: nothing may be written."""
 
 
 class LeaseTaken(Exception):
-    """Another operator works on this pipeline; the message says which."""
+    """Another operator holds the pipeline's Lease; the message names it."""
 
 
 class LeaseForeign(LeaseTaken):
-    """The Lease of that name is somebody else's, so nobody will work on this pipeline until it is gone."""
+    """A Lease of that name belongs to something else, so no operator can reconcile until it is deleted."""
 
 
 class _Lease:
-    """What this process knows of one pipeline's Lease."""
+    """This process's view of one pipeline's Lease."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.lock = asyncio.Lock()
         self.held_until = 0.0
-        """On our clock; 0 if it is not ours."""
+        """Time on our monotonic clock; 0 if we do not hold it."""
         self.version = ""
-        """Of another's Lease as last seen, first at `seen_at`: it is abandoned if it stays so for its duration."""
+        """Resource version of another operator's Lease, first seen at `seen_at`.
+
+        The Lease is abandoned if it keeps this version for its duration.
+        """
         self.seen_at = 0.0
 
 
 class Leases:
-    """The Leases that this operator holds. Clocks of other machines are not trusted, only their silence."""
+    """The Leases of this operator. Expiry is measured by our own clock, because clocks of other machines may differ."""
 
     def __init__(self, api: Api, identity: str, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
@@ -59,7 +62,7 @@ class Leases:
         """By the pipeline's namespace and name."""
 
     async def hold(self, owner: Owner) -> None:
-        """Takes or renews a pipeline's Lease. Raises `LeaseTaken` or `ApiError`."""
+        """Acquires or renews a pipeline's Lease. Raises LeaseTaken or ApiError."""
         lease = self._leases.get((owner.namespace, owner.name))
         if lease is None or lease.owner.uid != owner.uid:
             lease = self._leases[owner.namespace, owner.name] = _Lease(owner)
@@ -68,32 +71,32 @@ class Leases:
             if lease.held_until - now > self._seconds * 2 / 3:
                 return
             try:
-                await self._take(lease)
+                await self._acquire(lease)
             except LeaseTaken:
                 lease.held_until = 0.0
                 raise
             lease.held_until = now + self._seconds
 
     def fence(self, owner: Owner) -> None:
-        """Raises `LeaseLost` unless the pipeline is ours for long enough to finish a write."""
+        """Raises LeaseLost unless the Lease is held for long enough to finish a write."""
         lease = self._leases.get((owner.namespace, owner.name))
         if lease is None or lease.owner.uid != owner.uid or lease.held_until - self._clock() < self._seconds * _MARGIN:
-            raise LeaseLost(f"the Lease {names.lease_key(owner.name).name} could not be renewed in time")
+            raise LeaseLost(f"the Lease {names.lease_key(owner.name).name} was not renewed in time")
 
     async def keep(self) -> None:
-        """Renews everything that is held, three times per duration, for ever."""
+        """Renews all held Leases three times per duration; never returns."""
         while True:
             await asyncio.sleep(self._seconds / 3)
             await asyncio.gather(*(self._renew(lease) for lease in self._held()))
 
     def forget(self, namespace: str, name: str) -> None:
-        """The pipeline is gone, and its Lease with it."""
+        """Drops the Lease of a deleted pipeline, which the cluster deletes with it."""
         self._leases.pop((namespace, name), None)
 
     async def release(self) -> None:
-        """Gives everything back, so that the next operator need not wait."""
+        """Releases all held Leases, so that the next operator need not wait for them to expire."""
         held, self._leases = self._held(), {}
-        await asyncio.gather(*(self._give_back(lease.owner) for lease in held))
+        await asyncio.gather(*(self._release(lease.owner) for lease in held))
 
     def _held(self) -> list[_Lease]:
         return [lease for lease in self._leases.values() if lease.held_until]
@@ -102,9 +105,9 @@ class Leases:
         try:
             await self.hold(lease.owner)
         except (LeaseTaken, ApiError) as error:
-            log.warning("%s/%s: its Lease was not renewed: %s", lease.owner.namespace, lease.owner.name, error)
+            log.warning("%s/%s: Lease was not renewed: %s", lease.owner.namespace, lease.owner.name, error)
 
-    async def _take(self, lease: _Lease) -> None:
+    async def _acquire(self, lease: _Lease) -> None:
         owner = lease.owner
         name = names.lease_key(owner.name).name
         try:
@@ -122,56 +125,50 @@ class Leases:
         except ApiError as error:
             if error.status != 409:
                 raise
-            raise LeaseTaken("another operator has just taken it") from None
+            raise LeaseTaken("another operator has just acquired the Lease") from None
 
     def _check(self, lease: _Lease, live: Manifest) -> None:
-        """Raises `LeaseTaken` unless the Lease is this pipeline's, and ours, free or abandoned."""
+        """Raises LeaseTaken unless the Lease belongs to this pipeline and is ours, released or abandoned."""
         metadata, spec = live["metadata"], live.get("spec") or {}
         owners = {reference.get("uid"): reference.get("kind") for reference in metadata.get("ownerReferences") or ()}
         if lease.owner.uid not in owners:
-            words = f"the Lease {metadata['name']} does not belong to this pipeline"
-            # That of a former pipeline of this name is about to go by itself.
-            raise LeaseTaken(words) if KIND in owners.values() else LeaseForeign(f"{words}: delete it")
+            message = f"the Lease {metadata['name']} does not belong to this pipeline"
+            # The Lease of a former pipeline of this name is about to be garbage collected.
+            raise LeaseTaken(message) if KIND in owners.values() else LeaseForeign(f"{message}: delete it")
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._identity):
             return
         if lease.version != metadata["resourceVersion"]:
             lease.version, lease.seen_at = metadata["resourceVersion"], self._clock()
         if self._clock() - lease.seen_at <= float(spec.get("leaseDurationSeconds") or self._seconds):
-            raise LeaseTaken(f"operator {holder} works on it")
+            raise LeaseTaken(f"operator {holder} holds the Lease")
 
     def _manifest(self, owner: Owner, live: Manifest | None) -> Manifest:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         before = (live or {}).get("spec") or {}
-        ours = before.get("holderIdentity") == self._identity
-        changes = int(before.get("leaseTransitions") or 0)
-        spec = {
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": math.ceil(self._seconds),
-            "acquireTime": before.get("acquireTime", now) if ours else now,
-            "renewTime": now,
-            "leaseTransitions": changes if ours or live is None else changes + 1,
-        }
-        return {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.kind,
-            "metadata": self._metadata(owner, live),
-            "spec": spec,
-        }
-
-    def _metadata(self, owner: Owner, live: Manifest | None) -> dict[str, Any]:
-        metadata = {
+        is_ours = before.get("holderIdentity") == self._identity
+        transitions = int(before.get("leaseTransitions") or 0)
+        metadata: dict[str, Any] = {
             "name": names.lease_key(owner.name).name,
             "namespace": owner.namespace,
             "labels": names.labels(owner.name, "operator"),
             "ownerReferences": [names.owner_reference(owner)],
         }
-        return metadata | ({"resourceVersion": live["metadata"]["resourceVersion"]} if live else {})
+        if live is not None:
+            metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": math.ceil(self._seconds),
+            "acquireTime": before.get("acquireTime", now) if is_ours else now,
+            "renewTime": now,
+            "leaseTransitions": transitions if is_ours or live is None else transitions + 1,
+        }
+        return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
 
-    async def _give_back(self, owner: Owner) -> None:
+    async def _release(self, owner: Owner) -> None:
         try:
             live = await self._api.get(LEASE, owner.namespace, names.lease_key(owner.name).name)
             if live.get("spec", {}).get("holderIdentity") == self._identity:
                 await self._api.replace(LEASE, owner.namespace, live | {"spec": live["spec"] | {"holderIdentity": ""}})
         except ApiError as error:
-            log.info("%s/%s: its Lease is left to expire: %s", owner.namespace, owner.name, error)
+            log.info("%s/%s: Lease was not released and will expire: %s", owner.namespace, owner.name, error)

@@ -1,6 +1,6 @@
-"""Collects what the stages of pipelines count: from their own metrics, or from a Prometheus that scrapes them.
+"""Collects the counters of pipelines' stages, from their /metrics or from a Prometheus, and summarizes them.
 
-What follows of the counters is `tuner.counters`'s to say; `measured` puts it in the words of the resource's status.
+`tuner.counters` turns counters into evidence; `summarize` turns evidence into the figures of the resource's status.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.state import STAGES, Component, Measured, Objective, Owner, Replica
+from syrinx_operator.cluster.state import STAGES, Component, MetricsSummary, Owner, Replica, TaskTypeStats
 from syrinx_operator.resource.knobs import Stage
 from syrinx_operator.resource.spec import TTSPipeline, TuningSpec
 from syrinx_operator.tuner.evidence import Evidence, RouteStats
@@ -24,65 +24,65 @@ from syrinx_operator.tuner.workload import histogram, quantile
 
 QUANTILE = 0.95
 WINDOW = 300.0
-"""Seconds that are measured over; two intervals, if that is longer."""
+"""Measurement window in seconds; two tuning intervals if that is longer."""
 SCRAPE_SECONDS = 10.0
-EVERY_ROUTE = frozenset(Stage)
+ALL_STAGES = frozenset(Stage)
 MAX_ROUTES = 64
-"""Pairs of talker and codec up to which a Prometheus is asked for each."""
+"""Maximum number of talker-codec pairs for which a Prometheus is queried per replica of both stages."""
 
 Scrape = Callable[[Replica], Awaitable[str]]
 
 
-class Look(Struct, frozen=True, kw_only=True):
-    """What one look at the metrics brought."""
+class Reading(Struct, frozen=True, kw_only=True):
+    """The result of reading a pipeline's metrics once."""
 
     source: str
     """`prometheus` or `gateways`."""
     snapshots: tuple[Snapshot, ...] = ()
-    scraped_every: float = 0.0
-    """Seconds between two scrapes, where that is not the operator's to choose; else 0."""
+    scrape_interval: float = 0.0
+    """Seconds between two scrapes if Prometheus determines them, else 0."""
     problem: str = ""
-    """Why it brought nothing of the gateways (with `reason`); empty if it did."""
+    """Why there are no gateway metrics (with `reason`); empty if there are."""
     reason: str = ""
     """`Missing` or `Error`; empty without a problem."""
 
 
 class _Memory(Struct):
-    """What is remembered of one pipeline."""
-
     tuning: TuningSpec
-    looked_at: datetime
-    look: Look
-    """Without its snapshots."""
-    known_at: datetime | None
-    """Of the newest snapshot."""
+    read_at: datetime
+    reading: Reading
+    """The last reading without its snapshots."""
+    newest_at: datetime | None
+    """Time of the newest snapshot."""
 
 
-class Meter:
-    """Looks at pipelines' metrics, at each at most once per interval; in between its answer is the last one."""
+class MetricsReader:
+    """Reads each pipeline's metrics at most once per interval; in between it repeats the last result."""
 
     def __init__(
-        self, access: prometheus.Access = prometheus.PLAIN, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        access: prometheus.Access = prometheus.DEFAULT_ACCESS,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._access = access
         self._clock = clock
         self._memory: dict[str, _Memory] = {}
+        """By the pipeline's UID."""
 
-    async def look(
+    async def read(
         self,
         pipeline: TTSPipeline,
         owner: Owner,
         replicas: Sequence[Replica],
         scrape: Scrape,
         *,
-        every: float | None = None,
+        max_age: float | None = None,
         tuned: Stage | None = None,
-    ) -> Look | None:
-        """What the stages have counted; None with tuning Off. What goes wrong is part of the answer, no exception.
+    ) -> Reading | None:
+        """Returns the stages' counters; None with tuning Off. Failures are part of the result and never raise.
 
-        `replicas` are the pipeline's; `scrape` returns the `/metrics` of one, and may raise. `every` asks for a look
-        after so many seconds, where that is sooner than the interval. With many replicas a Prometheus is asked to tell
-        apart those of the `tuned` stage only.
+        `scrape` returns a replica's /metrics and may raise. `max_age` (seconds) shortens the interval. With many
+        replicas a Prometheus splits its sums only by replicas of the `tuned` stage.
         """
         spec, now = pipeline.spec, self._clock()
         self._forget(now)
@@ -90,60 +90,61 @@ class Meter:
             self._memory.pop(owner.uid, None)
             return None
         before = self._memory.get(owner.uid)
-        seconds = spec.tuning.interval_seconds if every is None else min(every, spec.tuning.interval_seconds)
-        if before and before.tuning == spec.tuning and 0 <= (now - before.looked_at).total_seconds() < seconds:
-            return before.look
+        seconds = spec.tuning.interval_seconds if max_age is None else min(max_age, spec.tuning.interval_seconds)
+        if before and before.tuning == spec.tuning and 0 <= (now - before.read_at).total_seconds() < seconds:
+            return before.reading
         if spec.tuning.prometheus is None:
-            found = await self._scrape_all([each for each in replicas if each.component in STAGES], scrape, now)
+            reading = await self._scrape_all([each for each in replicas if each.component in STAGES], scrape, now)
         else:
-            span = WINDOW if before is None or before.known_at is None else (now - before.known_at).total_seconds()
-            found = await self._ask(pipeline, owner, _apart(replicas, tuned), min(span, WINDOW))
-        known_at = max((each.time for each in found.snapshots), default=before.known_at if before else None)
-        alone = msgspec.structs.replace(found, snapshots=())
-        self._memory[owner.uid] = _Memory(spec.tuning, now, alone, known_at)
-        return found
+            span = WINDOW if before is None or before.newest_at is None else (now - before.newest_at).total_seconds()
+            reading = await self._query(pipeline, owner, _split_by(replicas, tuned), min(span, WINDOW))
+        newest_at = max((each.time for each in reading.snapshots), default=before.newest_at if before else None)
+        without_snapshots = msgspec.structs.replace(reading, snapshots=())
+        self._memory[owner.uid] = _Memory(spec.tuning, now, without_snapshots, newest_at)
+        return reading
 
-    async def _scrape_all(self, replicas: Sequence[Replica], scrape: Scrape, now: datetime) -> Look:
-        asked = [replica for replica in replicas if replica.address]
-        if not any(replica.component is Component.GATEWAY for replica in asked):
-            return Look(source="gateways", reason="Missing", problem="no gateway runs that could be asked")
-        answers = await asyncio.gather(*(_scraped(replica, scrape, now) for replica in asked))
+    async def _scrape_all(self, replicas: Sequence[Replica], scrape: Scrape, now: datetime) -> Reading:
+        targets = [replica for replica in replicas if replica.address]
+        if not any(replica.component is Component.GATEWAY for replica in targets):
+            return Reading(source="gateways", reason="Missing", problem="no gateway is running")
+        answers = await asyncio.gather(*(_scrape(replica, scrape, now) for replica in targets))
         found = tuple(answer for answer in answers if isinstance(answer, Snapshot))
         if any(each.stage == Component.GATEWAY for each in found):
-            return Look(source="gateways", snapshots=found)
-        wrong = next(
+            return Reading(source="gateways", snapshots=found)
+        error = next(
             answer
-            for replica, answer in zip(asked, answers, strict=True)
+            for replica, answer in zip(targets, answers, strict=True)
             if replica.component is Component.GATEWAY and isinstance(answer, str)
         )
-        problem = f"no gateway's metrics can be read; {wrong}"
-        return Look(source="gateways", snapshots=found, reason="Error", problem=problem)
+        problem = f"cannot read the metrics of any gateway: {error}"
+        return Reading(source="gateways", snapshots=found, reason="Error", problem=problem)
 
-    async def _ask(self, pipeline: TTSPipeline, owner: Owner, apart: frozenset[Stage], span: float) -> Look:
+    async def _query(self, pipeline: TTSPipeline, owner: Owner, split_by: frozenset[Stage], span: float) -> Reading:
         spec = pipeline.spec
         assert spec.tuning.prometheus is not None
         monitor = spec.monitoring.pod_monitor
-        every = float(monitor.interval_seconds) if monitor else 0.0
-        look = Look(source="prometheus", scraped_every=every)
-        seconds = round(max(span, 3 * every, prometheus.LEAST_SPAN))
+        interval = float(monitor.interval_seconds) if monitor else 0.0
+        reading = Reading(source="prometheus", scrape_interval=interval)
+        seconds = round(max(span, 3 * interval, prometheus.MIN_SPAN))
+        url = spec.tuning.prometheus.url
         try:
-            found = await prometheus.read(spec.tuning.prometheus.url, owner, seconds, apart, self._access, self._clock)
+            found = await prometheus.read(url, owner, seconds, split_by, self._access, self._clock)
         except prometheus.PrometheusError as error:
             problem = f"spec.tuning.prometheus: {error}"
-            return msgspec.structs.replace(look, reason="Error", problem=problem)
-        look = msgspec.structs.replace(look, snapshots=found)
+            return msgspec.structs.replace(reading, reason="Error", problem=problem)
+        reading = msgspec.structs.replace(reading, snapshots=found)
         if any(each.stage == Component.GATEWAY for each in found):
-            return look
+            return reading
         problem = (
-            f"Prometheus has no samples of the last {seconds} seconds of pods {owner.name}-gateway-… with the labels "
-            f"pod and namespace ({owner.namespace}): see that it scrapes them (spec.monitoring)"
+            f"Prometheus has no samples from the last {seconds} seconds for pods {owner.name}-gateway-… with labels "
+            f"pod and namespace ({owner.namespace}): check that it scrapes them (spec.monitoring)"
         )
-        return msgspec.structs.replace(look, reason="Missing", problem=problem)
+        return msgspec.structs.replace(reading, reason="Missing", problem=problem)
 
     def _forget(self, now: datetime) -> None:
-        """Pipelines that nobody asks about any more."""
+        """Drops pipelines that are no longer read."""
         for uid, memory in list(self._memory.items()):
-            if (now - memory.looked_at).total_seconds() > 2 * max(memory.tuning.interval_seconds, WINDOW):
+            if (now - memory.read_at).total_seconds() > 2 * max(memory.tuning.interval_seconds, WINDOW):
                 del self._memory[uid]
 
     async def __aenter__(self) -> Self:
@@ -154,53 +155,53 @@ class Meter:
 
 
 def window(policy: Policy) -> float:
-    """Seconds that the status is measured over."""
+    """Returns the measurement window in seconds."""
     return max(WINDOW, 2 * policy.interval)
 
 
-def measured(look: Look, policy: Policy, evidence: Evidence) -> Measured:
-    """How a pipeline does, by the evidence of the last minutes."""
+def summarize(reading: Reading, policy: Policy, evidence: Evidence) -> MetricsSummary:
+    """Returns the status figures of a pipeline from the evidence of the measurement window."""
     if evidence.problem:
-        return Measured(source=look.source, reason=look.reason or "Stale", problem=evidence.problem)
-    heard: dict[str, list[RouteStats]] = {}
-    for route, served in evidence.routes.items():
-        heard.setdefault(route.task_type, []).append(served)
-    return Measured(
-        source=look.source,
+        return MetricsSummary(source=reading.source, reason=reading.reason or "Stale", problem=evidence.problem)
+    by_task_type: dict[str, list[RouteStats]] = {}
+    for route, stats in evidence.routes.items():
+        by_task_type.setdefault(route.task_type, []).append(stats)
+    return MetricsSummary(
+        source=reading.source,
         task_types=tuple(
-            _objective(task_type, parts, task_type in policy.objectives)
-            for task_type, parts in sorted(heard.items())
+            _task_type_stats(task_type, parts, task_type in policy.objectives)
+            for task_type, parts in sorted(by_task_type.items())
             if any(part.requests for part in parts)
         ),
         live_streams=evidence.live_streams,
-        underruns=sum(served.underruns for served in evidence.routes.values()),
+        underruns=sum(stats.underruns for stats in evidence.routes.values()),
     )
 
 
-def _objective(task_type: str, parts: Sequence[RouteStats], judged: bool) -> Objective:
+def _task_type_stats(task_type: str, parts: Sequence[RouteStats], has_objective: bool) -> TaskTypeStats:
     p95 = quantile(histogram(parts), QUANTILE)
-    return Objective(
+    return TaskTypeStats(
         task_type=task_type,
         requests=sum(part.requests for part in parts),
-        within=sum(part.within_objective for part in parts) if judged else None,
+        within=sum(part.within_objective for part in parts) if has_objective else None,
         ttfa_p95_ms=None if p95 is None else p95 * 1000,
     )
 
 
-async def _scraped(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | str:
-    """A replica's counters, or why there are none. All of a look have its time, so that they end together."""
+async def _scrape(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | str:
+    """Returns a replica's counters at time `at`, which all scrapes of a reading share; or an error message."""
     try:
         async with asyncio.timeout(SCRAPE_SECONDS):
             text = await scrape(replica)
             return await asyncio.to_thread(parse_metrics, replica.name, replica.component.value, at, text)
     except Exception as error:
-        # Whatever the transport raises: one replica's silence is no reason to know nothing of the others.
+        # One unreachable replica must not hide the others, whatever the transport raises.
         return f"{replica.name}: {type(error).__name__}: {str(error)[:200]}"
 
 
-def _apart(replicas: Sequence[Replica], tuned: Stage | None) -> frozenset[Stage]:
-    """The stages whose replicas a Prometheus is asked to tell apart."""
+def _split_by(replicas: Sequence[Replica], tuned: Stage | None) -> frozenset[Stage]:
+    """Returns the stages whose replicas a Prometheus query distinguishes."""
     talkers, codecs = (sum(each.component.value == stage.value for each in replicas) for stage in Stage)
     if talkers * codecs <= MAX_ROUTES:
-        return EVERY_ROUTE
+        return ALL_STAGES
     return frozenset() if tuned is None else frozenset({tuned})

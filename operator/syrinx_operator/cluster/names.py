@@ -1,4 +1,4 @@
-"""What a pipeline's objects are called: names, labels, ports and paths. Constant for a pipeline's life."""
+"""Names, labels, ports and paths of a pipeline's objects. They never change during a pipeline's lifetime."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ FIELD_MANAGER: Final = "syrinx-operator"
 PIPELINE_LABEL: Final = "syrinx.dev/pipeline"
 COMPONENT_LABEL: Final = "syrinx.dev/component"
 TEMPLATE_LABEL: Final = "syrinx.dev/template"
-"""On pods: the hash of the template they were made from."""
+"""On pods: hash of their template."""
 CONFIG_ANNOTATION: Final = "syrinx.dev/config"
 """On pods: the stage's start configuration, mounted as a file."""
-GUEST_CONFIG_ANNOTATION: Final = "syrinx.dev/codec-config"
-"""On talkers' pods that have a codec: the codec's start configuration."""
+CODEC_CONFIG_ANNOTATION: Final = "syrinx.dev/codec-config"
+"""On talker pods with a colocated codec: the codec's start configuration."""
 PASSWORD_ANNOTATION: Final = "syrinx.dev/password-secret"
 """On pods: UID of the managed Redis's Secret, so that a new password restarts them."""
 APPLIED_ANNOTATION: Final = "syrinx.dev/applied"
-"""On every applied object: the hash of its manifest."""
+"""On every applied object: hash of its manifest."""
 
 HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
-GUEST_ADMIN_PORT_NAME: Final = "admin-codec"
-GUEST_ADMIN_PORT: Final = 9091
-"""Of a codec in a talker's pod."""
+CODEC_ADMIN_PORT_NAME: Final = "admin-codec"
+CODEC_ADMIN_PORT: Final = 9091
+"""Admin port of a colocated codec."""
 REDIS_PORT_NAME: Final = "redis"
 REDIS_PORT: Final = 6379
 
@@ -35,11 +35,11 @@ START_FILE: Final = f"{START_DIRECTORY}/config.json"
 SETTINGS_DIRECTORY: Final = "/etc/syrinx/settings"
 SETTINGS_KEY: Final = "settings.json"
 SETTINGS_FILE: Final = f"{SETTINGS_DIRECTORY}/{SETTINGS_KEY}"
-GUEST_START_FILE: Final = f"{START_DIRECTORY}/codec.json"
-GUEST_SETTINGS_DIRECTORY: Final = "/etc/syrinx/codec-settings"
-GUEST_SETTINGS_FILE: Final = f"{GUEST_SETTINGS_DIRECTORY}/{SETTINGS_KEY}"
+CODEC_START_FILE: Final = f"{START_DIRECTORY}/codec.json"
+CODEC_SETTINGS_DIRECTORY: Final = "/etc/syrinx/codec-settings"
+CODEC_SETTINGS_FILE: Final = f"{CODEC_SETTINGS_DIRECTORY}/{SETTINGS_KEY}"
 REDIS_DIRECTORY: Final = "/etc/syrinx/redis"
-"""Of the CA certificates in a stage, of the ACL in the managed Redis."""
+"""Holds CA certificates in a stage, and the ACL file in the managed Redis."""
 CA_FILE: Final = f"{REDIS_DIRECTORY}/ca.pem"
 MODELS_DIRECTORY: Final = "/models"
 
@@ -50,58 +50,58 @@ ACL_KEY: Final = "users.acl"
 
 
 def workload(pipeline: str, component: Component) -> str:
-    """Name of a component's workload; its Service, settings ConfigMap, PDB and NetworkPolicy share it."""
+    """Returns the name of a component's workload, Service, settings ConfigMap, PDB and NetworkPolicy."""
     return f"{pipeline}-{component}"
 
 
 def workload_key(pipeline: str, component: Component) -> ObjectKey:
-    """Key of a component's workload."""
+    """Returns the key of a component's workload."""
     kind = "Deployment" if component is Component.GATEWAY else "StatefulSet"
     return ObjectKey(kind, workload(pipeline, component))
 
 
 def settings_key(pipeline: str, stage: Component) -> ObjectKey:
-    """Key of the ConfigMap with a stage's live settings."""
+    """Returns the key of the ConfigMap with a stage's live settings."""
     return ObjectKey("ConfigMap", workload(pipeline, stage))
 
 
 def release_key(pipeline: str) -> ObjectKey:
-    """Key of the ConfigMap with the release record."""
+    """Returns the key of the ConfigMap with the release record."""
     return ObjectKey("ConfigMap", f"{pipeline}-release")
 
 
 def tuning_key(pipeline: str) -> ObjectKey:
-    """Key of the ConfigMap with the copy of what tuning found."""
+    """Returns the key of the ConfigMap with the backup of the tuning results."""
     return ObjectKey("ConfigMap", f"{pipeline}-tuning")
 
 
 def password_key(pipeline: str) -> ObjectKey:
-    """Key of the managed Redis's Secret."""
+    """Returns the key of the managed Redis's Secret."""
     return ObjectKey("Secret", workload(pipeline, Component.REDIS))
 
 
 def lease_key(pipeline: str) -> ObjectKey:
-    """Key of the Lease that fences off a second operator."""
+    """Returns the key of the Lease that keeps other operators from writing."""
     return ObjectKey("Lease", f"{pipeline}-operator")
 
 
 def models_claim(pipeline: str) -> str:
-    """Name of the PersistentVolumeClaim for fetched checkpoints."""
+    """Returns the name of the PersistentVolumeClaim for downloaded checkpoints."""
     return f"{pipeline}-models"
 
 
 def service_account(pipeline: str, component: Component) -> str:
-    """Name of the ServiceAccount that a component runs as."""
+    """Returns the name of a component's ServiceAccount."""
     return f"{pipeline}-redis" if component is Component.REDIS else f"{pipeline}-stages"
 
 
 def selector(pipeline: str, component: Component) -> dict[str, str]:
-    """Labels by which a component's pods are found. They never change: a workload's selector is immutable."""
+    """Returns the labels that select a component's pods. They never change: a workload's selector is immutable."""
     return {PIPELINE_LABEL: pipeline, COMPONENT_LABEL: component.value}
 
 
 def labels(pipeline: str, component: str) -> dict[str, str]:
-    """Labels of every object and pod; `component` is a component or what else the object is for."""
+    """Returns the labels of an object or pod; `component` is a component or another purpose (`release`)."""
     return {
         "app.kubernetes.io/name": "syrinx",
         "app.kubernetes.io/instance": pipeline,
@@ -114,5 +114,5 @@ def labels(pipeline: str, component: str) -> dict[str, str]:
 
 
 def owner_reference(owner: Owner) -> dict[str, Any]:
-    """The reference by which everything goes when the pipeline goes."""
+    """Returns the owner reference that makes an object go away with its pipeline."""
     return {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid, "controller": True}

@@ -1,4 +1,4 @@
-"""Reads a pipeline's part of the cluster."""
+"""Reads the current state of a pipeline from the cluster."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
-from syrinx_operator.cluster.replicas import replicas
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, ObjectKey, Observed, Owner
 
 DISCOVERY_SECONDS: Final = 60.0
-"""How long it is believed which optional kinds the cluster serves."""
+"""How long the list of served optional kinds is cached."""
 
 
 class Observer:
-    """Reads pipelines; remembers only which optional kinds there are."""
+    """Reads pipelines' objects. It caches only which optional kinds the cluster serves."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -28,7 +28,7 @@ class Observer:
         self._served_until = 0.0
 
     async def observe(self, owner: Owner, status: Mapping[str, Any]) -> Observed:
-        """Everything that carries the pipeline's label. `status` is the live one. Raises `ApiError`."""
+        """Returns all objects with the pipeline's label. `status` is the live status. Raises ApiError."""
         served = await self._optional_kinds()
         selector = f"{names.PIPELINE_LABEL}={owner.name}"
         kinds = (*WATCHED, *sorted(served, key=lambda kind: kind.kind))
@@ -41,18 +41,20 @@ class Observer:
         return Observed(
             objects={key_of(found): found for each in lists for found in each},
             replicas=replicas(pods),
-            autoscaled=frozenset(_targets(autoscalers)),
+            autoscaled=frozenset(autoscaler_targets(autoscalers)),
             password_uid=password,
             served_kinds=frozenset(kind.kind for kind in served),
-            status_generations=_generations(status),
+            status_generations=settings_generations(status),
         )
 
-    async def with_objects_in_the_way(self, owner: Owner, observed: Observed, keys: Iterable[ObjectKey]) -> Observed:
-        """What was observed, and what else has one of these names. Raises `ApiError`."""
+    async def with_conflicts(self, owner: Owner, observed: Observed, keys: Iterable[ObjectKey]) -> Observed:
+        """Returns the state with unlabeled objects that have one of the planned names. Raises ApiError."""
         unseen = [key for key in keys if key not in observed.objects]
         found = await asyncio.gather(*(self._find(owner, key) for key in unseen))
-        more = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
-        return msgspec.structs.replace(observed, objects={**observed.objects, **more}) if more else observed
+        conflicts = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
+        if not conflicts:
+            return observed
+        return msgspec.structs.replace(observed, objects={**observed.objects, **conflicts})
 
     async def _find(self, owner: Owner, key: ObjectKey) -> Manifest | None:
         try:
@@ -63,7 +65,7 @@ class Observer:
             raise
 
     async def _password_uid(self, owner: Owner) -> str | None:
-        """The Secret itself is never read."""
+        """Returns the UID of the password Secret, whose data is never read."""
         try:
             found = await self._api.get_metadata(SECRET, owner.namespace, names.password_key(owner.name).name)
         except ApiError as error:
@@ -82,26 +84,27 @@ class Observer:
 
 
 def key_of(manifest: Manifest) -> ObjectKey:
-    """Names an object."""
+    """Returns the key of an object."""
     return ObjectKey(manifest["kind"], manifest["metadata"]["name"])
 
 
 def is_owned(manifest: Manifest, owner: Owner) -> bool:
-    """Whether an object belongs to exactly this pipeline, not to a former one of its name."""
+    """Returns whether this pipeline controls an object, not a former pipeline of the same name."""
     return any(
         reference.get("uid") == owner.uid and reference.get("controller")
         for reference in manifest["metadata"].get("ownerReferences") or ()
     )
 
 
-def _targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:
+def autoscaler_targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:
+    """Yields the Deployments and StatefulSets that HorizontalPodAutoscalers target."""
     for autoscaler in autoscalers:
         target = autoscaler.get("spec", {}).get("scaleTargetRef") or {}
         if target.get("kind") in ("Deployment", "StatefulSet"):
             yield ObjectKey(target["kind"], target.get("name", ""))
 
 
-def _generations(status: Mapping[str, Any]) -> dict[Component, int]:
-    """The settings generations that a status names."""
-    named = {stage: (status.get(stage.value) or {}).get("settingsGeneration") for stage in STAGES}
-    return {stage: generation for stage, generation in named.items() if isinstance(generation, int)}
+def settings_generations(status: Mapping[str, Any]) -> dict[Component, int]:
+    """Returns the settings generation of each stage in a status."""
+    found = {stage: (status.get(stage.value) or {}).get("settingsGeneration") for stage in STAGES}
+    return {stage: generation for stage, generation in found.items() if isinstance(generation, int)}

@@ -1,4 +1,4 @@
-"""The operator as a whole: what lives as long as its process, put together."""
+"""The operator process: creates and connects its parts, and maps watch events to reconciles."""
 
 from __future__ import annotations
 
@@ -13,113 +13,113 @@ import kopf
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, load_configuration
 from syrinx_operator.cluster.apply import Executor
-from syrinx_operator.cluster.config import Options
-from syrinx_operator.cluster.decider import Decider
-from syrinx_operator.cluster.health import HealthServer
+from syrinx_operator.cluster.config import Options, config_line
 from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
 from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.loop import Key, Loop
-from syrinx_operator.cluster.measure import Meter
+from syrinx_operator.cluster.measure import MetricsReader
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.stage_api import StageApi
-from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
+from syrinx_operator.cluster.tuning import TuningRunner
+from syrinx_operator.cluster.workqueue import NamespacedName, WorkQueue
 from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)
 
 CRD_SECONDS: Final = 5.0
-"""Between two looks for the resource's definition, while the cluster does not have it."""
+"""Seconds between two checks for the CRD while it is not installed."""
 MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
 
 
 class Operator:
-    """Wakes pipelines for what kopf sees, and does the rest. `start`, then events, then `stop`."""
+    """Reconciles pipelines on the watch events from kopf. Call `start`, then the event methods, then `stop`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._telemetry = Telemetry()
         self._cleanup = contextlib.AsyncExitStack()
-        self._keeper: asyncio.Task[None] | None = None
-        self._loop: Loop | None = None
+        self._lease_keeper: asyncio.Task[None] | None = None
+        self._queue: WorkQueue | None = None
 
     async def start(self) -> None:
-        """Returns once the cluster serves the resource.
+        """Starts all parts; returns once the cluster serves the CRD.
 
-        Raises `OSError` if its port is taken, `ConfigException` if nothing says where the API server is.
+        Raises OSError if the port is in use, and ConfigException if no API server is configured.
         """
+        log.info("configuration: %s", config_line(self._options))
         server = HealthServer(
             self._options.port,
             self._telemetry,
             healthy=self._unhealthy,
-            ready=lambda: None if self._loop else "waits for the API server to serve TTSPipelines",
-            before_scrape=self._gather,
+            ready=lambda: None if self._queue else "waiting for the API server to serve TTSPipelines",
+            before_scrape=self._set_gauges,
         )
         await self._cleanup.enter_async_context(server)
         api = await self._cleanup.enter_async_context(Api(self._telemetry))
-        await _until_served(api)
+        await _wait_for_crd(api)
         stages = await self._cleanup.enter_async_context(StageApi(api, self._options.access, self._telemetry))
-        meter = await self._cleanup.enter_async_context(Meter(self._options.prometheus))
+        metrics = await self._cleanup.enter_async_context(MetricsReader(self._options.prometheus))
         leases = Leases(api, self._options.identity, self._options.lease_seconds)
         self._cleanup.push_async_callback(leases.release)
-        self._keeper = asyncio.create_task(leases.keep(), name="leases")
-        self._cleanup.push_async_callback(_cancel, self._keeper)
+        self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
+        self._cleanup.push_async_callback(_cancel, self._lease_keeper)
         reconciler = Reconciler(
             api=api,
             leases=leases,
             executor=Executor(api, self._telemetry, leases.fence),
             stages=stages,
-            decider=Decider(meter, Tuner(), self._telemetry.tuning, stages.scrape),
+            tuning=TuningRunner(metrics, Tuner(), self._telemetry.tuning, stages.scrape),
             options=self._options,
         )
-        self._loop = Loop(
+        self._queue = WorkQueue(
             reconciler.reconcile,
-            period=self._options.resync_seconds,
+            resync_seconds=self._options.resync_seconds,
             telemetry=self._telemetry,
             forget=reconciler.forget,
         )
-        self._cleanup.push_async_callback(self._loop.close)
-        log.info("operator %s is at work", self._options.identity)
+        self._cleanup.push_async_callback(self._queue.close)
+        log.info("operator %s is ready", self._options.identity)
 
     async def stop(self) -> None:
-        """Ends what is under way and gives the Leases back."""
+        """Cancels running reconciles and releases the Leases."""
         await self._cleanup.aclose()
 
     def pipeline_event(self, event: Mapping[str, Any]) -> None:
-        """A pipeline was listed, made, changed or deleted."""
-        assert self._loop is not None
+        """Handles a watch event of a pipeline."""
+        assert self._queue is not None
         metadata = event["object"]["metadata"]
-        key = Key(metadata["namespace"], metadata["name"])
+        key = NamespacedName(metadata["namespace"], metadata["name"])
         if event["type"] == "MODIFIED" and "deletionTimestamp" not in metadata:
-            # Its status changes with every look: only its spec is news.
-            self._loop.edited(key, (metadata["uid"], metadata.get("generation")))
+            # Our own status updates cause events too; only a new generation is an edit.
+            self._queue.add_version(key, (metadata["uid"], metadata.get("generation")))
         else:
-            self._loop.wake(key)
+            self._queue.add(key)
 
     def child_event(self, event: Mapping[str, Any]) -> None:
-        """An object of a pipeline was made, changed or deleted."""
-        assert self._loop is not None
+        """Handles a watch event of an object that belongs to a pipeline."""
+        assert self._queue is not None
         metadata = event["object"]["metadata"]
         pipeline = metadata.get("labels", {}).get(names.PIPELINE_LABEL)
         if pipeline:
-            self._loop.wake_known(Key(metadata["namespace"], pipeline))
+            self._queue.add_known(NamespacedName(metadata["namespace"], pipeline))
 
     def _unhealthy(self) -> str | None:
-        if self._keeper is not None and self._keeper.done():
-            return "Leases are not renewed any more"
-        stuck = self._loop.stuck() if self._loop else []
+        if self._lease_keeper is not None and self._lease_keeper.done():
+            return "Leases are no longer renewed"
+        stuck = self._queue.stuck() if self._queue else []
         return f"stuck: {', '.join(map(str, stuck))}" if stuck else None
 
-    def _gather(self) -> None:
-        if self._loop is None:
+    def _set_gauges(self) -> None:
+        if self._queue is None:
             return
-        self._telemetry.last_tick_age.set(self._loop.oldest_age())
+        self._telemetry.oldest_reconcile_age.set(self._queue.oldest_age())
         self._telemetry.pipelines.clear()
-        for (condition, value), count in self._loop.conditions().items():
+        for (condition, value), count in self._queue.condition_counts().items():
             self._telemetry.pipelines.labels(condition, value).set(count)
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """kopf as a watcher and no more: it writes nothing, and needs no rights beyond the watched kinds."""
+    """Configures kopf to only watch: it writes nothing and needs no rights beyond the watched kinds."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
@@ -132,14 +132,14 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.reconnect_backoff = 1.0
     settings.process.ultimate_exiting_timeout = 25.0
     for kind in (POD, *WATCHED):
-        group, _, version = kind.api_version.rpartition("/")
-        settings.watching.label_selectors[group, version, kind.plural] = MANAGED_SELECTOR
+        version = kind.api_version.rpartition("/")[2]
+        settings.watching.label_selectors[kind.group, version, kind.plural] = MANAGED_SELECTOR
     for noisy in ("httpx", "kopf.objects", "kopf.activities"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 async def connection() -> kopf.ConnectionInfo:
-    """kopf's way to the API server: the same as ours."""
+    """Returns kopf's connection to the API server, with the same configuration as `Api`."""
     found = await load_configuration()
     scheme, _, token = (found.api_key.get("BearerToken") or "").partition(" ")
     return kopf.ConnectionInfo(
@@ -157,12 +157,12 @@ async def connection() -> kopf.ConnectionInfo:
     )
 
 
-async def _until_served(api: Api) -> None:
+async def _wait_for_crd(api: Api) -> None:
     while True:
         try:
             if await api.serves(PIPELINE):
                 return
-            log.warning("the cluster has no TTSPipelines (%s) yet: install their CRD", PIPELINE.api_version)
+            log.warning("the cluster does not serve TTSPipelines (%s): install the CRD", PIPELINE.api_version)
         except ApiError as error:
             log.warning("cannot start yet: %s", error)
         await asyncio.sleep(CRD_SECONDS)

@@ -1,4 +1,4 @@
-"""One look at a pipeline: read everything, write what differs, say how it is. Level-based; nothing is remembered."""
+"""Reconciles one pipeline: reads its state, applies the plan, writes the status. Level-based and stateless."""
 
 from __future__ import annotations
 
@@ -12,42 +12,50 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names, status
-from syrinx_operator.cluster.announce import announce
 from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.apply import Applied, Executor, foreign
+from syrinx_operator.cluster.apply import Applied, Executor, name_conflict
+from syrinx_operator.cluster.conditions import Problem
 from syrinx_operator.cluster.config import Options
-from syrinx_operator.cluster.decider import Decider, Shown
 from syrinx_operator.cluster.drift import differs
+from syrinx_operator.cluster.events import Event, EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
-from syrinx_operator.cluster.loop import Key, Outcome, Result
 from syrinx_operator.cluster.observe import Observer, is_owned, key_of
-from syrinx_operator.cluster.parse import InvalidSpec, owner_of, parse
-from syrinx_operator.cluster.plan import Plan, password_secret, plan
-from syrinx_operator.cluster.plan.tuning import copied
-from syrinx_operator.cluster.stage_api import StageApi, Wanted
-from syrinx_operator.cluster.state import Manifest, Observed, Owner, Replica
-from syrinx_operator.cluster.status import Problem, Transition
-from syrinx_operator.cluster.tuning import Tuning, as_tuned, look_in, remembered, transitions_of, tuning
+from syrinx_operator.cluster.plan import Plan, plan
+from syrinx_operator.cluster.plan.redis import password_secret
+from syrinx_operator.cluster.plan.tuning_backup import backup_of
+from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
+from syrinx_operator.cluster.state import InvalidSpec, Manifest, Observed, Owner, Replica, owner_of, parse_pipeline
+from syrinx_operator.cluster.tuning import (
+    Tuning,
+    TuningInputs,
+    TuningRunner,
+    requeue_after,
+    tuner_events,
+    tuner_state,
+    tuning_of,
+    with_setting,
+)
+from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS: Final = 3
-"""Plans that are made in one look while somebody else changes what they are made from."""
+MAX_PLANS: Final = 3
+"""Plans per reconcile while others change the objects that it is made from (409)."""
 _PASSWORD_BYTES: Final = 32
 
 
 class Blocked(Exception):
-    """Nothing can be planned; the problem says why."""
+    """No plan can be made; the problem says why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-class _Carried(Struct, frozen=True):
-    """A plan as far as it was carried out."""
+class _AppliedPlan(Struct, frozen=True):
+    """A plan, its inputs, and the result of applying it."""
 
     tuning: Tuning
     plan: Plan
@@ -56,7 +64,7 @@ class _Carried(Struct, frozen=True):
 
 
 class Reconciler:
-    """Looks at pipelines. Every way in which a look can end is a `Result`."""
+    """Reconciles pipelines. `reconcile` returns a `Result` for every outcome."""
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class Reconciler:
         leases: Leases,
         executor: Executor,
         stages: StageApi,
-        decider: Decider,
+        tuning: TuningRunner,
         options: Options,
     ) -> None:
         self._api = api
@@ -73,168 +81,167 @@ class Reconciler:
         self._observer = Observer(api)
         self._executor = executor
         self._stages = stages
-        self._decider = decider
-        self._config = options.pipelines
-        self._identity = options.identity
-        self._lease_seconds = options.lease_seconds
-        self._period = options.resync_seconds
+        self._tuning = tuning
+        self._events = EventRecorder(api, options.identity)
+        self._options = options
 
-    def forget(self, key: Key) -> None:
-        """The pipeline is gone."""
+    def forget(self, key: NamespacedName) -> None:
+        """Drops what is kept in memory for a deleted pipeline."""
         self._leases.forget(key.namespace, key.name)
-        self._decider.forget(key.namespace, key.name)
+        self._tuning.forget(key.namespace, key.name)
 
-    async def reconcile(self, key: Key, failures: int) -> Result:
-        """Brings one pipeline nearer to its resource. A server in trouble is told about from the second failure on."""
+    async def reconcile(self, key: NamespacedName, failures: int) -> Result:
+        """Moves a pipeline toward its spec. `failures` is the number of consecutive failures before."""
         try:
             live = await self._api.get(PIPELINE, key.namespace, key.name)
             if "deletionTimestamp" in live["metadata"]:
-                return Result(outcome=Outcome.GONE)
-            await self._hold(owner_of(live), live.get("status") or {})
-            return await self._reconcile(owner_of(live), live, failures)
+                return Result(outcome=Outcome.DELETED)
+            owner, previous = owner_of(live), live.get("status") or {}
+            await self._acquire_lease(owner, previous)
+            return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
-            self._decider.hide(key.namespace, key.name)
-            return Result(outcome=Outcome.WATCHING, message=str(taken), look_again=self._lease_seconds / 3)
+            self._tuning.drop_metrics(key.namespace, key.name)
+            seconds = self._options.lease_seconds / 3
+            return Result(outcome=Outcome.STANDBY, message=str(taken), requeue_after=seconds)
         except LeaseLost as lost:
             return Result(outcome=Outcome.FAILED, message=str(lost))
         except ApiError as error:
             if error.not_found:
-                return Result(outcome=Outcome.GONE)
+                return Result(outcome=Outcome.DELETED)
             return Result(outcome=Outcome.FAILED, message=str(error), retry_after=error.retry_after)
 
-    async def _hold(self, owner: Owner, previous: Mapping[str, Any]) -> None:
+    async def _acquire_lease(self, owner: Owner, previous: Mapping[str, Any]) -> None:
         try:
             await self._leases.hold(owner)
-        except LeaseForeign as foreign:
-            # Without a Lease the status is not ours to write; an Event has one name however often it is said.
-            news = [status.Transition("Warning", "NameConflict", str(foreign))]
-            await announce(self._api, owner, self._identity, previous, news)
+        except LeaseForeign as error:
+            # Without the Lease we must not write the status; repeating the Event has no effect.
+            await self._events.record(owner, previous, [Event("Warning", "NameConflict", str(error))])
             raise
 
-    async def _reconcile(self, owner: Owner, live: Manifest, failures: int) -> Result:
-        previous = live.get("status") or {}
+    async def _reconcile(self, owner: Owner, live: Manifest, previous: Mapping[str, Any], failures: int) -> Result:
+        """Reconciles with the Lease held, and writes errors to the status."""
         try:
-            return await self._converge(parse(live), owner, previous, failures)
+            return await self._reconcile_valid(parse_pipeline(live), owner, previous, failures)
         except InvalidSpec as invalid:
             new = status.invalid(previous, owner, invalid.messages, _now())
-            await self._say(owner, previous, new)
+            await self._update_status(owner, previous, new)
             return _result(Outcome.INVALID, new, str(invalid))
         except Blocked as blocked:
-            return await self._give_up(Outcome.HINDERED, owner, previous, blocked.problem)
+            return await self._report(Outcome.BLOCKED, owner, previous, blocked.problem)
         except ApiError as error:
-            if _passes(error, failures):
+            if _is_unreportable(error, failures):
                 raise
-            problem = Problem("ApiError", f"The API server refuses what the operator needs: {error} ({error.reason})")
-            outcome = Outcome.FAILED if error.unavailable else Outcome.HINDERED
-            return await self._give_up(outcome, owner, previous, problem, error)
+            problem = Problem("ApiError", f"The API server rejected a request: {error} ({error.reason})")
+            outcome = Outcome.FAILED if error.unavailable else Outcome.BLOCKED
+            return await self._report(outcome, owner, previous, problem, error)
         except (LeaseTaken, LeaseLost):
             raise
         except Exception as error:
-            log.exception("%s/%s: unexpected", owner.namespace, owner.name)
-            words = f"The operator itself fails at this resource; its log says more: {type(error).__name__}: {error}"
-            return await self._give_up(Outcome.FAILED, owner, previous, Problem("InternalError", words))
+            log.exception("%s/%s: unexpected error", owner.namespace, owner.name)
+            message = f"Internal error of the operator; see its log: {type(error).__name__}: {error}"
+            return await self._report(Outcome.FAILED, owner, previous, Problem("InternalError", message))
 
-    async def _converge(
+    async def _reconcile_valid(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], failures: int
     ) -> Result:
-        carried = await self._carry_out(pipeline, owner, previous)
-        problems, failure = [*carried.applied.problems], carried.applied.failure
-        objects = carried.applied.objects
-        if not problems and failure is None:
-            pruned = await self._executor.prune(owner, carried.plan.manifests, objects)
-            problems, failure, objects = [*pruned.problems], pruned.failure, pruned.objects
-        if failure is not None and _passes(failure, failures):
+        done = await self._apply_plan(pipeline, owner, previous)
+        applied, problems = done.applied, [*done.applied.problems]
+        if not problems and applied.failure is None:
+            applied = await self._executor.prune(owner, done.plan.manifests, applied.objects)
+            problems = [*applied.problems]
+        failure = applied.failure
+        if failure is not None and _is_unreportable(failure, failures):
             raise failure
         if failure is not None and not problems:
-            problems.append(Problem("ApiUnavailable", f"The API server does not do what it is asked: {failure}"))
-        observed = msgspec.structs.replace(
-            carried.observed,
-            objects=_owned(owner, objects),
-            replicas=await self._push_settings(owner, carried, objects),
-        )
-        shown = Shown(
+            problems.append(Problem("ApiUnavailable", f"The API server is unavailable: {failure}"))
+        replicas = await self._push_settings(owner, done, applied.objects)
+        observed = msgspec.structs.replace(done.observed, objects=applied.objects, replicas=replicas)
+        observed = _without_foreign(owner, observed)
+        inputs = TuningInputs(
             pipeline=pipeline,
             owner=owner,
             observed_generation=previous.get("observedGeneration"),
-            tuning=carried.tuning,
-            plan=carried.plan,
-            found=carried.observed,
+            tuning=done.tuning,
+            plan=done.plan,
+            observed_before=done.observed,
             observed=observed,
             problems=problems,
         )
-        decision, does = await self._decider.decide(shown, _now)
-        state, told = decision.state, transitions_of(decision.events)
-        new = status.status(pipeline, owner, observed, carried.plan, does, state, previous, problems, _now())
-        await self._say(owner, previous, new, told)
+        decision, metrics = await self._tuning.decide(inputs, _now)
+        new = status.status(pipeline, owner, observed, done.plan, metrics, decision.state, previous, problems, _now())
+        await self._update_status(owner, previous, new, tuner_events(decision.events))
         message = "; ".join(problem.message for problem in problems)
-        outcome = Outcome.DONE if not problems else Outcome.FAILED if _is_down(failure) else Outcome.HINDERED
-        result = _result(outcome, new, message, failure)
-        return msgspec.structs.replace(result, look_again=look_in(pipeline, carried.tuning, decision, self._period))
+        outcome = Outcome.SUCCEEDED
+        if problems:
+            outcome = Outcome.FAILED if failure is not None and failure.unavailable else Outcome.BLOCKED
+        seconds = requeue_after(pipeline, done.tuning, decision, self._options.resync_seconds)
+        return _result(outcome, new, message, failure, seconds)
 
-    async def _carry_out(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> _Carried:
-        """Plans and applies; anew if somebody else changed something in between."""
-        for _ in range(ATTEMPTS):
+    async def _apply_plan(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> _AppliedPlan:
+        """Plans and applies; starts over if an object changed in between."""
+        for _ in range(MAX_PLANS):
             everything = await self._observe(pipeline, owner, previous)
-            observed = _only_owned(owner, everything)
-            tuned = tuning(pipeline, remembered(previous, owner, observed))
-            planned = self._plan(pipeline, owner, observed, tuned)
-            wider = await self._observer.with_objects_in_the_way(owner, everything, map(key_of, planned.manifests))
-            if wider is not everything:
-                everything, observed = wider, _only_owned(owner, wider)
-                planned = self._plan(pipeline, owner, observed, tuned)
+            observed = _without_foreign(owner, everything)
+            tuning = tuning_of(pipeline, tuner_state(previous, owner, observed))
+            planned = self._plan(pipeline, owner, observed, tuning)
+            with_conflicts = await self._observer.with_conflicts(owner, everything, map(key_of, planned.manifests))
+            if with_conflicts is not everything:
+                everything, observed = with_conflicts, _without_foreign(owner, with_conflicts)
+                planned = self._plan(pipeline, owner, observed, tuning)
             applied = await self._executor.apply(owner, planned.manifests, everything.objects)
             if applied.failure is None or applied.failure.status != 409:
                 break
-        return _Carried(tuned, planned, observed, applied)
+        return _AppliedPlan(tuning, planned, observed, applied)
 
-    def _plan(self, pipeline: TTSPipeline, owner: Owner, observed: Observed, tuned: Tuning) -> Plan:
-        return plan(as_tuned(pipeline, tuned.assignment.base), owner, observed, self._config, copied(tuned.state))
+    def _plan(self, pipeline: TTSPipeline, owner: Owner, observed: Observed, tuning: Tuning) -> Plan:
+        pipeline = with_setting(pipeline, tuning.assignment.base)
+        return plan(pipeline, owner, observed, self._options.pipelines, backup_of(tuning.state))
 
     async def _observe(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Observed:
         observed = await self._observer.observe(owner, previous)
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas)
         password = observed.password_uid
         if pipeline.spec.connector.managed and password is None:
-            password = await self._make_password(owner)
+            password = await self._create_password(owner)
         return msgspec.structs.replace(observed, replicas=replicas, password_uid=password)
 
-    async def _make_password(self, owner: Owner) -> str:
-        """The UID of the managed Redis's Secret, which is made with a new password. Raises `Blocked`."""
+    async def _create_password(self, owner: Owner) -> str:
+        """Creates the managed Redis's Secret with a new password and returns its UID. Raises Blocked."""
         self._leases.fence(owner)
         manifest = password_secret(owner, secrets.token_urlsafe(_PASSWORD_BYTES))
         try:
-            made = await self._api.create(SECRET, owner.namespace, manifest)
+            created = await self._api.create(SECRET, owner.namespace, manifest)
         except ApiError as error:
             if error.status != 409:
                 raise
-            made = await self._api.get_metadata(SECRET, owner.namespace, manifest["metadata"]["name"])
-            if not is_owned(made, owner):
-                raise Blocked(foreign(owner, {**made, "kind": SECRET.kind})) from None
-        log.info("%s/%s: made a password for its Redis", owner.namespace, owner.name)
-        uid: str = made["metadata"]["uid"]
+            created = await self._api.get_metadata(SECRET, owner.namespace, manifest["metadata"]["name"])
+            if not is_owned(created, owner):
+                raise Blocked(name_conflict(owner, {**created, "kind": SECRET.kind})) from None
+        log.info("%s/%s: created a password for its Redis", owner.namespace, owner.name)
+        uid: str = created["metadata"]["uid"]
         return uid
 
     async def _push_settings(
-        self, owner: Owner, carried: _Carried, objects: Mapping[Any, Manifest]
+        self, owner: Owner, done: _AppliedPlan, objects: Mapping[Any, Manifest]
     ) -> tuple[Replica, ...]:
-        """The replicas after settings went to them, those of stages whose ConfigMap has them already."""
-        planned = {key_of(manifest): manifest for manifest in carried.plan.manifests}
-        keys = {stage: names.settings_key(owner.name, stage) for stage in carried.plan.settings}
+        """Sends settings to replicas of stages whose ConfigMap is up to date; returns all replicas."""
+        planned = {key_of(manifest): manifest for manifest in done.plan.manifests}
+        keys = {stage: names.settings_key(owner.name, stage) for stage in done.plan.settings}
         recorded = {
             stage: base
-            for stage, base in carried.plan.settings.items()
+            for stage, base in done.plan.settings.items()
             if keys[stage] in objects and not differs(planned[keys[stage]], objects[keys[stage]])
         }
 
-        def wanted(replica: Replica) -> Wanted | None:
+        def desired(replica: Replica) -> DesiredSettings | None:
             base = recorded.get(replica.component)
-            return None if base is None else Wanted(base, carried.tuning.settings_of(replica))
+            return None if base is None else DesiredSettings(base, done.tuning.overrides_for(replica))
 
         return await self._stages.push_settings(
-            owner.namespace, carried.observed.replicas, wanted, lambda: self._leases.fence(owner)
+            owner.namespace, done.observed.replicas, desired, lambda: self._leases.fence(owner)
         )
 
-    async def _give_up(
+    async def _report(
         self,
         outcome: Outcome,
         owner: Owner,
@@ -242,56 +249,55 @@ class Reconciler:
         problem: Problem,
         failure: ApiError | None = None,
     ) -> Result:
-        """Says why nothing could be planned."""
+        """Writes to the status why no plan could be made."""
         new = status.failed(previous, owner, [problem], _now())
-        await self._say(owner, previous, new)
+        await self._update_status(owner, previous, new)
         return _result(outcome, new, problem.message, failure)
 
-    async def _say(
-        self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], told: Iterable[Transition] = ()
+    async def _update_status(
+        self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], events: Iterable[Event] = ()
     ) -> None:
-        """Events, then the status they announce: killed in between, the same Events come up again and are there.
-
-        `told` is what was decided besides what the new status itself says.
-        """
+        """Writes Events, then the status. After a crash in between, the same Events are recognized as duplicates."""
         if new == previous:
             return
         self._leases.fence(owner)
-        news = [*told, *status.transitions(previous, new)]
-        await announce(self._api, owner, self._identity, previous, news)
+        await self._events.record(owner, previous, [*events, *status_events(previous, new)])
         self._leases.fence(owner)
-        metadata = {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid}
         manifest = {
             "apiVersion": PIPELINE.api_version,
             "kind": PIPELINE.kind,
-            "metadata": metadata,
+            "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid},
             "status": new,
         }
         await self._api.apply(PIPELINE, owner.namespace, manifest, subresource="status")
 
 
-def _owned(owner: Owner, objects: Mapping[Any, Manifest]) -> dict[Any, Manifest]:
-    return {key: each for key, each in objects.items() if is_owned(each, owner)}
+def _without_foreign(owner: Owner, observed: Observed) -> Observed:
+    """Returns the state without objects that have a planned name but another owner."""
+    owned = {key: each for key, each in observed.objects.items() if is_owned(each, owner)}
+    return msgspec.structs.replace(observed, objects=owned)
 
 
-def _only_owned(owner: Owner, observed: Observed) -> Observed:
-    """Without what others called like this pipeline's own: it says nothing about the pipeline."""
-    return msgspec.structs.replace(observed, objects=_owned(owner, observed.objects))
+def _is_unreportable(failure: ApiError, failures: int) -> bool:
+    """Returns whether not to report a failure in the status: writing would fail too, or it is the first one."""
+    return failure.affects_all_requests or (failure.unavailable and failures == 0)
 
 
-def _passes(failure: ApiError, failures: int) -> bool:
-    """Whether it is too early, or no use, to tell people about a failure."""
-    return failure.futile or (failure.unavailable and failures == 0)
-
-
-def _is_down(failure: ApiError | None) -> bool:
-    return failure is not None and failure.unavailable
-
-
-def _result(outcome: Outcome, new: Mapping[str, Any], message: str, failure: ApiError | None = None) -> Result:
+def _result(
+    outcome: Outcome,
+    new: Mapping[str, Any],
+    message: str,
+    failure: ApiError | None = None,
+    requeue_after: float | None = None,
+) -> Result:
     conditions = {condition["type"]: condition["status"] for condition in new.get("conditions") or ()}
-    retry_after = failure.retry_after if failure is not None else None
-    return Result(outcome=outcome, message=message, retry_after=retry_after, conditions=conditions)
+    return Result(
+        outcome=outcome,
+        message=message,
+        retry_after=None if failure is None else failure.retry_after,
+        requeue_after=requeue_after,
+        conditions=conditions,
+    )
 
 
 def _now() -> datetime:

@@ -1,6 +1,6 @@
-"""`python -m syrinx_operator.cluster.selftest NAMESPACE`: whether this cluster holds pipelines to their schema.
+"""`python -m syrinx_operator.cluster.selftest NAMESPACE` checks that the cluster validates TTSPipelines.
 
-What `helm test` runs. Every request is a dry run: nothing is made.
+`helm test` runs it. All requests are dry runs and create nothing.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from syrinx_operator.cluster.kinds import PIPELINE
 from syrinx_operator.cluster.telemetry import Telemetry
 
 NAME: Final = "syrinx-selftest"
-REFUSED: Final[dict[str, dict[str, Any]]] = {
-    # By the schema, by a rule between fields, and by its not being there.
+INVALID_SPECS: Final[dict[str, dict[str, Any]]] = {
+    # Violates the schema, a CEL rule, and strict field validation.
     "spec.talker.replicas": {"talker": {"replicas": 0}},
     "spec.codec.maxNumSeqs": {"codec": {"maxNumSeqs": 64, "maxResident": 8}},
     "spec.talkr": {"talkr": {}},
 }
-"""Specs that the API server must refuse, by the field that it must name."""
+"""Specs that the API server must reject, by the field that its message must name."""
 
 
 class SelftestFailed(Exception):
-    """The cluster does not hold pipelines to their schema; the message says where."""
+    """The cluster does not validate TTSPipelines; the message says where."""
 
 
 async def selftest(api: Api, namespace: str) -> None:
-    """Asks for one pipeline that is right and some that are not. Raises `SelftestFailed`."""
-    refusal = await _refusal(api, namespace, {})
-    if refusal is not None:
-        raise SelftestFailed(f"a pipeline with the bundled voice is refused: {refusal}")
-    for field, spec in REFUSED.items():
-        refusal = await _refusal(api, namespace, spec)
-        if refusal is None:
-            raise SelftestFailed(f"a wrong {field} is accepted: install the chart syrinx-crds of this version")
-        if field.rpartition(".")[2] not in refusal:
-            raise SelftestFailed(f"a wrong {field} is refused without naming it: {refusal}")
+    """Submits one valid pipeline and several invalid ones as dry runs. Raises SelftestFailed."""
+    rejection = await _rejection(api, namespace, {})
+    if rejection is not None:
+        raise SelftestFailed(f"a valid pipeline with the bundled voice is rejected: {rejection}")
+    for field, spec in INVALID_SPECS.items():
+        rejection = await _rejection(api, namespace, spec)
+        if rejection is None:
+            raise SelftestFailed(f"an invalid {field} is accepted: install the chart syrinx-crds of this version")
+        if field.rpartition(".")[2] not in rejection:
+            raise SelftestFailed(f"an invalid {field} is rejected without naming the field: {rejection}")
 
 
-async def _refusal(api: Api, namespace: str, spec: dict[str, Any]) -> str | None:
-    """What the API server has against a pipeline; None if it would take it."""
+async def _rejection(api: Api, namespace: str, spec: dict[str, Any]) -> str | None:
+    """Returns the API server's validation error; None if it accepts the pipeline."""
     pipeline = {"apiVersion": PIPELINE.api_version, "kind": PIPELINE.kind, "metadata": {"name": NAME}, "spec": spec}
     query = {"dryRun": "All", "fieldValidation": "Strict"}
     try:
@@ -49,7 +49,7 @@ async def _refusal(api: Api, namespace: str, spec: dict[str, Any]) -> str | None
     except ApiError as error:
         if error.status in (400, 422):
             return str(error)
-        raise SelftestFailed(f"the API server does not say whether it would take a pipeline: {error}") from None
+        raise SelftestFailed(f"the API server did not validate a pipeline: {error}") from None
     return None
 
 
@@ -59,7 +59,7 @@ async def _main(namespace: str) -> str | None:
             await selftest(api, namespace)
         except SelftestFailed as error:
             return str(error)
-    print(f"a pipeline is accepted in {namespace}; {len(REFUSED)} wrong ones are refused, by the field's name")
+    print(f"{namespace}: a valid pipeline is accepted; {len(INVALID_SPECS)} invalid ones are rejected by field name")
     return None
 
 

@@ -1,12 +1,10 @@
-"""The stages' admin ports: what settings a replica has in force, new ones, and its metrics."""
+"""Client of the stages' admin ports: live settings and metrics of replicas."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import httpx
@@ -16,8 +14,8 @@ from msgspec import Struct
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.config import Access
 from syrinx_operator.cluster.kinds import POD
-from syrinx_operator.cluster.names import GUEST_ADMIN_PORT
-from syrinx_operator.cluster.state import STAGES, Replica, Reported
+from syrinx_operator.cluster.names import CODEC_ADMIN_PORT
+from syrinx_operator.cluster.state import STAGES, Replica, ReportedSettings
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
@@ -25,119 +23,118 @@ from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 log = logging.getLogger(__name__)
 
 TIMEOUT: Final = 3.0
-"""Seconds that one request to a replica may take."""
-AT_ONCE: Final = 16
-"""Replicas that are asked at the same time, over all pipelines."""
+"""Seconds per request to a replica."""
+MAX_CONCURRENT_REQUESTS: Final = 16
+"""Limit over all pipelines."""
 MAX_ANSWER: Final = 8 * 1024 * 1024
-"""Bytes of an answer that are read."""
+"""Maximum size of a response in bytes."""
 
 
 class StageError(Exception):
-    """A replica did not do it; the message says why."""
+    """A request to a replica failed; the message says why."""
 
 
-class Base(Protocol):
-    """Settings that a replica shall have in force for good."""
+class BaseSettings(Protocol):
+    """A stage's settings without those of a trial."""
 
     @property
     def generation(self) -> int:
-        """Of the settings."""
+        """Generation of the settings."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All of them."""
+        """All settings."""
 
 
-class Wanted(Struct, frozen=True):
-    """What a replica is to be told."""
+class DesiredSettings(Struct, frozen=True):
+    """The settings that a replica should have in force."""
 
-    base: Base
-    limited: Mapping[str, Any] | None = None
-    """Settings over the base that end by themselves unless they are told again; None if the base is all."""
+    base: BaseSettings
+    overrides: Mapping[str, Any] | None = None
+    """Settings of a trial, which expire unless they are renewed; None for the base alone."""
 
 
 class StageApi:
-    """Talks to replicas, directly or through the API server. Use as `async with`."""
+    """Sends requests to replicas, directly or through the API server's pod proxy. Use as `async with`."""
 
     def __init__(self, api: Api, access: Access, telemetry: Telemetry) -> None:
         self._api = api
         self._access = access
         self._telemetry = telemetry
-        self._slots = asyncio.Semaphore(AT_ONCE)
-        # Pods are reached as they are, never through a proxy that the environment names.
-        self._http = httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, limits=httpx.Limits(max_connections=AT_ONCE))
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        # Pods are inside the cluster: never use a proxy from the environment.
+        limits = httpx.Limits(max_connections=MAX_CONCURRENT_REQUESTS)
+        self._http = httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, limits=limits)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
     async def read_settings(self, namespace: str, replicas: Iterable[Replica]) -> tuple[Replica, ...]:
-        """The replicas, those that are ready with what they report. One that does not answer has nothing to report."""
+        """Returns the replicas with their reported settings; those that are not ready or fail have none."""
         return tuple(await asyncio.gather(*(self._read(namespace, replica) for replica in replicas)))
 
     async def push_settings(
         self,
         namespace: str,
         replicas: Iterable[Replica],
-        wanted: Callable[[Replica], Wanted | None],
+        desired: Callable[[Replica], DesiredSettings | None],
         fence: Callable[[], None],
     ) -> tuple[Replica, ...]:
-        """The replicas with what they report after each was told what it does not have in force yet.
+        """Sends each replica the settings it does not have yet; returns the replicas with what they report.
 
-        `fence` is asked before each write; what it raises ends everything.
+        `fence` is called before each write; its exceptions propagate.
         """
-        return tuple(await asyncio.gather(*(self._push(namespace, each, wanted(each), fence) for each in replicas)))
+        return tuple(await asyncio.gather(*(self._push(namespace, each, desired(each), fence) for each in replicas)))
 
     async def scrape(self, namespace: str, replica: Replica) -> str:
-        """A replica's metrics as text. Raises `StageError`."""
+        """Returns a replica's metrics in the Prometheus text format. Raises StageError."""
         return (await self._request(namespace, replica, "GET", "metrics")).decode(errors="replace")
 
     async def _read(self, namespace: str, replica: Replica) -> Replica:
         if not replica.ready or replica.terminating or replica.component not in STAGES:
             return replica
         try:
-            reported = _reported(await self._request(namespace, replica, "GET", "settings"))
+            reported = _decode_report(await self._request(namespace, replica, "GET", "settings"))
         except StageError as error:
-            log.info("%s/%s: does not report its settings: %s", namespace, replica.name, error)
+            log.info("%s/%s: cannot read its settings: %s", namespace, replica.name, error)
             return replica
         return msgspec.structs.replace(replica, reported=reported)
 
     async def _push(
-        self, namespace: str, replica: Replica, wanted: Wanted | None, fence: Callable[[], None]
+        self, namespace: str, replica: Replica, desired: DesiredSettings | None, fence: Callable[[], None]
     ) -> Replica:
-        if wanted is None or replica.reported is None:
+        if desired is None or replica.reported is None:
             return replica
-        base = wanted.base
-        if not _has_base(replica.reported, wanted):
+        base = desired.base
+        if not _has_base(replica.reported, desired):
             body = {"generation": base.generation, "settings": base.settings}
             replica = await self._put(namespace, replica, body, fence)
-        if wanted.limited is not None and _can_be_limited(replica.reported, base):
-            body = {"generation": base.generation, "settings": wanted.limited, "seconds": OVERRIDE_TTL_SECONDS}
+        if desired.overrides is not None and _accepts_overrides(replica.reported, base):
+            body = {"generation": base.generation, "settings": desired.overrides, "seconds": OVERRIDE_TTL_SECONDS}
             replica = await self._put(namespace, replica, body, fence)
         return replica
 
     async def _put(
         self, namespace: str, replica: Replica, body: Mapping[str, Any], fence: Callable[[], None]
     ) -> Replica:
-        limited = "seconds" in body
+        is_override = "seconds" in body
         fence()
         try:
-            reported = _reported(await self._request(namespace, replica, "PUT", "settings", body))
+            reported = _decode_report(await self._request(namespace, replica, "PUT", "settings", body))
         except StageError as error:
-            self._telemetry.pushes.labels("failed").inc()
-            log.warning("%s/%s: did not take its settings: %s", namespace, replica.name, error)
+            self._telemetry.settings_pushes.labels("failed").inc()
+            log.warning("%s/%s: cannot change its settings: %s", namespace, replica.name, error)
             return replica
-        self._telemetry.pushes.labels("limited" if limited else "confirmed").inc()
-        news = replica.reported is None or replica.reported.settings != reported.settings or not limited
-        words = f"for {OVERRIDE_TTL_SECONDS:g} s at a time" if limited else "for good"
+        self._telemetry.settings_pushes.labels("override" if is_override else "confirmed").inc()
+        is_renewal = is_override and replica.reported is not None and replica.reported.settings == reported.settings
         log.log(
-            logging.INFO if news else logging.DEBUG,
-            "%s/%s: settings of generation %d are in force, %s",
-            *(namespace, replica.name, reported.generation, words),
+            logging.DEBUG if is_renewal else logging.INFO,
+            "%s/%s: settings generation %d is in force%s",
+            *(namespace, replica.name, reported.generation),
+            f" with overrides for {OVERRIDE_TTL_SECONDS:g} s" if is_override else "",
         )
         return msgspec.structs.replace(replica, reported=reported)
 
@@ -146,9 +143,9 @@ class StageApi:
             try:
                 async with asyncio.timeout(TIMEOUT):
                     if self._access is Access.PROXY:
-                        status, answer = await self._through_proxy(namespace, replica, method, path, body)
+                        status, answer = await self._request_proxied(namespace, replica, method, path, body)
                     else:
-                        status, answer = await self._directly(replica, method, path, body)
+                        status, answer = await self._request_direct(replica, method, path, body)
             except TimeoutError:
                 raise StageError(f"no answer in {TIMEOUT:g} s") from None
             except (ApiError, httpx.HTTPError) as error:
@@ -157,9 +154,9 @@ class StageApi:
             raise StageError(f"HTTP status {status}: {answer[:300].decode(errors='replace').strip()}")
         return answer
 
-    async def _directly(self, replica: Replica, method: str, path: str, body: Any) -> tuple[int, bytes]:
+    async def _request_direct(self, replica: Replica, method: str, path: str, body: Any) -> tuple[int, bytes]:
         host = f"[{replica.address}]" if ":" in replica.address else replica.address
-        content = None if body is None else json.dumps(body)
+        content = None if body is None else msgspec.json.encode(body)
         async with self._http.stream(method, f"http://{host}:{_port(replica)}/{path}", content=content) as answer:
             data = bytearray()
             async for chunk in answer.aiter_bytes():
@@ -168,7 +165,7 @@ class StageApi:
                     raise StageError(f"the answer is larger than {MAX_ANSWER} bytes")
             return answer.status_code, bytes(data)
 
-    async def _through_proxy(
+    async def _request_proxied(
         self, namespace: str, replica: Replica, method: str, path: str, body: Any
     ) -> tuple[int, bytes]:
         proxy = f"{POD.path(namespace)}/{replica.name}:{_port(replica)}/proxy/{path}"
@@ -178,26 +175,27 @@ class StageApi:
 
 
 def _port(replica: Replica) -> int:
-    return GUEST_ADMIN_PORT if replica.guest else ADMIN_PORT
+    return CODEC_ADMIN_PORT if replica.colocated else ADMIN_PORT
 
 
-def _reported(data: bytes) -> Reported:
+def _decode_report(data: bytes) -> ReportedSettings:
     try:
-        return msgspec.json.decode(data, type=Reported)
+        return msgspec.json.decode(data, type=ReportedSettings)
     except msgspec.MsgspecError as error:
-        raise StageError(f"the answer is not a report of settings: {error}") from None
+        raise StageError(f"the answer is no settings report: {error}") from None
 
 
-def _has_base(reported: Reported, wanted: Wanted) -> bool:
-    """Whether nothing is to be told but limited settings.
+def _has_base(reported: ReportedSettings, desired: DesiredSettings) -> bool:
+    """Returns whether the base settings need not be sent.
 
-    Newer settings than the wanted ones are left alone: the next plan counts on from them.
+    A newer generation than the desired one is left alone: the next plan continues counting from it.
     """
-    if reported.generation != wanted.base.generation:
-        return reported.generation > wanted.base.generation
-    thawed = reported.seconds is None or wanted.limited is not None
-    return thawed and reported.lasting == wanted.base.settings
+    if reported.generation != desired.base.generation:
+        return reported.generation > desired.base.generation
+    # Sending the base again ends overrides that are no longer desired.
+    must_end_overrides = reported.seconds is not None and desired.overrides is None
+    return not must_end_overrides and reported.permanent == desired.base.settings
 
 
-def _can_be_limited(reported: Reported | None, base: Base) -> bool:
-    return reported is not None and reported.can_try and reported.generation == base.generation
+def _accepts_overrides(reported: ReportedSettings | None, base: BaseSettings) -> bool:
+    return reported is not None and reported.supports_overrides and reported.generation == base.generation

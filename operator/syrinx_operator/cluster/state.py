@@ -1,4 +1,4 @@
-"""What the reconciler knows of a pipeline in the cluster: the values that plan, rollout and status are functions of."""
+"""A pipeline and its observed state in the cluster: the inputs of planning, rollout and status. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
+from syrinx_operator.resource.check import field_name, problems_of
+from syrinx_operator.resource.rules import cluster_violations
+from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+
 Manifest = dict[str, Any]
-"""A Kubernetes object, as JSON."""
+"""A Kubernetes object as JSON."""
 
 
 class Component(StrEnum):
-    """What a pipeline is made of; each is one workload. The first three are stages."""
+    """The parts of a pipeline. All but Redis are stages."""
 
     GATEWAY = "gateway"
     TALKER = "talker"
@@ -24,92 +29,112 @@ class Component(StrEnum):
 STAGES = (Component.GATEWAY, Component.TALKER, Component.CODEC)
 
 
+def workload_stages(spec: PipelineSpec) -> tuple[Component, ...]:
+    """Returns the stages that have a workload of their own. A colocated codec runs in the talker's pods."""
+    return STAGES if spec.topology == "Separate" else (Component.GATEWAY, Component.TALKER)
+
+
+def workload_of(spec: PipelineSpec, stage: Component) -> Component:
+    """Returns the stage whose workload runs `stage`."""
+    return stage if stage in workload_stages(spec) else Component.TALKER
+
+
+def stages_in_pod(spec: PipelineSpec, stage: Component) -> tuple[Component, ...]:
+    """Returns the stages in the pods of a stage's workload, that stage first."""
+    colocated = stage is Component.TALKER and Component.CODEC not in workload_stages(spec)
+    return (Component.TALKER, Component.CODEC) if colocated else (stage,)
+
+
 class ObjectKey(Struct, frozen=True, order=True):
-    """Names an object of the pipeline's namespace."""
+    """Identifies an object in the pipeline's namespace."""
 
     kind: str
     name: str
 
 
-class Reported(Struct, frozen=True):
-    """What a stage replica answers to `GET /settings`."""
+class ReportedSettings(Struct, frozen=True):
+    """A stage replica's answer to `GET /settings`."""
 
     generation: int
-    """Of its base."""
+    """Generation of the base settings."""
     settings: dict[str, Any]
-    """In force now."""
+    """Settings in force now."""
     base: dict[str, Any] | None = None
-    """What it returns to when a limited setting ends; None from one that knows of none."""
+    """Settings in force once overrides expire; None from a replica that does not support overrides."""
     seconds: float | None = None
-    """How long a limited setting goes on; None without one."""
+    """Seconds until the overrides expire; None without overrides."""
 
     @property
-    def lasting(self) -> dict[str, Any]:
-        """What is in force for good."""
+    def permanent(self) -> dict[str, Any]:
+        """The settings without overrides."""
         return self.settings if self.base is None else self.base
 
     @property
-    def can_try(self) -> bool:
-        """Whether it takes settings for a limited time, as trials need."""
+    def supports_overrides(self) -> bool:
+        """Whether the replica accepts overrides that expire, which trials require."""
         return self.base is not None
 
 
 class Replica(Struct, frozen=True, kw_only=True):
-    """One stage of one pod."""
+    """One component in one pod."""
 
     name: str
     component: Component
-    guest: bool = False
-    """It is in the pod of another stage's workload, beside that stage."""
+    colocated: bool = False
+    """Whether it runs in a pod of another stage's workload."""
     template: str
-    """Hash of the pod template it was made from (label `syrinx.dev/template`)."""
+    """Hash of the pod template (label `syrinx.dev/template`)."""
     model_generation: str = ""
-    """Model generation that it serves, from its start configuration; empty for Redis, or if it is not known."""
+    """Model generation in its start configuration; empty for Redis or if unknown."""
     ready: bool = False
     unready_since: str = ""
-    """Since when it is not ready (RFC 3339): as its Ready condition says, else since it was made; empty if ready."""
+    """RFC 3339 time since which it is not ready, or its creation time; empty if ready."""
     terminating: bool = False
     address: str = ""
-    """Pod IP; empty until it has one."""
+    """Pod IP; empty until assigned."""
     restarts: int = 0
     problem: str = ""
-    """Why it does not run, in the cluster's words (`ImagePullBackOff: …`, `Unschedulable: …`); empty if it does."""
-    reported: Reported | None = None
-    """None if it was not asked or did not answer."""
+    """Why it does not run, as the cluster reports it (`ImagePullBackOff: …`, `Unschedulable: …`); empty if it runs."""
+    reported: ReportedSettings | None = None
+    """None if the replica was not asked or did not answer."""
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """The pipeline's part of the cluster, as read in this tick."""
+    """The pipeline's objects in the cluster, as read in this reconcile."""
 
     objects: Mapping[ObjectKey, Manifest]
-    """Every object that carries the pipeline's label, and every object in the way: whose name the plan needs."""
+    """Objects with the pipeline's label, and objects whose names conflict with planned ones."""
     replicas: tuple[Replica, ...] = ()
     autoscaled: frozenset[ObjectKey] = frozenset()
-    """Workloads that a HorizontalPodAutoscaler (KEDA makes one too) targets."""
+    """Workloads that a HorizontalPodAutoscaler (also one created by KEDA) targets."""
     password_uid: str | None = None
-    """UID of the managed Redis's password Secret; None while there is none."""
+    """UID of the managed Redis's password Secret; None if it does not exist."""
     served_kinds: frozenset[str] = frozenset()
     """Optional kinds that this cluster serves (`PodMonitor`)."""
     status_generations: Mapping[Component, int] = {}
-    """The settings generation that the pipeline's status names, by stage."""
+    """Settings generation in the pipeline's status, by stage."""
 
-    def of(self, component: Component) -> tuple[Replica, ...]:
-        """The replicas of one component, by name."""
+    def replicas_of(self, component: Component) -> tuple[Replica, ...]:
+        """Returns a component's replicas, sorted by name."""
         return tuple(sorted((r for r in self.replicas if r.component is component), key=lambda r: r.name))
+
+    def live(self, component: Component) -> list[Replica]:
+        """Returns a component's replicas that are not terminating, sorted by name."""
+        return [replica for replica in self.replicas_of(component) if not replica.terminating]
 
 
 class OperatorConfig(Struct, frozen=True, kw_only=True):
-    """What the operator's installation decides for all pipelines."""
+    """Installation-wide defaults for all pipelines."""
 
     stages_image: str
-    """For pipelines that name none; kept per pipeline from then on."""
+    """Default stage image; recorded per pipeline when the pipeline is created."""
     redis_image: str
     operator_namespace: str
-    """Where the operator's own pods are: they may reach the stages' admin ports."""
+    """Namespace of the operator's own pods, which may connect to the stages' admin ports."""
 
 
 class Owner(Struct, frozen=True):
-    """The pipeline object that everything belongs to."""
+    """The TTSPipeline object that owns all other objects."""
 
     name: str
     namespace: str
@@ -117,27 +142,63 @@ class Owner(Struct, frozen=True):
     generation: int
 
 
-class Objective(Struct, frozen=True, kw_only=True):
-    """How one task type did within the last minutes."""
+class TaskTypeStats(Struct, frozen=True, kw_only=True):
+    """Requests of one task type in the measurement window."""
 
     task_type: str
     requests: int
     within: int | None = None
-    """Requests heard within the objective; None without an objective."""
+    """Requests that met the TTFA objective; None without an objective."""
     ttfa_p95_ms: float | None = None
     """None without requests."""
 
 
-class Measured(Struct, frozen=True, kw_only=True):
-    """What the metrics say of the last minutes."""
+class MetricsSummary(Struct, frozen=True, kw_only=True):
+    """Service-level figures of the measurement window."""
 
     source: str
     """`prometheus` or `gateways`."""
-    task_types: tuple[Objective, ...] = ()
+    task_types: tuple[TaskTypeStats, ...] = ()
     live_streams: int = 0
-    """Streams ended or under way, of which `underruns` had to wait."""
+    """Live streams, ended or active, that `underruns` counts against."""
     underruns: int = 0
     problem: str = ""
-    """Why there are no metrics (with `reason`); empty if there are."""
+    """Why metrics are unavailable (with `reason`); empty if they are available."""
     reason: str = ""
-    """`Missing`, `Stale` or `Error`; empty if there are metrics."""
+    """`Missing`, `Stale` or `Error`; empty if metrics are available."""
+
+
+class InvalidSpec(Exception):
+    """The resource violates its schema or its rules."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__("; ".join(messages))
+        self.messages = messages
+        """One message per field; each names the field."""
+
+
+def owner_of(live: Manifest) -> Owner:
+    """Returns the identity of a live TTSPipeline."""
+    metadata = live["metadata"]
+    return Owner(metadata["name"], metadata["namespace"], metadata["uid"], metadata.get("generation", 0))
+
+
+def parse_pipeline(live: Manifest) -> TTSPipeline:
+    """Returns a live TTSPipeline as the typed resource. Raises InvalidSpec.
+
+    The CRD installed in the cluster may be older or newer than this operator, so everything is validated again.
+    """
+    document: dict[str, Any] = {
+        "apiVersion": live["apiVersion"],
+        "kind": live["kind"],
+        "metadata": {"name": live["metadata"]["name"]},
+        "spec": live.get("spec") or {},
+    }
+    found = [f"{field_name(path)}: {message}" for path, message in problems_of(document)]
+    if found:
+        raise InvalidSpec(found)
+    pipeline = msgspec.convert(document, TTSPipeline)
+    broken = [f"{field_name(violation.path)}: {violation.message}" for violation in cluster_violations(pipeline)]
+    if broken:
+        raise InvalidSpec(broken)
+    return pipeline

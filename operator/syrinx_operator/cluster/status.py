@@ -1,4 +1,4 @@
-"""The status of a TTSPipeline as made of what was seen in one tick; its events are `transitions`. Pure."""
+"""The status of a TTSPipeline, built from the state observed in one reconcile. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.conditions import Conclusion, Problem, Seen, conditions, dated, has_confirmed
+from syrinx_operator.cluster.conditions import (
+    ConditionInputs,
+    ConditionValue,
+    Problem,
+    conditions,
+    has_confirmed,
+    to_condition,
+)
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.settings import recorded_settings
-from syrinx_operator.cluster.state import Component, Measured, Observed, Owner, Replica
-from syrinx_operator.cluster.transitions import Transition, transitions
+from syrinx_operator.cluster.state import Component, MetricsSummary, Observed, Owner, Replica
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective, TTSPipeline
 from syrinx_operator.resource.status import (
     MAX_CONFIRMED,
@@ -37,85 +43,81 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 
-__all__ = ["PipelineStatus", "Problem", "Transition", "failed", "invalid", "read", "status", "transitions"]
-
 
 def status(
     pipeline: TTSPipeline,
     owner: Owner,
     observed: Observed,
     plan: Plan,
-    measured: Measured | None,
+    metrics: MetricsSummary | None,
     tuning: State,
     previous: Mapping[str, Any] | None,
     problems: Sequence[Problem],
     now: datetime,
 ) -> dict[str, Any]:
-    """The status as JSON, of what was seen in this tick. Equal inputs give an equal status, whenever that is.
+    """Returns the complete status as JSON. Equal inputs give an equal status, whatever the time.
 
-    It is to replace the `previous` one whole. `problems` are what kept the plan from being applied: with one, top-level
-    `observedGeneration` stays behind, so that nobody who waits for an edit takes the state before it for its result.
-    `measured` is None as long as nobody looked; `tuning` is what was decided of it. `now` has a time zone.
+    With `problems` (what kept the plan from being applied) the top-level `observedGeneration` stays at its previous
+    value, so that clients waiting for an edit do not read an older state as its result. `metrics` is None until they
+    have been read; `tuning` is the state after the tuner's decision. `now` has a time zone.
     """
     before = read(previous)
-    seen = Seen(
+    inputs = ConditionInputs(
         pipeline=pipeline,
         observed=observed,
         plan=plan,
-        measured=measured,
+        metrics=metrics,
         tuning=tuning,
         problems=problems,
         previous={condition.type: condition for condition in before.conditions},
         now=now,
     )
     spec = pipeline.spec
-    known = None if measured is None or measured.problem or spec.tuning.mode == "Off" else measured
-    slowest = (
-        max((o.ttfa_p95_ms for o in known.task_types if o.ttfa_p95_ms is not None), default=None) if known else None
-    )
+    known = None if metrics is None or metrics.problem or spec.tuning.mode == "Off" else metrics
+    quantiles = [each.ttfa_p95_ms for each in known.task_types if each.ttfa_p95_ms is not None] if known else []
     report = PipelineStatus(
         observed_generation=before.observed_generation if problems else owner.generation,
         endpoint=f"http://{names.workload(owner.name, Component.GATEWAY)}.{owner.namespace}.svc:{spec.gateway.port}",
         model=pipeline.model_name,
         model_generation=plan.generation,
         image=spec.image or plan.release.image,
-        conditions=conditions(seen, owner.generation),
+        conditions=conditions(inputs, owner.generation),
         gateway=_gateway(owner, observed, plan, before.gateway),
         talker=_talker(owner, observed, plan, before.talker),
         codec=_codec(owner, observed, plan, before.codec),
-        redis=_redis(observed.of(Component.REDIS)) if Component.REDIS in plan.templates else None,
+        redis=_redis(observed.live(Component.REDIS)) if Component.REDIS in plan.templates else None,
         tuning=tuning,
-        slo=() if spec.tuning.mode == "Off" else _objectives(spec.slo.ttfa, known),
-        underrun_ratio=_share(known.underruns, known.live_streams) if known else None,
-        ttfa_p95=None if slowest is None else _milliseconds(slowest),
+        slo=() if spec.tuning.mode == "Off" else _slo_reports(spec.slo.ttfa, known),
+        underrun_ratio=_ratio(known.underruns, known.live_streams) if known else None,
+        ttfa_p95=_milliseconds(max(quantiles)) if quantiles else None,
     )
-    return _json(report)
+    return _to_json(report)
 
 
 def invalid(previous: Mapping[str, Any] | None, owner: Owner, messages: Sequence[str], now: datetime) -> dict[str, Any]:
-    """The status of a resource that breaks the rules: as `failed`, with what to correct."""
-    words = f"what runs stays as it was until this is corrected: {'; '.join(messages)}"
-    return failed(previous, owner, [Problem("Invalid", words)], now)
+    """Returns the status of a resource that violates its rules; `messages` say what to correct."""
+    message = f"the pipeline keeps running unchanged until this is corrected: {'; '.join(messages)}"
+    return failed(previous, owner, [Problem("Invalid", message)], now)
 
 
 def failed(
     previous: Mapping[str, Any] | None, owner: Owner, problems: Sequence[Problem], now: datetime
 ) -> dict[str, Any]:
-    """The status when nothing could be planned: what was said last, and Degraded with what helps (one or more).
+    """Returns the previous status with Degraded set for one or more problems, if no plan could be made.
 
-    The other conditions stay, each with the generation that it was concluded for.
+    All other conditions stay, each with the generation that it was observed for.
     """
     before = read(previous)
     kept: dict[str, Condition] = {condition.type: condition for condition in before.conditions}
-    reason, words = problems[0].reason, "; ".join(problem.message for problem in problems)
+    reason, message = problems[0].reason, "; ".join(problem.message for problem in problems)
     if "Ready" not in kept:
-        kept["Ready"] = dated({}, "Ready", Conclusion("False", reason, words), owner.generation, now)
-    kept["Degraded"] = dated(kept, "Degraded", Conclusion("True", reason, words), owner.generation, now)
-    return _json(msgspec.structs.replace(before, conditions=tuple(kept.values())))
+        kept["Ready"] = to_condition({}, "Ready", ConditionValue("False", reason, message), owner.generation, now)
+    kept["Degraded"] = to_condition(kept, "Degraded", ConditionValue("True", reason, message), owner.generation, now)
+    return _to_json(msgspec.structs.replace(before, conditions=tuple(kept.values())))
 
 
-def _json(report: PipelineStatus) -> dict[str, Any]:
-    # As it comes back from the API server, so that the two can be compared: lists, never tuples.
+def _to_json(report: PipelineStatus) -> dict[str, Any]:
+    # Through JSON, so that it compares equal to what the API server returns (lists, no tuples).
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))
     return plain
 
@@ -142,8 +144,8 @@ def _codec(owner: Owner, observed: Observed, plan: Plan, before: StageStatus | N
 def _stage(
     owner: Owner, observed: Observed, plan: Plan, stage: Component, before: StageStatus | None
 ) -> dict[str, Any]:
-    """What is said of every stage, as keyword arguments."""
-    live = [pod for pod in observed.of(stage) if not pod.terminating]
+    """Returns the fields common to all stage reports, as keyword arguments."""
+    live = observed.live(stage)
     ready = sum(pod.ready for pod in live)
     generation = plan.settings[stage].generation
     everywhere = bool(live) and all(has_confirmed(pod, generation) for pod in live)
@@ -162,7 +164,7 @@ def _stage(
 
 
 def _recorded_generation(owner: Owner, observed: Observed, stage: Component, before: StageStatus | None) -> int:
-    """Of the settings in the ConfigMap: what could not be written counts for nothing, or every look would count on."""
+    """Returns the generation in the ConfigMap: one that could not be written must not increase at each reconcile."""
     recorded = recorded_settings(owner, stage, observed)
     if recorded is not None:
         return recorded.generation
@@ -178,32 +180,31 @@ def _confirmed(pod: Replica) -> ReplicaStatus:
     )
 
 
-def _redis(pods: Sequence[Replica]) -> RedisStatus:
-    live = [pod for pod in pods if not pod.terminating]
+def _redis(live: Sequence[Replica]) -> RedisStatus:
     return RedisStatus(ready=any(pod.ready for pod in live), restarts=sum(pod.restarts for pod in live) or None)
 
 
-def _objectives(wanted: Sequence[TtfaObjective], known: Measured | None) -> tuple[SloStatus, ...]:
-    targets = {objective.task_type: objective.target for objective in wanted}
-    found = {objective.task_type: objective for objective in known.task_types} if known else {}
+def _slo_reports(objectives: Sequence[TtfaObjective], metrics: MetricsSummary | None) -> tuple[SloStatus, ...]:
+    targets = {objective.task_type: objective.target for objective in objectives}
+    found = {stats.task_type: stats for stats in metrics.task_types} if metrics else {}
     reports = []
     for task_type in FAMILY.task_types:
-        seen, target = found.get(task_type), targets.get(task_type)
-        if seen is None:
+        stats, target = found.get(task_type), targets.get(task_type)
+        if stats is None:
             if target is not None:
-                reports.append(SloStatus(task_type=task_type, requests=0 if known else None, met="Unknown"))
+                reports.append(SloStatus(task_type=task_type, requests=0 if metrics else None, met="Unknown"))
             continue
-        within = None if seen.within is None else _share(seen.within, seen.requests)
+        within = None if stats.within is None else _ratio(stats.within, stats.requests)
         met: ConditionStatus = "Unknown"
-        if seen.within is not None and seen.requests and target is not None:
-            met = "True" if seen.within / seen.requests >= target else "False"
-        p95 = None if seen.ttfa_p95_ms is None else round(seen.ttfa_p95_ms)
-        reports.append(SloStatus(task_type=task_type, requests=seen.requests, within=within, ttfa_p95_ms=p95, met=met))
+        if stats.within is not None and stats.requests and target is not None:
+            met = "True" if stats.within / stats.requests >= target else "False"
+        p95 = None if stats.ttfa_p95_ms is None else round(stats.ttfa_p95_ms)
+        reports.append(SloStatus(task_type=task_type, requests=stats.requests, within=within, ttfa_p95_ms=p95, met=met))
     return tuple(reports)
 
 
-def _share(part: int, whole: int) -> float | None:
-    """A ratio, cut to four digits: one that misses its target never looks as if it met it. None of nothing."""
+def _ratio(part: int, whole: int) -> float | None:
+    """Returns a ratio truncated to four digits, so that a missed target never rounds up to it; None for 0 of 0."""
     return min(1.0, part * 10_000 // whole / 10_000) if whole else None
 
 

@@ -1,55 +1,101 @@
-"""The operator's own metrics."""
+"""The operator's own metrics, and the HTTP server for metrics and probes."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
+Probe = Callable[[], str | None]
+"""Returns None if healthy, otherwise the problem."""
+
 
 class Telemetry:
-    """Every `syrinx_operator_*` and `syrinx_tuning_*` metric, in a registry of its own."""
+    """All `syrinx_operator_*` and `syrinx_tuning_*` metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.tuning = TunerTelemetry(self.registry)
         self.reconciles = Counter(
-            "syrinx_operator_reconciles", "Looks at a pipeline, by outcome.", ["outcome"], registry=self.registry
+            "syrinx_operator_reconciles", "Reconciles of pipelines, by outcome.", ["outcome"], registry=self.registry
         )
-        self.seconds = Histogram(
+        self.reconcile_seconds = Histogram(
             "syrinx_operator_reconcile_seconds",
-            "Seconds that a look at a pipeline took.",
+            "Duration of a reconcile in seconds.",
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.requests = Counter(
+        self.api_requests = Counter(
             "syrinx_operator_api_requests",
-            "Requests to the API server, by verb and HTTP code (0: no answer).",
+            "Requests to the Kubernetes API server, by verb and HTTP status code (0: no response).",
             ["verb", "code"],
             registry=self.registry,
         )
-        self.changes = Counter(
-            "syrinx_operator_changes",
-            "Objects written, by kind and result (applied, unchanged, deleted, refused).",
+        self.object_writes = Counter(
+            "syrinx_operator_object_writes",
+            "Writes of Kubernetes objects, by kind and result (applied, unchanged, deleted, rejected).",
             ["kind", "result"],
             registry=self.registry,
         )
-        self.pushes = Counter(
+        self.settings_pushes = Counter(
             "syrinx_operator_settings_pushes",
-            "Settings sent to stage replicas, by result (confirmed, limited: for the time of a trial, failed).",
+            "Live settings sent to stage replicas, by result (confirmed, override: a trial's, failed).",
             ["result"],
             registry=self.registry,
         )
         self.pipelines = Gauge(
             "syrinx_operator_pipelines",
-            "Pipelines by condition of their status and its value.",
+            "Number of pipelines, by status condition and its value.",
             ["condition", "status"],
             registry=self.registry,
         )
-        self.last_tick_age = Gauge(
-            "syrinx_operator_last_tick_age_seconds",
-            "Seconds since the pipeline that was looked at longest ago was; 0 without pipelines.",
+        self.oldest_reconcile_age = Gauge(
+            "syrinx_operator_oldest_reconcile_age_seconds",
+            "Seconds since the last reconcile of the pipeline that has waited longest; 0 without pipelines.",
             registry=self.registry,
         )
+
+
+class HealthServer:
+    """Serves /metrics, /healthz and /readyz on all addresses. Use as `async with`."""
+
+    def __init__(
+        self, port: int, telemetry: Telemetry, *, healthy: Probe, ready: Probe, before_scrape: Callable[[], None]
+    ) -> None:
+        """`before_scrape` is called before each response of /metrics, to set gauges."""
+        self._port = port
+        self._telemetry = telemetry
+        self._before_scrape = before_scrape
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", _handler(healthy, "ok"))
+        app.router.add_get("/readyz", _handler(ready, "ready"))
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def __aenter__(self) -> HealthServer:
+        await self._runner.setup()
+        # Without a host it listens on all IPv4 and IPv6 addresses.
+        await web.TCPSite(self._runner, None, self._port).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._before_scrape()
+        return web.Response(
+            body=generate_latest(self._telemetry.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+
+def _handler(probe: Probe, success: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        problem = probe()
+        return web.Response(text=f"{problem or success}\n", status=503 if problem else 200)
+
+    return handle

@@ -1,100 +1,106 @@
-"""Tuning on Kubernetes: what the tuner is shown of a pipeline, and what follows of its state for replicas. Pure."""
+"""Tuning on Kubernetes: the tuner's inputs from a pipeline's state, and the settings that follow from its decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.conditions import Problem, incomplete, live_pods
+from syrinx_operator.cluster.conditions import Problem, incomplete
+from syrinx_operator.cluster.events import MAX_MESSAGE, Event
+from syrinx_operator.cluster.measure import MetricsReader, Reading, summarize, window
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.tuning import restored
-from syrinx_operator.cluster.state import Component, Observed, Owner, Replica
-from syrinx_operator.cluster.transitions import MAX_MESSAGE, Transition
-from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings, with_setting
+from syrinx_operator.cluster.plan.tuning_backup import restored
+from syrinx_operator.cluster.state import Component, MetricsSummary, Observed, Owner, Replica
+from syrinx_operator.resource import knobs
+from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import engine_suffix
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, Event, assignment
+from syrinx_operator.tuner import decide
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
+from syrinx_operator.tuner.runner import Observation, Tuner
+from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 STAGES: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}
-RENEW_SECONDS = OVERRIDE_TTL_SECONDS / 3
-"""Between two looks at most while a replica has settings for a limited time."""
+RENEW_SECONDS: Final = OVERRIDE_TTL_SECONDS / 3
+"""Maximum seconds between two reconciles while a replica has overrides."""
+TRIAL_METRICS_SECONDS: Final = 1.0
+"""Minimum seconds between two readings of the metrics during a trial."""
 
 
 class Tuning(Struct, frozen=True, kw_only=True):
-    """What holds for a pipeline from one decision to the next."""
+    """A pipeline's tuning state and the settings that follow from it."""
 
     policy: Policy
     state: State
     assignment: Assignment
 
     @property
-    def limited(self) -> bool:
-        """Whether some replica has settings for a limited time."""
+    def has_overrides(self) -> bool:
+        """Whether any replica has overrides."""
         return any(self.assignment.replica_overrides.values()) or bool(self.assignment.stage_overrides)
 
-    def settings_of(self, replica: Replica) -> dict[str, Any] | None:
-        """A replica's settings for a limited time, as `PUT /settings` names them; None if it has none."""
+    def overrides_for(self, replica: Replica) -> dict[str, Any] | None:
+        """Returns a replica's overrides in the format of `PUT /settings`; None if it has none."""
         stage = STAGES.get(replica.component)
         setting = None if stage is None else self.assignment.override(stage, replica.name)
         return None if stage is None or setting is None else live_settings(setting, stage)
 
 
-def remembered(status: Mapping[str, Any], owner: Owner, observed: Observed) -> State:
-    """What the tuner remembers: the live status says it, or the copy of the most of it if the status is lost."""
+def tuner_state(status: Mapping[str, Any], owner: Owner, observed: Observed) -> State:
+    """Returns the tuner's state from the live status, or from its backup if the status was lost."""
     return read(status).tuning or restored(owner, observed)
 
 
-def tuning(pipeline: TTSPipeline, state: State) -> Tuning:
-    """What follows from a state. Settings that an edit of other fields made impossible give way to the resource's."""
+def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
+    """Returns the tuning for a state. If an edit of the spec made its settings invalid, the spec's settings apply."""
     policy = policy_of(pipeline.spec)
-    follows = assignment(policy, state)
-    settings = [follows.base, *follows.stage_overrides.values()]
-    settings += [setting for replicas in follows.replica_overrides.values() for setting in replicas.values()]
-    if not all(_possible(pipeline, setting) for setting in settings):
-        follows = Assignment(base=policy.requested)
-    return Tuning(policy=policy, state=state, assignment=follows)
+    assigned = assignment(policy, state)
+    settings = [assigned.base, *assigned.stage_overrides.values()]
+    settings += [setting for replicas in assigned.replica_overrides.values() for setting in replicas.values()]
+    if not all(_is_valid(with_setting(pipeline, setting)) for setting in settings):
+        assigned = Assignment(base=policy.requested)
+    return Tuning(policy=policy, state=state, assignment=assigned)
 
 
-def as_tuned(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
-    """The pipeline as if its user asked for a setting."""
-    return msgspec.structs.replace(pipeline, spec=with_setting(pipeline.spec, setting))
+def with_setting(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
+    """Returns the pipeline with a tuned setting in its spec."""
+    return msgspec.structs.replace(pipeline, spec=knobs.with_setting(pipeline.spec, setting))
 
 
-def _possible(pipeline: TTSPipeline, setting: Setting) -> bool:
-    wanted = as_tuned(pipeline, setting)
-    return not [*violations(wanted), *cluster_violations(wanted)]
+def _is_valid(pipeline: TTSPipeline) -> bool:
+    return not [*violations(pipeline), *cluster_violations(pipeline)]
 
 
-def transitions_of(events: Iterable[Event]) -> Iterator[Transition]:
-    """What was decided, as events of the resource."""
-    for event in events:
-        yield Transition(event.kind, event.reason, event.message[:MAX_MESSAGE])
+def tuner_events(events: Iterable[decide.Event]) -> list[Event]:
+    """Returns the tuner's decisions as Kubernetes Events."""
+    return [Event(event.kind, event.reason, event.message[:MAX_MESSAGE]) for event in events]
 
 
-def look_in(pipeline: TTSPipeline, before: Tuning, decision: Decision, period: float) -> float:
-    """Seconds to the next look: none if something else follows now; soon enough to renew what is limited."""
-    after = tuning(pipeline, decision.state)
+def requeue_after(pipeline: TTSPipeline, before: Tuning, decision: Decision, resync_seconds: float) -> float:
+    """Returns the seconds until the next reconcile: 0 if settings changed, and in time to renew overrides."""
+    after = tuning_of(pipeline, decision.state)
     if after.assignment != before.assignment:
         return 0.0
-    return min(period, decision.requeue_after, *([RENEW_SECONDS] if after.limited else []))
+    return min(resync_seconds, decision.requeue_after, *([RENEW_SECONDS] if after.has_overrides else []))
 
 
-def workers(observed: Observed) -> tuple[ReplicaStats, ...]:
-    """The talkers and codecs, without their counts."""
+def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
+    """Returns the talkers and codecs, without their counters."""
     return tuple(
-        _worker(replica, stage) for component, stage in STAGES.items() for replica in live_pods(observed, component)
+        _replica_stats(replica, stage) for component, stage in STAGES.items() for replica in observed.live(component)
     )
 
 
-def _worker(replica: Replica, stage: Stage) -> ReplicaStats:
+def _replica_stats(replica: Replica, stage: Stage) -> ReplicaStats:
     reported = replica.reported
     return ReplicaStats(
         name=replica.name,
@@ -102,42 +108,151 @@ def _worker(replica: Replica, stage: Stage) -> ReplicaStats:
         ready=replica.ready,
         restarts=replica.restarts,
         settings=None if reported is None else reported.settings,
-        supports_overrides=reported is None or reported.can_try,
+        supports_overrides=reported is None or reported.supports_overrides,
     )
 
 
-def moving(
+def change_in_progress(
     plan: Plan, observed: Observed, problems: Sequence[Problem], observed_generation: int | None, owner: Owner
 ) -> str:
-    """What else changes, so that this is no time for trials; empty if nothing does.
+    """Returns what else is changing, which would distort a trial; empty if nothing is.
 
-    `observed_generation` is that of the resource that was carried out last.
+    `observed_generation` is the generation of the resource that was applied last.
     """
     if problems:
         return problems[0].message
     if observed_generation != owner.generation:
         return "the resource was edited"
     for component in plan.templates:
-        if going := [pod.name for pod in observed.of(component) if pod.terminating]:
-            return f"{component}: {', '.join(going)} ending"
-        for _, words in incomplete(plan, observed, component):
-            return words
+        if terminating := [pod.name for pod in observed.replicas_of(component) if pod.terminating]:
+            return f"{component}: {', '.join(terminating)} terminating"
+        for _, message in incomplete(plan, observed, component):
+            return message
     return ""
 
 
 def identity(
     pipeline: TTSPipeline, plan: Plan, observed: Observed, devices: Mapping[str, str], before: Identity | None
 ) -> Identity:
-    """What knowledge holds for. `devices` is where replicas say that they compute, by name, as far as they were asked.
+    """Returns the model, image and devices that tuning results are valid for.
 
-    While some did not say, what was known of the same image and model goes on to hold; else the device is empty.
+    `devices` has the device that each replica reports, by name. While some replicas have not reported theirs, the
+    identity `before` stays valid for the same image and model; without one the device is empty.
     """
     image = pipeline.spec.image or plan.release.image
-    live = {component: live_pods(observed, component) for component in STAGES}
-    said = {component: {devices.get(pod.name, "") for pod in pods} for component, pods in live.items()}
-    if all(where and "" not in where for where in said.values()):
-        words = "; ".join(f"{component}: {', '.join(sorted(where))}" for component, where in said.items())
-        return Identity(model=plan.generation, image=image, device=f"{words}{engine_suffix(pipeline.spec)}"[:256])
+    reported = {component: {devices.get(pod.name, "") for pod in observed.live(component)} for component in STAGES}
+    if all(found and "" not in found for found in reported.values()):
+        text = "; ".join(f"{component}: {', '.join(sorted(found))}" for component, found in reported.items())
+        return Identity(model=plan.generation, image=image, device=f"{text}{engine_suffix(pipeline.spec)}"[:256])
     if before is not None and (before.model, before.image) == (plan.generation, image):
         return before
     return Identity(model=plan.generation, image=image, device="")
+
+
+class TuningInputs(Struct, frozen=True, kw_only=True):
+    """A reconcile's results that the tuner decides on."""
+
+    pipeline: TTSPipeline
+    owner: Owner
+    observed_generation: int | None
+    """Generation of the resource that was applied last."""
+    tuning: Tuning
+    plan: Plan
+    observed_before: Observed
+    """The state before this reconcile pushed settings."""
+    observed: Observed
+    problems: Sequence[Problem]
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name in the audit log."""
+        return f"{self.owner.namespace}/{self.owner.name}"
+
+
+class TuningRunner:
+    """Reads metrics and runs the tuner. It keeps counters only; lost ones are collected again within minutes."""
+
+    def __init__(
+        self,
+        metrics: MetricsReader,
+        tuner: Tuner,
+        telemetry: TunerTelemetry,
+        scrape: Callable[[str, Replica], Awaitable[str]],
+    ) -> None:
+        """`scrape` returns the /metrics of a replica in a namespace, and may raise."""
+        self._metrics = metrics
+        self._tuner = tuner
+        self._telemetry = telemetry
+        self._scrape = scrape
+        self._summaries: dict[str, MetricsSummary] = {}
+
+    async def decide(
+        self, inputs: TuningInputs, clock: Callable[[], datetime]
+    ) -> tuple[Decision, MetricsSummary | None]:
+        """Returns the tuner's decision, and the figures for the status (None with tuning Off).
+
+        The decision is stored in the status; the next reconcile applies it.
+        """
+        reading = await self._read(inputs)
+        now = clock()
+        return self._decide(inputs, reading, now), self._summary(inputs, reading, now)
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Drops a deleted pipeline."""
+        self._tuner.forget(f"{namespace}/{name}")
+        self._summaries.pop(f"{namespace}/{name}", None)
+        self.drop_metrics(namespace, name)
+
+    def drop_metrics(self, namespace: str, name: str) -> None:
+        """Stops exporting metrics of a pipeline, which another operator exports or which is deleted."""
+        self._telemetry.forget((namespace, name))
+
+    async def _read(self, inputs: TuningInputs) -> Reading | None:
+        """Reads the stages' counters; at every reconcile during a trial or promotion."""
+        state, namespace = inputs.tuning.state, inputs.owner.namespace
+        is_changing = state.trial is not None or state.promotion is not None
+        return await self._metrics.read(
+            inputs.pipeline,
+            inputs.owner,
+            inputs.observed.replicas,
+            lambda replica: self._scrape(namespace, replica),
+            max_age=TRIAL_METRICS_SECONDS if is_changing else None,
+            tuned=None if state.trial is None else state.trial.knob.stage,
+        )
+
+    def _decide(self, inputs: TuningInputs, reading: Reading | None, now: datetime) -> Decision:
+        tuning, devices = inputs.tuning, self._tuner.devices(inputs.name)
+        observation = Observation(
+            snapshots=() if reading is None else reading.snapshots,
+            scrape_interval=0.0 if reading is None else reading.scrape_interval,
+            problem="" if reading is None else reading.problem,
+            # Counters until now were produced under the settings from before this reconcile.
+            replicas=replica_stats(inputs.observed_before),
+            identity=identity(inputs.pipeline, inputs.plan, inputs.observed, devices, tuning.state.identity),
+            disruption=change_in_progress(
+                inputs.plan, inputs.observed, inputs.problems, inputs.observed_generation, inputs.owner
+            ),
+        )
+        decision = self._tuner.step(inputs.name, tuning.policy, tuning.state, observation, now)
+        self._telemetry.update(
+            (inputs.owner.namespace, inputs.owner.name),
+            base=tuning.assignment.base,
+            state=decision.state,
+            events=decision.events,
+            metrics_until=max(
+                (each.time for each in observation.snapshots if each.stage == Component.GATEWAY), default=None
+            ),
+        )
+        return decision
+
+    def _summary(self, inputs: TuningInputs, reading: Reading | None, now: datetime) -> MetricsSummary | None:
+        """Returns the figures for the status, which change with new metrics and not with the clock."""
+        if reading is None:
+            self._summaries.pop(inputs.name, None)
+            return None
+        if reading.snapshots or reading.problem or inputs.name not in self._summaries:
+            policy = inputs.tuning.policy
+            since = now - timedelta(seconds=window(policy))
+            evidence = self._tuner.evidence(inputs.name, policy, None, since, now)
+            self._summaries[inputs.name] = summarize(reading, policy, evidence)
+        return self._summaries[inputs.name]

@@ -1,51 +1,58 @@
-"""What a pipeline needs on Kubernetes, as values: every object, in the order in which it is applied. Pure."""
+"""The plan: every Kubernetes object of a pipeline, in the order in which it is applied. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import model, pods, redis
-from syrinx_operator.cluster.plan import replicas as scale
-from syrinx_operator.cluster.plan.disruption import disruption_budget
-from syrinx_operator.cluster.plan.gateway import gateway_workload
-from syrinx_operator.cluster.plan.monitoring import pod_monitors
-from syrinx_operator.cluster.plan.network import network_policies
-from syrinx_operator.cluster.plan.objects import stamped
-from syrinx_operator.cluster.plan.redis import password_secret
+from syrinx_operator.cluster.plan.network import network_policies, pod_monitors, service_accounts, services
+from syrinx_operator.cluster.plan.objects import with_applied_hash
 from syrinx_operator.cluster.plan.release import (
-    FrozenTemplate,
     Release,
-    Running,
-    frozen,
+    freeze,
     release_config_map,
-    resolved,
-    running,
+    render_context,
+    resolve_release,
 )
-from syrinx_operator.cluster.plan.services import service_accounts, services
+from syrinx_operator.cluster.plan.rollout import stage_partition
 from syrinx_operator.cluster.plan.settings import Settings, settings, settings_config_map, stage_spec
-from syrinx_operator.cluster.plan.stages import stage_partition, stage_workload
-from syrinx_operator.cluster.plan.tuning import Copy, tuning_config_map
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
-from syrinx_operator.cluster.topology import GUEST, HOST, members, workload_of, workloads
+from syrinx_operator.cluster.plan.tuning_backup import TuningBackup, tuning_config_map
+from syrinx_operator.cluster.plan.workloads import (
+    ReplicaCount,
+    disruption_budget,
+    gateway_workload,
+    replica_count,
+    stage_workload,
+)
+from syrinx_operator.cluster.state import (
+    STAGES,
+    Component,
+    Manifest,
+    Observed,
+    OperatorConfig,
+    Owner,
+    stages_in_pod,
+    workload_of,
+    workload_stages,
+)
 from syrinx_operator.resource.spec import TTSPipeline
-
-__all__ = ["Plan", "Release", "Settings", "password_secret", "plan"]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What shall be there. Applied in this order, it can be broken off anywhere and begun anew."""
+    """The desired state. Applying its manifests in order may stop anywhere and start over."""
 
     manifests: tuple[Manifest, ...]
-    """Every object but the managed Redis's Secret, which is made once and never read."""
+    """Every object except the managed Redis's Secret, which is created once and never read."""
     release: Release
-    """What runs for good; it is the first manifest."""
+    """Images, model generation and pod templates; also the first manifest."""
     settings: Mapping[Component, Settings]
     """Live settings of each stage."""
     replicas: Mapping[Component, int]
-    """How many pods each component shall have."""
+    """Desired number of pods of each component."""
 
     @property
     def generation(self) -> str:
@@ -54,40 +61,40 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def templates(self) -> Mapping[Component, str]:
-        """What each component's pods shall carry as `syrinx.dev/template`."""
+        """Desired value of the label `syrinx.dev/template` on each component's pods."""
         hashes = {component: template.hash for component, template in self.release.templates.items()}
-        return hashes if GUEST in hashes else {**hashes, GUEST: hashes[HOST]}
+        return {**hashes, Component.CODEC: hashes.get(Component.CODEC, hashes[Component.TALKER])}
 
 
 def plan(
-    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig, tuning: Copy | None = None
+    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig, backup: TuningBackup | None = None
 ) -> Plan:
-    """Plans a pipeline without rule violations: as tuned, if it is. `tuning` is what is to be kept of that.
+    """Returns the plan of a valid pipeline. `backup` is what to save of the tuning results.
 
-    Raises `ValueError` if its Redis is a managed one and its password Secret is not there yet.
+    Raises ValueError if Redis is managed and its password Secret does not exist yet.
     """
     spec = pipeline.spec
     release = _release(pipeline, owner, observed, config)
     live = {stage: settings(spec, stage, owner, observed) for stage in STAGES}
     counts = {
-        stage: scale.replicas(names.workload_key(owner.name, stage), stage_spec(spec, stage).replicas, observed)
-        for stage in workloads(spec)
+        stage: replica_count(names.workload_key(owner.name, stage), stage_spec(spec, stage).replicas, observed)
+        for stage in workload_stages(spec)
     }
     manifests = [
         release_config_map(owner, release),
-        *([tuning_config_map(owner, tuning)] if tuning is not None else []),
+        *([tuning_config_map(owner, backup)] if backup is not None else []),
         *(settings_config_map(owner, stage, live[stage]) for stage in STAGES),
         *service_accounts(owner, spec),
         *model.claims(owner, spec.model),
         *redis.redis_claims(owner, spec.connector),
         *services(owner, spec),
         *network_policies(owner, spec, config),
-        *(disruption_budget(owner, stage) for stage in workloads(spec) if counts[stage].count > 1),
+        *(disruption_budget(owner, stage) for stage in workload_stages(spec) if counts[stage].count > 1),
         *pod_monitors(owner, spec, observed),
         *_workloads(pipeline, owner, observed, release, live, counts),
     ]
     return Plan(
-        manifests=tuple(stamped(manifest) for manifest in manifests),
+        manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
         settings=live,
         replicas={
@@ -98,21 +105,18 @@ def plan(
 
 
 def _release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
-    """The release with the templates of today: recorded ones, where nothing changed."""
-    before = resolved(pipeline, owner, observed, config)
-    now = running(pipeline.spec, before, observed)
-    templates = {stage: _stage_template(pipeline, stage, before, now) for stage in workloads(pipeline.spec)}
+    """Returns the release with its current templates."""
+    release = resolve_release(pipeline, owner, observed, config)
+    context = render_context(pipeline.spec, release, observed)
+    templates = {}
+    for stage in workload_stages(pipeline.spec):
+        inputs = pods.stage_inputs(pipeline, stage, context)
+        templates[stage] = freeze(release, stage, inputs, partial(pods.stage_template, pipeline, stage, context))
     if pipeline.spec.connector.managed:
-        inputs = redis.redis_inputs(pipeline, now)
-        templates[Component.REDIS] = frozen(
-            before, Component.REDIS, inputs, lambda: redis.redis_template(pipeline, now)
-        )
-    return structs.replace(before, templates=templates)
-
-
-def _stage_template(pipeline: TTSPipeline, stage: Component, before: Release, now: Running) -> FrozenTemplate:
-    inputs = pods.stage_inputs(pipeline, stage, now)
-    return frozen(before, stage, inputs, lambda: pods.stage_template(pipeline, stage, now))
+        inputs = redis.redis_inputs(pipeline, context)
+        render = partial(redis.redis_template, pipeline, context)
+        templates[Component.REDIS] = freeze(release, Component.REDIS, inputs, render)
+    return structs.replace(release, templates=templates)
 
 
 def _workloads(
@@ -121,21 +125,24 @@ def _workloads(
     observed: Observed,
     release: Release,
     live: Mapping[Component, Settings],
-    counts: Mapping[Component, scale.Replicas],
+    counts: Mapping[Component, ReplicaCount],
 ) -> list[Manifest]:
-    """In the order in which they need one another."""
+    """Returns the workloads in dependency order: Redis, talker and codec, gateway."""
     templates = release.templates
-    made = []
+    workloads = []
     if Component.REDIS in templates:
-        made.append(redis.redis_workload(owner, templates[Component.REDIS]))
-    for stage in workloads(pipeline.spec)[1:]:
-        first_new = stage_partition(
+        workloads.append(redis.redis_workload(owner, templates[Component.REDIS]))
+    for stage in workload_stages(pipeline.spec)[1:]:
+        partition = stage_partition(
             stage,
             templates[stage],
-            counts[stage],
+            counts[stage].count,
             observed,
             generation=release.generation,
-            settings_generations={each: live[each].generation for each in members(pipeline.spec, stage)},
+            settings_generations={each: live[each].generation for each in stages_in_pod(pipeline.spec, stage)},
         )
-        made.append(stage_workload(owner, stage, templates[stage], counts[stage], first_new))
-    return [*made, gateway_workload(owner, pipeline.spec, templates[Component.GATEWAY], counts[Component.GATEWAY])]
+        workloads.append(stage_workload(owner, stage, templates[stage], counts[stage], partition))
+    return [
+        *workloads,
+        gateway_workload(owner, pipeline.spec, templates[Component.GATEWAY], counts[Component.GATEWAY]),
+    ]

@@ -1,12 +1,11 @@
-"""Where a stage finds the checkpoint: its directory, the volume it lies in, and what fetches it."""
+"""The checkpoint of a stage: its directory, its volume, and the container that downloads it."""
 
 from __future__ import annotations
 
 import posixpath
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan.environment import secret_value
-from syrinx_operator.cluster.plan.objects import claim_spec, given, manifest, present
+from syrinx_operator.cluster.plan.objects import claim_spec, manifest, non_defaults, omit_empty, secret_ref
 from syrinx_operator.cluster.state import Component, Manifest, Owner
 from syrinx_operator.resource.spec import HuggingFace, ModelSpec
 
@@ -14,9 +13,12 @@ MODELS_VOLUME = "syrinx-models"
 
 
 def directory(model: ModelSpec) -> str:
-    """What a stage's configuration names as its checkpoint."""
+    """Returns the checkpoint in a stage's start configuration: a path, or `bundled`."""
     if model.hugging_face is not None:
-        return posixpath.join(names.MODELS_DIRECTORY, *hub_directory(model.hugging_face))
+        # The layout of `syrinx_stages.fetch`.
+        return posixpath.join(
+            names.MODELS_DIRECTORY, model.hugging_face.id.replace("/", "--"), model.hugging_face.revision
+        )
     if model.path is None:
         return "bundled"
     if model.claim is not None:
@@ -24,13 +26,8 @@ def directory(model: ModelSpec) -> str:
     return model.path
 
 
-def hub_directory(hub: HuggingFace) -> tuple[str, str]:
-    """Where `syrinx_stages.fetch` puts a checkpoint, below the cache."""
-    return hub.id.replace("/", "--"), hub.revision
-
-
 def volume(pipeline: str, model: ModelSpec) -> Manifest | None:
-    """The volume at /models; None where the checkpoint is in the image or in a volume of the user's."""
+    """Returns the volume at /models; None if the checkpoint is in the image or in one of the user's volumes."""
     if model.claim is not None:
         return _claim(model.claim, read_only=True)
     if model.hugging_face is None:
@@ -41,39 +38,38 @@ def volume(pipeline: str, model: ModelSpec) -> Manifest | None:
 
 
 def mount(*, read_only: bool) -> Manifest:
-    """The mount of the above."""
-    return {"name": MODELS_VOLUME, "mountPath": names.MODELS_DIRECTORY, **present(readOnly=read_only or None)}
+    """Returns the mount of `volume`."""
+    return {"name": MODELS_VOLUME, "mountPath": names.MODELS_DIRECTORY, **omit_empty(readOnly=read_only or None)}
 
 
 def fetch_command(hub: HuggingFace, stage: Component) -> list[str]:
-    """What fetches the files that a stage needs."""
+    """Returns the command that downloads the files a stage needs."""
     module = ["python", "-m", "syrinx_stages.fetch"]
-    which = ["--id", hub.id, "--revision", hub.revision, "--parts", stage.value]
-    return [*module, *which, "--cache", names.MODELS_DIRECTORY]
+    files = ["--id", hub.id, "--revision", hub.revision, "--parts", stage.value]
+    return [*module, *files, "--cache", names.MODELS_DIRECTORY]
 
 
 def fetch_environment(hub: HuggingFace) -> list[Manifest]:
-    """How to reach the hub."""
+    """Returns the environment variables with the hub's endpoint and token."""
     environment: list[Manifest] = []
     if hub.endpoint is not None:
         environment.append({"name": "HF_ENDPOINT", "value": hub.endpoint})
     if (token := hub.token_secret) is not None:
-        environment.append({"name": "HF_TOKEN", "valueFrom": secret_value(token)})
+        environment.append({"name": "HF_TOKEN", "valueFrom": secret_ref(token)})
     return environment
 
 
 def claims(owner: Owner, model: ModelSpec) -> list[Manifest]:
-    """The PersistentVolumeClaims to make for checkpoints."""
+    """Returns the PersistentVolumeClaims for downloaded checkpoints."""
     if model.cache is None or model.cache.storage is None:
         return []
     name = names.models_claim(owner.name)
-    spec = claim_spec(model.cache.storage)
-    return [manifest(owner, "v1", "PersistentVolumeClaim", name, "models", spec=spec)]
+    return [manifest(owner, "v1", "PersistentVolumeClaim", name, "models", spec=claim_spec(model.cache.storage))]
 
 
 def inputs(model: ModelSpec, stage: Component) -> Manifest:
-    """What a stage's pods depend on: a cache's size is not among it, the model's name only in a gateway."""
-    fields = given(model)
+    """Returns the fields that a stage's pods depend on: not a cache's size, and the model's name only for gateways."""
+    fields = non_defaults(model)
     if stage is not Component.GATEWAY:
         fields.pop("name", None)
     if model.cache is not None:
@@ -82,5 +78,5 @@ def inputs(model: ModelSpec, stage: Component) -> Manifest:
 
 
 def _claim(name: str, *, read_only: bool) -> Manifest:
-    source = {"claimName": name, **present(readOnly=read_only or None)}
+    source = {"claimName": name, **omit_empty(readOnly=read_only or None)}
     return {"name": MODELS_VOLUME, "persistentVolumeClaim": source}

@@ -1,32 +1,110 @@
-"""NetworkPolicies: who may connect to what."""
+"""Network access to the pods: Services, NetworkPolicies and the PodMonitor; and the pods' ServiceAccounts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan.objects import manifest
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, OperatorConfig, Owner
-from syrinx_operator.cluster.topology import members, workloads
+from syrinx_operator.cluster.plan.objects import manifest, omit_empty
+from syrinx_operator.cluster.state import (
+    STAGES,
+    Component,
+    Manifest,
+    Observed,
+    OperatorConfig,
+    Owner,
+    stages_in_pod,
+    workload_stages,
+)
 from syrinx_operator.resource.pods import Peer
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import PipelineSpec
 
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+POD_MONITOR_KIND = "PodMonitor"
+
+
+def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+    """Returns the gateways' public Service, the headless ones of talkers and codecs, and the managed Redis's."""
+    public = spec.gateway.service
+    http = {
+        **_port(names.HTTP_PORT_NAME, spec.gateway.port),
+        "appProtocol": "http",
+        **omit_empty(nodePort=public.node_port),
+    }
+    redis = [_service(owner, Component.REDIS, [_port(names.REDIS_PORT_NAME, names.REDIS_PORT)], type="ClusterIP")]
+    return [
+        _service(owner, Component.GATEWAY, [http], annotations=public.annotations, type=public.type),
+        *(_headless(owner, spec, stage) for stage in workload_stages(spec) if stage is not Component.GATEWAY),
+        *(redis if spec.connector.managed else ()),
+    ]
+
+
+def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
+    """Returns the pods' ServiceAccounts, without a token: pods do not call the Kubernetes API."""
+    accounts = [(names.service_account(owner.name, Component.GATEWAY), "stages")]
+    if spec.connector.managed:
+        accounts.append((names.service_account(owner.name, Component.REDIS), Component.REDIS))
+    return [
+        manifest(owner, "v1", "ServiceAccount", name, component, automountServiceAccountToken=False)
+        for name, component in accounts
+    ]
 
 
 def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -> list[Manifest]:
-    """The public API for everybody, admin ports for the operator and Prometheus, Redis for the stages alone."""
+    """Returns policies that open the API to all, admin ports to operator and Prometheus, and Redis to the stages."""
     operator = Peer(namespace=config.operator_namespace, pod_labels={"app.kubernetes.io/name": "syrinx-operator"})
-    readers = [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)]
-    admin = _rule(ADMIN_PORT, readers)
+    admin_peers = [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)]
+    admin = _rule(ADMIN_PORT, admin_peers)
     policies = [_policy(owner, Component.GATEWAY, [_rule(spec.gateway.port), admin])]
-    for stage in workloads(spec)[1:]:
-        guests = [_rule(names.GUEST_ADMIN_PORT, readers) for _ in members(spec, stage)[1:]]
-        policies.append(_policy(owner, stage, [admin, *guests]))
+    for stage in workload_stages(spec)[1:]:
+        colocated = [_rule(names.CODEC_ADMIN_PORT, admin_peers) for _ in stages_in_pod(spec, stage)[1:]]
+        policies.append(_policy(owner, stage, [admin, *colocated]))
     if spec.connector.managed:
-        policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, [_stages(owner)])]))
+        peers = [{"podSelector": _stage_pods(owner)}]
+        policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, peers)]))
     return policies
+
+
+def pod_monitors(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Manifest]:
+    """Returns the PodMonitor of all stages, if the spec requests one and the cluster serves the kind."""
+    requested = spec.monitoring.pod_monitor
+    if requested is None or POD_MONITOR_KIND not in observed.served_kinds:
+        return []
+    endpoint = {
+        "port": names.ADMIN_PORT_NAME,
+        "path": "/metrics",
+        "interval": f"{requested.interval_seconds}s",
+        "relabelings": [
+            {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "pod"},
+            {"sourceLabels": ["__meta_kubernetes_pod_label_syrinx_dev_pipeline"], "targetLabel": "pipeline"},
+        ],
+    }
+    body = {"selector": _stage_pods(owner), "podMetricsEndpoints": [endpoint]}
+    monitor = manifest(owner, "monitoring.coreos.com/v1", POD_MONITOR_KIND, owner.name, "monitoring", spec=body)
+    # User labels, by which a Prometheus selects monitors; they never override the operator's.
+    monitor["metadata"]["labels"] = {**requested.labels, **monitor["metadata"]["labels"]}
+    return [monitor]
+
+
+def _headless(owner: Owner, spec: PipelineSpec, stage: Component) -> Manifest:
+    ports = [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)]
+    ports += [_port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
+    # Pods that are not ready need a DNS name too, for debugging.
+    return _service(owner, stage, ports, type="ClusterIP", clusterIP="None", publishNotReadyAddresses=True)
+
+
+def _service(
+    owner: Owner, component: Component, ports: list[Manifest], annotations: dict[str, str] | None = None, **spec: Any
+) -> Manifest:
+    name = names.workload(owner.name, component)
+    body = {**spec, "selector": names.selector(owner.name, component), "ports": ports}
+    return manifest(owner, "v1", "Service", name, component, annotations=annotations, spec=body)
+
+
+def _port(name: str, port: int) -> Manifest:
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
 
 
 def _policy(owner: Owner, component: Component, ingress: list[Manifest]) -> Manifest:
@@ -37,14 +115,14 @@ def _policy(owner: Owner, component: Component, ingress: list[Manifest]) -> Mani
 
 
 def _rule(port: int, peers: Sequence[Manifest] = ()) -> Manifest:
-    """Without peers: for everybody."""
+    """Returns an ingress rule for a TCP port; without peers it allows everybody."""
     rule: Manifest = {"ports": [{"port": port, "protocol": "TCP"}]}
     return {"from": list(peers), **rule} if peers else rule
 
 
-def _stages(owner: Owner) -> Manifest:
+def _stage_pods(owner: Owner) -> Manifest:
     stages = {"key": names.COMPONENT_LABEL, "operator": "In", "values": [stage.value for stage in STAGES]}
-    return {"podSelector": {"matchLabels": {names.PIPELINE_LABEL: owner.name}, "matchExpressions": [stages]}}
+    return {"matchLabels": {names.PIPELINE_LABEL: owner.name}, "matchExpressions": [stages]}
 
 
 def _peer(peer: Peer) -> Manifest:

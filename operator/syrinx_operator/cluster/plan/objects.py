@@ -1,4 +1,4 @@
-"""What every manifest is made with: metadata, hashes, and what a user gave of a part of the spec."""
+"""Building blocks of manifests: metadata, hashes, and serialization that omits defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner
-from syrinx_operator.resource.pods import Storage
+from syrinx_operator.resource.pods import SecretKey, Storage
 
 
 def manifest(
@@ -25,7 +25,7 @@ def manifest(
     annotations: Mapping[str, str] | None = None,
     **body: Any,
 ) -> Manifest:
-    """An object of the pipeline, with its labels and owner; `body` is what follows the metadata."""
+    """Returns an object of the pipeline with labels and owner reference; `body` holds its other top-level fields."""
     metadata: Manifest = {
         "name": name,
         "namespace": owner.namespace,
@@ -36,59 +36,62 @@ def manifest(
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
 
 
-def stamped(manifest: Manifest) -> Manifest:
-    """The manifest with its hash as an annotation, so that a field that left the plan is noticed."""
+def with_applied_hash(manifest: Manifest) -> Manifest:
+    """Returns the manifest with its hash as an annotation, so that a field removed from the plan is detected."""
     metadata = manifest["metadata"]
-    # A precondition of one apply, not a part of the plan: it differs every time.
+    # resourceVersion is a precondition of one apply and differs every time.
     content = {**manifest, "metadata": {k: v for k, v in metadata.items() if k != "resourceVersion"}}
-    annotations = {**metadata.get("annotations", {}), names.APPLIED_ANNOTATION: digest(content)}
+    annotations = {**metadata.get("annotations", {}), names.APPLIED_ANNOTATION: short_hash(content)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
-def owned(owner: Owner, observed: Observed, key: ObjectKey) -> Manifest | None:
-    """An object of this pipeline, as it was observed; one of a former pipeline of its name is none."""
+def find_owned(owner: Owner, observed: Observed, key: ObjectKey) -> Manifest | None:
+    """Returns the observed object if this pipeline owns it, not a former pipeline of the same name."""
     found = observed.objects.get(key)
     references = found["metadata"].get("ownerReferences") or () if found else ()
     return found if any(reference.get("uid") == owner.uid for reference in references) else None
 
 
-def recorded_text(owner: Owner, observed: Observed, key: ObjectKey, field: str) -> str:
-    """What a ConfigMap of this pipeline says; empty if there is none."""
-    found = owned(owner, observed, key) or {}
+def config_map_text(owner: Owner, observed: Observed, key: ObjectKey, field: str) -> str:
+    """Returns a data field of the pipeline's ConfigMap; empty if there is none."""
+    found = find_owned(owner, observed, key) or {}
     text: str = (found.get("data") or {}).get(field, "")
     return text
 
 
-def digest(value: Any) -> str:
-    """10 hex digits that name a JSON value, whatever the order of its keys."""
+def short_hash(value: Any) -> str:
+    """Returns 10 hex digits of the SHA-256 of a JSON value, independent of key order."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def present(**fields: Any) -> Manifest:
-    """The fields that are not None, empty text, list or dict: Kubernetes drops those too."""
+def omit_empty(**fields: Any) -> Manifest:
+    """Returns the fields without None and without empty strings, lists and dicts, which Kubernetes drops too."""
     return {name: value for name, value in fields.items() if value is not None and value not in ("", [], {})}
 
 
-def given(part: Struct) -> dict[str, Any]:
-    """What differs from the schema's defaults: a field that a later version adds changes nothing here."""
+def non_defaults(part: Struct) -> dict[str, Any]:
+    """Returns the fields that differ from their defaults, so that a field added in a later version changes nothing."""
     fields = {field.encode_name: (field, getattr(part, field.name)) for field in msgspec.structs.fields(part)}
-    return {name: _plain(value) for name, (field, value) in fields.items() if value != _default(field)}
+    return {name: _to_json(value) for name, (field, value) in fields.items() if value != _default(field)}
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, Struct):
-        return given(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+        return non_defaults(value)
+    return [_to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
 def claim_spec(storage: Storage) -> Manifest:
-    """The spec of a PersistentVolumeClaim."""
+    """Returns the spec of a PersistentVolumeClaim."""
     spec = {"accessModes": [storage.access_mode], "resources": {"requests": {"storage": storage.size}}}
-    return {**spec, **present(storageClassName=storage.storage_class_name)}
+    return {**spec, **omit_empty(storageClassName=storage.storage_class_name)}
+
+
+def secret_ref(secret: SecretKey) -> Manifest:
+    """Returns the `valueFrom` of an environment variable that reads a Secret."""
+    return {"secretKeyRef": {"name": secret.name, "key": secret.key}}

@@ -1,126 +1,153 @@
-"""The pod template of a stage: what gateway, talker and codec share."""
+"""Pod templates of gateway, talker and codec."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import environment, model, settings, volumes
-from syrinx_operator.cluster.plan.objects import given, present
-from syrinx_operator.cluster.plan.release import Running
-from syrinx_operator.cluster.plan.security import container_security, pod_security
-from syrinx_operator.cluster.state import Component, Manifest
-from syrinx_operator.cluster.topology import members, workloads
-from syrinx_operator.resource.pods import PodFields, Resources
+from syrinx_operator.cluster.plan import model, settings, volumes
+from syrinx_operator.cluster.plan.objects import non_defaults, omit_empty, secret_ref
+from syrinx_operator.cluster.plan.release import RenderContext
+from syrinx_operator.cluster.state import Component, Manifest, stages_in_pod, workload_stages
+from syrinx_operator.resource.pods import EnvVar, PodFields, Resources, SecretKey
 from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.resource.spec import GatewaySpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.spec import ConnectorSpec, GatewaySpec, PipelineSpec, StageSpec, TTSPipeline
 
 USER = 65_532
-"""Nobody's: nothing in the image belongs to it."""
+"""An unprivileged UID that owns no file in the image."""
 GRACE_SECONDS = 15
-"""After the drain: time to hand over what is left and to end."""
+"""Seconds after the drain to hand over remaining work and exit."""
 ENDPOINT_SECONDS = 5
-"""A stopping gateway goes on as it was for so long: until then its address may still be handed out."""
+"""Seconds that a stopping gateway keeps serving, until it is removed from all endpoints."""
 GATEWAY_STARTUP_SECONDS = 300
-"""To be alive, not ready: a gateway waits for its talkers and codecs however long they take."""
+"""Seconds until a gateway must be alive; it becomes ready only once talkers and codecs are."""
 _STARTUP_PERIOD = 5
-_CONFIGS = (names.CONFIG_ANNOTATION, names.GUEST_CONFIG_ANNOTATION)
-_SCRAPE = {
+_CONFIG_ANNOTATIONS = (names.CONFIG_ANNOTATION, names.CODEC_CONFIG_ANNOTATION)
+_SCRAPE_ANNOTATIONS = {
     "prometheus.io/scrape": "true",
     "prometheus.io/port": str(ADMIN_PORT),
     "prometheus.io/path": "/metrics",
 }
+_BASE_ENVIRONMENT: list[Manifest] = [
+    {"name": "HOME", "value": "/tmp"},
+    # With several threads BLAS splits by shape, and results would depend on the batch.
+    {"name": "OMP_NUM_THREADS", "value": "1"},
+    {"name": "MKL_NUM_THREADS", "value": "1"},
+    {"name": "PYTHONUNBUFFERED", "value": "1"},
+]
 
 
-def stage_inputs(pipeline: TTSPipeline, stage: Component, running: Running) -> dict[str, Any]:
-    """What a stage's pod template is made from. What changes live, and other parts' fields, are not among it."""
+def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> dict[str, Any]:
+    """Returns the inputs of a stage's pod template, without live settings and fields of other stages."""
     spec = pipeline.spec
     part = settings.stage_spec(spec, stage)
-    live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in settings.LIVE[stage]}
+    live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in settings.LIVE_FIELDS[stage]}
     return {
-        "stage": {field: value for field, value in given(part).items() if field not in live},
-        **{guest.value: spec.codec.max_resident for guest in members(spec, stage)[1:]},
-        "running": [running.image, running.generation, running.password_uid],
+        "stage": {field: value for field, value in non_defaults(part).items() if field not in live},
+        **{colocated.value: spec.codec.max_resident for colocated in stages_in_pod(spec, stage)[1:]},
+        "running": [context.image, context.generation, context.password_uid],
         "model": model.inputs(spec.model, stage),
-        "connector": {} if spec.connector.managed else given(spec.connector),
+        "connector": {} if spec.connector.managed else non_defaults(spec.connector),
         "scrapeAnnotations": spec.monitoring.scrape_annotations,
         **pull_inputs(spec),
     }
 
 
 def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:
-    """What every pod of the pipeline is pulled with."""
+    """Returns the image pull settings of every pod."""
     return {"imagePullPolicy": spec.image_pull_policy, "imagePullSecrets": [s.name for s in spec.image_pull_secrets]}
 
 
-def stage_template(pipeline: TTSPipeline, stage: Component, running: Running) -> Manifest:
-    """The pod template of a stage."""
+def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
+    """Returns the pod template of a stage."""
     spec = pipeline.spec
     part = settings.stage_spec(spec, stage)
     pod = {
         **pod_base(pipeline, stage, USER),
         "terminationGracePeriodSeconds": _grace_seconds(part),
-        "containers": [_container(pipeline, stage, running)],
+        "containers": [_container(pipeline, stage, context)],
         "volumes": volumes.volumes(pipeline.name, stage, spec, part.extra_volumes),
         **_placement(pipeline.name, stage, part),
     }
     if spec.model.hugging_face is not None:
-        pod["initContainers"] = [_fetch(pipeline, each, running) for each in members(spec, stage)]
-    return {"metadata": _metadata(pipeline, stage, running), "spec": pod}
+        pod["initContainers"] = [_fetch_container(pipeline, each, context) for each in stages_in_pod(spec, stage)]
+    return {"metadata": _metadata(pipeline, stage, context), "spec": pod}
 
 
 def pod_base(pipeline: TTSPipeline, component: Component, user: int) -> Manifest:
-    """What every pod of the pipeline has."""
+    """Returns the fields common to every pod of the pipeline, with the security context of the restricted profile."""
     return {
         "serviceAccountName": names.service_account(pipeline.name, component),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": pod_security(user),
-        **present(imagePullSecrets=[{"name": secret.name} for secret in pipeline.spec.image_pull_secrets]),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "fsGroup": user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **omit_empty(imagePullSecrets=[{"name": secret.name} for secret in pipeline.spec.image_pull_secrets]),
     }
 
 
-def image(spec: PipelineSpec, name: str) -> Manifest:
-    """A container's image and when it is pulled."""
-    return {"image": name, **present(imagePullPolicy=spec.image_pull_policy)}
+def container_security() -> Manifest:
+    """Returns a container's security context."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
 
 
-def compute(resources: Resources) -> Manifest:
-    """A container's compute resources, as Kubernetes prints quantities."""
-    return present(
+def image_fields(spec: PipelineSpec, image: str) -> Manifest:
+    """Returns a container's image and pull policy."""
+    return {"image": image, **omit_empty(imagePullPolicy=spec.image_pull_policy)}
+
+
+def resource_requirements(resources: Resources) -> Manifest:
+    """Returns a container's resource requests and limits."""
+    return omit_empty(
         requests={name: str(amount) for name, amount in resources.requests.items()},
         limits={name: str(amount) for name, amount in resources.limits.items()},
     )
 
 
-def _metadata(pipeline: TTSPipeline, stage: Component, running: Running) -> Manifest:
+def managed_password(pipeline: str) -> SecretKey:
+    """Returns the Secret key of the managed Redis's password."""
+    return SecretKey(name=names.password_key(pipeline).name, key=names.PASSWORD_KEY)
+
+
+def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     part = settings.stage_spec(pipeline.spec, stage)
     configs = {
-        annotation: settings.start_text(settings.start_config(pipeline, each, running.generation))
-        for annotation, each in zip(_CONFIGS, members(pipeline.spec, stage), strict=False)
+        annotation: settings.start_text(settings.start_config(pipeline, each, context.generation))
+        for annotation, each in zip(_CONFIG_ANNOTATIONS, stages_in_pod(pipeline.spec, stage), strict=False)
     }
     annotations = {
-        **(_SCRAPE if pipeline.spec.monitoring.scrape_annotations else {}),
+        **(_SCRAPE_ANNOTATIONS if pipeline.spec.monitoring.scrape_annotations else {}),
         **part.pod_annotations,
         **configs,
-        **present(**{names.PASSWORD_ANNOTATION: running.password_uid}),
+        **omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid}),
     }
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
 
-def _container(pipeline: TTSPipeline, stage: Component, running: Running) -> Manifest:
+def _container(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     spec = pipeline.spec
     part = settings.stage_spec(spec, stage)
     container = {
         "name": stage.value,
-        **image(spec, running.image),
+        **image_fields(spec, context.image),
         "command": _command(spec, stage),
-        "env": environment.stage_environment(pipeline.name, spec.connector, part.env),
+        "env": _environment(pipeline.name, spec.connector, part.env),
         "ports": _ports(spec, stage),
-        **present(resources=compute(part.resources)),
+        **omit_empty(resources=resource_requirements(part.resources)),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
         "volumeMounts": volumes.mounts(stage, spec, part.extra_volumes),
@@ -132,42 +159,62 @@ def _container(pipeline: TTSPipeline, stage: Component, running: Running) -> Man
     return container
 
 
-def _fetch(pipeline: TTSPipeline, stage: Component, running: Running) -> Manifest:
+def _fetch_container(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     hub = pipeline.spec.model.hugging_face
     assert hub is not None
     part = settings.stage_spec(pipeline.spec, stage)
-    # The user's own, for a proxy or its certificates; without GPUs, for a quota that wants every container limited.
-    env = [*model.fetch_environment(hub), *environment.BASE, *environment.user_environment(part.env)]
+    # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
+    resources = Resources(
+        requests={name: amount for name, amount in part.resources.requests.items() if "/" not in name},
+        limits={name: amount for name, amount in part.resources.limits.items() if "/" not in name},
+    )
     return {
-        "name": "fetch" if stage in workloads(pipeline.spec) else f"fetch-{stage}",
-        **image(pipeline.spec, running.image),
+        "name": "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}",
+        **image_fields(pipeline.spec, context.image),
         "command": model.fetch_command(hub, stage),
-        "env": env,
-        **present(resources=compute(_without_devices(part.resources))),
+        "env": [*model.fetch_environment(hub), *_BASE_ENVIRONMENT, *map(_variable, part.env)],
+        **omit_empty(resources=resource_requirements(resources)),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
         "volumeMounts": volumes.fetch_mounts(part.extra_volumes),
     }
 
 
-def _without_devices(resources: Resources) -> Resources:
-    return Resources(
-        requests={name: amount for name, amount in resources.requests.items() if "/" not in name},
-        limits={name: amount for name, amount in resources.limits.items() if "/" not in name},
-    )
-
-
 def _command(spec: PipelineSpec, stage: Component) -> list[str]:
-    """Stages that share a pod share a process."""
-    if members(spec, stage) == (stage,):
+    """Returns the container's command; stages in one pod run in one process."""
+    if stages_in_pod(spec, stage) == (stage,):
         return ["python", "-m", f"syrinx_stages.{stage}", names.START_FILE]
-    return ["python", "-m", "syrinx_stages.colocated", names.START_FILE, names.GUEST_START_FILE]
+    return ["python", "-m", "syrinx_stages.colocated", names.START_FILE, names.CODEC_START_FILE]
+
+
+def _environment(pipeline: str, connector: ConnectorSpec, user: Sequence[EnvVar]) -> list[Manifest]:
+    """Returns a stage's environment. The resource's rules refuse user variables with the names used here."""
+    if connector.url is None:
+        url = f"redis://{names.workload(pipeline, Component.REDIS)}:{names.REDIS_PORT}/0"
+        password: SecretKey | None = managed_password(pipeline)
+    else:
+        url, password = connector.url, connector.password_secret
+    environment: list[Manifest] = [{"name": "REDIS_URL", "value": url}]
+    if password is not None:
+        environment.append({"name": "REDIS_PASSWORD", "valueFrom": secret_ref(password)})
+    if connector.ca_secret is not None:
+        environment.append({"name": "REDIS_CA_FILE", "value": names.CA_FILE})
+    environment.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
+    return [*environment, *_BASE_ENVIRONMENT, *map(_variable, user)]
+
+
+def _variable(variable: EnvVar) -> Manifest:
+    if variable.secret is not None:
+        return {"name": variable.name, "valueFrom": secret_ref(variable.secret)}
+    if (source := variable.config_map) is not None:
+        return {"name": variable.name, "valueFrom": {"configMapKeyRef": {"name": source.name, "key": source.key}}}
+    return {"name": variable.name, "value": variable.value}
 
 
 def _ports(spec: PipelineSpec, stage: Component) -> list[Manifest]:
     ports = [_port(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
     ports.append(_port(names.ADMIN_PORT_NAME, ADMIN_PORT))
-    return ports + [_port(names.GUEST_ADMIN_PORT_NAME, names.GUEST_ADMIN_PORT) for _ in members(spec, stage)[1:]]
+    return ports + [_port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
 
 
 def _port(name: str, port: int) -> Manifest:
@@ -175,7 +222,7 @@ def _port(name: str, port: int) -> Manifest:
 
 
 def _probes(part: PodFields) -> Manifest:
-    """A stage that starts is left alone until it is ready; a gateway, which waits for others, until it is alive."""
+    """Returns the probes. A gateway, which waits for the other stages, has started once it is alive, not ready."""
     if isinstance(part, StageSpec):
         started, seconds = "/readyz", part.startup_seconds
     else:
@@ -193,8 +240,7 @@ def _probe(path: str, *, period: int, failures: int) -> Manifest:
 
 
 def _grace_seconds(part: settings.AnyStage) -> int:
-    endpoint = ENDPOINT_SECONDS if isinstance(part, GatewaySpec) else 0
-    return part.drain_seconds + GRACE_SECONDS + endpoint
+    return part.drain_seconds + GRACE_SECONDS + (ENDPOINT_SECONDS if isinstance(part, GatewaySpec) else 0)
 
 
 def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:
@@ -203,9 +249,9 @@ def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:
     nodes = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     return {
         "topologySpreadConstraints": spread or [{**nodes, "labelSelector": selector}],
-        **present(
+        **omit_empty(
             nodeSelector=dict(part.node_selector),
-            tolerations=[{"operator": toleration.operator, **given(toleration)} for toleration in part.tolerations],
+            tolerations=[{"operator": each.operator, **non_defaults(each)} for each in part.tolerations],
             affinity=part.affinity,
             priorityClassName=part.priority_class_name,
             runtimeClassName=part.runtime_class_name,

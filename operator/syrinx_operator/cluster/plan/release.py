@@ -1,7 +1,6 @@
-"""What a pipeline runs for good: images, model generation and pod templates, recorded so that an operator upgrade
-restarts no pod.
+"""The release record: images, model generation and pod templates, kept so that an operator upgrade restarts no pod.
 
-A template is rendered only when what it is made from has changed; else the recorded one is applied again as it is.
+A template is rendered again only if its inputs have changed; otherwise the recorded one is applied unchanged.
 """
 
 from __future__ import annotations
@@ -13,28 +12,28 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan.objects import digest, given, manifest, owned, recorded_text
+from syrinx_operator.cluster.plan.objects import config_map_text, find_owned, manifest, non_defaults, short_hash
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 
 
 class FrozenTemplate(Struct, frozen=True):
-    """A pod template and the hash of what it was made from."""
+    """A pod template and the hash of its inputs."""
 
     inputs: str
     template: Manifest
 
     @property
     def hash(self) -> str:
-        """What its pods carry as `syrinx.dev/template`."""
+        """The value of the label `syrinx.dev/template` on its pods."""
         value: str = self.template["metadata"]["labels"][names.TEMPLATE_LABEL]
         return value
 
     @property
     def intact(self) -> bool:
-        """Whether nobody has edited the record by hand."""
+        """Whether the recorded template matches its hash, as it does unless edited by hand."""
         try:
-            return labelled(self.template) == self.template
+            return with_template_label(self.template) == self.template
         except (KeyError, TypeError):
             return False
 
@@ -43,56 +42,56 @@ class Release(Struct, frozen=True, kw_only=True):
     """The release record (ConfigMap NAME-release)."""
 
     image: str
-    """Of the stages, if the pipeline names none: the operator's when the pipeline was made."""
+    """Stage image if the spec names none: the operator's default when the pipeline was created."""
     redis_image: str
-    """Of the managed Redis, if the pipeline names none."""
+    """Image of the managed Redis if the spec names none."""
     generation: str
-    """Model generation: stages of different generations never meet."""
+    """Model generation; stages of different generations exchange no data."""
     generation_inputs: dict[str, Any]
-    """What `generation` was made from; it is kept while these are equal."""
+    """The inputs of `generation`, which is kept while these are equal."""
     templates: dict[Component, FrozenTemplate] = {}
 
 
-class Running(Struct, frozen=True):
-    """What the pods of a pipeline are made with, besides its spec."""
+class RenderContext(Struct, frozen=True):
+    """What pod templates depend on besides the spec."""
 
     image: str
     redis_image: str
     generation: str
     password_uid: str | None
-    """UID of the managed Redis's Secret; None with a Redis of the user's."""
+    """UID of the managed Redis's Secret; None with an external Redis."""
 
 
-def recorded(owner: Owner, observed: Observed) -> Release | None:
-    """The release record, or None if there is none that can be read: then everything is rendered anew."""
-    text = recorded_text(owner, observed, names.release_key(owner.name), names.RELEASE_KEY)
+def recorded_release(owner: Owner, observed: Observed) -> Release | None:
+    """Returns the release record; None if there is no readable one, in which case all templates are rendered."""
+    text = config_map_text(owner, observed, names.release_key(owner.name), names.RELEASE_KEY)
     try:
         return msgspec.json.decode(text, type=Release)
     except msgspec.MsgspecError:
         return None
 
 
-def resolved(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
-    """The release without its templates: images as they were first taken, the generation as long as it holds."""
-    before = recorded(owner, observed)
+def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
+    """Returns the release with recorded images and templates, and a new generation only if its inputs changed."""
+    before = recorded_release(owner, observed)
     image = before.image if before else _live_image(owner, observed, STAGES) or config.stages_image
     redis = before.redis_image if before else _live_image(owner, observed, (Component.REDIS,)) or config.redis_image
     inputs = _generation_inputs(pipeline.spec, owner, pipeline.spec.image or image)
-    kept = before is not None and before.generation_inputs == inputs
+    is_same = before is not None and before.generation_inputs == inputs
     return Release(
         image=image,
         redis_image=redis,
-        generation=before.generation if before and kept else digest(inputs),
+        generation=before.generation if before and is_same else short_hash(inputs),
         generation_inputs=inputs,
         templates=before.templates if before else {},
     )
 
 
-def running(spec: PipelineSpec, release: Release, observed: Observed) -> Running:
-    """What pods are made with now. Raises `ValueError` if the managed Redis has no password yet."""
+def render_context(spec: PipelineSpec, release: Release, observed: Observed) -> RenderContext:
+    """Returns the context of all templates. Raises ValueError if the managed Redis has no password Secret yet."""
     if spec.connector.managed and observed.password_uid is None:
-        raise ValueError("the managed Redis's password Secret must be there before its pods are planned")
-    return Running(
+        raise ValueError("the managed Redis's password Secret must exist before its pods are planned")
+    return RenderContext(
         image=spec.image or release.image,
         redis_image=spec.connector.image or release.redis_image,
         generation=release.generation,
@@ -100,54 +99,54 @@ def running(spec: PipelineSpec, release: Release, observed: Observed) -> Running
     )
 
 
-def frozen(
+def freeze(
     release: Release, component: Component, inputs: dict[str, Any], render: Callable[[], Manifest]
 ) -> FrozenTemplate:
-    """The recorded template if its inputs are still the same, else a new one, labelled with its hash."""
-    hashed = digest(inputs)
+    """Returns the recorded template if its inputs are unchanged, otherwise a newly rendered one."""
+    inputs_hash = short_hash(inputs)
     before = release.templates.get(component)
-    if before is not None and before.inputs == hashed and before.intact:
+    if before is not None and before.inputs == inputs_hash and before.intact:
         return before
-    return FrozenTemplate(hashed, labelled(render()))
+    return FrozenTemplate(inputs_hash, with_template_label(render()))
 
 
-def labelled(template: Manifest) -> Manifest:
-    """A pod template with its hash as a label."""
+def with_template_label(template: Manifest) -> Manifest:
+    """Returns a pod template with its hash as a label."""
     metadata = template["metadata"]
     labels = {name: value for name, value in metadata["labels"].items() if name != names.TEMPLATE_LABEL}
     bare = {**template, "metadata": {**metadata, "labels": labels}}
-    return {**template, "metadata": {**metadata, "labels": {**labels, names.TEMPLATE_LABEL: digest(bare)}}}
+    return {**template, "metadata": {**metadata, "labels": {**labels, names.TEMPLATE_LABEL: short_hash(bare)}}}
 
 
 def release_config_map(owner: Owner, release: Release) -> Manifest:
-    """The release record as an object."""
+    """Returns the ConfigMap of the release record."""
     data = {names.RELEASE_KEY: msgspec.json.encode(release, order="sorted").decode()}
     return manifest(owner, "v1", "ConfigMap", names.release_key(owner.name).name, "release", data=data)
 
 
 def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str, Any]:
-    """What the weights and the code that shares streams follow from.
+    """Returns what determines the weights and the code of stages that exchange data.
 
-    The owner is one of them: two pipelines of one name may share a Redis, from two namespaces or clusters.
+    The owner's UID is included because pipelines of the same name, in two namespaces or clusters, may share a Redis.
     """
-    model = given(spec.model)
+    model = non_defaults(spec.model)
     weights: dict[str, Any] = {field: value for field, value in model.items() if field in ("bundled", "path", "claim")}
     if spec.model.hugging_face is not None:
-        hub = given(spec.model.hugging_face)
+        hub = non_defaults(spec.model.hugging_face)
         weights["huggingFace"] = {field: value for field, value in hub.items() if field != "tokenSecret"}
-    if volumes := _volumes_of(spec, spec.model.path):
+    if volumes := _checkpoint_volumes(spec, spec.model.path):
         weights["volumes"] = volumes
-    # Named only where it is not what it always was: an upgrade of the operator makes no new generation.
+    # Omitted for the default, so that an operator upgrade creates no new generation.
     topology = {} if spec.topology == "Separate" else {"topology": spec.topology}
     return {"owner": owner.uid, "image": image, "model": weights, **topology}
 
 
-def _volumes_of(spec: PipelineSpec, path: str | None) -> list[Any]:
-    """The user's own volumes that the checkpoint at an absolute path lies in."""
+def _checkpoint_volumes(spec: PipelineSpec, path: str | None) -> list[Any]:
+    """Returns the user's volumes that contain the checkpoint at an absolute path."""
     if path is None or spec.model.claim is not None:
         return []
     return [
-        given(volume)
+        non_defaults(volume)
         for stage in (spec.gateway, spec.talker, spec.codec)
         for volume in stage.extra_volumes
         if f"{path}/".startswith(volume.mount_path.rstrip("/") + "/")
@@ -155,9 +154,10 @@ def _volumes_of(spec: PipelineSpec, path: str | None) -> list[Any]:
 
 
 def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:
-    """Of a workload that runs already, in case the record was deleted."""
-    workloads = (owned(owner, observed, names.workload_key(owner.name, component)) for component in components)
-    for workload in filter(None, workloads):
-        image: str = workload["spec"]["template"]["spec"]["containers"][0]["image"]
-        return image
+    """Returns the image of an existing workload, in case the record was deleted."""
+    for component in components:
+        workload = find_owned(owner, observed, names.workload_key(owner.name, component))
+        if workload is not None:
+            image: str = workload["spec"]["template"]["spec"]["containers"][0]["image"]
+            return image
     return None

@@ -9,7 +9,7 @@ from kubernetes.aio.config import ConfigException
 
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.kinds import PIPELINE
-from syrinx_operator.cluster.parse import InvalidSpec, parse
+from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.commands.tune.source import TuneError
 from syrinx_operator.commands.tune.view import View
@@ -58,7 +58,7 @@ class Cluster:
         try:
             async with Api(Telemetry()) as api:
                 live = await api.get(PIPELINE, self._namespace, self._name)
-            return parse(live), live.get("status") or {}
+            return parse_pipeline(live), live.get("status") or {}
         except ConfigException as error:
             raise TuneError(f"no cluster configuration: {error}; set KUBECONFIG to a kubeconfig file") from None
         except ApiError as error:

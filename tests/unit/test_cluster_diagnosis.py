@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from syrinx_operator.cluster.replicas import replicas
+from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.state import Component
 
 CREATED = "2026-11-21T10:00:00Z"
@@ -41,9 +41,9 @@ def test_a_pod_with_two_stages_is_a_replica_of_each():
     both = pod(ready="True")
     both["metadata"]["annotations"]["syrinx.dev/codec-config"] = '{"generation": "g1"}'
     talker, codec = replicas([both])
-    assert (talker.component, talker.guest) == (Component.TALKER, False)
-    assert (codec.component, codec.guest) == (Component.CODEC, True)
-    assert msgspec.structs.replace(codec, component=Component.TALKER, guest=False) == talker
+    assert (talker.component, talker.colocated) == (Component.TALKER, False)
+    assert (codec.component, codec.colocated) == (Component.CODEC, True)
+    assert msgspec.structs.replace(codec, component=Component.TALKER, colocated=False) == talker
 
 
 def test_a_pod_that_serves():

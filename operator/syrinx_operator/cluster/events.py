@@ -1,0 +1,174 @@
+"""Kubernetes Events of a pipeline: which ones a status change causes, and writing them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.kinds import EVENT
+from syrinx_operator.cluster.names import FIELD_MANAGER
+from syrinx_operator.cluster.state import STAGES, Manifest, Owner
+from syrinx_operator.resource.spec import API_VERSION, KIND
+from syrinx_operator.resource.status import Condition, PipelineStatus, StageStatus, read
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE = 1000
+"""Maximum length of an Event's message; Kubernetes accepts 1,024 characters."""
+
+_EXPECTED = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotVerified", "Invalid"})
+"""Reasons of an unready component that cause no Event, unless the component was ready before."""
+
+_NO_METRICS_YET = "MetricsMissing"
+"""Reason of missing metrics before there is a gateway; it causes an Event only if there were metrics before."""
+
+
+class Event(Struct, frozen=True):
+    """A Kubernetes Event of a pipeline."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+class EventRecorder:
+    """Writes Events. An Event that cannot be written is logged and dropped."""
+
+    def __init__(self, api: Api, identity: str) -> None:
+        self._api = api
+        self._identity = identity
+
+    async def record(self, owner: Owner, previous: Mapping[str, Any], events: Iterable[Event]) -> None:
+        """Writes the Events that follow from a change of the status `previous`.
+
+        An Event's name is a hash of the change: an operator that was killed before it wrote the new status creates
+        the same Event again and gets a conflict.
+        """
+        for event in events:
+            try:
+                await self._api.create(EVENT, owner.namespace, _manifest(owner, self._identity, previous, event))
+            except ApiError as error:
+                if error.status != 409:
+                    log.info("%s/%s: Event %s was not written: %s", owner.namespace, owner.name, event.reason, error)
+                if error.unavailable:
+                    return
+
+
+def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: Event) -> Manifest:
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    before = [previous.get("conditions"), previous.get("tuning")]
+    change = [owner.uid, *before, event.type, event.reason, event.message]
+    digest = hashlib.sha256(json.dumps(change, sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {"name": f"{owner.name}.{digest}", "namespace": owner.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": owner.name,
+            "namespace": owner.namespace,
+            "uid": owner.uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:MAX_MESSAGE],
+        "source": {"component": FIELD_MANAGER},
+        "reportingComponent": FIELD_MANAGER,
+        "reportingInstance": identity[:128],
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def status_events(previous: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[Event]:
+    """Returns the Events for a status change. A changed message, count or time alone causes none. Pure."""
+    before, after = read(previous), read(new)
+    known = {condition.type: condition for condition in before.conditions}
+    found = list(_edits(before, after))
+    for condition in after.conditions:
+        old = known.get(condition.type)
+        if old is None or (old.status, old.reason) != (condition.status, condition.reason):
+            found += _condition_events(old, condition)
+    found += _confirmations(before, after)
+    # A replica's problem appears in several conditions; keep the first Event of each reason.
+    return list({(event.type, event.reason): event for event in reversed(found)}.values())[::-1]
+
+
+def _edits(before: PipelineStatus, after: PipelineStatus) -> Iterator[Event]:
+    if before.image and after.image and before.image != after.image:
+        yield Event("Normal", "ImageChanged", f"image changed from {before.image} to {after.image}"[:MAX_MESSAGE])
+    if before.model_generation and after.model_generation and before.model_generation != after.model_generation:
+        change = f"from {before.model_generation} to {after.model_generation} ({after.model})"
+        yield Event("Normal", "ModelChanged", f"model generation changed {change}"[:MAX_MESSAGE])
+
+
+def _condition_events(old: Condition | None, new: Condition) -> Iterator[Event]:
+    is_new_status = old is None or old.status != new.status
+    match new.type:
+        case "Ready":
+            if is_new_status and new.status == "True":
+                yield _event("Normal", "Ready", new)
+            elif old is not None and old.status == "True":
+                yield _event("Warning", "NotReady", new)
+        case "Progressing":
+            yield from _progress_events(old, new)
+        case "Degraded":
+            if new.status == "True":
+                yield _event("Warning", new.reason, new)
+            elif old is not None and is_new_status:
+                yield _event("Normal", "Recovered", new)
+        case "MetricsAvailable":
+            had_metrics = old is not None and old.status == "True"
+            if new.status == "True":
+                yield _event("Normal", new.reason, new)
+            elif new.status == "False" and (new.reason != _NO_METRICS_YET or had_metrics):
+                yield _event("Warning", new.reason, new)
+        case "TuningReady":
+            # The tuner has Events of its own, and missing metrics are reported above.
+            pass
+        case _:
+            yield from _component_events(old, new)
+
+
+def _component_events(old: Condition | None, new: Condition) -> Iterator[Event]:
+    was_ready = old is not None and old.status == "True"
+    if new.status == "True":
+        if not was_ready:
+            yield _event("Normal", new.type, new)
+    elif new.reason not in _EXPECTED:
+        yield _event("Warning", new.reason, new)
+    elif was_ready:
+        yield _event("Warning", f"{new.type.removesuffix('Ready')}NotReady", new)
+
+
+def _progress_events(old: Condition | None, new: Condition) -> Iterator[Event]:
+    if new.status == "False":
+        if old is not None and old.status == "True":
+            yield _event("Normal", "Complete", new)
+    elif new.reason == "RollingOut" and (old is None or old.reason != "NotApplied"):
+        yield _event("Normal", "RolloutStarted", new)
+    elif new.reason == "Scaling" and old is not None and old.status == "False":
+        yield _event("Normal", "Scaling", new)
+
+
+def _confirmations(before: PipelineStatus, after: PipelineStatus) -> Iterator[Event]:
+    for stage in STAGES:
+        old: StageStatus | None = getattr(before, stage)
+        new: StageStatus | None = getattr(after, stage)
+        generation = new.confirmed_generation if new else None
+        if new and generation and generation > ((old.confirmed_generation if old else None) or 0):
+            message = f"{stage}: settings generation {generation} is in force on all {new.replicas} replicas"
+            yield Event("Normal", f"{stage.capitalize()}SettingsConfirmed", message)
+
+
+def _event(kind: Literal["Normal", "Warning"], reason: str, condition: Condition) -> Event:
+    return Event(kind, reason, condition.message[:MAX_MESSAGE])
