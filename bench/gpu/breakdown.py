@@ -1,8 +1,7 @@
-"""What the parts of a talker's frame take: the time that is missing where a part is left out, frame and all else alike.
+"""Measures the parts of a talker's frame: a part costs the time that the frame saves without it.
 
-Kernels of a frame begin before the ones before them have ended, and fetch weights for the ones after them. So a part's
-own time says little; what it costs shows where it is not there. What no part accounts for is the rest: what is common
-to all, and, below zero, what parts do for each other.
+The kernels of a frame overlap and prefetch weights for each other, so a part's own time says little. The rest is the
+time that no part accounts for: what they have in common, or, below zero, the time that their overlap saves.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from gpu.timing import elapsed_ms
 from syrinx_stages.kernels import attention
-from syrinx_stages.kernels.attention import Heads
+from syrinx_stages.kernels.attention import AttentionParams
 from syrinx_stages.talker import frame
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
@@ -27,7 +26,7 @@ REST = "rest"
 
 
 class Parts:
-    """Leaves out launches by what they are for."""
+    """Counts and omits launches by part."""
 
     def __init__(self, weights: PackedTalker) -> None:
         self._names = {weights.head.data_ptr(): "code 0 head"}
@@ -37,15 +36,15 @@ class Parts:
                 self._names |= {weight.data_ptr(): f"{stack} {name}" for name, weight in _weights(layer).items()}
 
     @contextmanager
-    def watched(self, left_out: str | None = None) -> Iterator[Counter[str]]:
-        """Counts what frames launch meanwhile, by part; one of them is not launched."""
+    def watched(self, omitted: str | None = None) -> Iterator[Counter[str]]:
+        """Returns a context that counts the launches of frames by part, and omits those of one part."""
         launched: Counter[str] = Counter()
 
         def wrapped(launch: Callable[..., None], name_of: Callable[..., str]) -> Callable[..., None]:
             def run(*arguments: Any, **options: Any) -> None:
                 name = name_of(*arguments)
                 launched[name] += 1
-                if name != left_out:
+                if name != omitted:
                     launch(*arguments, **options)
 
             return run
@@ -53,13 +52,13 @@ class Parts:
         def product(_: Tensor, weight: Tensor, *__: Any) -> str:
             return self._names[weight.data_ptr()]
 
-        def heads_of(heads: Heads, *_: Any) -> str:
-            return self._names[heads.norms.data_ptr()]
+        def layer_of(params: AttentionParams, *_: Any) -> str:
+            return self._names[params.norms.data_ptr()]
 
         with ExitStack() as patches:
             for owner, name, name_of in (
                 (frame, "linear", product),
-                (attention, "step", heads_of),
+                (attention, "decode_attention", layer_of),
                 (frame, "sample_first_code", lambda *_: SAMPLING),
                 (frame, "sample_residual_code", lambda *_: SAMPLING),
                 (frame, "embed_frame", lambda *_: REST),
@@ -72,7 +71,7 @@ class Parts:
 def _weights(layer: PackedLayer) -> dict[str, Tensor]:
     return {
         "qkv": layer.qkv,
-        "attention": layer.heads.norms,
+        "attention": layer.attention.norms,
         "output": layer.output,
         "gate_up": layer.gate_up,
         "down": layer.down,
@@ -80,18 +79,19 @@ def _weights(layer: PackedLayer) -> dict[str, Tensor]:
 
 
 def breakdown(engine: CudaTalkerEngine, rows: int) -> list[dict[str, Any]]:
-    """Of a frame of so many rows that were stepped before: name, launches and milliseconds, the longest first."""
-    step, parts = engine._frames[rows][0], Parts(engine._weights)
+    """Returns name, launches and milliseconds of each part of a frame, the longest first; the frame must have run."""
+    runner = engine.runner
+    step, parts, recorder = runner.frames[rows].step, Parts(runner.weights), runner.recorder
 
     def run() -> None:
-        step.draw_codes()
-        step.advance()
+        step.sample_codes()
+        step.decode()
 
     def without(name: str | None) -> float:
-        with engine._recorder.on_stream(), parts.watched(name):
-            return elapsed_ms(engine._recorder.capture_graph(run))[0]
+        with recorder.on_stream(), parts.watched(name):
+            return elapsed_ms(recorder.capture_graph(run))[0]
 
-    with engine._recorder.on_stream(), parts.watched() as counts:
+    with recorder.on_stream(), parts.watched() as counts:
         run()
     whole = without(None)
     times = {name: whole - without(name) for name in counts if name != REST}

@@ -135,7 +135,7 @@ class Bench:
             for _ in range(WATCHED):
                 self._step(ids)
         gaps = [gap for gap in passes.gaps() if gap >= GAP]
-        return {"gaps_a_frame": len(gaps) / WATCHED, "idle_share": sum(gaps) / passes.whole()}
+        return {"gaps_a_frame": len(gaps) / WATCHED, "idle_share": sum(gaps) / passes.total()}
 
 
 def rows_of(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""A talker whose engine only takes its time: `python -m gpu.paced_talker CONFIG.json`."""
+"""A talker stage with a simulated engine: `python -m gpu.paced_talker CONFIG.json`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ _NOTHING = torch.zeros(0)
 
 class _Row(Struct):
     frames: int
-    most: int
+    max_frames: int
 
 
 class Step(Struct, frozen=True):
     """A launched step."""
 
-    drawn: float
+    sampled_at: float
+    """`time.monotonic()` when its codes are available."""
     results: dict[str, bytes | End]
 
 
 class PacedTalkerEngine:
-    """A `TalkerEngine`: every request has as many frames as it may have."""
+    """A `TalkerEngine` in which every request has `max_frames` frames."""
 
     depth = 1
     isolates_rows = False
@@ -46,45 +47,45 @@ class PacedTalkerEngine:
         self._rows: dict[str, _Row] = {}
 
     def warm_up(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """No prompt."""
+        """Returns an empty prompt."""
         none = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
         return Prepared(
             request=request, prompt=Prompt(_NOTHING, _NOTHING, _NOTHING), codes=none, max_frames=request.max_frames
         )
 
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        """Takes the time of a prefill."""
+        """Enqueues a prefill."""
         self._device.queue(paced.PREFILL_SECONDS)
         self._rows |= {one.request.id: _Row(0, one.max_frames) for one in prepared}
 
     def launch(self, ids: Sequence[str]) -> Step:
-        """Queues a step: its codes are there before it ends."""
+        """Enqueues a step. Its codes are available before it ends."""
         results = {request_id: self._next(self._rows[request_id]) for request_id in ids}
-        drawn = self._device.queue(paced.DRAW_SECONDS + paced.DRAW_ROW_SECONDS * len(ids))
+        sampled_at = self._device.queue(paced.DRAW_SECONDS + paced.DRAW_ROW_SECONDS * len(ids))
         self._device.queue(paced.ADVANCE_SECONDS + paced.ADVANCE_ROW_SECONDS * len(ids))
-        return Step(drawn, results)
+        return Step(sampled_at, results)
 
     def _next(self, row: _Row) -> bytes | End:
-        if row.frames >= row.most:
+        if row.frames >= row.max_frames:
             return End(EndReason.LENGTH)
         row.frames += 1
         return bytes(2 * CODE_GROUPS)
 
     def read(self, step: Step) -> Mapping[str, bytes | End]:
-        """Waits for a step."""
-        paced.wait(step.drawn)
+        """Waits for a step's codes."""
+        paced.wait(step.sampled_at)
         return step.results
 
     def release(self, request_id: str) -> None:
-        """Forgets a request."""
+        """Removes a request."""
         self._rows.pop(request_id, None)
 
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
-    """The real service around it."""
+    """Returns the real service with the simulated engine."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
     return TalkerService(connector, PacedTalkerEngine, config.replica, config.max_resident, live, metrics), None
 

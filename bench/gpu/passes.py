@@ -1,4 +1,4 @@
-"""When a talker engine's forward passes begin and end on the device."""
+"""Measures when a talker engine's forward passes start and end on the device."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from syrinx_stages.talker.engine import TalkerEngine
 
 
 class Passes(Struct, frozen=True):
-    """Events of passes, in their order: queued before the first graph and behind the last kernel of each."""
+    """CUDA events of passes, in order: recorded before the first graph and after the last kernel of each."""
 
-    begun: list[torch.cuda.Event] = []
+    started: list[torch.cuda.Event] = []
     ended: list[torch.cuda.Event] = []
 
     def gaps(self) -> list[float]:
-        """Milliseconds from each end to the next beginning. Waits for the device."""
+        """Returns milliseconds from each end to the next start. Waits for the device."""
         torch.cuda.synchronize()
-        return [end.elapsed_time(begin) for end, begin in zip(self.ended, self.begun[1:], strict=False)]
+        return [end.elapsed_time(start) for end, start in zip(self.ended, self.started[1:], strict=False)]
 
-    def whole(self) -> float:
-        """Milliseconds from the first beginning to the last end. Waits for the device."""
+    def total(self) -> float:
+        """Returns milliseconds from the first start to the last end. Waits for the device."""
         torch.cuda.synchronize()
-        return float(self.begun[0].elapsed_time(self.ended[-1]))
+        return float(self.started[0].elapsed_time(self.ended[-1]))
 
 
-class _Marks:
-    """Queues the events of passes. A pass begins with the first graph that it replays.
+class _EventRecorder:
+    """Records the events of passes. A pass starts with the first graph that it replays.
 
-    What the host does before that queues next to nothing: an event of when it began to would be reached by the device
-    before it runs out of work, and hide that it then waits.
+    The host enqueues almost nothing before that. An event recorded earlier would complete before the device runs out of
+    work, and hide that it then waits.
     """
 
     def __init__(self, found: Passes, engine: TalkerEngine[Any]) -> None:
         self._found, self._engine = found, engine
-        self._begins = False
+        self._starting = False
 
     def before_pass(self) -> None:
-        self._begins = True
+        self._starting = True
 
     def before_replay(self) -> None:
-        if self._begins:
-            self._begins = False
-            self._queue(self._found.begun)
+        if self._starting:
+            self._starting = False
+            self._record(self._found.started)
 
-    def behind_pass(self) -> None:
-        if len(self._found.begun) > len(self._found.ended):
-            self._queue(self._found.ended)
+    def after_pass(self) -> None:
+        if len(self._found.started) > len(self._found.ended):
+            self._record(self._found.ended)
 
-    def _queue(self, events: list[torch.cuda.Event]) -> None:
-        # Both engines have one stream that all of a pass is queued on.
+    def _record(self, events: list[torch.cuda.Event]) -> None:
+        # Both engines enqueue all work of a pass on one stream.
         with self._engine._recorder.on_stream():  # type: ignore[attr-defined]
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
@@ -62,20 +62,20 @@ class _Marks:
 
 @contextmanager
 def watched(engine: TalkerEngine[Any]) -> Iterator[Passes]:
-    """Within, a pass of the engine leaves events. vLLM's worker has to be in this process."""
+    """Returns a context that records events of the engine's passes. vLLM's worker must run in this process."""
     found = Passes()
-    marks = _Marks(found, engine)
+    events = _EventRecorder(found, engine)
     first, last = _calls(engine)
     with (
-        _around(*first, before=marks.before_pass),
-        _around(*last, behind=marks.behind_pass),
-        _around(torch.cuda.CUDAGraph, "replay", before=marks.before_replay),
+        _around(*first, before=events.before_pass),
+        _around(*last, after=events.after_pass),
+        _around(torch.cuda.CUDAGraph, "replay", before=events.before_replay),
     ):
         yield found
 
 
 def _calls(engine: TalkerEngine[Any]) -> Sequence[tuple[Any, str]]:
-    """The calls in which a pass begins, and ends; what one queues is queued when it returns."""
+    """Returns the calls in which a pass starts and ends. Each has enqueued its work when it returns."""
     if not hasattr(engine, "_vllm"):
         return (engine, "launch"), (engine, "launch")
     runner = engine._vllm.collective_rpc(lambda worker: worker.model_runner)[0]
@@ -88,15 +88,15 @@ def _nothing() -> None:
 
 @contextmanager
 def _around(
-    owner: Any, name: str, *, before: Callable[[], None] = _nothing, behind: Callable[[], None] = _nothing
+    owner: Any, name: str, *, before: Callable[[], None] = _nothing, after: Callable[[], None] = _nothing
 ) -> Iterator[None]:
-    """Within, something is done before and behind each call of a method."""
-    own, usual = name in vars(owner), getattr(owner, name)
+    """Returns a context that calls functions before and after each call of a method."""
+    own, original = name in vars(owner), getattr(owner, name)
 
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **keywords: Any) -> Any:
         before()
-        result = usual(*given, **named)
-        behind()
+        result = original(*arguments, **keywords)
+        after()
         return result
 
     setattr(owner, name, call)
@@ -104,6 +104,6 @@ def _around(
         yield
     finally:
         if own:
-            setattr(owner, name, usual)
+            setattr(owner, name, original)
         else:
             delattr(owner, name)

@@ -1,9 +1,9 @@
-"""What a talker frame takes, by batch: `python -m gpu.talker` on a GPU.
+"""Measures the time of a talker frame by batch size: `python -m gpu.talker` on a GPU.
 
-Timed in the order of calls that the service makes: launch, read, a fifth of a millisecond of work, the next launch.
-Beside it the two graphs of a frame alone, how long the device waits between two frames, and the floor: what a frame
-must read and write, at the memory's rate, or its arithmetic at the tensor cores', whichever is longer. Then what the
-parts of a frame take (`gpu.breakdown`), and what the number formats change in what is said (`gpu.precision`).
+Frames are timed in the service's order of calls: launch, read, 0.2 ms of other work, the next launch. Also measures
+the two graphs of a frame alone, the device's idle time between frames, the parts of a frame (`gpu.breakdown`), and
+the effect of the number format (`gpu.precision`). The floor is the time to move the frame's bytes at full memory
+bandwidth, or to compute its products at the tensor cores' peak, whichever is longer.
 """
 
 from __future__ import annotations
@@ -35,45 +35,45 @@ from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerCon
 from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.allocation import bucket_for
-from syrinx_stages.talker.cuda_engine import LENGTHS, MOST_PAGES, PREFILL_ROWS, CudaTalkerEngine, Step
+from syrinx_stages.talker.cuda_engine import CudaTalkerEngine, Step
 from syrinx_stages.talker.engine import Prepared
-from syrinx_stages.talker.frame import Frame, Prefill
+from syrinx_stages.talker.model_runner import PREFILL_LENGTHS, PREFILL_ROWS, CapturedFrame
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LARGE = (256, 512)
 FIRST = (1, 4, 8)
-"""Requests that come at once, for the first frame."""
+"""Simultaneous requests, for the first frame."""
 PROFILED = (1, 32)
 PROMPT = 22
-"""Positions: a voice, a language and a dozen words."""
+"""Prompt positions: a voice, a language and a dozen words."""
 TEXTS = 20
-"""Rows of text that come with the frames."""
+"""Text rows that are added to the frames."""
 WARM = 8
-"""Frames of every request before those that are timed."""
+"""Frames of every request before the timed ones."""
 FRAMES = 48
-"""That are timed, until an utterance's mean length is over."""
+"""Timed frames, up to an utterance's mean length."""
 ROUNDS = 3
 FIRSTS = 12
-"""First frames that are timed."""
+"""Timed first frames."""
 MIDDLE = PROMPT + WARM + FRAMES // 2
-"""The position that floors and graphs are about: the mean of those that are timed."""
+"""The mean position of the timed frames, used for floors and graphs."""
 PUBLISHING = 0.0002
-"""Seconds from a step's results to the next launch: what the service does in between."""
+"""Seconds from a step's results to the next launch, which the service uses to publish frames."""
 BYTES = 2
-"""Of a number in bfloat16."""
+"""Of a bfloat16 number."""
 
 
 class Size(NamedTuple):
-    """What a frame works through, in numbers: once for the whole batch, and for each row."""
+    """The size of a frame, in elements."""
 
     weights: int
-    """Read, and multiplied with, once a frame."""
+    """Weights that are read once per frame."""
     position: int
     """Keys and values of one position of one row."""
 
 
 def size_of(config: TalkerConfig) -> Size:
-    """Of a talker: its layers once; the predictor's once for each residual code, the first of which has two inputs."""
+    """Returns a talker's size: its layers count once, the predictor's once for each residual code."""
     predictor = config.code_predictor_config
     heads = (config.vocab_size + predictor.hidden_size) * config.hidden_size
     codes = (CODE_GROUPS - 1) * (_layers(predictor) + predictor.vocab_size * predictor.hidden_size)
@@ -88,57 +88,55 @@ def _layers(config: TransformerConfig) -> int:
 
 
 def floor_ms(config: TalkerConfig, rows: int, position: int) -> float:
-    """What a frame of rows at a position takes at least. The predictor's keys and values stay in the cache."""
+    """Returns the lower bound of a frame's time. The predictor's keys and values stay in the L2 cache."""
     size = size_of(config)
     bytes_moved = BYTES * (size.weights + rows * size.position * (position + 1))
     return max(bytes_moved / MEMORY_BYTES, 2.0 * rows * size.weights / TENSOR_FLOPS) * 1000
 
 
 class Moments(NamedTuple):
-    """When a frame's work began on the device, had its codes, and was done: milliseconds."""
+    """When a frame's work started on the device, its codes were sampled, and it was done: milliseconds."""
 
-    begun: float
-    drawn: float
+    started: float
+    sampled: float
     done: float
 
 
-def gaps(frames: Iterable[Moments], draw_ms: float) -> list[float]:
-    """How long the device waited between each two frames.
+def gaps(frames: Iterable[Moments], sample_ms: float) -> list[float]:
+    """Returns the device's idle time between consecutive frames, in milliseconds.
 
-    By the events around them; and where a graph began later than it was announced, by when its codes were drawn, which
-    takes it `draw_ms`.
+    A graph may start later than the event before it: so the start is at least `sample_ms`, the time of the sampling
+    graph, before its codes were sampled.
     """
-    return [max(after.begun, after.drawn - draw_ms) - before.done for before, after in pairwise(frames)]
+    return [max(after.started, after.sampled - sample_ms) - before.done for before, after in pairwise(frames)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
+    """Returns the smallest value that at least this share of the values does not exceed."""
     return sorted(values)[math.ceil(len(values) * share) - 1]
 
 
 class Engine(CudaTalkerEngine):
-    """The engine with the graphs that are measured alone: to compile and record all would take most of the time."""
+    """The engine with only the measured graphs: capturing all would take most of the time."""
 
     def __init__(self, checkpoint: Checkpoint, batches: Sequence[int]) -> None:
         super().__init__(checkpoint, max(batches))
-        self._sizes = sorted(batches)
+        self.runner.batch_sizes = sorted(batches)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Records frames of the batches, and prefills of the prompts' length."""
-        length, record = bucket_for(LENGTHS, PROMPT), self._recorder.capture_graph
-        with self._recorder.on_stream():
+        """Captures frames of the measured batches and prefills of the prompts' length."""
+        runner, length = self.runner, bucket_for(PREFILL_LENGTHS, PROMPT)
+        with runner.recorder.on_stream():
             for rows in PREFILL_ROWS:
-                prefill = Prefill(self._weights, self._arena, rows, length, MOST_PAGES)
-                self._prefills[rows, length] = prefill, record(prefill.run)
-            for rows in self._sizes:
-                frame = Frame(self._weights, self._config, self._arena, rows, MOST_PAGES)
-                self._frames[rows] = frame, record(frame.draw_codes), record(frame.advance)
-        self._recorder.record_event()()
+                runner.capture_prefill(runner.new_prefill(rows, length))
+            for rows in runner.batch_sizes:
+                runner.capture_frame(runner.new_frame(rows))
+        runner.recorder.record_event()()
 
 
 class Rig:
-    """An engine, and requests that never end."""
+    """An engine and requests that never end."""
 
     def __init__(self, checkpoint: Checkpoint, batches: Sequence[int]) -> None:
         self.engine = Engine(checkpoint, batches)
@@ -147,36 +145,36 @@ class Rig:
         self._ids = torch.Generator().manual_seed(0)
 
     def requests(self, rows: int) -> list[Prepared]:
-        """Random prompts, and the sampling of the official package; none draws its end."""
+        """Returns requests with random prompts and the default sampling; none samples EOS."""
         talker, sampling = self.engine._talker, Sampling(min_frames=1 << 20)
-        made = []
+        prepared = []
         for row in range(rows):
             ids = torch.randint(self.config.text_vocab_size, (PROMPT + TEXTS + 1,), generator=self._ids)
-            with self.engine._recorder.on_stream():
+            with self.engine.runner.recorder.on_stream():
                 texts = talker.embed_text(ids.to(talker.device))
                 codes = torch.zeros((0, CODE_GROUPS), dtype=torch.int64, device=talker.device)
             prompt = Prompt(texts[:PROMPT], texts[PROMPT:-1], texts[-1])
             request = SpeechRequest(
                 id=str(row), accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE, sampling=sampling, seed=row
             )
-            made.append(Prepared(request=request, prompt=prompt, codes=codes, max_frames=1 << 20))
-        self.engine._recorder.record_event()()
-        return made
+            prepared.append(Prepared(request=request, prompt=prompt, codes=codes, max_frames=1 << 20))
+        self.engine.runner.recorder.record_event()()
+        return prepared
 
     def admit(self, requests: Sequence[Prepared]) -> list[str]:
-        """Prefills requests as the service does; returns their ids."""
+        """Prefills requests as the service does. Returns their ids."""
         for first in range(0, len(requests), self.engine.prefill_rows):
             self.engine.admit(requests[first : first + self.engine.prefill_rows])
         return [each.request.id for each in requests]
 
     def release(self, ids: Iterable[str]) -> None:
-        """Ends requests, and waits for what was queued."""
+        """Releases requests and waits for the device."""
         for request in ids:
             self.engine.release(request)
-        self.engine._recorder.record_event()()
+        self.engine.runner.recorder.record_event()()
 
     def run(self, ids: Sequence[str], frames: int) -> list[float]:
-        """Frames of all, as the service orders them; returns when each was launched, in seconds."""
+        """Runs frames of all requests as the service does. Returns each launch's time, in seconds."""
         launched: list[float] = []
         steps: deque[Step] = deque()
         for _ in range(frames):
@@ -190,60 +188,61 @@ class Rig:
         return launched
 
     def graphs_ms(self, rows: int) -> tuple[float, float]:
-        """The two graphs of a frame: drawing codes, and feeding them."""
+        """Returns the times of a frame's two graphs: sampling and decoding."""
         ids = self.admit(self.requests(rows))
         self.run(ids, MIDDLE - PROMPT)
-        _, draw, advance = self.engine._frames[rows]
-        with self.engine._recorder.on_stream():
-            drawn, fed = elapsed_ms(draw, advance)
+        _, sample, decode = self.engine.runner.frames[rows]
+        with self.engine.runner.recorder.on_stream():
+            sampled, decoded = elapsed_ms(sample, decode)
         self.release(ids)
-        return drawn, fed
+        return sampled, decoded
 
     def parts(self, rows: int) -> list[dict[str, Any]]:
-        """What the parts of a frame take."""
+        """Returns the times of a frame's parts."""
         ids = self.admit(self.requests(rows))
         self.run(ids, MIDDLE - PROMPT)
         found = breakdown(self.engine, rows)
         self.release(ids)
         return found
 
-    def steady(self, rows: int, draw_ms: float) -> tuple[list[float], list[float]]:
-        """Frame by frame, milliseconds from launch to launch, and those that the device waited."""
-        frame, draw, advance = self.engine._frames[rows]
-        marks: list[torch.cuda.Event] = []
+    def steady(self, rows: int, sample_ms: float) -> tuple[list[float], list[float]]:
+        """Returns, for each frame, milliseconds from launch to launch, and those that the device was idle."""
+        frames = self.engine.runner.frames
+        captured = frames[rows]
+        stamps: list[torch.cuda.Event] = []
 
-        def drawn() -> None:
-            marks.append(stamp())
-            draw()
-            marks.append(stamp())
+        def sample() -> None:
+            stamps.append(stamp())
+            captured.sample_codes()
+            stamps.append(stamp())
 
-        def fed() -> None:
-            advance()
-            marks.append(stamp())
+        def decode() -> None:
+            captured.decode()
+            stamps.append(stamp())
 
         times: list[float] = []
-        waits: list[float] = []
-        self.engine._frames[rows] = frame, drawn, fed
+        idle: list[float] = []
+        frames[rows] = CapturedFrame(captured.step, sample, decode)
         for _ in range(ROUNDS):
             ids = self.admit(self.requests(rows))
-            marks.clear()
+            stamps.clear()
             launched = self.run(ids, WARM + FRAMES)[WARM:]
             self.release(ids)
-            moments = [float(marks[0].elapsed_time(mark)) for mark in marks[3 * WARM :]]
+            moments = [float(stamps[0].elapsed_time(each)) for each in stamps[3 * WARM :]]
             times += [1000 * (after - before) for before, after in pairwise(launched)]
-            waits += gaps(list(map(Moments, moments[::3], moments[1::3], moments[2::3])), draw_ms)
-        self.engine._frames[rows] = frame, draw, advance
-        return times, waits
+            idle += gaps(list(map(Moments, moments[::3], moments[1::3], moments[2::3])), sample_ms)
+        frames[rows] = captured
+        return times, idle
 
     def first_frame_ms(self, rows: int) -> float:
-        """From the prefill's launch to the first codes, of requests that come at once: the median."""
+        """Returns the median time from the prefill's launch to the first codes of simultaneous requests."""
         times = []
         for _ in range(FIRSTS):
             requests = self.requests(rows)
-            begin = time.perf_counter()
+            started = time.perf_counter()
             ids = self.admit(requests)
             self.engine.read(self.engine.launch(ids))
-            times.append(1000 * (time.perf_counter() - begin))
+            times.append(1000 * (time.perf_counter() - started))
             self.release(ids)
         return statistics.median(times)
 
@@ -256,55 +255,55 @@ def _busy(seconds: float) -> None:
 
 @torch.inference_mode()
 def measure(rig: Rig) -> dict[str, Any]:
-    """The times."""
-    begin = time.perf_counter()
+    """Returns all measured times."""
+    started = time.perf_counter()
     rig.engine.warm_up()
-    told: dict[str, Any] = defaultdict(dict)
-    told["warm_up_seconds"] = time.perf_counter() - begin
+    result: dict[str, Any] = defaultdict(dict)
+    result["warm_up_seconds"] = time.perf_counter() - started
     graphs: dict[str, dict[str, float]] = defaultdict(dict)
-    # As a stage does when it is ready: what lives as long as the process is not looked at again.
+    # As a stage does when it is ready: excludes long-lived objects from garbage collection.
     gc.collect()
     gc.freeze()
-    print(f"warm in {told['warm_up_seconds']:.1f} s", flush=True)
+    print(f"warm in {result['warm_up_seconds']:.1f} s", flush=True)
     for rows in rig.batches:
         key = str(rows)
-        draw, advance = rig.graphs_ms(rows)
-        graphs["draw"][key], graphs["advance"][key], graphs["frame"][key] = draw, advance, draw + advance
-        times, waits = rig.steady(rows, draw)
-        told["talker_frame_ms"][key] = statistics.median(times)
-        told["floor_ms"][key] = floor_ms(rig.config, rows, MIDDLE)
-        told["launch_gap_ms"][key] = statistics.median(waits)
-        told["launch_gap_p99_ms"][key] = percentile(waits, 0.99)
+        sample, decode = rig.graphs_ms(rows)
+        graphs["draw"][key], graphs["advance"][key], graphs["frame"][key] = sample, decode, sample + decode
+        times, idle = rig.steady(rows, sample)
+        result["talker_frame_ms"][key] = statistics.median(times)
+        result["floor_ms"][key] = floor_ms(rig.config, rows, MIDDLE)
+        result["launch_gap_ms"][key] = statistics.median(idle)
+        result["launch_gap_p99_ms"][key] = percentile(idle, 0.99)
         if rows in FIRST:
-            told["first_frame_ms"][key] = rig.first_frame_ms(rows)
-        print(_line(rows, told, graphs), flush=True)
-    told["graph_ms"] = graphs
+            result["first_frame_ms"][key] = rig.first_frame_ms(rows)
+        print(_line(rows, result, graphs), flush=True)
+    result["graph_ms"] = graphs
     for rows, name in zip(PROFILED, ("kernels_batch_1", "kernels"), strict=True):
         if rows in rig.batches:
-            told[name] = rig.parts(rows)
-            print(f"batch {rows}:", ", ".join(f"{part['name']} {part['ms']:.3f}" for part in told[name]), flush=True)
-    return dict(told)
+            result[name] = rig.parts(rows)
+            print(f"batch {rows}:", ", ".join(f"{part['name']} {part['ms']:.3f}" for part in result[name]), flush=True)
+    return dict(result)
 
 
-def _line(rows: int, told: dict[str, Any], graphs: dict[str, dict[str, float]]) -> str:
+def _line(rows: int, result: dict[str, Any], graphs: dict[str, dict[str, float]]) -> str:
     key = str(rows)
-    first = f", first frame {told['first_frame_ms'][key]:.3f}" if rows in FIRST else ""
+    first = f", first frame {result['first_frame_ms'][key]:.3f}" if rows in FIRST else ""
     return (
-        f"{rows:3d} rows: frame {told['talker_frame_ms'][key]:.3f} ms, floor {told['floor_ms'][key]:.3f}, graphs "
-        f"{graphs['draw'][key]:.3f} + {graphs['advance'][key]:.3f}, between frames {told['launch_gap_ms'][key]:.4f} "
-        f"(p99 {told['launch_gap_p99_ms'][key]:.4f}){first}"
+        f"{rows:3d} rows: frame {result['talker_frame_ms'][key]:.3f} ms, floor {result['floor_ms'][key]:.3f}, graphs "
+        f"{graphs['draw'][key]:.3f} + {graphs['advance'][key]:.3f}, between frames {result['launch_gap_ms'][key]:.4f} "
+        f"(p99 {result['launch_gap_p99_ms'][key]:.4f}){first}"
     )
 
 
 def main() -> None:
-    """Measures, prints a table and writes the file."""
+    """Measures, prints a table and writes the JSON file."""
     parser = argparse.ArgumentParser(prog="python -m gpu.talker", description=__doc__)
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--size", choices=SIZES, default="1b7", help="real shapes, random weights (default: 1b7)")
     model.add_argument("--model", help="a checkpoint's directory, or bundled")
-    parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), help="as 1,32")
-    parser.add_argument("--large", action="store_true", help=f"batches {', '.join(map(str, LARGE))} too")
-    parser.add_argument("--no-precision", action="store_true", help="times alone")
+    parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), help="such as 1,32")
+    parser.add_argument("--large", action="store_true", help=f"also batches {', '.join(map(str, LARGE))}")
+    parser.add_argument("--no-precision", action="store_true", help="skip the comparison of number formats")
     parser.add_argument("--json", type=Path, default=RESULTS / "h200_talker.json")
     given = parser.parse_args()
     batches = (given.batches or BATCHES) + (LARGE if given.large else ())
@@ -312,29 +311,29 @@ def main() -> None:
         name, load = _model(given.model, given.size, Path(directory))
         compared = {name: load}
         if not given.model:
-            compared["bundled voice"] = lambda kind: Checkpoint("bundled", "cuda", kind)
+            compared["bundled voice"] = lambda dtype: Checkpoint("bundled", "cuda", dtype)
         result: dict[str, Any] = {"benchmark": "talker", "model": name, "gpu": torch.cuda.get_device_name()}
         result |= measure(Rig(load(torch.bfloat16), batches))
-        # Written before the rest: a run that is cut short loses only that.
+        # Written now, so that an interrupted run keeps the times.
         _write(given.json, result)
         result["precision"] = {}
         for which, loaded in {} if given.no_precision else compared.items():
             try:
                 result["precision"][which] = precision.compare(loaded)
             except RequestError as error:
-                print(f"{which} is not compared with float32: {error}")
+                print(f"skipping the comparison of {which} with float32: {error}")
                 continue
             print(precision.table(which, result["precision"][which]), flush=True)
             _write(given.json, result)
 
 
 def _model(model: str | None, size: str, directory: Path) -> tuple[str, Callable[[torch.dtype], Checkpoint]]:
-    """What is measured, by name, and what gives its checkpoint in a number format."""
+    """Returns the model's name, and a function that loads its checkpoint in a dtype."""
     if model:
-        return model, lambda kind: Checkpoint(model, "cuda", kind)
+        return model, lambda dtype: Checkpoint(model, "cuda", dtype)
     write_configs(directory, size)
     name = {"0b6": "0.6B", "1b7": "1.7B"}[size]
-    return f"{name}, random weights", lambda kind: DrawnCheckpoint(directory, "cuda", kind)
+    return f"{name}, random weights", lambda dtype: DrawnCheckpoint(directory, "cuda", dtype)
 
 
 def _write(file: Path, result: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpu.checkpoint import write_configs, write_weights
 from gpu.passes import watched
 from support import small_talker
-from support.talker_lifetimes import Alone, Lifetimes, Reference
+from support.talker_lifetimes import Lifetimes, Reference, ReferenceRequest
 from syrinx_stages.contract.messages import End, Sampling
 from syrinx_stages.contract.settings import VllmOptions
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -81,17 +81,17 @@ def engine(directory: Path) -> VllmTalkerEngine:
     return load(directory)
 
 
-def step(engine: VllmTalkerEngine, reference: Reference, rows: list[Alone]) -> list[float]:
+def step(engine: VllmTalkerEngine, reference: Reference, rows: list[ReferenceRequest]) -> list[float]:
     """A frame of each: how wrong it is."""
     said = engine.read(engine.launch([row.request.id for row in rows]))
-    return reference.misses(rows, [said[row.request.id] for row in rows])
+    return reference.errors(rows, [said[row.request.id] for row in rows])
 
 
 @pytest.mark.parametrize("resident", [1, 7, RESIDENT])
 def test_requests_that_come_and_go_say_what_each_would_alone(
     reference: Reference, engine: VllmTalkerEngine, resident: int
 ) -> None:
-    lifetimes = Lifetimes(reference, engine, resident, seed=resident, most_frames=12, arrivals=0.9)
+    lifetimes = Lifetimes(reference, engine, resident, seed=resident, max_frames=12, arrival_probability=0.9)
     lifetimes.run(steps=60)
     assert len(lifetimes.errors) > 20 * resident**0.5
     assert max(lifetimes.errors) < CLOSE
@@ -102,8 +102,8 @@ def test_a_prompt_longer_than_a_step_is_fed_beside_those_that_speak(
     reference: Reference, engine: VllmTalkerEngine
 ) -> None:
     rows = [
-        reference.begin(small_talker.request("short", voice="ryan", sampling=ENDLESS)),
-        reference.begin(small_talker.request("long", small_talker.text(900), voice="ryan", sampling=ENDLESS)),
+        reference.start(small_talker.request("short", voice="ryan", sampling=ENDLESS)),
+        reference.start(small_talker.request("long", small_talker.text(900), voice="ryan", sampling=ENDLESS)),
     ]
     engine.admit([engine.prepare(row.request, b"", None) for row in rows])
     heard: set[str] = set()
@@ -112,7 +112,7 @@ def test_a_prompt_longer_than_a_step_is_fed_beside_those_that_speak(
         spoke = [row for row in rows if row.request.id in said]
         frames = [said[row.request.id] for row in spoke]
         assert not any(isinstance(frame, End) for frame in frames)
-        assert max(reference.misses(spoke, frames)) < CLOSE
+        assert max(reference.errors(spoke, frames)) < CLOSE
         heard |= said.keys()
     for row in rows:
         engine.release(row.request.id)
@@ -126,7 +126,7 @@ def test_steps_are_in_graphs_and_a_step_ahead(engine: VllmTalkerEngine) -> None:
 
 def test_rows_of_an_older_generation_are_nobodys(reference: Reference, engine: VllmTalkerEngine) -> None:
     frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frame_generator)[0]
-    row = reference.begin(small_talker.request("a", voice="ryan", sampling=ENDLESS))
+    row = reference.start(small_talker.request("a", voice="ryan", sampling=ENDLESS))
     engine.admit([engine.prepare(row.request, b"", None)])
     handle = engine._rows["a"].handle
     last = len(row.prompt.embeds) - 1
@@ -155,7 +155,7 @@ def test_two_devices_say_what_one_would(reference: Reference, directory: Path) -
     """Each draws all codes itself: one that differed would be fed something else from then on."""
     engine = load(directory, tensor_parallel_size=2)
     try:
-        lifetimes = Lifetimes(reference, engine, 7, seed=7, most_frames=12, arrivals=0.9)
+        lifetimes = Lifetimes(reference, engine, 7, seed=7, max_frames=12, arrival_probability=0.9)
         lifetimes.run(steps=60)
         assert len(lifetimes.errors) > 50
         assert max(lifetimes.errors) < CLOSE

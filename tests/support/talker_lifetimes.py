@@ -1,7 +1,7 @@
-"""A talker engine under requests that come, go and share steps, beside the float32 modules of `model/`.
+"""Compares a talker engine, under requests that come and go, with the float32 modules of `model/`.
 
-The modules are made to say what the engine said. So each code is compared with what they would have drawn at that
-place with the same random number, and a difference is not the end of the comparison.
+The modules are fed the codes that the engine sampled. So each code is compared with what the modules would have sampled
+at that position with the same random number, and the comparison goes on after a difference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from syrinx_stages.talker.allocation import PAGE_SIZE
 from syrinx_stages.talker.prompter import Prompter
 
 if TYPE_CHECKING:
-    # On a machine without a GPU whoever imports the kernels first decides that they are interpreted.
+    # Imported late: the first import of the kernels decides whether they are interpreted.
     from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
     from syrinx_stages.talker.engine import Prepared, TalkerEngine
 
@@ -40,8 +40,8 @@ SAMPLINGS = (
 )
 
 
-class Alone(msgspec.Struct):
-    """One request in the modules: what it has said, and what its next code is drawn from."""
+class ReferenceRequest(msgspec.Struct):
+    """One request in the modules: its frames, and the state that the next frame is sampled from."""
 
     request: SpeechRequest
     prompt: Prompt
@@ -55,24 +55,24 @@ class Alone(msgspec.Struct):
 
 
 class Reference:
-    """The modules in float32: they draw as `EagerTalkerEngine` does."""
+    """The modules in float32; they sample as `EagerTalkerEngine` does."""
 
     def __init__(self, checkpoint: Checkpoint, talker: Talker | None = None) -> None:
-        """`talker`: where it is not the checkpoint's own, in float32."""
+        """talker: in float32, instead of the checkpoint's."""
         self.talker = talker or checkpoint.load_talker()
         self._prompter = Prompter(checkpoint, self.talker)
 
     @property
     def voices(self) -> list[str]:
-        """The checkpoint's."""
+        """Names of the checkpoint's voices."""
         return sorted(self.talker.config.speakers)
 
     @torch.inference_mode()
-    def begin(self, request: SpeechRequest) -> Alone:
+    def start(self, request: SpeechRequest) -> ReferenceRequest:
         """Prefills a request."""
         talker, config = self.talker, self.talker.config
         prompt, cache = self._prompter.build(request, None)[0], talker.new_cache()
-        return Alone(
+        return ReferenceRequest(
             request=request,
             prompt=prompt,
             cache=cache,
@@ -82,50 +82,53 @@ class Reference:
         )
 
     @torch.inference_mode()
-    def misses(self, rows: Sequence[Alone], said: Sequence[bytes | End]) -> list[float]:
-        """How wrong each row's next frame, or its EOS, is; the rows have said it then.
+    def errors(self, rows: Sequence[ReferenceRequest], results: Sequence[bytes | End]) -> list[float]:
+        """Returns the error of each row's next frame or EOS, and appends it to the row.
 
-        Of a frame, the code that is furthest from what would have been drawn: by how much of the probability the random
-        number misses the code's share. 0 is a frame of the codes that the modules draw.
+        A frame's error is that of its worst code: the distance, in probability, from the random number to the code's
+        interval. It is 0 if the modules sample the same codes.
         """
         talker = self.talker
         eos = talker.config.codec_eos_token_id
-        frames = np.array([_codes(item, eos) for item in said], np.int64)
+        frames = np.array([_codes(item, eos) for item in results], np.int64)
         assert frames.min() >= 0
         assert frames[:, 0].max() < talker.config.vocab_size
         assert frames[:, 1:].max() < talker.config.codebook_size
         codes = torch.from_numpy(frames).to(talker.device)
         hidden = torch.stack([row.hidden for row in rows])
-        misses = np.zeros((len(rows), CODE_GROUPS))
+        errors = np.zeros((len(rows), CODE_GROUPS))
         for index, (row, logits) in enumerate(zip(rows, talker.logits(hidden).cpu(), strict=True)):
             scores = row.sampler.code0_scores(logits[None], row.seen, torch.tensor([len(row.frames)]))
-            misses[index, 0] = _miss(row, scores, 0, int(frames[index, 0]))
+            errors[index, 0] = _error(row, scores, 0, int(frames[index, 0]))
 
         def forced(scores: Tensor, group: int) -> Tensor:
             for index, (row, own) in enumerate(zip(rows, scores.cpu(), strict=True)):
-                misses[index, group] = _miss(row, own[None], group, int(frames[index, group]))
+                errors[index, group] = _error(row, own[None], group, int(frames[index, group]))
             return codes[:, group]
 
         talker.predict(hidden, codes[:, 0], forced)
         texts = torch.stack([row.prompt.text_row(len(row.frames)) for row in rows])
         hidden = talker.decode(talker.embed_frame(codes) + texts, [row.cache for row in rows])
-        for row, item, state, code in zip(rows, said, hidden, frames[:, 0], strict=True):
+        for row, item, state, code in zip(rows, results, hidden, frames[:, 0], strict=True):
             if isinstance(item, End):
                 row.end = item
             else:
                 row.frames.append(item)
                 row.hidden = state
                 row.seen[0, code] = True
-        ends = [isinstance(item, End) for item in said]
-        return [float(row[0] if end else row.max()) for row, end in zip(misses, ends, strict=True)]
+        ends = [isinstance(item, End) for item in results]
+        return [float(row[0] if end else row.max()) for row, end in zip(errors, ends, strict=True)]
 
 
-def _codes(said: bytes | End, eos: int) -> np.ndarray:
-    return np.array([eos] + [0] * (CODE_GROUPS - 1)) if isinstance(said, End) else np.frombuffer(said, "<i2")
+def _codes(result: bytes | End, eos: int) -> np.ndarray:
+    return np.array([eos] + [0] * (CODE_GROUPS - 1)) if isinstance(result, End) else np.frombuffer(result, "<i2")
 
 
-def _miss(row: Alone, scores: Tensor, group: int, code: int) -> float:
-    """By how much a row's number misses the share of a code; at temperature 0, how much likelier the best one is."""
+def _error(row: ReferenceRequest, scores: Tensor, group: int, code: int) -> float:
+    """Returns the distance from a row's random number to the interval of a code.
+
+    At temperature 0: by how much the best code is more probable.
+    """
     sampling, sampler = row.request.sampling, row.sampler
     if (sampling.residual_temperature if group else sampling.temperature) == 0:
         shares = scores.double().softmax(-1)[0]
@@ -137,7 +140,7 @@ def _miss(row: Alone, scores: Tensor, group: int, code: int) -> float:
 
 
 class Lifetimes:
-    """Drives an engine with two steps in flight; `errors` has how wrong each frame was (see `Reference.misses`)."""
+    """Drives an engine with two steps in flight; `errors` has the error of each frame, see `Reference.errors`."""
 
     def __init__(
         self,
@@ -146,38 +149,39 @@ class Lifetimes:
         resident: int,
         *,
         seed: int = 0,
-        most_frames: int = 5,
-        arrivals: float = 0.8,
-        between: Callable[[], None] = lambda: None,
-        launched: Callable[[Any], None] = lambda step: None,
+        max_frames: int = 5,
+        arrival_probability: float = 0.8,
+        before_launch: Callable[[], None] = lambda: None,
+        after_launch: Callable[[Any], None] = lambda step: None,
     ) -> None:
-        """arrivals: how likely one more comes while there is room. between: called before every launch; launched:
-        with what it returns.
+        """arrival_probability: of one more request before a step, while fewer than `resident` are present.
+
+        before_launch: called before every launch. after_launch: called with the step that it returns.
         """
         self._reference, self._engine, self._resident = reference, engine, resident
-        self._launched = launched
-        self._between, self._most_frames, self._arrivals = between, most_frames, arrivals
+        self._before_launch, self._after_launch = before_launch, after_launch
+        self._max_frames, self._arrival_probability = max_frames, arrival_probability
         self._random = random.Random(seed)
-        self._present: dict[str, Alone] = {}
-        self._handed_over: list[Alone] = []
-        self._unread: list[tuple[Any, dict[str, Alone]]] = []
-        self.all: list[Alone] = []
-        """Every request, with what it said."""
+        self._present: dict[str, ReferenceRequest] = {}
+        self._preempted: list[ReferenceRequest] = []
+        self._unread: list[tuple[Any, dict[str, ReferenceRequest]]] = []
+        self.all: list[ReferenceRequest] = []
+        """Every request, with its frames."""
         self.resumed = 0
-        """How often one went on in another place."""
+        """How many requests were admitted again after a release."""
         self.errors: list[float] = []
 
     def run(self, steps: int) -> None:
-        """Steps of most of those that are there."""
+        """Runs steps of most of the present requests."""
         for _ in range(steps):
-            self._come_and_go()
+            self._release_and_admit()
             names = sorted(self._present)
             self._random.shuffle(names)
             if len(names) > 1 and self._random.random() < 0.2:
                 names.pop()
-            self._between()
+            self._before_launch()
             step = self._engine.launch(names)
-            self._launched(step)
+            self._after_launch(step)
             self._unread.append((step, {name: self._present[name] for name in names}))
             if len(self._unread) == 2:
                 self._read()
@@ -187,32 +191,34 @@ class Lifetimes:
             self._engine.release(name)
         self._present.clear()
 
-    def _come_and_go(self) -> None:
-        """Places are used again while steps with their last request are unread; some requests go on elsewhere."""
-        for name, alone in list(self._present.items()):
-            if self._random.random() < (0.7 if alone.end else 0.12):
+    def _release_and_admit(self) -> None:
+        """Releases and admits requests. Memory is reused while steps of its last owner are unread."""
+        for name, request in list(self._present.items()):
+            if self._random.random() < (0.7 if request.end else 0.12):
                 self._engine.release(name)
                 del self._present[name]
-                if not alone.end and self._random.random() < 0.7:
-                    self._handed_over.append(alone)
-        come: list[Prepared] = []
-        while len(self._present) < self._resident and (not self._present or self._random.random() < self._arrivals):
-            alone = self._next()
-            name = alone.request.id
-            self._present[name] = alone
-            come.append(self._engine.prepare(alone.request, b"".join(alone.frames), None))
-        if come:
-            self._engine.admit(come)
+                if not request.end and self._random.random() < 0.7:
+                    self._preempted.append(request)
+        arrivals: list[Prepared] = []
+        while len(self._present) < self._resident and (
+            not self._present or self._random.random() < self._arrival_probability
+        ):
+            request = self._next()
+            name = request.request.id
+            self._present[name] = request
+            arrivals.append(self._engine.prepare(request.request, b"".join(request.frames), None))
+        if arrivals:
+            self._engine.admit(arrivals)
 
-    def _next(self) -> Alone:
-        """A new request, or one that was somewhere else."""
-        if self._handed_over and self._random.random() < 0.7:
-            # What its last steps would have said was not read: it says that again.
+    def _next(self) -> ReferenceRequest:
+        """Returns a new request, or a preempted one."""
+        if self._preempted and self._random.random() < 0.7:
+            # Its last steps were not read, so the engine must generate their frames again.
             self.resumed += 1
-            before = self._handed_over.pop()
-            alone = msgspec.structs.replace(before)
-            self.all[self.all.index(before)] = alone
-            return alone
+            before = self._preempted.pop()
+            resumed = msgspec.structs.replace(before)
+            self.all[self.all.index(before)] = resumed
+            return resumed
         number = len(self.all)
         request = small_talker.request(
             f"request {number}",
@@ -221,61 +227,63 @@ class Lifetimes:
             non_streaming_text=self._random.random() < 0.5,
             sampling=SAMPLINGS[number % len(SAMPLINGS)],
             seed=self._random.randrange(-(1 << 63), 1 << 64),
-            max_frames=self._random.randint(1, self._most_frames),
+            max_frames=self._random.randint(1, self._max_frames),
         )
-        self.all.append(self._reference.begin(request))
+        self.all.append(self._reference.start(request))
         return self.all[-1]
 
     def _read(self) -> None:
         step, launched = self._unread.pop(0)
         results = self._engine.read(step)
         assert results.keys() <= launched.keys()
-        heard: list[tuple[Alone, bytes | End]] = []
-        for name, alone in launched.items():
-            # What was released since is not asked for, even if it is there again.
-            if self._present.get(name) is not alone:
+        compared: list[tuple[ReferenceRequest, bytes | End]] = []
+        for name, request in launched.items():
+            # A request that was released since has no result, even if it was admitted again.
+            if self._present.get(name) is not request:
                 continue
             result = results.get(name)
-            # One that ended in the step before was launched once more, and only such a one says nothing.
-            assert (result is None) == (alone.end is not None), (name, result, alone.end)
+            # Only a request that ended in the previous step, and was launched once more, has no result.
+            assert (result is None) == (request.end is not None), (name, result, request.end)
             if result == End(EndReason.LENGTH):
-                assert len(alone.frames) == alone.request.max_frames
-                alone.end = End(EndReason.LENGTH)
+                assert len(request.frames) == request.request.max_frames
+                request.end = End(EndReason.LENGTH)
             elif result is not None:
                 assert isinstance(result, bytes) or result == End(EndReason.STOP)
-                assert len(alone.frames) < alone.request.max_frames
-                heard.append((alone, result))
-        if heard:
-            rows, said = zip(*heard, strict=True)
-            self.errors += self._reference.misses(rows, said)
+                assert len(request.frames) < request.request.max_frames
+                compared.append((request, result))
+        if compared:
+            rows, found = zip(*compared, strict=True)
+            self.errors += self._reference.errors(rows, found)
 
 
 @torch.inference_mode()
 def poison(engine: CudaTalkerEngine) -> None:
-    """Makes everything no number that no request that is there, and no weight, needs from one step to the next."""
-    # What the next step is told is written over places of somebody.
-    following = (engine._stage + 1) % len(engine._staged)
-    engine._staged_free[following]()
-    engine._staged[following] = 1
-    arena = engine._arena
-    slots, pages, texts = ([0, *pool._free] for pool in (engine._slots, engine._pages, engine._text_pages))
-    rows = arena.texts.view(len(arena.texts) // PAGE_SIZE, PAGE_SIZE, -1)
-    with engine._recorder.on_stream():
-        arena.state[slots] = torch.nan
-        arena.sampling_params[slots] = torch.nan
-        arena.seen[slots] = 1
-        arena.cache[:, pages] = torch.nan
+    """Fills all memory with NaN that neither the weights nor a resident request needs between steps."""
+    runner, allocator = engine.runner, engine.allocator
+    following = (runner.next_staging + 1) % len(runner.staging)
+    runner.staging_free[following]()
+    # The next step's metadata is staged over a row that points to another request's memory.
+    runner.staging[following] = 1
+    state = runner.state
+    slots, pages, texts = ([0, *pool._free] for pool in (allocator.slots, allocator.pages, allocator.text_pages))
+    rows = state.text_rows.view(len(state.text_rows) // PAGE_SIZE, PAGE_SIZE, -1)
+    with runner.recorder.on_stream():
+        state.hidden[slots] = torch.nan
+        state.sampling_params[slots] = torch.nan
+        state.seen[slots] = 1
+        state.cache[:, pages] = torch.nan
         rows[texts[1:]] = torch.nan
         rows[0, 1:] = torch.nan
-        arena.sharing.parts.fill_(torch.nan)
-        for frame, *_ in engine._frames.values():
-            poison_buffers(frame, frame._talker, frame.draws, frame.draws._pair, frame.draws._single)
-        for prefill, _ in engine._prefills.values():
-            poison_buffers(prefill, prefill._stack)
+        state.workspace.partial_sums.fill_(torch.nan)
+        for frame, *_ in runner.frames.values():
+            sampler = frame.code_sampler
+            poison_buffers(frame, frame.talker, sampler, sampler.pair, sampler.single)
+        for prefill, _ in runner.prefills.values():
+            poison_buffers(prefill, prefill.layers)
 
 
 def poison_buffers(*parts: object) -> None:
-    """Makes the numbers none that parts of a step keep for themselves."""
+    """Fills the floating-point buffers of a step's parts with NaN."""
     for part in parts:
         for value in vars(part).values():
             if isinstance(value, Tensor) and value.is_floating_point():

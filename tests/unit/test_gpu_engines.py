@@ -1,4 +1,4 @@
-"""The talker's engines beside each other: the table, and where passes begin and end."""
+"""The comparison of the talker's engines: its table, and the start and end of passes."""
 
 from contextlib import nullcontext
 
@@ -9,7 +9,7 @@ from gpu.engines import rows_of
 from gpu.passes import watched
 
 
-def test_a_line_for_each_engine_and_batch() -> None:
+def test_table_has_a_row_for_each_engine_and_batch_size() -> None:
     found = {"frame_ms": 2.049, "first_frame_ms": 3.5, "audio_s_per_s": 35.66}
     idle = found | {"gaps_a_frame": 1.25, "idle_share": 0.031}
     assert rows_of({"torch": {"1": found}, "vllm": {"8": idle}}) == [
@@ -19,7 +19,7 @@ def test_a_line_for_each_engine_and_batch() -> None:
 
 
 class Engine:
-    """As far as passes are seen from outside: a launch prepares something and replays graphs."""
+    """A launch prepares something and replays graphs."""
 
     def __init__(self, queued: list[str]) -> None:
         self._recorder = self
@@ -35,8 +35,8 @@ class Engine:
         return graphs
 
 
-def test_a_pass_is_from_its_first_graph_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the host does before the first graph is not of the pass: the device may wait for it."""
+def test_pass_lasts_from_its_first_graph_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host work before the first graph does not belong to the pass: the device may wait for it."""
     queued: list[str] = []
 
     class Event:
@@ -53,4 +53,4 @@ def test_a_pass_is_from_its_first_graph_to_its_end(monkeypatch: pytest.MonkeyPat
     engine.launch(1)
     two, none, one = ["event", "graph", "graph", "event"], [], ["event", "graph", "event"]
     assert queued == ["prepare", *two, "prepare", *none, "prepare", *one, "prepare", "graph"]
-    assert (len(passes.begun), len(passes.ended)) == (2, 2)
+    assert (len(passes.started), len(passes.ended)) == (2, 2)

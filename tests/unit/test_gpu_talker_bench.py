@@ -1,4 +1,4 @@
-"""What the GPU's talker benchmarks compute, and what they do to an engine: on the CPU, in Triton's interpreter."""
+"""The GPU talker benchmarks, in Triton's interpreter."""
 
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
@@ -18,8 +18,7 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.talker import frame
-from syrinx_stages.talker.cuda_engine import MOST_PAGES, CudaTalkerEngine
-from syrinx_stages.talker.frame import Frame
+from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
 from syrinx_stages.talker.prompter import Prompter
 
 CPU = torch.device("cpu")
@@ -29,7 +28,7 @@ def official(size: str) -> TalkerConfig:
     return msgspec.convert(checkpoint.talker_settings(size, 0), ModelConfig).talker_config
 
 
-def test_the_floor_is_that_of_the_weights_and_grows_with_what_the_rows_remember():
+def test_floor_is_the_time_to_read_weights_and_cache():
     config = official("1b7")
     alone = talker.floor_ms(config, 1, 50)
     # A layer has 50.3 million weights, one of the predictor 15.7; the heads have 8.4 and 2.1.
@@ -42,25 +41,25 @@ def test_the_floor_is_that_of_the_weights_and_grows_with_what_the_rows_remember(
     assert talker.floor_ms(official("0b6"), 1, 50) < 0.75 * alone
 
 
-def test_where_rows_are_many_arithmetic_is_the_floor():
+def test_floor_of_many_rows_is_arithmetic():
     config = official("1b7")
     weights = talker.size_of(config).weights
     assert talker.floor_ms(config, 1024, 0) == pytest.approx(2 * 1024 * weights / 990e12 * 1000)
 
 
-def test_a_gap_is_what_events_show_and_what_a_late_graph_hides_from_them():
+def test_gaps_include_the_late_start_of_a_graph():
     frames = [Moments(0.0, 1.0, 3.0), Moments(3.01, 4.01, 6.0), Moments(6.1, 7.4, 9.0)]
     assert talker.gaps(frames, 1.0) == pytest.approx([0.01, 0.4])
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 50), (0.99, 99), (0.991, 100), (1.0, 100)])
-def test_a_percentile_is_a_value_that_was_measured(share, value):
+def test_percentile_is_a_measured_value(share, value):
     values = list(range(1, 101))
     random.Random(0).shuffle(values)
     assert talker.percentile(values, share) == value
 
 
-def test_a_drawn_talker_has_the_same_weights_in_every_type_and_never_draws_its_end(tmp_path):
+def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos(tmp_path):
     checkpoint.write_configs(tmp_path, "0b6")
     file = tmp_path / "config.json"
     settings = json.loads(file.read_text())
@@ -83,60 +82,60 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 @torch.inference_mode()
-def test_an_engine_that_is_given_codes_scores_them_as_the_modules_do(voice, monkeypatch):
+def test_engine_scores_given_codes_as_the_modules_do(voice, monkeypatch):
     monkeypatch.setattr(precision, "FRAMES", 2)
     asked = precision.requests(voice.config)[:1]
     sampler = Sampler([each.sampling for each in asked], [each.seed for each in asked], voice.config.talker_config, CPU)
     modules = voice.load_talker()
     prompts = [Prompter(voice, modules).build(each, None)[0] for each in asked]
     own = precision.eager(modules, prompts, sampler)
-    # Codes that nobody would have drawn.
+    # Codes that were not sampled.
     given = (own.codes() + 7) % small_talker.CODES
     wanted = precision.eager(modules, prompts, sampler, given)
     assert precision.error(wanted.logits[1:], own.logits[1:]) > 0.1
-    found = precision.compared(precision.engine(voice, asked, given), wanted, given, sampler)
+    found = precision.compare_outputs(precision.engine(voice, asked, given), wanted, given, sampler)
     assert found.pop("code0_error") < 1e-5 and found.pop("residual_error") < 1e-5
     assert set(found.values()) == {1.0}
 
 
-def test_figures_of_a_variant_that_differs():
-    def said(first: float, later: int) -> precision.Said:
+def test_results_of_a_variant_that_differs():
+    def outputs(first: float, later: int) -> precision.Outputs:
         logits = torch.zeros(1, small_talker.CODES + 1024)
         logits[0, :2] = torch.tensor([1.0, first])
         scores = [torch.eye(4)[later][None]] * (CODE_GROUPS - 1)
-        return precision.Said([logits], scores, [torch.tensor([0])] + [torch.tensor([later])] * (CODE_GROUPS - 1))
+        return precision.Outputs([logits], scores, [torch.tensor([0])] + [torch.tensor([later])] * (CODE_GROUPS - 1))
 
     config = msgspec.convert(small_talker.settings(), ModelConfig).talker_config
     sampler = Sampler([precision.Sampling()], [0], config, CPU)
-    wanted = said(0.0, 1)
-    same = precision.compared(wanted, wanted, wanted.codes(), sampler)
+    wanted = outputs(0.0, 1)
+    same = precision.compare_outputs(wanted, wanted, wanted.codes(), sampler)
     assert same["code0_error"] == 0 and same["residual_best_equal"] == 1
-    other = precision.compared(said(2.0, 2), wanted, wanted.codes(), sampler)
+    other = precision.compare_outputs(outputs(2.0, 2), wanted, wanted.codes(), sampler)
     assert other["code0_error"] == pytest.approx(2.0, rel=0.01)
     assert (other["code0_equal"], other["residual_equal"]) == (1, 0)
     assert (other["code0_best_equal"], other["residual_best_equal"]) == (0, 0)
     assert "100.00% / 0.00%" in precision.table("a voice", {"a variant": other})
 
 
-def test_a_part_is_left_out_of_a_frame_and_all_are_counted(voice):
+def test_breakdown_omits_one_part_and_counts_all(voice):
     engine = CudaTalkerEngine(voice, 2)
-    step = Frame(engine._weights, engine._config, engine._arena, 2, MOST_PAGES)
-    parts = breakdown.Parts(engine._weights)
+    weights = engine.runner.weights
+    step, parts = engine.runner.new_frame(2), breakdown.Parts(weights)
     launches = {
         name: Mock()
         for name in ("linear", "sample_first_code", "sample_residual_code", "embed_frame", "norm_last_position")
     }
     with (
         patch.multiple(frame, **launches),
-        patch.object(attention, "step", Mock()) as attend,
+        patch.object(attention, "decode_attention", Mock()) as attend,
         parts.watched("predictor down") as counts,
     ):
-        step.draw_codes()
-        step.advance()
+        step.sample_codes()
+        step.decode()
     layer = {"qkv", "attention", "output", "gate_up", "down"}
     expected = {f"talker {name}": 2 for name in layer} | {f"predictor {name}": 15 for name in layer}
     assert counts == expected | {"code 0 head": 1, "code heads": 15, "sampling": 16, "rest": 2}
     assert attend.call_count == 17
     multiplied = {call.args[1].data_ptr() for call in launches["linear"].call_args_list}
-    assert engine._weights.predictor[0].down.data_ptr() not in multiplied
+    assert weights.predictor[0].down.data_ptr() not in multiplied
     assert len(multiplied) == 2 * 4 + 3 + 1 + 15

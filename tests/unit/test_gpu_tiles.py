@@ -1,4 +1,4 @@
-"""The sweep over the ways to cut the talker's products: what it tries, and what it keeps."""
+"""The measurement of the talker's tiles."""
 
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
@@ -12,11 +12,11 @@ from gpu.checkpoint import talker_settings
 from gpu.tiles import Product, Rig
 from support import small_talker
 
-from syrinx_stages.kernels.linear import Direct, Matrix, Tile
+from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelConfig, TalkerConfig
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker, pack
-from syrinx_stages.talker.tiles import MOST_SHARES
+from syrinx_stages.talker.tiles import MAX_SPLIT_K
 
 OUTPUT, DOWN, QKV = Product(16, 8, residual=True), Product(16, 32, residual=True), Product(64, 16)
 
@@ -29,19 +29,19 @@ OFFICIAL = config_of(talker_settings("1b7", 0))
 
 
 @pytest.mark.parametrize("rows", tiles.ROWS)
-def test_every_product_has_candidates_that_divide_it_and_have_room(rows: int) -> None:
+def test_every_product_has_candidates_that_divide_it(rows: int) -> None:
     for products in tiles.parts(OFFICIAL).values():
         for product in products:
             found = list(tiles.candidates(product, rows))
             assert 5 < len(found) < 160 and len(set(found)) == len(found)
             for tile in found:
                 assert product.outer % tile.columns == 0
-                inner = tile.inner * tile.shares * (tile.warps if isinstance(tile, Direct) else 1)
-                assert product.inner % inner == 0 and tile.shares <= MOST_SHARES
-                assert isinstance(tile, Matrix) or rows <= Direct.MOST_ROWS
+                inner = tile.inner * tile.split_k * (tile.num_warps if isinstance(tile, DirectTile) else 1)
+                assert product.inner % inner == 0 and tile.split_k <= MAX_SPLIT_K
+                assert isinstance(tile, MatrixTile) or rows <= DirectTile.MAX_ROWS
 
 
-def test_the_official_checkpoints_have_nine_shapes_of_products() -> None:
+def test_official_checkpoints_have_nine_shapes_of_products() -> None:
     shapes = {product[:3] for products in tiles.parts(OFFICIAL).values() for product in products}
     assert shapes == {
         *((4096, 2048, False), (2048, 2048, False), (6144, 2048, True), (2048, 6144, False)),
@@ -49,47 +49,52 @@ def test_the_official_checkpoints_have_nine_shapes_of_products() -> None:
     }
 
 
-def test_what_is_added_to_one_residual_is_cut_alike_and_the_best_of_both_is_kept() -> None:
+def test_products_of_one_residual_have_the_same_columns_and_the_best_pair_wins() -> None:
     options: dict[Product, list[Tile]] = {
-        OUTPUT: [Direct(16, 32, 4), Direct(16, 64, 4), Direct(32, 32, 4), Direct(64, 32, 4)],
-        DOWN: [Direct(16, 32, 4), Direct(32, 32, 4), Direct(32, 64, 4)],
-        QKV: [Direct(16, 32, 4), Direct(32, 32, 8)],
+        OUTPUT: [DirectTile(16, 32, 4), DirectTile(16, 64, 4), DirectTile(32, 32, 4), DirectTile(64, 32, 4)],
+        DOWN: [DirectTile(16, 32, 4), DirectTile(32, 32, 4), DirectTile(32, 64, 4)],
+        QKV: [DirectTile(16, 32, 4), DirectTile(32, 32, 8)],
     }
-    took = {
-        (OUTPUT, Direct(16, 32, 4)): 1.0, (OUTPUT, Direct(16, 64, 4)): 2.0, (OUTPUT, Direct(32, 32, 4)): 3.0,
-        (DOWN, Direct(16, 32, 4)): 9.0, (DOWN, Direct(32, 32, 4)): 7.0, (DOWN, Direct(32, 64, 4)): 4.0,
-        (QKV, Direct(16, 32, 4)): 6.0, (QKV, Direct(32, 32, 8)): 5.0,
-    }  # fmt: skip
-    asked = []
+    times_of: dict[tuple[Product, Tile], float] = {
+        (OUTPUT, DirectTile(16, 32, 4)): 1.0,
+        (OUTPUT, DirectTile(16, 64, 4)): 2.0,
+        (OUTPUT, DirectTile(32, 32, 4)): 3.0,
+        (DOWN, DirectTile(16, 32, 4)): 9.0,
+        (DOWN, DirectTile(32, 32, 4)): 7.0,
+        (DOWN, DirectTile(32, 64, 4)): 4.0,
+        (QKV, DirectTile(16, 32, 4)): 6.0,
+        (QKV, DirectTile(32, 32, 8)): 5.0,
+    }
+    tried = []
 
-    def timed(cut: tiles.Tiles) -> float:
-        asked.append(cut)
-        return sum(took[each] for each in cut.items())
+    def timed(chosen: tiles.Tiles) -> float:
+        tried.append(chosen)
+        return sum(times_of[each] for each in chosen.items())
 
     best, times = tiles.sweep((OUTPUT, DOWN, QKV), options, timed)
-    assert best == {OUTPUT: Direct(32, 32, 4), DOWN: Direct(32, 64, 4), QKV: Direct(32, 32, 8)}
-    assert all(cut[OUTPUT].columns == cut[DOWN].columns for cut in asked)
-    assert times[DOWN] == [(12.0, Direct(32, 64, 4)), (15.0, Direct(32, 32, 4))]
-    assert times[QKV][0] == (12.0, Direct(32, 32, 8))
+    assert best == {OUTPUT: DirectTile(32, 32, 4), DOWN: DirectTile(32, 64, 4), QKV: DirectTile(32, 32, 8)}
+    assert all(chosen[OUTPUT].columns == chosen[DOWN].columns for chosen in tried)
+    assert times[DOWN] == [(12.0, DirectTile(32, 64, 4)), (15.0, DirectTile(32, 32, 4))]
+    assert times[QKV][0] == (12.0, DirectTile(32, 32, 8))
 
 
-def test_the_table_is_that_of_the_engine() -> None:
+def test_table_is_source_text_for_the_engine() -> None:
     best: dict[int, tiles.Tiles] = {
-        1: {QKV: Direct(32, 32, 8), OUTPUT: Matrix(64, 32, 64, 4)},
-        8: {QKV: Direct(16, 32, 4)},
+        1: {QKV: DirectTile(32, 32, 8), OUTPUT: MatrixTile(64, 32, 64, 4)},
+        8: {QKV: DirectTile(16, 32, 4)},
     }
-    read = eval(f"{{{tiles.table(best)}}}", {"Matrix": Matrix, "Direct": Direct})
-    assert read == {QKV[:3]: (Direct(32, 32, 8), Direct(16, 32, 4)), OUTPUT[:3]: (Matrix(64, 32, 64, 4),)}
+    read = eval(f"{{{tiles.table(best)}}}", {"MatrixTile": MatrixTile, "DirectTile": DirectTile})
+    assert read == {QKV[:3]: (DirectTile(32, 32, 8), DirectTile(16, 32, 4)), OUTPUT[:3]: (MatrixTile(64, 32, 64, 4),)}
 
 
-def test_what_is_compiled_is_cut_as_what_is_timed() -> None:
-    products = tiles.parts(OFFICIAL)["draw_codes"]
+def test_compiled_tiles_are_those_that_are_timed() -> None:
+    products = tiles.parts(OFFICIAL)["sample_codes"]
     output, down, qkv = products[:3]
     for tile in tiles.candidates(output, 16):
-        cut = tiles.beside(tiles.Trial(16, "draw_codes", output, tile), products)
+        cut = tiles.beside(tiles.Trial(16, "sample_codes", output, tile), products)
         assert cut[output] == tile and cut[down].columns == tile.columns
     (tile, *_) = tiles.candidates(qkv, 16)
-    assert tiles.beside(tiles.Trial(16, "draw_codes", qkv, tile), products) == {qkv: tile}
+    assert tiles.beside(tiles.Trial(16, "sample_codes", qkv, tile), products) == {qkv: tile}
 
 
 def shapes(packed: PackedTalker) -> Iterator[tuple[str, torch.Size]]:
@@ -98,22 +103,22 @@ def shapes(packed: PackedTalker) -> Iterator[tuple[str, torch.Size]]:
             if isinstance(value, torch.Tensor):
                 yield f"{type(part).__name__}.{name}", value.shape
         if isinstance(part, PackedLayer):
-            yield "norms", part.heads.norms.shape
+            yield "norms", part.attention.norms.shape
 
 
-def test_a_drawn_talker_has_the_shapes_of_a_loaded_one_and_is_cut_as_told(tmp_path) -> None:
+def test_random_talker_has_the_shapes_of_a_loaded_one_and_uses_the_given_tiles(tmp_path) -> None:
     checkpoint = Checkpoint(str(small_talker.write(tmp_path)), "cpu", torch.bfloat16)
     config = checkpoint.config.talker_config
     with torch.inference_mode():
         loaded = pack(checkpoint.load_talker())
-    assert list(shapes(tiles.drawn(config, "cpu"))) == list(shapes(loaded))
+    assert list(shapes(tiles.random_talker(config, "cpu"))) == list(shapes(loaded))
 
     stack = config.code_predictor_config
     product = Product(stack.intermediate_size, stack.hidden_size, gated=True)
-    cut = Matrix(16, 16, 16, 2)
-    frame = Rig(config, "cpu", 4).frame(3, {product: cut})
-    assert frame.draws._single._tiles["gate_up"] == cut
-    assert frame.draws._pair._tiles["gate_up"] != cut, "steps of other sizes are cut as in the engine"
-    frame.draw_codes()
-    frame.advance()
-    assert frame.draws.codes.ne(0).any()
+    tile = MatrixTile(16, 16, 16, 2)
+    frame = Rig(config, "cpu", 4).frame(3, {product: tile})
+    assert frame.code_sampler.single.tiles["gate_up"] == tile
+    assert frame.code_sampler.pair.tiles["gate_up"] != tile, "other batch sizes keep the engine's tiles"
+    frame.sample_codes()
+    frame.decode()
+    assert frame.code_sampler.codes.ne(0).any()

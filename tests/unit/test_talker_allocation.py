@@ -1,69 +1,91 @@
-"""Places in the talker's device memory: what is given out, to whom, and when a request wants more."""
+"""Allocation of the talker's device memory."""
 
 import random
 
 import pytest
 
-from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, IndexPool, bucket_for, num_pages
+from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator, IndexPool, bucket_for, num_pages
 
 
-def test_a_pool_gives_out_each_number_once_and_never_scratch() -> None:
+def test_pool_allocates_each_index_once_and_never_scratch() -> None:
     pool = IndexPool(5)
-    assert len(pool) == pool.count == 5
+    assert pool.num_free == pool.capacity == 5
     assert sorted(pool.allocate(2) + pool.allocate(0) + pool.allocate(3)) == [1, 2, 3, 4, 5]
-    assert len(pool) == 0
+    assert pool.num_free == 0
 
 
-def test_what_a_pool_does_not_have_is_not_taken_in_part() -> None:
+def test_failed_allocation_takes_nothing() -> None:
     pool = IndexPool(3)
     pool.allocate(2)
-    with pytest.raises(ValueError, match="2 are wanted, 1 of 3 are free"):
+    with pytest.raises(ValueError, match="cannot allocate 2: 1 of 3 are free"):
         pool.allocate(2)
-    assert len(pool) == 1
+    assert pool.num_free == 1
 
 
-def test_whatever_comes_and_goes_nobody_shares() -> None:
+def test_allocations_never_overlap() -> None:
     pool, held = IndexPool(40), []
     order = random.Random(0)
     for _ in range(300):
         if held and order.random() < 0.5:
             pool.free(held.pop(order.randrange(len(held))))
-        elif len(pool) >= 6:
+        elif pool.num_free >= 6:
             held.append(pool.allocate(order.randint(0, 6)))
-        given = [number for numbers in held for number in numbers]
-        assert len(set(given)) == len(given) == 40 - len(pool)
-        assert set(given) <= set(range(1, 41))
+        allocated = [index for indices in held for index in indices]
+        assert len(set(allocated)) == len(allocated) == 40 - pool.num_free
+        assert set(allocated) <= set(range(1, 41))
 
 
-def place(**given: int) -> Allocation:
-    return Allocation(slot=1, text_pages=[7, 3], texts=PAGE_SIZE + 2, **given)
+def allocation(**given: int) -> Allocation:
+    return Allocation(slot=1, pages=[], text_pages=[7, 3], num_text_rows=PAGE_SIZE + 2, **given)
 
 
-def test_a_frame_goes_with_its_row_of_text_and_later_ones_with_the_padding() -> None:
+def test_frames_after_the_last_text_row_get_padding() -> None:
     frames = [0, PAGE_SIZE - 1, PAGE_SIZE, PAGE_SIZE + 1, PAGE_SIZE + 2, 10 * PAGE_SIZE]
-    rows = [place(frames=frame).text_row() for frame in frames]
+    rows = [allocation(frames=frame).text_row() for frame in frames]
     assert rows == [7 * PAGE_SIZE, 8 * PAGE_SIZE - 1, 3 * PAGE_SIZE, 3 * PAGE_SIZE + 1, 0, 0]
 
 
-def test_a_request_without_text_rows_has_padding_from_the_first_frame_on() -> None:
-    assert Allocation(slot=1, text_pages=[], texts=0).text_row() == 0
+def test_request_without_text_rows_gets_padding_from_the_first_frame() -> None:
+    assert Allocation(slot=1, pages=[], text_pages=[], num_text_rows=0).text_row() == 0
 
 
-def test_a_page_is_wanted_when_a_position_begins_one() -> None:
-    row = place(position=PAGE_SIZE - 1)
+def test_missing_pages() -> None:
+    row = allocation(position=PAGE_SIZE - 1)
     row.pages = [4]
-    assert (row.missing_pages(0), row.missing_pages(1), row.missing_pages(2), row.missing_pages(PAGE_SIZE + 2)) == (
-        0, 0, 1, 2,
-    )  # fmt: skip
+    assert [row.missing_pages(count) for count in (0, 1, 2, PAGE_SIZE + 2)] == [0, 0, 1, 2]
     row.position += 1
     assert row.missing_pages(1) == 1
 
 
-def test_pages_hold_whole_positions() -> None:
+def test_allocator_returns_none_without_memory_and_frees_all_of_a_request() -> None:
+    allocator = Allocator(slots=2, pages=3, text_pages=2, max_pages=2)
+    first = allocator.allocate(PAGE_SIZE, 1, frames=0)
+    assert first is not None and len(first.pages) == 2 and len(first.text_pages) == 1
+    assert allocator.allocate(PAGE_SIZE, 0, frames=0) is None, "one page is free"
+    assert allocator.allocate(0, 2 * PAGE_SIZE, frames=0) is None, "one text page is free"
+    second = allocator.allocate(0, 0, frames=0)
+    assert second is not None and allocator.allocate(0, 0, frames=0) is None, "no slot is free"
+    allocator.free(first)
+    assert allocator.allocate(2 * PAGE_SIZE, 0, frames=0) is None, "more pages than a request may have"
+    allocator.free(second)
+    assert (allocator.slots.num_free, allocator.pages.num_free, allocator.text_pages.num_free) == (2, 3, 2)
+
+
+def test_allocator_adds_a_page_when_a_position_needs_one() -> None:
+    allocator = Allocator(slots=1, pages=2, text_pages=0, max_pages=9)
+    row = allocator.allocate(PAGE_SIZE - 1, 0, frames=0)
+    assert row is not None and len(row.pages) == 1
+    grown = []
+    for row.position in (PAGE_SIZE - 1, PAGE_SIZE, 2 * PAGE_SIZE):
+        grown.append((allocator.grow(row), len(row.pages)))
+    assert grown == [(True, 1), (True, 2), (False, 2)]
+
+
+def test_num_pages() -> None:
     assert [num_pages(count) for count in (0, 1, PAGE_SIZE, PAGE_SIZE + 1)] == [0, 1, 1, 2]
 
 
-def test_the_smallest_bucket_that_holds_them() -> None:
+def test_bucket_for() -> None:
     assert [bucket_for((1, 2, 8), count) for count in (1, 2, 3, 8)] == [1, 2, 8, 8]
     with pytest.raises(ValueError, match="9 is more than 8"):
         bucket_for((1, 2, 8), 9)

@@ -1,4 +1,4 @@
-"""A talker's step as a GPU computes it, in Triton's interpreter: as the float32 modules, whatever was there before."""
+"""The talker's GPU steps in Triton's interpreter, compared with the float32 modules, over memory full of NaN."""
 
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
@@ -8,13 +8,12 @@ import msgspec
 import pytest
 import torch
 from support import small_talker
-from support.talker_lifetimes import SAMPLINGS, Alone, Reference, poison_buffers
+from support.talker_lifetimes import SAMPLINGS, ReferenceRequest, Reference, poison_buffers
 
-from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.contract.messages import SpeechRequest
+from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.sampling_params import sampling_params
-from syrinx_stages.talker.frame import Arena, Frame, Prefill, new_arena
+from syrinx_stages.talker.frame import FrameStep, PrefillStep, new_device_state, sampling_params
 from syrinx_stages.talker.packed import pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -24,101 +23,100 @@ LENGTH = 16
 """Of the prefill."""
 
 
-class Seat(msgspec.Struct, frozen=True):
-    """What a request has in the arena."""
+class RequestMemory(msgspec.Struct, frozen=True):
+    """One request's allocation."""
 
     slot: int
     pages: tuple[int, ...]
     text: int
-    """The first of its rows of text."""
+    """Its first text row."""
 
 
-SEATS = (Seat(3, (7, 2, 5), 1), Seat(1, (4, 8, 1), 20))
+MEMORY = (RequestMemory(3, (7, 2, 5), 1), RequestMemory(1, (4, 8, 1), 20))
 
 
 class Rig:
-    """A prefill and a frame of three rows for two requests, over an arena in which nothing is a number."""
+    """A prefill and a frame of three rows for two requests."""
 
     def __init__(self, directory: Path) -> None:
         checkpoint = Checkpoint(str(directory))
         self.reference = Reference(checkpoint)
         talker = checkpoint.load_talker()
         weights, config = pack(talker), talker.config
-        self.arena: Arena = new_arena(
-            config, weights.norm, slots=SLOTS, pages=PAGES, page=PAGE, texts=40, ring=3, most_rows=3,
-            most_prefill=3 * LENGTH,
+        self.state = new_device_state(
+            config, weights.norm, slots=SLOTS, pages=PAGES, page_size=PAGE, text_rows=40, ring=3, max_rows=3,
+            max_prefill=3 * LENGTH,
         )  # fmt: skip
-        for tensor in (self.arena.state, self.arena.cache, self.arena.texts, self.arena.sampling_params):
+        for tensor in (self.state.hidden, self.state.cache, self.state.text_rows, self.state.sampling_params):
             tensor.fill_(torch.nan)
-        self.arena.handed.fill_(-1)
-        self.prefill = Prefill(weights, self.arena, 3, LENGTH, 5)
-        self.frame = Frame(weights, config, self.arena, 3, 5)
+        self.state.host_codes.fill_(-1)
+        self.prefill = PrefillStep(weights, self.state, 3, LENGTH, 5)
+        self.frame = FrameStep(weights, config, self.state, 3, 5)
 
-    def begin(self, requests: list[SpeechRequest]) -> list[Alone]:
-        """Prefills two requests; what was in their places, and in all buffers, stays there."""
-        rows = [self.reference.begin(request) for request in requests]
-        arena, prefill = self.arena, self.prefill
-        prefill.meta.zero_()
-        poison_buffers(prefill, prefill._stack)
-        for index, (row, seat) in enumerate(zip(rows, SEATS, strict=True)):
+    def start(self, requests: list[SpeechRequest]) -> list[ReferenceRequest]:
+        """Prefills two requests over whatever the memory holds."""
+        rows = [self.reference.start(request) for request in requests]
+        state, prefill = self.state, self.prefill
+        prefill.metadata.zero_()
+        poison_buffers(prefill, prefill.layers)
+        for index, (row, memory) in enumerate(zip(rows, MEMORY, strict=True)):
             prompt = row.prompt
-            arena.texts[0] = prompt.pad_row
-            arena.texts[seat.text : seat.text + len(prompt.text_rows)] = prompt.text_rows
-            arena.sampling_params[seat.slot] = torch.tensor(sampling_params(row.request.sampling))
-            arena.seeds[seat.slot] = row.request.seed
-            arena.seen[seat.slot] = 0
+            state.text_rows[0] = prompt.pad_row
+            state.text_rows[memory.text : memory.text + len(prompt.text_rows)] = prompt.text_rows
+            state.sampling_params[memory.slot] = torch.tensor(sampling_params(row.request.sampling))
+            state.seeds[memory.slot] = row.request.seed
+            state.seen[memory.slot] = 0
             prefill.embeds[index * LENGTH : index * LENGTH + len(prompt.embeds)] = prompt.embeds
-            prefill.meta[index, :3] = torch.tensor([seat.slot, 0, len(prompt.embeds)])
-            prefill.meta[index, NUM_COLUMNS : NUM_COLUMNS + len(seat.pages)] = torch.tensor(seat.pages)
+            prefill.metadata[index, :3] = torch.tensor([memory.slot, 0, len(prompt.embeds)])
+            prefill.metadata[index, NUM_COLUMNS : NUM_COLUMNS + len(memory.pages)] = torch.tensor(memory.pages)
         prefill.run()
         return rows
 
-    def step(self, rows: list[Alone], ring: int) -> list[float]:
-        """A frame of both; returns how wrong it was."""
+    def step(self, rows: list[ReferenceRequest], ring: int) -> list[float]:
+        """Runs a frame of both; returns its errors, see `Reference.errors`."""
         frame = self.frame
-        poison_buffers(frame, frame._talker, frame.draws, frame.draws._pair, frame.draws._single)
-        frame.meta.zero_()
-        for index, (row, seat) in enumerate(zip(rows, SEATS, strict=True)):
+        poison_buffers(frame, frame.talker, frame.code_sampler, frame.code_sampler.pair, frame.code_sampler.single)
+        frame.metadata.zero_()
+        for index, (row, memory) in enumerate(zip(rows, MEMORY, strict=True)):
             count = len(row.frames)
-            text = seat.text + count if count < len(row.prompt.text_rows) else 0
-            frame.meta[index, :NUM_COLUMNS] = torch.tensor(
-                [seat.slot, len(row.prompt.embeds) + count, count, text, ring]
-            )
-            frame.meta[index, NUM_COLUMNS : NUM_COLUMNS + len(seat.pages)] = torch.tensor(seat.pages)
-        frame.draw_codes()
-        frame.advance()
-        said = [self.arena.handed[ring, index].numpy().tobytes() for index in range(len(rows))]
-        return self.reference.misses(rows, said)
+            text = memory.text + count if count < len(row.prompt.text_rows) else 0
+            position = len(row.prompt.embeds) + count
+            metadata = torch.tensor([memory.slot, position, count, text, ring, *memory.pages])
+            frame.metadata[index, : len(metadata)] = metadata
+        frame.sample_codes()
+        frame.decode()
+        frames = [self.state.host_codes[ring, index].numpy().tobytes() for index in range(len(rows))]
+        return self.reference.errors(rows, frames)
 
-    def check_states(self, rows: list[Alone]) -> None:
-        """The states that the next frame is drawn from."""
-        states = self.arena.state[[seat.slot for seat in SEATS]]
-        torch.testing.assert_close(states, torch.stack([row.hidden for row in rows]), atol=1e-5, rtol=1e-5)
+    def check_hidden(self, rows: list[ReferenceRequest]) -> None:
+        """Compares the hidden states."""
+        hidden = self.state.hidden[[memory.slot for memory in MEMORY]]
+        torch.testing.assert_close(hidden, torch.stack([row.hidden for row in rows]), atol=1e-5, rtol=1e-5)
 
 
 def requests(seed: int) -> list[SpeechRequest]:
-    """One whose text comes with its frames and is soon over, one that is given it at once; neither ends."""
-    common = [msgspec.structs.replace(SAMPLINGS[number], min_frames=99) for number in (1, 2)]
+    """Returns one request whose short text comes with the frames, and one with its text in the prompt."""
+    endless = [msgspec.structs.replace(SAMPLINGS[number], min_frames=99) for number in (1, 2)]
     return [
-        small_talker.request("a", "no", non_streaming_text=False, sampling=common[0], seed=seed),
-        small_talker.request("b", "Hello there.", sampling=common[1], seed=-seed),
+        small_talker.request("a", "no", non_streaming_text=False, sampling=endless[0], seed=seed),
+        small_talker.request("b", "Hello there.", sampling=endless[1], seed=-seed),
     ]
 
 
 @torch.inference_mode()
-def test_frames_of_rows_in_a_larger_step_over_memory_that_others_left_behind(tmp_path: Path) -> None:
+def test_frames_of_fewer_rows_than_the_step_over_reused_memory(tmp_path: Path) -> None:
     rig = Rig(small_talker.write(tmp_path / "voice", predictor_layers=2))
     for seed, rings in ((1, (1, 2)), (2, (1,))):
-        rows = rig.begin(requests(seed))
-        rig.check_states(rows)
+        rows = rig.start(requests(seed))
+        rig.check_hidden(rows)
         for ring in rings:
             assert rig.step(rows, ring) == [0, 0]
-            rig.check_states(rows)
-    # Padding works in scratch alone: slot, page and place 0.
-    arena = rig.arena
-    used = {page for seat in SEATS for page in seat.pages}
-    assert arena.cache[:, sorted(set(range(1, PAGES)) - used)].isnan().all()
-    assert arena.state[[2, 4]].isnan().all()
-    assert not arena.seen[[2, 4]].any()
-    assert (arena.handed[1:, 2] == -1).all()
-    assert not arena.sharing.arrived.any()
+            rig.check_hidden(rows)
+    # Padded rows use only scratch memory: slot 0, page 0 and ring entry 0.
+    state = rig.state
+    used = {page for memory in MEMORY for page in memory.pages}
+    assert state.cache[:, sorted(set(range(1, PAGES)) - used)].isnan().all()
+    assert state.hidden[[2, 4]].isnan().all()
+    assert not state.seen[[2, 4]].any()
+    assert (state.host_codes[1:, 2] == -1).all()
+    assert not state.workspace.counters.any()

@@ -1,4 +1,4 @@
-"""How the talker's products are cut: for every number of rows, whatever the checkpoint."""
+"""The tiles of the talker's products, for every checkpoint, number of rows and GPU architecture."""
 
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
@@ -11,13 +11,13 @@ import torch
 from gpu.checkpoint import talker_settings
 from support import small_talker, talker_recipe
 
-from syrinx_stages.kernels.attention import Heads
-from syrinx_stages.kernels.linear import Direct, Matrix, SplitKWorkspace, Tile
+from syrinx_stages.kernels.attention import AttentionParams
+from syrinx_stages.kernels.linear import DirectTile, MatrixTile, SplitKWorkspace, Tile
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
-from syrinx_stages.talker.cuda_engine import PREFILL_POSITIONS
-from syrinx_stages.talker.frame import Stack, new_split_k_workspace
+from syrinx_stages.talker.frame import LayerStack, new_split_k_workspace
+from syrinx_stages.talker.model_runner import MAX_PREFILL_POSITIONS
 from syrinx_stages.talker.packed import PackedLayer
-from syrinx_stages.talker.tiles import tile_of
+from syrinx_stages.talker.tiles import H200, Gpu, choose_tile, fit
 
 SETTINGS = {
     "0.6B": talker_settings("0b6", 0),
@@ -26,77 +26,153 @@ SETTINGS = {
     "small": small_talker.settings(),
 }
 CONFIGS = {name: msgspec.convert(given, ModelConfig).talker_config for name, given in SETTINGS.items()}
-KINDS = (torch.bfloat16, torch.float32)
-ROWS = range(1, PREFILL_POSITIONS + 1)
+DTYPES = (torch.bfloat16, torch.float32)
+ROWS = range(1, MAX_PREFILL_POSITIONS + 1)
+GPUS = {
+    "A100": Gpu((8, 0), 163 << 10),
+    "A10, RTX 30": Gpu((8, 6), 99 << 10),
+    "L4, L40S, RTX 40": Gpu((8, 9), 99 << 10),
+    "H200": H200,
+    "B200": Gpu((10, 0), 227 << 10),
+    "RTX 50": Gpu((12, 0), 99 << 10),
+}
+"""Shared memory per block: CUDA C++ Programming Guide, "Compute Capabilities"."""
 
-every_talker = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+each_talker = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-def matrix(outer: int, inner: int, kind: torch.dtype) -> torch.Tensor:
-    return torch.empty(outer, inner, dtype=kind, device="meta")
+def matrix(outer: int, inner: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(outer, inner, dtype=dtype, device="meta")
 
 
-def layer(config: TransformerConfig, kind: torch.dtype) -> PackedLayer:
-    """Of the shapes that `pack` gives it; without numbers."""
+def layer(config: TransformerConfig, dtype: torch.dtype) -> PackedLayer:
+    """Returns a layer with the shapes that `pack` gives it, without values."""
     width, heads, kv = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
-    none = matrix(1, 1, kind)
+    empty = matrix(1, 1, dtype)
     return PackedLayer(
-        qkv=matrix((heads + 2 * kv) * config.head_size, width, kind),
-        heads=Heads(kv=kv, group=heads // kv, size=config.head_size, norms=none, cosines=none, sines=none, eps=1e-6),
-        output=matrix(width, heads * config.head_size, kind),
-        gate_up=matrix(2 * config.intermediate_size, width, kind),
-        down=matrix(width, config.intermediate_size, kind),
+        qkv=matrix((heads + 2 * kv) * config.head_size, width, dtype),
+        attention=AttentionParams(
+            num_kv_heads=kv,
+            group_size=heads // kv,
+            head_size=config.head_size,
+            norms=empty,
+            cosines=empty,
+            sines=empty,
+            eps=1e-6,
+        ),
+        output=matrix(width, heads * config.head_size, dtype),
+        gate_up=matrix(2 * config.intermediate_size, width, dtype),
+        down=matrix(width, config.intermediate_size, dtype),
+    )
+
+
+def heads_of(config: TalkerConfig) -> tuple[tuple[int, int], ...]:
+    """Returns the shapes of the products that sample codes."""
+    predictor = config.code_predictor_config
+    return (
+        (config.vocab_size + predictor.hidden_size, config.hidden_size),
+        (predictor.vocab_size, predictor.hidden_size),
     )
 
 
 def products(
-    config: TalkerConfig, kind: torch.dtype, rows: int, sharing: SplitKWorkspace
+    config: TalkerConfig, dtype: torch.dtype, rows: int, workspace: SplitKWorkspace
 ) -> Iterator[tuple[Tile, int, int]]:
-    """Every product of a step or prefill of so many rows: its tile, and the matrix."""
-    predictor = config.code_predictor_config
-    for part in (config, predictor):
-        packed = layer(part, kind)
-        tiles = Stack([packed], 1e-6, rows, sharing)._tiles
-        for name, tile in tiles.items():
+    """Yields tile and matrix shape of every product of a frame or prefill."""
+    for part in (config, config.code_predictor_config):
+        packed = layer(part, dtype)
+        for name, tile in LayerStack([packed], 1e-6, rows, workspace).tiles.items():
             weight = getattr(packed, name)
             yield tile, weight.shape[0] // (2 if name == "gate_up" else 1), weight.shape[1]
-    for outer, inner in (
-        (config.vocab_size + predictor.hidden_size, config.hidden_size),
-        (predictor.vocab_size, predictor.hidden_size),
-    ):
-        yield tile_of(rows, matrix(outer, inner, kind)), outer, inner
+    for outer, inner in heads_of(config):
+        yield choose_tile(rows, matrix(outer, inner, dtype)), outer, inner
 
 
-@every_kind
-@every_talker
-def test_every_tile_divides_its_matrix_and_has_room_for_its_shares(config: TalkerConfig, kind: torch.dtype) -> None:
+@each_dtype
+@each_talker
+def test_tiles_divide_their_matrix_and_fit_the_workspace(config: TalkerConfig, dtype: torch.dtype) -> None:
     for rows in (*ROWS, *range(576, 1088, 64)):
-        sharing = new_split_k_workspace(config, matrix(1, 1, kind), max(rows, PREFILL_POSITIONS))
-        for tile, outer, inner in products(config, kind, rows, sharing):
+        workspace = new_split_k_workspace(config, matrix(1, 1, dtype), max(rows, MAX_PREFILL_POSITIONS))
+        for tile, outer, inner in products(config, dtype, rows, workspace):
             assert outer % tile.columns == 0
-            assert inner % (tile.inner * tile.shares * (tile.warps if isinstance(tile, Direct) else 1)) == 0
-            height = tile.rows if isinstance(tile, Matrix) else max(8, 1 << (rows - 1).bit_length())
-            assert isinstance(tile, Matrix) or rows <= Direct.MOST_ROWS
+            assert inner % (tile.inner * tile.split_k * (tile.num_warps if isinstance(tile, DirectTile) else 1)) == 0
+            height = tile.rows if isinstance(tile, MatrixTile) else max(8, 1 << (rows - 1).bit_length())
+            assert isinstance(tile, MatrixTile) or rows <= DirectTile.MAX_ROWS
             blocks = -(-rows // height)
-            # Those of a gate have two sums each.
-            assert 2 * tile.shares * blocks * height * outer <= sharing.parts.numel() or tile.shares == 1
-            assert blocks * outer // tile.columns <= sharing.arrived.numel()
+            # Gated products have two sums each.
+            assert 2 * tile.split_k * blocks * height * outer <= workspace.partial_sums.numel() or tile.split_k == 1
+            assert blocks * outer // tile.columns <= workspace.counters.numel()
 
 
-@every_kind
-@every_talker
-def test_what_is_added_to_a_residual_is_cut_alike(config: TalkerConfig, kind: torch.dtype) -> None:
-    """Both products leave the sums of squares of so many columns."""
-    sharing = new_split_k_workspace(config, matrix(1, 1, kind), PREFILL_POSITIONS)
+@each_dtype
+@each_talker
+def test_products_added_to_a_residual_have_the_same_columns(config: TalkerConfig, dtype: torch.dtype) -> None:
+    """Both write the same number of sums of squares."""
+    workspace = new_split_k_workspace(config, matrix(1, 1, dtype), MAX_PREFILL_POSITIONS)
     for rows in ROWS:
         for part in (config, config.code_predictor_config):
-            stack = Stack([layer(part, kind)], 1e-6, rows, sharing)
-            assert stack._tiles["output"].columns == stack._tiles["down"].columns
-            assert stack.squares.shape == (rows, part.hidden_size // stack._tiles["down"].columns)
+            stack = LayerStack([layer(part, dtype)], 1e-6, rows, workspace)
+            assert stack.tiles["output"].columns == stack.tiles["down"].columns
+            assert stack.sum_of_squares.shape == (rows, part.hidden_size // stack.tiles["down"].columns)
+
+
+@each_dtype
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_tiles_fit_the_shared_memory_of_every_gpu(gpu: Gpu, dtype: torch.dtype) -> None:
+    size = dtype.itemsize
+    for config in CONFIGS.values():
+        for rows in (1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 512):
+            for part in (config, config.code_predictor_config):
+                packed = layer(part, dtype)
+                gate = choose_tile(rows, packed.gate_up, gated=True, gpu=gpu)
+                output = choose_tile(rows, packed.output, residual=True, gpu=gpu)
+                down = choose_tile(rows, packed.down, residual=True, gpu=gpu)
+                qkv = choose_tile(rows, packed.qkv, gpu=gpu)
+                assert output.columns == down.columns
+                for tile, inner, gated in (
+                    (gate, part.hidden_size, True),
+                    (output, packed.output.shape[1], False),
+                    (down, part.intermediate_size, False),
+                    (qkv, part.hidden_size, False),
+                ):
+                    assert _bytes(tile, rows, gated, size, gpu) <= gpu.shared_memory
+                    warps = tile.num_warps if isinstance(tile, DirectTile) else 1
+                    assert inner % (tile.inner * tile.split_k * warps) == 0
+            for outer, inner in heads_of(config):
+                tile = choose_tile(rows, matrix(outer, inner, dtype), gpu=gpu)
+                assert _bytes(tile, rows, False, size, gpu) <= gpu.shared_memory
+
+
+def _bytes(tile: Tile, rows: int, gated: bool, element_size: int, gpu: Gpu) -> int:
+    if isinstance(tile, DirectTile):
+        return tile.shared_memory(rows)
+    return tile.shared_memory(gated, element_size, gpu.capability)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gated", "reduced"),
+    [
+        (H200, False, MatrixTile(64, 32, 128, num_stages=6)),
+        (GPUS["A100"], True, MatrixTile(64, 32, 128, num_stages=6)),
+        (GPUS["A10, RTX 30"], False, MatrixTile(64, 32, 128, num_stages=5)),
+        (GPUS["L4, L40S, RTX 40"], True, MatrixTile(64, 32, 128, num_stages=4)),
+        (GPUS["RTX 50"], False, MatrixTile(64, 32, 128, num_stages=4)),
+        (Gpu((8, 6), 48 << 10), True, MatrixTile(64, 32, 64, num_stages=3)),
+        (Gpu((8, 6), 12 << 10), True, MatrixTile(64, 32, 32, num_stages=2)),
+    ],
+)
+def test_tile_is_reduced_to_the_shared_memory(gpu: Gpu, gated: bool, reduced: MatrixTile) -> None:
+    assert fit(MatrixTile(64, 32, 128, num_stages=6), 64, gated, 2, gpu) == reduced
+
+
+@pytest.mark.parametrize("tile", [MatrixTile(64, 32, 128, num_stages=6), DirectTile(64, 32, 8)])
+def test_rejects_a_gpu_with_too_little_shared_memory(tile: Tile) -> None:
+    with pytest.raises(ValueError, match="does not fit 2048 bytes of shared memory"):
+        fit(tile, 64, False, 2, Gpu((8, 6), 2048))
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(24, 64), (64, 40)])
-def test_a_matrix_that_is_not_made_of_blocks_is_refused(outer: int, inner: int) -> None:
+def test_rejects_a_matrix_that_is_not_made_of_blocks(outer: int, inner: int) -> None:
     with pytest.raises(ValueError, match=f"a matrix of {outer} x {inner} is not made of blocks of 16 x 16"):
-        tile_of(8, matrix(outer, inner, torch.bfloat16))
+        choose_tile(8, matrix(outer, inner, torch.bfloat16))

@@ -1,7 +1,7 @@
-"""Attention over a paged cache of keys and values, with everything around it: head norms, rotation, the cache's write.
+"""Attention over a paged key-value cache, fused with query and key norms, rotary embedding and the cache write.
 
-A cache is [pages, 2, kv_heads, page, head_size]; keys are in it normalised and rotated. `table` [rows, width] (int32)
-names each row's pages in order.
+The cache is [pages, 2, KV heads, page size, head size]; its keys are normalized and rotated. The page table is int32
+[rows, pages]: each row's pages in order. Head vectors are processed as two halves, as the rotary embedding pairs them.
 """
 
 from __future__ import annotations
@@ -12,315 +12,376 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attend import attend
+from .attention_frame import frame_attention_kernel
 from .launch import INTERPRETED, PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
 
 
 @triton.jit
-def _step(
-    qkv, norms, cosines, sines, positions, table, cache, out, eps, scale,
-    POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, PAIR: tl.constexpr, SMALL: tl.constexpr,
-    KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    row, head = tl.program_id(0), tl.program_id(1)
-    HALF: tl.constexpr = SIZE // 2
-    WIDTH: tl.constexpr = KV * (GROUP + 2) * SIZE
+def _load_norms(norms, HEAD_SIZE: tl.constexpr):
+    """Returns the halves of the query norm's and the key norm's weights, in float32."""
+    HALF: tl.constexpr = HEAD_SIZE // 2
     i = tl.arange(0, HALF)
-    g = tl.arange(0, GROUP_P)
-    slot = tl.arange(0, PAGE)
-    real = (g < GROUP)[:, None]
-    # Neither the weights nor a row's place are written by the kernel before.
-    qw1 = tl.load(norms + i).to(tl.float32)
-    qw2 = tl.load(norms + HALF + i).to(tl.float32)
-    kw1 = tl.load(norms + SIZE + i).to(tl.float32)
-    kw2 = tl.load(norms + SIZE + HALF + i).to(tl.float32)
-    if PAIR:
-        # The first half of the rows are at position 0, row for row before those of the second at position 1.
-        pairs = tl.num_programs(0) // 2
-        position = tl.where(row < pairs, 0, 1)
-        own = tl.where(row < pairs, row, row - pairs)
-    else:
-        position = tl.load(positions + row * POSITION_STRIDE)
-        own = row
-    c = tl.load(cosines + position * HALF + i)
-    s = tl.load(sines + position * HALF + i)
-    page = tl.load(table + own * TABLE_STRIDE + position // PAGE)
-    if not PAIR:
-        # What came before is of another graph or behind a drawn code: it was there before the kernel before this one.
-        first = page if SMALL else tl.load(table + own * TABLE_STRIDE)
-        slots = cache + ((first.to(tl.int64) * 2 * KV + head) * PAGE + slot) * SIZE
-        past = slot < position
-        ks1 = tl.load(slots[None, :] + i[:, None], mask=past[None, :], other=0.0)
-        ks2 = tl.load(slots[None, :] + HALF + i[:, None], mask=past[None, :], other=0.0)
-        vs1 = tl.load(slots[:, None] + KV * PAGE * SIZE + i[None, :], mask=past[:, None], other=0.0)
-        vs2 = tl.load(slots[:, None] + KV * PAGE * SIZE + HALF + i[None, :], mask=past[:, None], other=0.0)
-    grid_dependency_wait(PDL)
-    # Only now: the next product would read its weights while this reads keys and values.
-    launch_dependents(PDL)
-    base = qkv + row * WIDTH
-    q_at = base + (head * GROUP + g[:, None]) * SIZE + i[None, :]
-    q1 = tl.load(q_at, mask=real, other=0.0).to(tl.float32)
-    q2 = tl.load(q_at + HALF, mask=real, other=0.0).to(tl.float32)
-    q_scale = tl.rsqrt(tl.sum(q1 * q1 + q2 * q2, 1) / SIZE + eps)[:, None]
-    q1 *= q_scale * qw1[None, :]
-    q2 *= q_scale * qw2[None, :]
-    r1 = (q1 * c[None, :] - q2 * s[None, :]) * scale
-    r2 = (q2 * c[None, :] + q1 * s[None, :]) * scale
-
-    k_at = base + (KV * GROUP + head) * SIZE + i
-    k1 = tl.load(k_at).to(tl.float32)
-    k2 = tl.load(k_at + HALF).to(tl.float32)
-    k_scale = tl.rsqrt(tl.sum(k1 * k1 + k2 * k2, 0) / SIZE + eps)
-    k1 *= k_scale * kw1
-    k2 *= k_scale * kw2
-    element = out.dtype.element_ty
-    t1 = (k1 * c - k2 * s).to(element)
-    t2 = (k2 * c + k1 * s).to(element)
-    v1 = tl.load(k_at + KV * SIZE)
-    v2 = tl.load(k_at + KV * SIZE + HALF)
-    written = cache + ((page.to(tl.int64) * 2 * KV + head) * PAGE + position % PAGE) * SIZE + i
-    tl.store(written, t1)
-    tl.store(written + HALF, t2)
-    tl.store(written + KV * PAGE * SIZE, v1)
-    tl.store(written + KV * PAGE * SIZE + HALF, v2)
-
-    # The new position comes from registers; it is the first of the running softmax.
-    best = tl.sum(r1 * t1.to(tl.float32)[None, :] + r2 * t2.to(tl.float32)[None, :], 1)
-    mass = tl.full((GROUP_P,), 1.0, tl.float32)
-    sum1 = tl.zeros((GROUP_P, HALF), tl.float32) + v1.to(tl.float32)[None, :]
-    sum2 = tl.zeros((GROUP_P, HALF), tl.float32) + v2.to(tl.float32)[None, :]
-    if PAIR:
-        if row >= pairs:
-            # The other position's key is being written by another program: it is made again. Position 0 is not turned.
-            o_at = k_at - pairs * WIDTH
-            o1 = tl.load(o_at).to(tl.float32)
-            o2 = tl.load(o_at + HALF).to(tl.float32)
-            o_scale = tl.rsqrt(tl.sum(o1 * o1 + o2 * o2, 0) / SIZE + eps)
-            o1 = (o1 * o_scale * kw1).to(element).to(tl.float32)
-            o2 = (o2 * o_scale * kw2).to(element).to(tl.float32)
-            score = tl.sum(r1 * o1[None, :] + r2 * o2[None, :], 1)
-            top = tl.maximum(best, score)
-            kept, weight = tl.exp(best - top), tl.exp(score - top)
-            sum1 = sum1 * kept[:, None] + weight[:, None] * tl.load(o_at + KV * SIZE).to(tl.float32)[None, :]
-            sum2 = sum2 * kept[:, None] + weight[:, None] * tl.load(o_at + KV * SIZE + HALF).to(tl.float32)[None, :]
-            mass = kept + weight
-    else:
-        d1 = r1.to(element)
-        d2 = r2.to(element)
-        scores = tl.dot(d2, ks2, tl.dot(d1, ks1))
-        scores = tl.where((slot < position)[None, :], scores, float("-inf"))
-        top = tl.maximum(best, tl.max(scores, 1))
-        kept = tl.exp(best - top)
-        weights = tl.exp(scores - top[:, None])
-        mass = kept + tl.sum(weights, 1)
-        best = top
-        weights = weights.to(element)
-        sum1 = tl.dot(weights, vs1, sum1 * kept[:, None])
-        sum2 = tl.dot(weights, vs2, sum2 * kept[:, None])
-    if not (PAIR or SMALL):
-        for start in tl.range(PAGE, position, PAGE):
-            page = tl.load(table + own * TABLE_STRIDE + start // PAGE)
-            keys = cache + ((page.to(tl.int64) * 2 * KV + head) * PAGE + slot) * SIZE
-            past = start + slot < position
-            values = keys[:, None] + KV * PAGE * SIZE + i[None, :]
-            vt1 = tl.load(values, mask=past[:, None], other=0.0)
-            vt2 = tl.load(values + HALF, mask=past[:, None], other=0.0)
-            kt1 = tl.load(keys[None, :] + i[:, None], mask=past[None, :], other=0.0)
-            kt2 = tl.load(keys[None, :] + HALF + i[:, None], mask=past[None, :], other=0.0)
-            scores = tl.dot(d2, kt2, tl.dot(d1, kt1))
-            scores = tl.where(past[None, :], scores, float("-inf"))
-            top = tl.maximum(best, tl.max(scores, 1))
-            kept = tl.exp(best - top)
-            weights = tl.exp(scores - top[:, None])
-            mass = mass * kept + tl.sum(weights, 1)
-            best = top
-            weights = weights.to(element)
-            sum1 = tl.dot(weights, vt1, sum1 * kept[:, None])
-            sum2 = tl.dot(weights, vt2, sum2 * kept[:, None])
-    out_at = out + row * (KV * GROUP * SIZE) + (head * GROUP + g[:, None]) * SIZE + i[None, :]
-    tl.store(out_at, (sum1 / mass[:, None]).to(element), mask=real)
-    tl.store(out_at + HALF, (sum2 / mass[:, None]).to(element), mask=real)
+    return (
+        tl.load(norms + i).to(tl.float32),
+        tl.load(norms + HALF + i).to(tl.float32),
+        tl.load(norms + HEAD_SIZE + i).to(tl.float32),
+        tl.load(norms + HEAD_SIZE + HALF + i).to(tl.float32),
+    )
 
 
 @triton.jit
-def _store(
-    qkv, norms, cosines, sines, positions, table, cache, queries, eps, scale,
-    LENGTH: tl.constexpr, POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr,
-    KV: tl.constexpr, GROUP: tl.constexpr, GROUP_P: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
-    PDL: tl.constexpr,
+def _norm_rope_cache(
+    qkv, norms, cos, sin, cache, page, position, mask, head, eps, scale, dtype: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_POW2: tl.constexpr, HEAD_SIZE: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Normalizes and rotates one key head and its queries; writes key and value to the cache.
+
+    Args:
+        qkv: pointer to one row of queries, keys and values [(GROUP + 2) * KV_HEADS * HEAD_SIZE].
+        norms: what `_load_norms` returned.
+        cos, sin: float32 [HEAD_SIZE / 2], of the row's position.
+        cache, page, position: where to write.
+        mask: None, or whether to write at all.
+        head: number of the key head.
+
+    Returns:
+        The halves of the scaled queries, float32 [GROUP_POW2, HEAD_SIZE / 2], of the key and of the value.
+    """
+    HALF: tl.constexpr = HEAD_SIZE // 2
+    i = tl.arange(0, HALF)
+    g = tl.arange(0, GROUP_POW2)
+    q_weight1, q_weight2, k_weight1, k_weight2 = norms
+    q_mask = (g < GROUP)[:, None]
+    q_ptrs = qkv + (head * GROUP + g[:, None]) * HEAD_SIZE + i[None, :]
+    q1 = tl.load(q_ptrs, mask=q_mask, other=0.0).to(tl.float32)
+    q2 = tl.load(q_ptrs + HALF, mask=q_mask, other=0.0).to(tl.float32)
+    q_scale = tl.rsqrt(tl.sum(q1 * q1 + q2 * q2, 1) / HEAD_SIZE + eps)[:, None]
+    q1 *= q_scale * q_weight1[None, :]
+    q2 *= q_scale * q_weight2[None, :]
+    query1 = (q1 * cos[None, :] - q2 * sin[None, :]) * scale
+    query2 = (q2 * cos[None, :] + q1 * sin[None, :]) * scale
+
+    k_ptrs = qkv + (KV_HEADS * GROUP + head) * HEAD_SIZE + i
+    k1 = tl.load(k_ptrs).to(tl.float32)
+    k2 = tl.load(k_ptrs + HALF).to(tl.float32)
+    k_scale = tl.rsqrt(tl.sum(k1 * k1 + k2 * k2, 0) / HEAD_SIZE + eps)
+    k1 *= k_scale * k_weight1
+    k2 *= k_scale * k_weight2
+    key1 = (k1 * cos - k2 * sin).to(dtype)
+    key2 = (k2 * cos + k1 * sin).to(dtype)
+    value1 = tl.load(k_ptrs + KV_HEADS * HEAD_SIZE)
+    value2 = tl.load(k_ptrs + KV_HEADS * HEAD_SIZE + HALF)
+    VALUES: tl.constexpr = KV_HEADS * PAGE_SIZE * HEAD_SIZE
+    cache_ptrs = cache + ((page.to(tl.int64) * 2 * KV_HEADS + head) * PAGE_SIZE + position % PAGE_SIZE) * HEAD_SIZE + i
+    tl.store(cache_ptrs, key1, mask=mask)
+    tl.store(cache_ptrs + HALF, key2, mask=mask)
+    tl.store(cache_ptrs + VALUES, value1, mask=mask)
+    tl.store(cache_ptrs + VALUES + HALF, value2, mask=mask)
+    return query1, query2, key1, key2, value1, value2
+
+
+@triton.jit
+def _load_page(
+    cache, page, head, first, end, KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Returns the halves of a page's keys [HEAD_SIZE / 2, PAGE_SIZE] and values [PAGE_SIZE, HEAD_SIZE / 2].
+
+    first: position of the page's first entry. Entries at positions from `end` on are zeros.
+    """
+    HALF: tl.constexpr = HEAD_SIZE // 2
+    i = tl.arange(0, HALF)
+    entry = tl.arange(0, PAGE_SIZE)
+    mask = first + entry < end
+    keys = cache + ((page.to(tl.int64) * 2 * KV_HEADS + head) * PAGE_SIZE + entry) * HEAD_SIZE
+    key_ptrs = keys[None, :] + i[:, None]
+    value_ptrs = keys[:, None] + KV_HEADS * PAGE_SIZE * HEAD_SIZE + i[None, :]
+    keys1 = tl.load(key_ptrs, mask=mask[None, :], other=0.0)
+    keys2 = tl.load(key_ptrs + HALF, mask=mask[None, :], other=0.0)
+    values1 = tl.load(value_ptrs, mask=mask[:, None], other=0.0)
+    values2 = tl.load(value_ptrs + HALF, mask=mask[:, None], other=0.0)
+    return keys1, keys2, values1, values2
+
+
+@triton.jit
+def _attend_page(query1, query2, page, best, mass, sum1, sum2, mask, dtype: tl.constexpr):
+    """Adds a page, as `_load_page` returns it, to the running softmax; entries where `mask` is false are ignored."""
+    keys1, keys2, values1, values2 = page
+    scores = tl.dot(query2, keys2, tl.dot(query1, keys1))
+    scores = tl.where(mask[None, :], scores, float("-inf"))
+    top = tl.maximum(best, tl.max(scores, 1))
+    kept = tl.exp(best - top)
+    weights = tl.exp(scores - top[:, None])
+    mass = mass * kept + tl.sum(weights, 1)
+    weights = weights.to(dtype)
+    sum1 = tl.dot(weights, values1, sum1 * kept[:, None])
+    sum2 = tl.dot(weights, values2, sum2 * kept[:, None])
+    return top, mass, sum1, sum2
+
+
+@triton.jit
+def _decode_kernel(
+    qkv, norms, cosines, sines, positions, page_table, cache, out, eps, scale,
+    POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, PAIR: tl.constexpr, ONE_PAGE: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_POW2: tl.constexpr, HEAD_SIZE: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    HALF: tl.constexpr = HEAD_SIZE // 2
+    WIDTH: tl.constexpr = KV_HEADS * (GROUP + 2) * HEAD_SIZE
+    i = tl.arange(0, HALF)
+    g = tl.arange(0, GROUP_POW2)
+    entry = tl.arange(0, PAGE_SIZE)
+    # The previous kernel writes neither the weights nor the page table, so these loads need not wait for it.
+    norm_weights = _load_norms(norms, HEAD_SIZE)
+    if PAIR:
+        # The first half of the rows are at position 0; the second half are the same requests at position 1.
+        pairs = tl.num_programs(0) // 2
+        position = tl.where(row < pairs, 0, 1)
+        request = tl.where(row < pairs, row, row - pairs)
+    else:
+        position = tl.load(positions + row * POSITION_STRIDE)
+        request = row
+    cos = tl.load(cosines + position * HALF + i)
+    sin = tl.load(sines + position * HALF + i)
+    page = tl.load(page_table + request * TABLE_STRIDE + position // PAGE_SIZE)
+    if not PAIR:
+        # Earlier positions were written in another graph or before a code was sampled: before the previous kernel
+        # started.
+        first_page = page if ONE_PAGE else tl.load(page_table + request * TABLE_STRIDE)
+        past = _load_page(cache, first_page, head, 0, position, KV_HEADS, HEAD_SIZE, PAGE_SIZE)
+    grid_dependency_wait(PDL)
+    # Not earlier: the next product would read its weights while this kernel reads keys and values.
+    launch_dependents(PDL)
+    dtype: tl.constexpr = out.dtype.element_ty
+    base = qkv + row * WIDTH
+    query1, query2, key1, key2, value1, value2 = _norm_rope_cache(
+        base, norm_weights, cos, sin, cache, page, position, None, head, eps, scale, dtype,
+        KV_HEADS, GROUP, GROUP_POW2, HEAD_SIZE, PAGE_SIZE,
+    )  # fmt: skip
+
+    # The new position's key and value come from registers; they start the running softmax.
+    best = tl.sum(query1 * key1.to(tl.float32)[None, :] + query2 * key2.to(tl.float32)[None, :], 1)
+    mass = tl.full((GROUP_POW2,), 1.0, tl.float32)
+    sum1 = tl.zeros((GROUP_POW2, HALF), tl.float32) + value1.to(tl.float32)[None, :]
+    sum2 = tl.zeros((GROUP_POW2, HALF), tl.float32) + value2.to(tl.float32)[None, :]
+    if PAIR:
+        if row >= pairs:
+            # Another program writes the key of position 0, so it is computed again. Position 0 is not rotated.
+            _, _, k_weight1, k_weight2 = norm_weights
+            k_ptrs = base + (KV_HEADS * GROUP + head) * HEAD_SIZE + i - pairs * WIDTH
+            k1 = tl.load(k_ptrs).to(tl.float32)
+            k2 = tl.load(k_ptrs + HALF).to(tl.float32)
+            k_scale = tl.rsqrt(tl.sum(k1 * k1 + k2 * k2, 0) / HEAD_SIZE + eps)
+            k1 = (k1 * k_scale * k_weight1).to(dtype).to(tl.float32)
+            k2 = (k2 * k_scale * k_weight2).to(dtype).to(tl.float32)
+            score = tl.sum(query1 * k1[None, :] + query2 * k2[None, :], 1)
+            top = tl.maximum(best, score)
+            kept, weight = tl.exp(best - top), tl.exp(score - top)
+            v_ptrs = k_ptrs + KV_HEADS * HEAD_SIZE
+            sum1 = sum1 * kept[:, None] + weight[:, None] * tl.load(v_ptrs).to(tl.float32)[None, :]
+            sum2 = sum2 * kept[:, None] + weight[:, None] * tl.load(v_ptrs + HALF).to(tl.float32)[None, :]
+            mass = kept + weight
+    else:
+        query1 = query1.to(dtype)
+        query2 = query2.to(dtype)
+        best, mass, sum1, sum2 = _attend_page(
+            query1, query2, past, best, mass, sum1, sum2, entry < position, dtype
+        )  # fmt: skip
+    if not (PAIR or ONE_PAGE):
+        for start in tl.range(PAGE_SIZE, position, PAGE_SIZE):
+            page = tl.load(page_table + request * TABLE_STRIDE + start // PAGE_SIZE)
+            past = _load_page(cache, page, head, start, position, KV_HEADS, HEAD_SIZE, PAGE_SIZE)
+            best, mass, sum1, sum2 = _attend_page(
+                query1, query2, past, best, mass, sum1, sum2, start + entry < position, dtype
+            )  # fmt: skip
+    q_mask = (g < GROUP)[:, None]
+    out_ptrs = out + row * (KV_HEADS * GROUP * HEAD_SIZE) + (head * GROUP + g[:, None]) * HEAD_SIZE + i[None, :]
+    tl.store(out_ptrs, (sum1 / mass[:, None]).to(dtype), mask=q_mask)
+    tl.store(out_ptrs + HALF, (sum2 / mass[:, None]).to(dtype), mask=q_mask)
+
+
+@triton.jit
+def _prefill_write_kernel(
+    qkv, norms, cosines, sines, positions, lengths, page_table, cache, queries, eps, scale,
+    LENGTH: tl.constexpr, POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr, GROUP_POW2: tl.constexpr, HEAD_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     launch_dependents(PDL)
     token, head = tl.program_id(0), tl.program_id(1)
     row, step = token // LENGTH, token % LENGTH
-    HALF: tl.constexpr = SIZE // 2
+    HALF: tl.constexpr = HEAD_SIZE // 2
     i = tl.arange(0, HALF)
-    g = tl.arange(0, GROUP_P)
-    real = (g < GROUP)[:, None]
-    qw1 = tl.load(norms + i).to(tl.float32)
-    qw2 = tl.load(norms + HALF + i).to(tl.float32)
-    kw1 = tl.load(norms + SIZE + i).to(tl.float32)
-    kw2 = tl.load(norms + SIZE + HALF + i).to(tl.float32)
+    g = tl.arange(0, GROUP_POW2)
+    norm_weights = _load_norms(norms, HEAD_SIZE)
     position = tl.load(positions + row * POSITION_STRIDE) + step
-    held = step < tl.load(positions + row * POSITION_STRIDE + 1)
-    # Padding may be past the model's last position.
-    c = tl.load(cosines + position * HALF + i, mask=held & (i < HALF), other=0.0)
-    s = tl.load(sines + position * HALF + i, mask=held & (i < HALF), other=0.0)
-    page = tl.load(table + row * TABLE_STRIDE + position // PAGE, mask=held, other=0)
+    valid = step < tl.load(lengths + row * POSITION_STRIDE)
+    # Padding may be beyond the model's last position.
+    cos = tl.load(cosines + position * HALF + i, mask=valid & (i < HALF), other=0.0)
+    sin = tl.load(sines + position * HALF + i, mask=valid & (i < HALF), other=0.0)
+    page = tl.load(page_table + row * TABLE_STRIDE + position // PAGE_SIZE, mask=valid, other=0)
     grid_dependency_wait(PDL)
-    base = qkv + token * (KV * (GROUP + 2) * SIZE)
-    q_at = base + (head * GROUP + g[:, None]) * SIZE + i[None, :]
-    q1 = tl.load(q_at, mask=real, other=0.0).to(tl.float32)
-    q2 = tl.load(q_at + HALF, mask=real, other=0.0).to(tl.float32)
-    q_scale = tl.rsqrt(tl.sum(q1 * q1 + q2 * q2, 1) / SIZE + eps)[:, None]
-    q1 *= q_scale * qw1[None, :]
-    q2 *= q_scale * qw2[None, :]
-    element = queries.dtype.element_ty
-    to = queries + token * (KV * GROUP * SIZE) + (head * GROUP + g[:, None]) * SIZE + i[None, :]
-    tl.store(to, ((q1 * c[None, :] - q2 * s[None, :]) * scale).to(element), mask=real)
-    tl.store(to + HALF, ((q2 * c[None, :] + q1 * s[None, :]) * scale).to(element), mask=real)
-    k_at = base + (KV * GROUP + head) * SIZE + i
-    k1 = tl.load(k_at).to(tl.float32)
-    k2 = tl.load(k_at + HALF).to(tl.float32)
-    k_scale = tl.rsqrt(tl.sum(k1 * k1 + k2 * k2, 0) / SIZE + eps)
-    k1 *= k_scale * kw1
-    k2 *= k_scale * kw2
-    written = cache + ((page.to(tl.int64) * 2 * KV + head) * PAGE + position % PAGE) * SIZE + i
-    keep = held & (i < HALF)
-    tl.store(written, (k1 * c - k2 * s).to(element), mask=keep)
-    tl.store(written + HALF, (k2 * c + k1 * s).to(element), mask=keep)
-    tl.store(written + KV * PAGE * SIZE, tl.load(k_at + KV * SIZE), mask=keep)
-    tl.store(written + KV * PAGE * SIZE + HALF, tl.load(k_at + KV * SIZE + HALF), mask=keep)
+    dtype: tl.constexpr = queries.dtype.element_ty
+    query1, query2, _, _, _, _ = _norm_rope_cache(
+        qkv + token * (KV_HEADS * (GROUP + 2) * HEAD_SIZE), norm_weights, cos, sin, cache, page, position,
+        valid & (i < HALF), head, eps, scale, dtype, KV_HEADS, GROUP, GROUP_POW2, HEAD_SIZE, PAGE_SIZE,
+    )  # fmt: skip
+    q_mask = (g < GROUP)[:, None]
+    q_ptrs = queries + token * (KV_HEADS * GROUP * HEAD_SIZE) + (head * GROUP + g[:, None]) * HEAD_SIZE + i[None, :]
+    tl.store(q_ptrs, query1.to(dtype), mask=q_mask)
+    tl.store(q_ptrs + HALF, query2.to(dtype), mask=q_mask)
 
 
 @triton.jit
-def _prompt(
-    queries, positions, table, cache, out,
-    LENGTH: tl.constexpr, POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr,
-    KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, SIZE_P: tl.constexpr, PAGE: tl.constexpr,
+def _prefill_kernel(
+    queries, positions, lengths, page_table, cache, out,
+    LENGTH: tl.constexpr, POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_SIZE_POW2: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     launch_dependents(PDL)
     BLOCKS: tl.constexpr = (LENGTH + BLOCK - 1) // BLOCK
     row, block, head = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS, tl.program_id(1)
-    i = tl.arange(0, SIZE_P)
+    i = tl.arange(0, HEAD_SIZE_POW2)
     q = block * BLOCK + tl.arange(0, BLOCK)
-    slot = tl.arange(0, PAGE)
+    entry = tl.arange(0, PAGE_SIZE)
     first = tl.load(positions + row * POSITION_STRIDE)
-    length = tl.load(positions + row * POSITION_STRIDE + 1)
-    held = q < length
+    length = tl.load(lengths + row * POSITION_STRIDE)
     grid_dependency_wait(PDL)
-    at = (row * LENGTH + q[:, None]) * (KV * GROUP * SIZE) + head * SIZE + i[None, :]
-    inside = held[:, None] & (i < SIZE)[None, :]
-    query = tl.load(queries + at, mask=inside, other=0.0)
+    offsets = (row * LENGTH + q[:, None]) * (KV_HEADS * GROUP * HEAD_SIZE) + head * HEAD_SIZE + i[None, :]
+    mask = (q < length)[:, None] & (i < HEAD_SIZE)[None, :]
+    query = tl.load(queries + offsets, mask=mask, other=0.0)
     best = tl.full((BLOCK,), -1e30, tl.float32)
     mass = tl.zeros((BLOCK,), tl.float32)
-    total = tl.zeros((BLOCK, SIZE_P), tl.float32)
-    element = out.dtype.element_ty
-    last = first + tl.minimum(length, block * BLOCK + BLOCK)
-    for start in tl.range(0, last, PAGE):
-        page = tl.load(table + row * TABLE_STRIDE + start // PAGE)
-        keys = cache + ((page.to(tl.int64) * 2 * KV + head // GROUP) * PAGE + slot) * SIZE
-        present = start + slot < last
-        k = tl.load(keys[None, :] + i[:, None], mask=present[None, :] & (i < SIZE)[:, None], other=0.0)
+    total = tl.zeros((BLOCK, HEAD_SIZE_POW2), tl.float32)
+    dtype: tl.constexpr = out.dtype.element_ty
+    end = first + tl.minimum(length, block * BLOCK + BLOCK)
+    for start in tl.range(0, end, PAGE_SIZE):
+        page = tl.load(page_table + row * TABLE_STRIDE + start // PAGE_SIZE)
+        keys = cache + ((page.to(tl.int64) * 2 * KV_HEADS + head // GROUP) * PAGE_SIZE + entry) * HEAD_SIZE
+        values = keys + KV_HEADS * PAGE_SIZE * HEAD_SIZE
+        present = start + entry < end
+        k = tl.load(keys[None, :] + i[:, None], mask=present[None, :] & (i < HEAD_SIZE)[:, None], other=0.0)
         scores = tl.dot(query, k)
-        heard = (start + slot)[None, :] <= (first + q)[:, None]
-        scores = tl.where(heard & present[None, :], scores, float("-inf"))
+        causal = (start + entry)[None, :] <= (first + q)[:, None]
+        scores = tl.where(causal & present[None, :], scores, float("-inf"))
         top = tl.maximum(best, tl.max(scores, 1))
         kept = tl.exp(best - top)
         weights = tl.exp(scores - top[:, None])
         mass = mass * kept + tl.sum(weights, 1)
         best = top
-        v = tl.load(
-            keys[:, None] + KV * PAGE * SIZE + i[None, :], mask=present[:, None] & (i < SIZE)[None, :], other=0.0
-        )
-        total = tl.dot(weights.to(element), v, total * kept[:, None])
-    tl.store(out + at, (total / mass[:, None]).to(element), mask=inside)
+        v = tl.load(values[:, None] + i[None, :], mask=present[:, None] & (i < HEAD_SIZE)[None, :], other=0.0)
+        total = tl.dot(weights.to(dtype), v, total * kept[:, None])
+    tl.store(out + offsets, (total / mass[:, None]).to(dtype), mask=mask)
 
 
 @dataclass(frozen=True)
-class Heads:
-    """One layer's attention: what its kernels need of the model."""
+class AttentionParams:
+    """What the kernels need of one attention layer."""
 
-    kv: int
-    """Heads of keys and values."""
-    group: int
-    """Query heads that share one of them."""
-    size: int
-    """Width of a head: a power of two, at least 32."""
+    num_kv_heads: int
+    group_size: int
+    """Query heads per KV head."""
+    head_size: int
+    """A power of two, at least 32."""
     norms: Tensor
-    """Weights of the query norm and the key norm [2, size]."""
+    """[2, head size]: weights of the query norm and the key norm."""
     cosines: Tensor
-    """Of the rotation, [positions, size / 2] float32."""
+    """float32 [positions, head size / 2], of the rotary embedding."""
     sines: Tensor
+    """float32 [positions, head size / 2]."""
     eps: float
 
     @property
     def scale(self) -> float:
-        """What queries are multiplied by."""
-        return float(self.size**-0.5)
+        """The softmax scale."""
+        return float(self.head_size**-0.5)
 
 
-def step(
-    heads: Heads, qkv: Tensor, cache: Tensor, table: Tensor, positions: Tensor | None, out: Tensor, rows: int,
-    *, small: bool = False,
-) -> None:  # fmt: skip
-    """One new position of each row: normalises, rotates, writes keys and values to the cache, attends.
+def decode_attention(
+    params: AttentionParams,
+    qkv: Tensor,
+    cache: Tensor,
+    page_table: Tensor,
+    positions: Tensor | None,
+    out: Tensor,
+    rows: int,
+    *,
+    one_page: bool = False,
+) -> None:
+    """Computes one new position of each row: norms, rotary embedding, cache write and attention.
 
-    qkv: [rows, (group + 2) kv size]; positions: int32, one row of a matrix each, of which column 0 is read; out:
-    [rows, group kv size]. Without positions, the first half of the rows are at position 0 and the second half are
-    their second positions. small: a row has one page, of few positions.
+    Args:
+        params: of the layer.
+        qkv: [rows, (group size + 2) * KV heads * head size]: queries, keys and values.
+        cache: [pages, 2, KV heads, page size, head size]; the new keys and values are written.
+        page_table: int32 [rows, pages].
+        positions: int32 [rows], may be strided. None: the first half of the rows are requests at position 0, and the
+            second half are the same requests at position 1.
+        out: [rows, group size * KV heads * head size], output.
+        rows: number of rows.
+        one_page: every row has one page with few positions.
     """
-    group = triton.next_power_of_2(heads.group)
-    if small and positions is not None and not INTERPRETED:
+    group = triton.next_power_of_2(params.group_size)
+    arguments = (
+        qkv, params.norms, params.cosines, params.sines, positions, page_table, cache, out, params.eps, params.scale,
+    )  # fmt: skip
+    options = {
+        "POSITION_STRIDE": 0 if positions is None else positions.stride(0), "TABLE_STRIDE": page_table.stride(0),
+        "KV_HEADS": params.num_kv_heads, "GROUP": params.group_size, "HEAD_SIZE": params.head_size,
+        "PAGE_SIZE": cache.shape[3], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
+    }  # fmt: skip
+    grid = rows, params.num_kv_heads
+    if one_page and positions is not None and not INTERPRETED:
         warps = min(group, 4)
-        launch(
-            attend, (rows, heads.kv),
-            qkv, heads.norms, heads.cosines, heads.sines, positions, table, cache, out, heads.eps, heads.scale,
-            POSITION_STRIDE=positions.stride(0), TABLE_STRIDE=table.stride(0), KV=heads.kv, GROUP=heads.group,
-            GROUP_P=group, SIZE=heads.size, PAGE=cache.shape[3], WARPS=warps, PDL=PDL_SUPPORTED,
-            launch_pdl=PDL_SUPPORTED, num_warps=warps,
-        )  # fmt: skip
+        launch(frame_attention_kernel, grid, *arguments, GROUP_POW2=group, WARPS=warps, num_warps=warps, **options)
         return
     launch(
-        _step, (rows, heads.kv),
-        qkv, heads.norms, heads.cosines, heads.sines, positions, table, cache, out, heads.eps, heads.scale,
-        POSITION_STRIDE=0 if positions is None else positions.stride(0), TABLE_STRIDE=table.stride(0),
-        PAIR=positions is None, SMALL=small, KV=heads.kv, GROUP=heads.group,
-        GROUP_P=group if positions is None else max(16, group), SIZE=heads.size, PAGE=cache.shape[3],
-        PDL=PDL_SUPPORTED, launch_pdl=PDL_SUPPORTED, num_warps=1 if small and rows > 16 else 4,
+        _decode_kernel, grid, *arguments, PAIR=positions is None, ONE_PAGE=one_page,
+        # A tensor core product has at least 16 rows.
+        GROUP_POW2=group if positions is None else max(16, group), num_warps=1 if one_page and rows > 16 else 4,
+        **options,
     )  # fmt: skip
 
 
-def prompt(
-    heads: Heads, qkv: Tensor, cache: Tensor, table: Tensor, spans: Tensor, queries: Tensor, out: Tensor, length: int
+def prefill_attention(
+    params: AttentionParams,
+    qkv: Tensor,
+    cache: Tensor,
+    page_table: Tensor,
+    positions: Tensor,
+    lengths: Tensor,
+    queries: Tensor,
+    out: Tensor,
+    length: int,
 ) -> None:
-    """Several new positions of each row, `length` places for each: the same, each attending to those before it.
+    """Computes several new positions of each row, padded to `length`: as `decode_attention`, with a causal mask.
 
-    qkv: [rows x length, ...]; spans: int32 [rows, at least 2], first position and number of positions of each row;
-    queries: as out, [rows x length, group kv size], holds the rotated queries meanwhile.
+    Args:
+        params: of the layer.
+        qkv: [rows * length, (group size + 2) * KV heads * head size].
+        cache: [pages, 2, KV heads, page size, head size]; the new keys and values are written.
+        page_table: int32 [rows, pages].
+        positions: int32 [rows], each row's first new position; may be strided.
+        lengths: int32 [rows] with the stride of `positions`: number of new positions; 0 for padded rows.
+        queries: [rows * length, group size * KV heads * head size], scratch memory for the rotated queries.
+        out: [rows * length, group size * KV heads * head size], output; padding is not written.
+        length: positions of a row in `qkv`.
     """
-    rows = spans.shape[0]
-    common = {
-        "LENGTH": length, "POSITION_STRIDE": spans.stride(0), "TABLE_STRIDE": table.stride(0), "KV": heads.kv,
-        "GROUP": heads.group, "SIZE": heads.size, "PAGE": cache.shape[3], "PDL": PDL_SUPPORTED,
-        "launch_pdl": PDL_SUPPORTED,
+    rows = len(positions)
+    options = {
+        "LENGTH": length, "POSITION_STRIDE": positions.stride(0), "TABLE_STRIDE": page_table.stride(0),
+        "KV_HEADS": params.num_kv_heads, "GROUP": params.group_size, "HEAD_SIZE": params.head_size,
+        "PAGE_SIZE": cache.shape[3], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
     }  # fmt: skip
     launch(
-        _store, (rows * length, heads.kv),
-        qkv, heads.norms, heads.cosines, heads.sines, spans, table, cache, queries, heads.eps, heads.scale,
-        GROUP_P=triton.next_power_of_2(heads.group), **common,
+        _prefill_write_kernel, (rows * length, params.num_kv_heads),
+        qkv, params.norms, params.cosines, params.sines, positions, lengths, page_table, cache, queries, params.eps,
+        params.scale, GROUP_POW2=triton.next_power_of_2(params.group_size), **options,
     )  # fmt: skip
     block = 16 if length <= 16 else 32
     launch(
-        _prompt,
-        (rows * triton.cdiv(length, block), heads.kv * heads.group),
-        queries,
-        spans,
-        table,
-        cache,
-        out,
-        SIZE_P=triton.next_power_of_2(heads.size),
-        BLOCK=block,
-        **common,
-    )
+        _prefill_kernel, (rows * triton.cdiv(length, block), params.num_kv_heads * params.group_size),
+        queries, positions, lengths, page_table, cache, out, HEAD_SIZE_POW2=triton.next_power_of_2(params.head_size),
+        BLOCK=block, **options,
+    )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Matrix products of few rows: what a step's time is made of. The weights are read once, at the memory's speed.
+"""Matrix products with few rows, which determine the time of a step: the weights are read once, at memory bandwidth.
 
-What surrounds a product happens in it: the RMS norm before (its weight is folded into the matrix, the squares were
-summed by whoever wrote the rows), the gate of a SwiGLU, residual, and the sums of squares for the next norm.
-Two kernels: `direct` is for up to 64 rows, with weights that are in the tensor cores' registers before the kernel
-before has ended; `_matrix` is for any number of rows and any type.
+Each product is fused with what surrounds it: the RMS norm of its input (the norm's weight is folded into the matrix,
+and the kernel that wrote the rows summed their squares), the gate of a SwiGLU, the residual, and the sum of squares
+for the next norm. There are two kernels: `direct_kernel` for up to 64 rows of a 16-bit type, and `_matrix_kernel` for
+any number of rows and any type. Both run on every GPU since Ampere (sm_80).
 """
 
 from __future__ import annotations
@@ -15,142 +15,138 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .direct import direct
 from .launch import PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
+from .linear_direct import direct_kernel
+from .split_k import split_k_reduce
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """How `_matrix` is cut: rows, columns and inner elements of a step, steps in flight, warps, programs per sum.
-
-    swap: the weights are the left factor.
-    """
+class MatrixTile:
+    """Block sizes of `_matrix_kernel`: rows, columns and inner elements of a step."""
 
     rows: int
     columns: int
     inner: int
-    stages: int
-    warps: int = 4
-    shares: int = 1
+    num_stages: int
+    """Steps whose operands are in flight in shared memory."""
+    num_warps: int = 4
+    split_k: int = 1
+    """Programs that share a sum."""
     swap: bool = False
+    """Whether the weights are the left operand, which suits few rows: a tensor core takes 64 there, but 8 right."""
+
+    def shared_memory(self, gated: bool, element_size: int, capability: tuple[int, int]) -> int:
+        """Returns the bytes of shared memory that a program needs on a GPU of this compute capability."""
+        # With the tensor core instructions of sm_8x the operands of the current step are in registers.
+        buffers = self.num_stages - 1 if capability[0] == 8 else self.num_stages
+        return buffers * (self.rows + self.columns * (1 + gated)) * self.inner * element_size
 
 
 @dataclass(frozen=True)
-class Direct:
-    """How `direct` is cut: columns, inner elements of a warp and step, warps, programs per sum, steps on their way.
-
-    For up to 64 rows of a 16-bit type.
-    """
+class DirectTile:
+    """Block sizes of `direct_kernel`: columns, and inner elements of a warp and step. The rows are one block."""
 
     columns: int
     inner: int
-    warps: int
-    shares: int = 1
-    ahead: int = 16
+    num_warps: int
+    split_k: int = 1
+    """Programs that share a sum."""
+    prefetch_depth: int = 16
+    """Steps whose weights are in flight in registers."""
 
-    MOST_ROWS: ClassVar = 64
+    MAX_ROWS: ClassVar = 64
+
+    def shared_memory(self, rows: int) -> int:
+        """Returns the bytes of shared memory that a program needs to sum its warps."""
+        return 4 * self.num_warps * self.columns * row_block(rows)
 
 
-Tile = Direct | Matrix
+Tile = DirectTile | MatrixTile
+
+
+def row_block(rows: int) -> int:
+    """Returns the rows of the block that `direct_kernel` computes."""
+    return max(8, triton.next_power_of_2(rows))
 
 
 @triton.jit
-def _matrix(
-    x, index, weight, squares, residual, out, out_squares, shared, arrived, rows, eps,
+def _matrix_kernel(
+    x, row_index, weight, sum_of_squares, residual, out, out_sum_of_squares, partial_sums, counters, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
-    PARTS: tl.constexpr, PARTS_P: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SHARES: tl.constexpr,
-    SWAP: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
+    PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SPLIT_K: tl.constexpr,
+    SWAP: tl.constexpr, LAUNCH_EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if EARLY:
+    if LAUNCH_EARLY:
         launch_dependents(PDL)
-    column, block, share = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    column, block, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = column * BN + tl.arange(0, BN)
     m = block * BM + tl.arange(0, BM)
-    first = share * (K // SHARES)
-    k = first + tl.arange(0, BK)
-    w_at = weight + n[:, None] * K + k[None, :] if SWAP else weight + n[None, :] * K + k[:, None]
+    k = split * (K // SPLIT_K) + tl.arange(0, BK)
+    w_ptrs = weight + n[:, None] * K + k[None, :] if SWAP else weight + n[None, :] * K + k[:, None]
     grid_dependency_wait(PDL)
-    held = m < rows
+    valid = m < rows
     row = m
-    if index is not None:
-        row = tl.load(index + m * INDEX_STRIDE, mask=held, other=0)
+    if row_index is not None:
+        row = tl.load(row_index + m * INDEX_STRIDE, mask=valid, other=0)
     if SWAP:
-        # The weights' columns take the place of the rows: a tensor core has at least 64 of those, and eight of these.
-        x_at = x + row[None, :] * X_STRIDE + k[:, None]
+        x_ptrs = x + row[None, :] * X_STRIDE + k[:, None]
         total = tl.zeros((BN, BM), tl.float32)
-        if GATED:
-            gated = tl.zeros((BN, BM), tl.float32)
-        for start in tl.range(0, K // SHARES, BK, num_stages=STAGES):
-            values = tl.load(x_at + start, mask=held[None, :], other=0.0)
-            total = tl.dot(tl.load(w_at + start), values, total)
+        gate = total
+        for start in tl.range(0, K // SPLIT_K, BK, num_stages=STAGES):
+            values = tl.load(x_ptrs + start, mask=valid[None, :], other=0.0)
+            total = tl.dot(tl.load(w_ptrs + start), values, total)
             if GATED:
-                gated = tl.dot(tl.load(w_at + N * K + start), values, gated)
+                gate = tl.dot(tl.load(w_ptrs + N * K + start), values, gate)
         total = tl.trans(total)
-        if GATED:
-            gated = tl.trans(gated)
+        gate = tl.trans(gate)
     else:
-        x_at = x + row[:, None] * X_STRIDE + k[None, :]
+        x_ptrs = x + row[:, None] * X_STRIDE + k[None, :]
         total = tl.zeros((BM, BN), tl.float32)
-        if GATED:
-            gated = tl.zeros((BM, BN), tl.float32)
-        for start in tl.range(0, K // SHARES, BK, num_stages=STAGES):
-            values = tl.load(x_at + start, mask=held[:, None], other=0.0)
-            total = tl.dot(values, tl.load(w_at + start), total)
+        gate = total
+        for start in tl.range(0, K // SPLIT_K, BK, num_stages=STAGES):
+            values = tl.load(x_ptrs + start, mask=valid[:, None], other=0.0)
+            total = tl.dot(values, tl.load(w_ptrs + start), total)
             if GATED:
-                gated = tl.dot(values, tl.load(w_at + N * K + start), gated)
-    # Not before: the next kernel's programs would take the place and the bandwidth of those that still wait for theirs.
-    if not EARLY:
+                gate = tl.dot(values, tl.load(w_ptrs + N * K + start), gate)
+    # Not earlier: the next kernel's programs would occupy multiprocessors and bandwidth that this kernel's need.
+    if not LAUNCH_EARLY:
         launch_dependents(PDL)
-    last = True
-    if SHARES > 1:
-        place = shared + (block * BM + tl.arange(0, BM))[:, None] * N + n[None, :]
-        size = tl.num_programs(1) * BM * N
-        tl.store(place + share * size, total, cache_modifier=".cg")
-        if GATED:
-            tl.store(place + (SHARES + share) * size, gated, cache_modifier=".cg")
-        tl.debug_barrier()
-        counter = arrived + block * (N // BN) + column
-        last = tl.atomic_add(counter, 1, sem="acq_rel") == SHARES - 1
-        if last:
-            # All shares are summed in their order, whoever came last.
-            total = tl.load(place, cache_modifier=".cg")
-            for other in range(1, SHARES):
-                total += tl.load(place + other * size, cache_modifier=".cg")
-            if GATED:
-                gated = tl.load(place + SHARES * size, cache_modifier=".cg")
-                for other in range(SHARES + 1, 2 * SHARES):
-                    gated += tl.load(place + other * size, cache_modifier=".cg")
-            tl.store(counter, 0)
-    if last:
+    is_last = True
+    if SPLIT_K > 1:
+        pointers = partial_sums + m[:, None] * N + n[None, :]
+        stride = tl.num_programs(1) * BM * N
+        counter = counters + block * (N // BN) + column
+        total, gate, is_last = split_k_reduce(total, gate, pointers, stride, split, counter, SPLIT_K, GATED)
+    if is_last:
         if PARTS > 0:
-            part = tl.arange(0, PARTS_P)
-            here = held[:, None] & (part < PARTS)[None, :]
-            sums = tl.load(squares + m[:, None] * PARTS + part[None, :], mask=here, other=0.0)
+            part = tl.arange(0, PARTS_POW2)
+            norm_mask = valid[:, None] & (part < PARTS)[None, :]
+            sums = tl.load(sum_of_squares + m[:, None] * PARTS + part[None, :], mask=norm_mask, other=0.0)
             scale = tl.rsqrt(tl.sum(sums, 1) / K + eps)
             total *= scale[:, None]
             if GATED:
-                gated *= scale[:, None]
+                gate *= scale[:, None]
         if GATED:
-            total = total * tl.sigmoid(total) * gated
-        at = m[:, None] * OUT_STRIDE + n[None, :]
+            total = total * tl.sigmoid(total) * gate
+        offsets = m[:, None] * OUT_STRIDE + n[None, :]
         if residual is not None:
-            total += tl.load(residual + at, mask=held[:, None], other=0.0).to(tl.float32)
+            total += tl.load(residual + offsets, mask=valid[:, None], other=0.0).to(tl.float32)
         result = total.to(out.dtype.element_ty)
-        tl.store(out + at, result, mask=held[:, None])
-        if out_squares is not None:
+        tl.store(out + offsets, result, mask=valid[:, None])
+        if out_sum_of_squares is not None:
             rounded = result.to(tl.float32)
-            tl.store(out_squares + m * OUT_PARTS + column, tl.sum(rounded * rounded, 1), mask=held)
+            tl.store(out_sum_of_squares + m * OUT_PARTS + column, tl.sum(rounded * rounded, 1), mask=valid)
 
 
 @dataclass(frozen=True)
 class SplitKWorkspace:
-    """Where the programs that share a sum leave their parts, and count who has arrived: zeros between launches."""
+    """Global memory for split-K products."""
 
-    parts: Tensor
-    """float32, at least shares x rows (whole blocks) x columns."""
-    arrived: Tensor
-    """int32, at least one for each block."""
+    partial_sums: Tensor
+    """float32 [at least split_k * rows (rounded up to whole blocks) * columns (gated: twice as many)]."""
+    counters: Tensor
+    """int32 [at least the number of blocks]; zeros between launches."""
 
 
 def linear(
@@ -160,67 +156,71 @@ def linear(
     tile: Tile,
     *,
     rows: int,
-    index: Tensor | None = None,
-    squares: Tensor | None = None,
+    row_index: Tensor | None = None,
+    sum_of_squares: Tensor | None = None,
     eps: float = 0.0,
     gated: bool = False,
     residual: Tensor | None = None,
-    out_squares: Tensor | None = None,
-    sharing: SplitKWorkspace | None = None,
-    early: bool = False,
+    out_sum_of_squares: Tensor | None = None,
+    workspace: SplitKWorkspace | None = None,
+    launch_early: bool = False,
 ) -> None:
-    """`out = x @ weight.T`, for the first `rows` rows.
+    """Computes `out = x @ weight.T` for the first `rows` rows.
 
-    x: [rows, K] or, of a larger one, the rows that column 0 of `index` [rows, any] (int32) names. weight: [N, K]
-    contiguous; gated, [2 N, K], and the result is silu(first half) * second half. squares: [rows, parts] float32,
-    whose sum over parts is that of x's squares: x is normalised by it. residual: added, may be `out`. out_squares:
-    [rows, N / tile.columns] float32, takes the sums of the result's squares. sharing: for a tile with several shares.
-    early: the next kernel has something to fetch, so it begins at once; with `Direct` it always does.
-    Raises ValueError if the tile does not divide the matrix, or is not for so many rows.
+    Args:
+        x: [rows, K]; with `row_index`, [any, K]. Rows may be strided.
+        weight: [N, K], contiguous; gated: [2 N, K].
+        out: [rows, N], output. Rows may be strided.
+        tile: the kernel and its block sizes.
+        rows: number of rows.
+        row_index: int32 [rows, any]; column 0 selects the rows of `x`.
+        sum_of_squares: float32 [rows, parts]; the sum over parts is that of the squares of x. Divides x by its RMS.
+        eps: added to the mean square.
+        gated: computes `silu(x @ weight[:N].T) * (x @ weight[N:].T)`.
+        residual: [rows, N] with the strides of `out`, added to the result; may be `out` itself.
+        out_sum_of_squares: float32 [rows, N / tile.columns], output: sums of squares of the result.
+        workspace: required if `tile.split_k` is above 1.
+        launch_early: launches the next kernel at once, because it has weights to prefetch; a `DirectTile` always does.
+
+    Raises:
+        ValueError: the tile does not divide the matrix or does not support the rows or type, or the workspace is too
+            small.
     """
     inner = weight.shape[1]
-    outer = weight.shape[0] // (2 if gated else 1)
-    parts = 0 if squares is None else squares.shape[1]
-    common = {
-        "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if index is None else index.stride(0), "K": inner, "N": outer,
-        "OUT_STRIDE": out.stride(0), "PARTS": parts, "PARTS_P": triton.next_power_of_2(max(parts, 1)),
-        "OUT_PARTS": 0 if out_squares is None else out_squares.shape[1], "GATED": gated, "BN": tile.columns,
-        "PDL": PDL_SUPPORTED, "num_warps": tile.warps, "launch_pdl": PDL_SUPPORTED,
-    }  # fmt: skip
-    at_a_time = tile.inner * tile.shares
-    if isinstance(tile, Direct):
-        at_a_time *= tile.warps
-        if rows > tile.MOST_ROWS or weight.element_size() != 2:
-            limit = f"{tile.MOST_ROWS} rows of a 16-bit type"
-            raise ValueError(f"{tile} is for up to {limit}, not {rows} of {weight.dtype}")
-    if outer % tile.columns or inner % at_a_time:
-        raise ValueError(f"{tile} does not divide a matrix of {outer} x {inner}")
-    operands = x, index, weight, squares, residual, out, out_squares
-    columns = outer // tile.columns
-    block = max(8, triton.next_power_of_2(rows)) if isinstance(tile, Direct) else tile.rows
-    height = triton.cdiv(rows, block)
-    shared = arrived = None
-    if tile.shares > 1:
-        wanted = tile.shares * height * block * outer * (2 if gated else 1), height * columns
-        if sharing is None or sharing.parts.numel() < wanted[0] or sharing.arrived.numel() < wanted[1]:
-            raise ValueError(f"{tile} of {outer} columns needs room for {wanted[0]} parts and {wanted[1]} counts")
-        shared, arrived = sharing.parts, sharing.arrived
-    cut: dict[str, Any] = {"BM": block, "BK": tile.inner, "SHARES": tile.shares, **common}
-    if isinstance(tile, Direct):
-        launch(
-            direct,
-            (columns, tile.shares),
-            *operands,
-            shared,
-            arrived,
-            rows,
-            eps,
-            WARPS=tile.warps,
-            AHEAD=tile.ahead,
-            **cut,
-        )
-        return
-    launch(
-        _matrix, (columns, height, tile.shares), *operands, shared, arrived, rows, eps, STAGES=tile.stages,
-        SWAP=tile.swap, EARLY=early, **cut,
+    columns = weight.shape[0] // (2 if gated else 1)
+    step = tile.inner * tile.split_k
+    if isinstance(tile, DirectTile):
+        step *= tile.num_warps
+        if rows > tile.MAX_ROWS or weight.element_size() != 2:
+            limit = f"{tile.MAX_ROWS} rows of a 16-bit type"
+            raise ValueError(f"{tile} supports up to {limit}, not {rows} of {weight.dtype}")
+    if columns % tile.columns or inner % step:
+        raise ValueError(f"{tile} does not divide a matrix of {columns} x {inner}")
+    block = row_block(rows) if isinstance(tile, DirectTile) else tile.rows
+    grid = columns // tile.columns, triton.cdiv(rows, block), tile.split_k
+    partial_sums = counters = None
+    if tile.split_k > 1:
+        needed = tile.split_k * grid[1] * block * columns * (2 if gated else 1), grid[0] * grid[1]
+        if workspace is None or workspace.partial_sums.numel() < needed[0] or workspace.counters.numel() < needed[1]:
+            raise ValueError(f"{tile} of {columns} columns needs {needed[0]} partial sums and {needed[1]} counters")
+        partial_sums, counters = workspace.partial_sums, workspace.counters
+    parts = 0 if sum_of_squares is None else sum_of_squares.shape[1]
+    arguments = (
+        x, row_index, weight, sum_of_squares, residual, out, out_sum_of_squares, partial_sums, counters, rows, eps,
     )  # fmt: skip
+    options: dict[str, Any] = {
+        "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if row_index is None else row_index.stride(0), "K": inner,
+        "N": columns, "OUT_STRIDE": out.stride(0), "PARTS": parts, "PARTS_POW2": triton.next_power_of_2(max(parts, 1)),
+        "OUT_PARTS": 0 if out_sum_of_squares is None else out_sum_of_squares.shape[1], "GATED": gated, "BM": block,
+        "BN": tile.columns, "BK": tile.inner, "SPLIT_K": tile.split_k, "PDL": PDL_SUPPORTED,
+        "num_warps": tile.num_warps, "launch_pdl": PDL_SUPPORTED,
+    }  # fmt: skip
+    if isinstance(tile, DirectTile):
+        launch(
+            direct_kernel, grid[::2], *arguments, WARPS=tile.num_warps, PREFETCH_DEPTH=tile.prefetch_depth, **options
+        )  # fmt: skip
+    else:
+        launch(
+            _matrix_kernel, grid, *arguments, STAGES=tile.num_stages, SWAP=tile.swap, LAUNCH_EARLY=launch_early,
+            **options,
+        )  # fmt: skip

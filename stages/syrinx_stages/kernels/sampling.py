@@ -163,7 +163,7 @@ def _copy_row(
 
 @triton.jit
 def _first_code_kernel(
-    scores, metadata, params, seeds, seen, table, codes, out, sum_of_squares, bias,
+    scores, metadata, sampling_params, seeds, seen, table, codes, out, sum_of_squares, bias,
     METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, SCORES_STRIDE: tl.constexpr,
     CODES_STRIDE: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_POW2: tl.constexpr,
     FIRST_SPECIAL: tl.constexpr, EOS: tl.constexpr,
@@ -178,7 +178,7 @@ def _first_code_kernel(
     launch_dependents(PDL)
     score = tl.load(scores + row * SCORES_STRIDE + id, mask=id < VOCABULARY, other=float("-inf"))
     repeated = tl.load(seen + slot.to(tl.int64) * VOCABULARY + id, mask=id < VOCABULARY, other=0) != 0
-    row_params = params + slot * PARAMS_STRIDE
+    row_params = sampling_params + slot * PARAMS_STRIDE
     penalty = tl.load(row_params + REPETITION_PENALTY)
     score = tl.where(repeated, tl.where(score < 0, score * penalty, score / penalty), score)
     too_early = frame < tl.load(row_params + MIN_FRAMES).to(tl.int32)
@@ -197,7 +197,7 @@ def _first_code_kernel(
 
 @triton.jit
 def _residual_code_kernel(
-    scores, metadata, params, seeds, table, codes, out, sum_of_squares, group,
+    scores, metadata, sampling_params, seeds, table, codes, out, sum_of_squares, group,
     METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, CODES_STRIDE: tl.constexpr, CODEBOOK: tl.constexpr,
     CODEBOOK_POW2: tl.constexpr, LAST: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
@@ -211,7 +211,7 @@ def _residual_code_kernel(
     launch_dependents(PDL)
     score = tl.load(scores + row * CODEBOOK + id, mask=id < CODEBOOK, other=float("-inf"))
     # The second half of a slot's parameters is for the residual codes.
-    code = sample(score, id, params + slot * PARAMS_STRIDE + PARAMS_STRIDE // 2, number)
+    code = sample(score, id, sampling_params + slot * PARAMS_STRIDE + PARAMS_STRIDE // 2, number)
     tl.store(codes + row * CODES_STRIDE + group, code.to(codes.dtype.element_ty))
     if not LAST:
         _copy_row(table, code, out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)

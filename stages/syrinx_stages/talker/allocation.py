@@ -1,79 +1,121 @@
-"""What is where in the talker's device memory: slots, pages of the cache, pages of text rows. Pure."""
+"""Allocates the talker's device memory to requests: slots, pages of the key-value cache, pages of text rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 PAGE_SIZE = 64
 """Positions of a cache page; rows of a text page."""
 
-_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 class IndexPool:
-    """Numbers 1 to `count` that are given out and taken back; 0 is scratch and never given out."""
+    """Allocates the indices 1 to `capacity`. Index 0 is scratch memory and never allocated."""
 
-    def __init__(self, count: int) -> None:
-        self._free = list(range(count, 0, -1))
-        self.count = count
+    def __init__(self, capacity: int) -> None:
+        self._free = list(range(capacity, 0, -1))
+        self.capacity = capacity
 
-    def __len__(self) -> int:
-        """How many are free."""
+    @property
+    def num_free(self) -> int:
+        """Number of free indices."""
         return len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """`count` of them. Raises ValueError if there are not as many; then none is taken."""
+        """Returns `count` indices. Raises ValueError, and allocates none, if fewer are free."""
         if count > len(self._free):
-            raise ValueError(f"{count} are wanted, {len(self._free)} of {self.count} are free")
-        taken = self._free[len(self._free) - count :][::-1]
-        del self._free[len(self._free) - count :]
-        return taken
+            raise ValueError(f"cannot allocate {count}: {len(self._free)} of {self.capacity} are free")
+        first = len(self._free) - count
+        allocated = self._free[first:][::-1]
+        del self._free[first:]
+        return allocated
 
-    def free(self, taken: Sequence[int]) -> None:
-        """Makes them free again."""
-        self._free.extend(reversed(taken))
+    def free(self, indices: Sequence[int]) -> None:
+        """Makes allocated indices available again."""
+        self._free.extend(reversed(indices))
 
 
 class Allocation(Struct, kw_only=True):
-    """Where one request is."""
+    """One request's device memory."""
 
     slot: int
+    pages: list[int]
+    """Of the key-value cache."""
     text_pages: list[int]
-    texts: int
-    """Rows of text."""
-    pages: list[int] = field(default_factory=list)
-    """Of the cache."""
+    num_text_rows: int
     position: int = 0
-    """Positions that are filled, or will be by what is queued."""
+    """Positions that are filled, including those of enqueued steps."""
     frames: int = 0
-    """Frames that are made, or will be."""
+    """Frames that are generated, including those of enqueued steps."""
 
     def text_row(self) -> int:
-        """The row of text that goes with the next frame; 0, padding, behind the last."""
-        if self.frames >= self.texts:
+        """Returns the text row of the next frame; 0, the padding, after the last one."""
+        if self.frames >= self.num_text_rows:
             return 0
         return self.text_pages[self.frames // PAGE_SIZE] * PAGE_SIZE + self.frames % PAGE_SIZE
 
     def missing_pages(self, count: int) -> int:
-        """How many pages are wanted for `count` more positions."""
+        """Returns the number of pages to add for `count` more positions."""
         return max(0, num_pages(self.position + count) - len(self.pages))
 
 
+class Allocator:
+    """Allocates slots, cache pages and text pages to requests."""
+
+    def __init__(self, slots: int, pages: int, text_pages: int, max_pages: int) -> None:
+        """max_pages: cache pages of one request."""
+        self.slots, self.pages, self.text_pages = IndexPool(slots), IndexPool(pages), IndexPool(text_pages)
+        self._max_pages = max_pages
+
+    def allocate(self, positions: int, text_rows: int, frames: int) -> Allocation | None:
+        """Returns memory for a request with `positions` to prefill, or None if not enough is free.
+
+        text_rows: of the request. frames: generated already.
+        """
+        # One more position, for the first frame.
+        pages, text_pages = num_pages(positions + 1), num_pages(text_rows)
+        fits = pages <= min(self.pages.num_free, self._max_pages) and text_pages <= self.text_pages.num_free
+        if not fits or not self.slots.num_free:
+            return None
+        return Allocation(
+            slot=self.slots.allocate(1)[0],
+            pages=self.pages.allocate(pages),
+            text_pages=self.text_pages.allocate(text_pages),
+            num_text_rows=text_rows,
+            frames=frames,
+        )
+
+    def grow(self, allocation: Allocation) -> bool:
+        """Adds a page if the next position needs one. Returns False if none is free."""
+        missing = allocation.missing_pages(1)
+        if missing > self.pages.num_free:
+            return False
+        allocation.pages += self.pages.allocate(missing)
+        return True
+
+    def free(self, allocation: Allocation) -> None:
+        """Frees a request's memory."""
+        self.slots.free([allocation.slot])
+        self.pages.free(allocation.pages)
+        self.text_pages.free(allocation.text_pages)
+
+
 def num_pages(positions: int) -> int:
-    """Pages that hold so many positions."""
+    """Returns the number of pages that hold `positions`."""
     return -(-positions // PAGE_SIZE)
 
 
 def bucket_for(sizes: Sequence[int], count: int) -> int:
-    """The smallest of the ascending sizes that holds `count`. Raises ValueError if none does."""
+    """Returns the smallest of the ascending `sizes` that is at least `count`. Raises ValueError if there is none."""
     for size in sizes:
         if size >= count:
             return size
     raise ValueError(f"{count} is more than {sizes[-1]}")
 
 
-def batch_sizes(most: int) -> list[int]:
-    """The numbers of rows that steps are recorded for, where there may be `most`."""
-    return [*(size for size in _ROWS if size < most), most]
+def batch_sizes(max_rows: int) -> list[int]:
+    """Returns the batch sizes that graphs are captured for."""
+    return [*(size for size in _BATCH_SIZES if size < max_rows), max_rows]

@@ -1,4 +1,4 @@
-"""The talker's weights as the CUDA engine reads them: rows of a product contiguous, norms and projections folded in."""
+"""The talker's weights as the CUDA engine reads them: contiguous, with norms and projections folded into them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from syrinx_stages.kernels.attention import Heads
+from syrinx_stages.kernels.attention import AttentionParams
 from syrinx_stages.model.code_predictor import CodePredictor
 from syrinx_stages.model.config import CODE_GROUPS, TransformerConfig
 from syrinx_stages.model.layers import DecoderLayer, DecoderStack, Linear, cos_sin_table
@@ -16,10 +16,10 @@ from syrinx_stages.model.talker import Embedding, Talker
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """A decoder layer. The norms' weights are in `qkv` and `gate_up`."""
+    """A decoder layer. The weights of its norms are folded into `qkv` and `gate_up`."""
 
     qkv: Tensor
-    heads: Heads
+    attention: AttentionParams
     output: Tensor
     gate_up: Tensor
     down: Tensor
@@ -27,34 +27,34 @@ class PackedLayer:
 
 @dataclass(frozen=True)
 class PackedTalker:
-    """Everything a frame reads. H: the talker's width, W: the predictor's, V: the talker's vocabulary, C: codes."""
+    """The weights of a frame. H: talker width, W: predictor width, V: vocabulary of code 0, C: codebook size."""
 
     layers: list[PackedLayer]
     norm: Tensor
+    """[H], of the talker's last norm."""
     eps: float
     head: Tensor
-    """[V + W, H]: logits of code 0, and the state in the predictor's width, from the state."""
+    """[V + W, H]: computes the logits of code 0, and the hidden state in the predictor's width without its bias."""
     head_bias: Tensor
-    """[W]: of the second."""
+    """[W]: bias of the hidden state's projection."""
     first: Tensor
-    """Embeddings of code 0 [V, H]."""
+    """[V, H]: embeddings of code 0."""
     rest: Tensor
-    """Embeddings of codes 1 to 15 [15, C, H]."""
+    """[15, C, H]: embeddings of codes 1 to 15."""
     predictor: list[PackedLayer]
     predictor_eps: float
     first_input: Tensor
-    """`first` in the predictor's width [V, W]."""
+    """[V, W]: `first` in the predictor's width."""
     rest_inputs: Tensor
-    """`rest` in the predictor's width [15, C, W]."""
+    """[15, C, W]: `rest` in the predictor's width."""
     code_heads: Tensor
-    """[15, C, W]; the predictor's last norm is in them."""
+    """[15, C, W]; the weight of the predictor's last norm is folded into them."""
 
 
 def pack(talker: Talker) -> PackedTalker:
-    """Packs a loaded talker and takes its decoder layers apart: it can only embed from then on. Of one that has no
-    layers, or no text embeddings, the rest is packed.
+    """Packs a loaded talker. Frees its decoder layers, so that afterwards it can only embed.
 
-    Use it under `torch.inference_mode()`.
+    Also packs a talker that was loaded without layers or text embeddings. Call it under `torch.inference_mode()`.
     """
     predictor = talker.code_predictor
     first, rest = talker.model.codec_embedding.weight.detach(), predictor.model.embeddings.weight.detach()
@@ -63,23 +63,23 @@ def pack(talker: Talker) -> PackedTalker:
     if isinstance(talker.model.text_embedding, Embedding):
         _project_text(talker)
     return PackedTalker(
-        layers=_layers(talker.model, talker.config, talker.config.max_position_embeddings),
+        layers=_pack_layers(talker.model, talker.config, talker.config.max_position_embeddings),
         norm=talker.model.norm.weight.detach(),
         eps=talker.config.rms_norm_eps,
         head=torch.cat((talker.codec_head.weight.detach(), weight)).contiguous(),
         head_bias=bias,
         first=first,
         rest=rest,
-        predictor=_layers(predictor.model, predictor.config, CODE_GROUPS),
+        predictor=_pack_layers(predictor.model, predictor.config, CODE_GROUPS),
         predictor_eps=predictor.config.rms_norm_eps,
-        first_input=_projected(first, weight, bias),
-        rest_inputs=torch.stack([_projected(table, weight, bias) for table in rest]),
-        code_heads=torch.stack([_folded(head, predictor.model.norm.weight) for head in heads]),
+        first_input=_project(first, weight, bias),
+        rest_inputs=torch.stack([_project(table, weight, bias) for table in rest]),
+        code_heads=torch.stack([_fold_norm(head, predictor.model.norm.weight) for head in heads]),
     )
 
 
 def _project_text(talker: Talker) -> None:
-    """Text embeddings in the talker's width, once for all: a prompt is then looked up."""
+    """Projects all text embeddings to the talker's width once, so that prompts only look them up."""
     table = talker.model.text_embedding.weight
     projected = torch.cat([talker.text_projection(part) for part in torch.split(table, 8192)])
     talker.model.text_embedding.weight = nn.Parameter(projected, requires_grad=False)
@@ -87,7 +87,7 @@ def _project_text(talker: Talker) -> None:
 
 
 def _projection(predictor: CodePredictor, width: int) -> tuple[Tensor, Tensor]:
-    """The predictor's input projection; where it has none, the identity, which is exact."""
+    """Returns weight [W, H] and bias [W] of the predictor's input projection; the identity if it has none."""
     projection = predictor.small_to_mtp_projection
     like = predictor.model.norm.weight.detach()
     if isinstance(projection, nn.Identity):
@@ -96,12 +96,12 @@ def _projection(predictor: CodePredictor, width: int) -> tuple[Tensor, Tensor]:
     return projection.weight.detach(), projection.bias.detach()
 
 
-def _projected(table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _project(table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.addmm(bias.float(), table.float(), weight.float().T).to(table.dtype)
 
 
-def _layers(stack: DecoderStack, config: TransformerConfig, positions: int) -> list[PackedLayer]:
-    """Packs layer by layer and lets go of each, so that the weights are never there twice."""
+def _pack_layers(stack: DecoderStack, config: TransformerConfig, positions: int) -> list[PackedLayer]:
+    """Packs layer by layer and frees each, so that the weights are never in memory twice."""
     with stack.norm.weight.device:
         cosines, sines = cos_sin_table(config.head_size, config.rope_theta, positions)
     packed = []
@@ -109,10 +109,10 @@ def _layers(stack: DecoderStack, config: TransformerConfig, positions: int) -> l
         layer = stack.layers[index]
         assert isinstance(layer, DecoderLayer)
         norms = layer.self_attn.qk_norm.weight.detach()
-        heads = Heads(
-            kv=config.num_key_value_heads,
-            group=config.num_attention_heads // config.num_key_value_heads,
-            size=config.head_size,
+        attention = AttentionParams(
+            num_kv_heads=config.num_key_value_heads,
+            group_size=config.num_attention_heads // config.num_key_value_heads,
+            head_size=config.head_size,
             norms=norms[[0, -1]].contiguous(),
             cosines=cosines,
             sines=sines,
@@ -120,10 +120,10 @@ def _layers(stack: DecoderStack, config: TransformerConfig, positions: int) -> l
         )
         packed.append(
             PackedLayer(
-                qkv=_folded(layer.self_attn.qkv.weight, layer.input_layernorm.weight),
-                heads=heads,
+                qkv=_fold_norm(layer.self_attn.qkv.weight, layer.input_layernorm.weight),
+                attention=attention,
                 output=layer.self_attn.o_proj.weight.detach().contiguous(),
-                gate_up=_folded(layer.mlp.gate_up.weight, layer.post_attention_layernorm.weight),
+                gate_up=_fold_norm(layer.mlp.gate_up.weight, layer.post_attention_layernorm.weight),
                 down=layer.mlp.down_proj.weight.detach().contiguous(),
             )
         )
@@ -131,6 +131,6 @@ def _layers(stack: DecoderStack, config: TransformerConfig, positions: int) -> l
     return packed
 
 
-def _folded(weight: Tensor, norm: Tensor) -> Tensor:
-    """A matrix whose inputs are multiplied by a norm's weight: rounded once more, as the product would have been."""
+def _fold_norm(weight: Tensor, norm: Tensor) -> Tensor:
+    """Returns `weight` [columns, inner] with its inputs multiplied by `norm` [inner], in the dtype of `weight`."""
     return (weight.detach().float() * norm.detach().float()).to(weight.dtype).contiguous()

@@ -1,129 +1,200 @@
-"""How the talker's products are cut, by their shape and the number of rows.
+"""Chooses the block sizes of the talker's matrix products by GPU architecture, shape and number of rows.
 
-The official checkpoints' shapes are in a table that was measured on an H200 (`python -m gpu.tiles` in `bench/`); any
-other shape follows a rule.
+The official checkpoints' shapes are in a table per architecture, measured with `python -m gpu.tiles` in `bench/`. Only
+sm_90 (on an H200) has been measured; other architectures start from the same table. Other shapes follow a rule. A tile
+that needs more shared memory than the GPU has is reduced until it fits.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
-from syrinx_stages.kernels.linear import Direct, Matrix, Tile
+from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 
-PROGRAMS = 128
-"""About one for each multiprocessor: with fewer, several share a sum."""
-MOST_SHARES = 8
+MIN_PROGRAMS = 128
+"""About one per multiprocessor: products with fewer blocks use split-K."""
+MAX_SPLIT_K = 8
+MIN_STAGES = 3
+"""With fewer stages, loads hardly overlap with products."""
 
-_HEIGHTS = (1, 8, 16, 32, 64, 128)
-_MEASURED: dict[tuple[int, int, bool], tuple[Tile, ...]] = {
-    # (outer, inner, gated): for up to so many rows.
+
+class Gpu(NamedTuple):
+    """The properties of a GPU that tiles depend on."""
+
+    capability: tuple[int, int]
+    shared_memory: int
+    """Bytes that one block may use."""
+
+
+H200 = Gpu((9, 0), 227 << 10)
+
+TileTable = dict[tuple[int, int, bool], tuple[Tile, ...]]
+"""By (columns, inner, gated): the tiles for up to each of `TABLE_ROWS` rows."""
+TABLE_ROWS = (1, 8, 16, 32, 64, 128)
+
+SM_90: TileTable = {
     (1024, 2048, False): (
-        Direct(columns=16, inner=32, warps=4, shares=1, ahead=16),
-        Direct(columns=16, inner=64, warps=8, shares=1, ahead=16),
-        Direct(columns=32, inner=64, warps=8, shares=2, ahead=16),
-        Direct(columns=16, inner=32, warps=8, shares=1, ahead=16),
-        Matrix(rows=64, columns=32, inner=128, stages=4, warps=4, shares=4, swap=False),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
+        DirectTile(columns=16, inner=32, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=64, num_warps=8, split_k=1, prefetch_depth=16),
+        DirectTile(columns=32, inner=64, num_warps=8, split_k=2, prefetch_depth=16),
+        DirectTile(columns=16, inner=32, num_warps=8, split_k=1, prefetch_depth=16),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=4, num_warps=4, split_k=4, swap=False),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=2, swap=False),
     ),
     (1024, 3072, False): (
-        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
-        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
-        Direct(columns=32, inner=64, warps=8, shares=3, ahead=16),
-        Direct(columns=16, inner=64, warps=8, shares=1, ahead=16),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=4, swap=False),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
+        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
+        DirectTile(columns=32, inner=64, num_warps=8, split_k=3, prefetch_depth=16),
+        DirectTile(columns=16, inner=64, num_warps=8, split_k=1, prefetch_depth=16),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=4, swap=False),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=2, swap=False),
     ),
     (4096, 1024, False): (
-        Direct(columns=16, inner=128, warps=4, shares=1, ahead=16),
-        Direct(columns=32, inner=64, warps=4, shares=1, ahead=16),
-        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
-        Direct(columns=64, inner=32, warps=8, shares=1, ahead=16),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=32, inner=64, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
+        DirectTile(columns=64, inner=32, num_warps=8, split_k=1, prefetch_depth=16),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
+        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
     ),
     (3072, 1024, True): (
-        Direct(columns=16, inner=32, warps=4, shares=1, ahead=16),
-        Direct(columns=16, inner=32, warps=4, shares=1, ahead=16),
-        Direct(columns=16, inner=128, warps=4, shares=1, ahead=16),
-        Direct(columns=32, inner=32, warps=8, shares=1, ahead=16),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
+        DirectTile(columns=16, inner=32, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=32, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=32, inner=32, num_warps=8, split_k=1, prefetch_depth=16),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
+        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=False),
     ),
     (2048, 1024, False): (
-        Direct(columns=16, inner=64, warps=4, shares=1, ahead=16),
-        Direct(columns=32, inner=128, warps=4, shares=1, ahead=16),
-        Direct(columns=32, inner=128, warps=8, shares=1, ahead=16),
-        Direct(columns=16, inner=64, warps=8, shares=2, ahead=16),
-        Matrix(rows=64, columns=16, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        DirectTile(columns=16, inner=64, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=32, inner=128, num_warps=4, split_k=1, prefetch_depth=16),
+        DirectTile(columns=32, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=64, num_warps=8, split_k=2, prefetch_depth=16),
+        MatrixTile(rows=64, columns=16, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
     ),
     (2048, 2048, False): (
-        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
-        Direct(columns=16, inner=64, warps=8, shares=1, ahead=2),
-        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=2, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=2, swap=True),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=32, inner=256, stages=4, warps=4, shares=1, swap=False),
+        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=64, num_warps=8, split_k=1, prefetch_depth=2),
+        MatrixTile(rows=16, columns=64, inner=128, num_stages=6, num_warps=4, split_k=2, swap=True),
+        MatrixTile(rows=32, columns=64, inner=128, num_stages=6, num_warps=4, split_k=2, swap=True),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
+        MatrixTile(rows=64, columns=32, inner=256, num_stages=4, num_warps=4, split_k=1, swap=False),
     ),
     (2048, 6144, False): (
-        Direct(columns=16, inner=128, warps=8, shares=1, ahead=2),
-        Direct(columns=16, inner=128, warps=4, shares=1, ahead=2),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=4, swap=True),
-        Matrix(rows=32, columns=64, inner=256, stages=4, warps=4, shares=3, swap=True),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=2, swap=False),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
+        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=2),
+        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=2),
+        MatrixTile(rows=16, columns=64, inner=128, num_stages=4, num_warps=4, split_k=4, swap=True),
+        MatrixTile(rows=32, columns=64, inner=256, num_stages=4, num_warps=4, split_k=3, swap=True),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=2, swap=False),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
     ),
     (4096, 2048, False): (
-        Direct(columns=32, inner=128, warps=8, shares=1, ahead=16),
-        Direct(columns=16, inner=128, warps=8, shares=1, ahead=16),
-        Matrix(rows=16, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=6, warps=4, shares=1, swap=True),
-        Matrix(rows=64, columns=32, inner=128, stages=6, warps=4, shares=1, swap=False),
-        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
+        DirectTile(columns=32, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
+        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
+        MatrixTile(rows=16, columns=64, inner=128, num_stages=6, num_warps=4, split_k=1, swap=True),
+        MatrixTile(rows=32, columns=64, inner=128, num_stages=6, num_warps=4, split_k=1, swap=True),
+        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
+        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
     ),
     (6144, 2048, True): (
-        Direct(columns=16, inner=128, warps=4, shares=1, ahead=2),
-        Direct(columns=32, inner=64, warps=4, shares=1, ahead=2),
-        Matrix(rows=16, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
-        Matrix(rows=32, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
-        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=True),
-        Matrix(rows=64, columns=64, inner=128, stages=4, warps=4, shares=1, swap=False),
+        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=2),
+        DirectTile(columns=32, inner=64, num_warps=4, split_k=1, prefetch_depth=2),
+        MatrixTile(rows=16, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
+        MatrixTile(rows=32, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
+        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
+        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=False),
     ),
 }
 
 
-class TileOf(Protocol):
-    """`tile_of`, or another choice."""
+TABLES: dict[tuple[int, int], TileTable] = {(9, 0): SM_90}
+"""By compute capability."""
+
+
+class TileChooser(Protocol):
+    """`choose_tile`, or a replacement for it."""
 
     def __call__(self, rows: int, weight: Tensor, /, *, gated: bool = False, residual: bool = False) -> Tile:
-        """The tile for a product."""
+        """Returns the tile for a product."""
 
 
-def tile_of(rows: int, weight: Tensor, *, gated: bool = False, residual: bool = False) -> Tile:
-    """The tile for a product of `rows` rows with a matrix [outer, inner] (gated: two of them, one below the other).
+@cache
+def gpu_of(device: torch.device) -> Gpu:
+    """Returns the properties of a CUDA device; those of an H200 for other devices, which have no limits."""
+    if device.type != "cuda":
+        return H200
+    properties = torch.cuda.get_device_properties(device)
+    shared_memory = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return Gpu((properties.major, properties.minor), shared_memory)
 
-    All products of one width whose result is added to a residual have as many columns. Raises ValueError if the
-    matrix has no multiple of 16 in each direction.
+
+def choose_tile(
+    rows: int, weight: Tensor, *, gated: bool = False, residual: bool = False, gpu: Gpu | None = None
+) -> Tile:
+    """Returns the tile for a product of `rows` rows with `weight` [columns, inner], or [2 * columns, inner] if gated.
+
+    All products of one width that are added to a residual get the same number of columns. `gpu` defaults to the
+    weight's device.
+
+    Raises:
+        ValueError: the matrix does not consist of blocks of 16 x 16.
     """
-    outer, inner = weight.shape[0] // (2 if gated else 1), weight.shape[1]
-    if outer % 16 or inner % 16:
-        raise ValueError(f"a matrix of {outer} x {inner} is not made of blocks of 16 x 16")
-    measured = _MEASURED.get((outer, inner, gated))
-    if measured and rows <= _HEIGHTS[-1] and weight.element_size() == 2:
-        return next(tile for height, tile in zip(_HEIGHTS, measured, strict=True) if rows <= height)
-    depth = _divisor(inner, (64 if rows > 256 else 128) * 2 // weight.element_size())
+    columns, inner = weight.shape[0] // (2 if gated else 1), weight.shape[1]
+    if columns % 16 or inner % 16:
+        raise ValueError(f"a matrix of {columns} x {inner} is not made of blocks of 16 x 16")
+    gpu = gpu or gpu_of(weight.device)
+    element_size = weight.element_size()
+    measured = TABLES.get(gpu.capability, SM_90).get((columns, inner, gated))
+    if measured and rows <= TABLE_ROWS[-1] and element_size == 2:
+        tile = next(tile for limit, tile in zip(TABLE_ROWS, measured, strict=True) if rows <= limit)
+    else:
+        tile = _tile_by_rule(rows, columns, inner, element_size, gated=gated, residual=residual)
+    return fit(tile, rows, gated, element_size, gpu)
+
+
+def fit(tile: Tile, rows: int, gated: bool, element_size: int, gpu: Gpu) -> Tile:
+    """Returns the tile with stages, inner elements and rows reduced to the GPU's shared memory.
+
+    The number of columns stays the same. Raises ValueError if the tile still does not fit.
+    """
+    if isinstance(tile, DirectTile):
+        if tile.shared_memory(rows) > gpu.shared_memory:
+            raise ValueError(f"{tile} does not fit {gpu.shared_memory} bytes of shared memory")
+        return tile
+    while tile.shared_memory(gated, element_size, gpu.capability) > gpu.shared_memory:
+        if tile.num_stages > MIN_STAGES:
+            tile = replace(tile, num_stages=tile.num_stages - 1)
+        elif tile.inner > 32:
+            tile = replace(tile, inner=tile.inner // 2)
+        elif tile.num_stages > 2:
+            tile = replace(tile, num_stages=2)
+        elif tile.rows > 16:
+            tile = replace(tile, rows=tile.rows // 2)
+        else:
+            raise ValueError(f"{tile} does not fit {gpu.shared_memory} bytes of shared memory")
+    return tile
+
+
+def _tile_by_rule(rows: int, columns: int, inner: int, element_size: int, *, gated: bool, residual: bool) -> MatrixTile:
+    depth = _divisor(inner, (64 if rows > 256 else 128) * 2 // element_size)
     if rows > 256 or gated:
-        return Matrix(64, _divisor(outer, 128 if rows > 256 else 32), depth, stages=4)
-    columns = _divisor(outer, 32)
-    shares = 1
+        return MatrixTile(64, _divisor(columns, 128 if rows > 256 else 32), depth, num_stages=4)
+    block = _divisor(columns, 32)
+    split_k = 1
     if residual:
-        while shares < MOST_SHARES and shares * (outer // columns) < PROGRAMS and inner % (2 * shares * depth) == 0:
-            shares *= 2
-    return Matrix(64, columns, depth, stages=6, shares=shares)
+        while (
+            split_k < MAX_SPLIT_K and split_k * (columns // block) < MIN_PROGRAMS and inner % (2 * split_k * depth) == 0
+        ):
+            split_k *= 2
+    return MatrixTile(64, block, depth, num_stages=6, split_k=split_k)
 
 
-def _divisor(size: int, most: int) -> int:
-    """The largest power of two up to `most` that divides `size`."""
-    return min(size & -size, most)
+def _divisor(size: int, limit: int) -> int:
+    """Returns the largest power of two up to `limit` that divides `size`."""
+    return min(size & -size, limit)

@@ -22,9 +22,8 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
 from syrinx_stages.talker.engine import EngineFull
-from syrinx_stages.talker.frame import CodeSampler, new_split_k_workspace
+from syrinx_stages.talker.frame import CodeSampler, new_split_k_workspace, sampling_params, signed_seed
 from syrinx_stages.talker.packed import pack
-from syrinx_stages.talker.sampling_params import sampling_params, signed_seed
 from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, UNUSED_MODULES, VllmRequest
 from syrinx_stages.talker_vllm.positions import Handle
 
@@ -113,7 +112,7 @@ class CudaFrameGenerator:
         """Allocates a request's state. Raises EngineFull if there are no pages for its prompt and text."""
         prompt, slots, slot = request.prompt, self._slots, request.handle.slot
         wanted = num_pages(len(prompt.embeds)), num_pages(len(prompt.text_rows))
-        if max(wanted) > MAX_PAGES or sum(wanted) > len(self._pool):
+        if max(wanted) > MAX_PAGES or sum(wanted) > self._pool.num_free:
             raise EngineFull
         pages = self._pages[request.handle] = _Pages(*(self._pool.allocate(count) for count in wanted))
         slots.embeds[0] = prompt.pad_row

@@ -1,0 +1,212 @@
+"""Runs the talker on one device: owns its memory, captures its steps as CUDA graphs, and uploads their metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import Sampling
+from syrinx_stages.kernels.metadata import NUM_COLUMNS
+from syrinx_stages.kernels.recorder import GraphRecorder, Work
+from syrinx_stages.model.config import TalkerConfig
+from syrinx_stages.model.prompt import Prompt
+from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
+from syrinx_stages.talker.frame import (
+    DeviceState,
+    FrameStep,
+    PrefillStep,
+    new_device_state,
+    sampling_params,
+    signed_seed,
+)
+from syrinx_stages.talker.packed import PackedTalker
+
+PREFILL_LENGTHS = (16, 32, 64, 128, 256, 512)
+"""Prompts are padded to these lengths; a longer one is prefilled in chunks."""
+PREFILL_ROWS = (1, 2, 4, 8)
+MAX_PREFILL_POSITIONS = 512
+"""Of one prefill, padding included."""
+MAX_PAGES = 64
+"""Cache pages of one request: 4,096 positions, five minutes."""
+RESIDENT_SECONDS = 48
+"""Cache for each resident request, on average: most utterances have about five seconds, a few have a minute."""
+MAX_CACHE_SHARE = 0.6
+"""Share of the free device memory that the cache may take: the codec may use the same device."""
+RESIDENT_TEXT_ROWS = 256
+"""Text rows for each resident request, on average."""
+RING = 4
+"""Host buffers for codes: one more than steps may be unread, since entry 0 is scratch memory for padded rows."""
+
+
+class CapturedFrame(NamedTuple):
+    """A frame step and its two graphs."""
+
+    step: FrameStep
+    sample_codes: Work
+    decode: Work
+
+
+class CapturedPrefill(NamedTuple):
+    """A prefill step and its graph."""
+
+    step: PrefillStep
+    run: Work
+
+
+class PromptChunk(Struct):
+    """The part of a request's prompt that is not prefilled yet."""
+
+    allocation: Allocation
+    embeds: Tensor
+    """[positions, H]."""
+
+
+class ModelRunner:
+    """Enqueues frames and prefills on the recorder's stream; never waits for the device."""
+
+    def __init__(self, weights: PackedTalker, config: TalkerConfig, recorder: GraphRecorder, max_resident: int) -> None:
+        """Allocates memory for `max_resident` requests; must be called on the recorder's stream."""
+        self.weights, self.config, self.recorder = weights, config, recorder
+        self.batch_sizes = batch_sizes(max_resident)
+        self.state = self._new_state(max_resident)
+        self.frames: dict[int, CapturedFrame] = {}
+        """By number of rows."""
+        self.prefills: dict[tuple[int, int], CapturedPrefill] = {}
+        """By number of rows and padded length."""
+        elements = max(max_resident, PREFILL_ROWS[-1]) * (NUM_COLUMNS + MAX_PAGES)
+        self.staging = recorder.pinned_zeros(2 * RING, elements, dtype=torch.int32)
+        """Host buffers that metadata is copied from, used in turn."""
+        self.staging_free = [recorder.record_event()] * len(self.staging)
+        """Wait until the copy from each buffer is done."""
+        self.next_staging = 0
+        self._ring = 0
+
+    def warm_up(self) -> None:
+        """Compiles all kernels and captures every graph."""
+        shapes = [
+            (rows, length)
+            for length in PREFILL_LENGTHS
+            for rows in PREFILL_ROWS
+            if rows * length <= MAX_PREFILL_POSITIONS
+        ]
+        with self.recorder.on_stream():
+            frames = [self.new_frame(rows) for rows in self.batch_sizes]
+            prefills = [self.new_prefill(rows, length) for rows, length in shapes]
+            works = [work for frame in frames for work in (frame.sample_codes, frame.decode)]
+            self.recorder.compile([*works, *(prefill.run for prefill in prefills)])
+            for frame in frames:
+                self.capture_frame(frame)
+            for prefill in prefills:
+                self.capture_prefill(prefill)
+        self.recorder.record_event()()
+
+    def new_frame(self, rows: int) -> FrameStep:
+        """Returns a frame step of `rows` rows, not captured."""
+        return FrameStep(self.weights, self.config, self.state, rows, MAX_PAGES)
+
+    def new_prefill(self, rows: int, length: int) -> PrefillStep:
+        """Returns a prefill step of `rows` rows of `length` positions, not captured."""
+        return PrefillStep(self.weights, self.state, rows, length, MAX_PAGES)
+
+    def capture_frame(self, step: FrameStep) -> None:
+        """Captures a frame step, which `decode` then uses."""
+        capture = self.recorder.capture_graph
+        self.frames[step.rows] = CapturedFrame(step, capture(step.sample_codes), capture(step.decode))
+
+    def capture_prefill(self, step: PrefillStep) -> None:
+        """Captures a prefill step, which `prefill` then uses."""
+        self.prefills[step.rows, step.length] = CapturedPrefill(step, self.recorder.capture_graph(step.run))
+
+    def write_request(
+        self, allocation: Allocation, prompt: Prompt, codes: Tensor, sampling: Sampling, seed: int
+    ) -> None:
+        """Writes a request's text rows and sampling state. codes: int64 [frames, 16], generated already."""
+        state, slot = self.state, allocation.slot
+        state.text_rows[0] = prompt.pad_row
+        for index, page in enumerate(allocation.text_pages):
+            rows = prompt.text_rows[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
+            state.text_rows[page * PAGE_SIZE : page * PAGE_SIZE + len(rows)] = rows
+        params = torch.tensor(sampling_params(sampling))
+        state.sampling_params[slot] = params.to(state.hidden.device, non_blocking=True)
+        # Assigning a number would wait for the device.
+        state.seeds[slot].fill_(signed_seed(seed))
+        state.seen[slot].zero_()
+        state.seen[slot].index_fill_(0, codes[:, 0], 1)
+        self.recorder.record_stream(*prompt, codes)
+
+    def prefill(self, pending: Sequence[PromptChunk]) -> list[PromptChunk]:
+        """Enqueues one prefill of as many prompts as fit; returns what remains to be prefilled."""
+        length = bucket_for(PREFILL_LENGTHS, min(max(len(chunk.embeds) for chunk in pending), PREFILL_LENGTHS[-1]))
+        max_rows = max(rows for rows in PREFILL_ROWS if rows * length <= MAX_PREFILL_POSITIONS)
+        batch = pending[:max_rows]
+        step, run = self.prefills[bucket_for(PREFILL_ROWS, len(batch)), length]
+        metadata: list[list[int]] = []
+        remaining: list[PromptChunk] = []
+        for row, chunk in enumerate(batch):
+            allocation, embeds = chunk.allocation, chunk.embeds[:length]
+            step.embeds[row * length : row * length + len(embeds)] = embeds
+            metadata.append([allocation.slot, allocation.position, len(embeds), 0, 0, *allocation.pages])
+            allocation.position += len(embeds)
+            if len(chunk.embeds) > length:
+                remaining.append(PromptChunk(allocation, chunk.embeds[length:]))
+        self._upload(step.metadata, metadata)
+        run()
+        return [*remaining, *pending[max_rows:]]
+
+    def decode(self, allocations: Sequence[Allocation]) -> tuple[int, Work]:
+        """Enqueues one frame of each request.
+
+        Returns the entry of `state.host_codes` that receives the codes, and a function that waits for them. The codes
+        are complete before the step is: its second graph only computes the next hidden states.
+        """
+        ring = self._ring = self._ring % (RING - 1) + 1
+        frame = self.frames[bucket_for(self.batch_sizes, len(allocations))]
+        with self.recorder.on_stream():
+            self._upload(
+                frame.step.metadata,
+                [[row.slot, row.position, row.frames, row.text_row(), ring, *row.pages] for row in allocations],
+            )
+            frame.sample_codes()
+            wait = self.recorder.record_event()
+            frame.decode()
+        for row in allocations:
+            row.frames += 1
+            row.position += 1
+        return ring, wait
+
+    def _upload(self, metadata: Tensor, rows: Sequence[Sequence[int]]) -> None:
+        """Enqueues the copy of a step's metadata; remaining rows become padding."""
+        self.next_staging = (self.next_staging + 1) % len(self.staging)
+        self.staging_free[self.next_staging]()
+        staged = self.staging[self.next_staging][: metadata.numel()].view(metadata.shape)
+        numbers = staged.numpy()
+        numbers.fill(0)
+        for index, row in enumerate(rows):
+            numbers[index, : len(row)] = row
+        metadata.copy_(staged, non_blocking=True)
+        self.staging_free[self.next_staging] = self.recorder.record_event()
+
+    def _new_state(self, max_resident: int) -> DeviceState:
+        config, like = self.config, self.weights.norm
+        position_bytes = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_size
+        page_bytes = PAGE_SIZE * position_bytes * like.element_size()
+        pages = max(max_resident * num_pages(int(RESIDENT_SECONDS * FAMILY.frames_per_second)), MAX_PAGES)
+        if like.is_cuda:
+            free_bytes = torch.cuda.mem_get_info(like.device)[0]
+            pages = min(pages, int(free_bytes * MAX_CACHE_SHARE) // page_bytes)
+        return new_device_state(
+            config,
+            like,
+            slots=max_resident + 1,
+            pages=1 + pages,
+            page_size=PAGE_SIZE,
+            text_rows=PAGE_SIZE * (1 + num_pages(max_resident * RESIDENT_TEXT_ROWS)),
+            ring=RING,
+            max_rows=max_resident,
+            max_prefill=MAX_PREFILL_POSITIONS,
+        )
