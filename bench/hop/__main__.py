@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hop import naive, sides
+from hop import naive, syrinx
 from hop.cases import CASES, RESULTS
 from hop.measure import measure
 from hop.report import report, row, table
@@ -23,9 +23,9 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for case in CASES:
-        ours = measure(case, sides.write, sides.read, arguments.seconds)
-        rows.append(row(case, ours, measure(case, naive.write, naive.read, arguments.seconds)))
-        print(f"{case.kind} x {case.streams}: p50 {ours.p50_ms} ms, p99 {ours.p99_ms} ms", flush=True)
+        hop = measure(case, syrinx.write, syrinx.read, arguments.seconds)
+        rows.append(row(case, hop, measure(case, naive.write, naive.read, arguments.seconds)))
+        print(f"{case.kind} x {case.streams}: p50 {hop.p50_ms} ms, p99 {hop.p99_ms} ms", flush=True)
     result = report(rows, _redis_version())
     arguments.results.mkdir(parents=True, exist_ok=True)
     (arguments.results / "hop.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")

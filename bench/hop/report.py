@@ -20,7 +20,7 @@ class Row(Struct, frozen=True):
     """The results of one case with the Syrinx connector and with the naive loop, in the same run."""
 
     case: Case
-    ours: Hop
+    syrinx: Hop
     naive: Hop
     p50_ratio: float
     """p50 of the connector divided by that of the naive loop; below 1 is faster."""
@@ -39,9 +39,9 @@ class Report(Struct, frozen=True):
     rows: list[Row]
 
 
-def row(case: Case, ours: Hop, naive: Hop) -> Row:
+def row(case: Case, syrinx: Hop, naive: Hop) -> Row:
     """Returns the row of a case."""
-    return Row(case, ours, naive, round(ours.p50_ms / naive.p50_ms, 3), round(ours.p99_ms / naive.p99_ms, 3))
+    return Row(case, syrinx, naive, round(syrinx.p50_ms / naive.p50_ms, 3), round(syrinx.p99_ms / naive.p99_ms, 3))
 
 
 def report(rows: list[Row], redis: str) -> Report:
@@ -65,11 +65,11 @@ def table(result: Report) -> str:
 
 
 def _cells(item: Row) -> list[object]:
-    ours, naive, case = item.ours, item.naive, item.case
+    syrinx, naive, case = item.syrinx, item.naive, item.case
     return [
-        *(case.kind, case.streams, ours.p50_ms, ours.p99_ms, ours.max_ms),
+        *(case.kind, case.streams, syrinx.p50_ms, syrinx.p99_ms, syrinx.max_ms),
         *(f"{naive.p50_ms} (÷ {1 / item.p50_ratio:.1f})", f"{naive.p99_ms} (÷ {1 / item.p99_ratio:.1f})"),
-        *(f"{1000 * hop.cpu_ms[name]:.1f}" for hop in (ours, naive) for name in ("writer", "reader", "redis")),
+        *(f"{1000 * hop.cpu_ms[name]:.1f}" for hop in (syrinx, naive) for name in ("writer", "reader", "redis")),
     ]
 
 
