@@ -1,4 +1,4 @@
-"""Small random checkpoints with every part that a kind of checkpoint has, in the official layout."""
+"""Small random checkpoints in the official layout, complete for their type."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ CODES = 32
 
 
 def write(directory: Path, kind: str, size: str = "1b7") -> Path:
-    """A checkpoint that speaks (noise): talker weights from their names, the recorded speech tokenizer."""
+    """Writes a checkpoint that generates noise, with the recorded speech tokenizer."""
     recipe.write_configs(directory, kind, size)
     shutil.copytree(SPEECH_TOKENIZER, directory / "speech_tokenizer", dirs_exist_ok=True)
     settings = recipe.config(kind, size)
@@ -32,16 +32,16 @@ def write(directory: Path, kind: str, size: str = "1b7") -> Path:
     if kind == "base":
         modules["speaker_encoder"] = SpeakerEncoder(config.speaker_encoder_config)
     tensors = {
-        name: torch.from_numpy(recipe.weight(name, slot.shape))
+        name: torch.from_numpy(recipe.weight(name, tensor.shape))
         for prefix, module in modules.items()
-        for name, slot in checkpoint_tensors(module, prefix)
+        for name, tensor in checkpoint_tensors(module, prefix)
     }
     save_file(tensors, directory / "model.safetensors")
     return directory
 
 
 def damage(directory: Path, name: str, change: object) -> None:
-    """Rewrites the checkpoint with `change(tensor)` in place of a tensor, or without it if that is None."""
+    """Replaces a tensor of the checkpoint by `change(tensor)`, or removes it if that is None."""
     tensors = load_file(directory / "model.safetensors")
     tensor = change(tensors.pop(name))
     if tensor is not None:

@@ -1,4 +1,4 @@
-"""The smallest talkers: every kind of layer, few numbers; weights from their names, as in `talker_recipe`."""
+"""Minimal talkers with every type of layer; weights follow from their names, as in `talker_recipe`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.talker import Talker
 
 CODES = 32
-"""Values of a code."""
+"""Number of values of a code."""
 EOS = 162
 
 _TALKER = {
@@ -39,7 +39,7 @@ _PREDICTOR = {
 
 
 def settings(predictor_layers: int = 1, **talker: Any) -> dict[str, Any]:
-    """A `config.json`; `talker` changes fields of the talker's."""
+    """A `config.json`; `talker` overrides fields of `talker_config`."""
     settings = recipe.config("custom_voice", "1b7")
     settings["talker_config"] |= _TALKER | talker
     settings["talker_config"]["code_predictor_config"] |= _PREDICTOR | {"num_hidden_layers": predictor_layers}
@@ -47,25 +47,25 @@ def settings(predictor_layers: int = 1, **talker: Any) -> dict[str, Any]:
 
 
 def write(directory: Path, **changes: Any) -> Path:
-    """A CustomVoice checkpoint without a codec; `changes`: see `settings`."""
+    """Writes a CustomVoice checkpoint without a codec; `changes` as for `settings`."""
     recipe.write_configs(directory, "custom_voice", "1b7")
     given = settings(**changes)
     (directory / "config.json").write_text(json.dumps(given))
     codec = directory / "speech_tokenizer" / "config.json"
     codec.write_text(codec.read_text().replace(f'"codebook_size": {recipe.CODES}', f'"codebook_size": {CODES}'))
-    places = checkpoint_tensors(Talker(msgspec.convert(given, ModelConfig).talker_config), "talker")
-    tensors = {name: torch.from_numpy(recipe.weight(name, slot.shape)) for name, slot in places}
+    tensors_by_name = checkpoint_tensors(Talker(msgspec.convert(given, ModelConfig).talker_config), "talker")
+    tensors = {name: torch.from_numpy(recipe.weight(name, tensor.shape)) for name, tensor in tensors_by_name}
     save_file(tensors, directory / "model.safetensors")
     return directory
 
 
 def text(positions: int) -> str:
-    """One whose prompt has so many positions: a word for each beyond those that every prompt has."""
+    """A text whose prompt has this many positions, with one word per position beyond the fixed ones."""
     return " ".join(["a"] * (positions - 11))
 
 
 def request(name: str, text: str = "Hello there.", **fields: Any) -> SpeechRequest:
-    """A request that such a checkpoint can speak; without top-k by default, as there are so few codes."""
+    """A request for such a checkpoint, without top-k by default because there are few codes."""
     return msgspec.structs.replace(
         SpeechRequest(
             id=name,

@@ -1,4 +1,4 @@
-"""Checkpoints of `talker_recipe` on disk, and the plain loop that speaks with a talker."""
+"""Checkpoints of `talker_recipe` on disk, and a plain generation loop."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +21,10 @@ GREEDY = Sampling(temperature=0, residual_temperature=0)
 
 
 def weights(kind: str, size: str) -> dict[str, Tensor]:
-    """The talker tensors of a recipe checkpoint, by official name."""
+    """The talker tensors of a recipe checkpoint, by the checkpoint's names."""
     config = msgspec.convert(recipe.config(kind, size), ModelConfig)
-    places = checkpoint_tensors(Talker(config.talker_config), "talker")
-    return {name: torch.from_numpy(recipe.weight(name, slot.shape)) for name, slot in places}
+    tensors = checkpoint_tensors(Talker(config.talker_config), "talker")
+    return {name: torch.from_numpy(recipe.weight(name, tensor.shape)) for name, tensor in tensors}
 
 
 def write_checkpoint(directory: Path, kind: str, size: str) -> Path:
@@ -46,15 +46,15 @@ def speech_request(kind: str, fields: dict[str, Any], sampling: Sampling = GREED
 
 
 def reference_voice(kind: str, fields: dict[str, Any]) -> Voice | None:
-    """The reference voice of a recipe case, if its kind has one."""
+    """The reference voice of a Base case, otherwise None."""
     if kind != "base":
         return None
     codes = torch.from_numpy(recipe.reference_codes(fields["frames"])) if "frames" in fields else None
     return Voice(torch.from_numpy(recipe.speaker_embedding()), codes)
 
 
-class Spoken(msgspec.Struct):
-    """What a batch said: frames [rows, frames, 16] and the code-0 logits [rows, frames, vocabulary] they came from."""
+class Generated(msgspec.Struct):
+    """The frames [rows, frames, 16] of a batch and their code-0 logits [rows, frames, vocabulary]."""
 
     codes: Tensor
     logits: Tensor
@@ -63,14 +63,14 @@ class Spoken(msgspec.Struct):
 
 
 @torch.inference_mode()
-def speak(talker: Talker, prompts: Sequence[Prompt], requests: Sequence[SpeechRequest], frames: int) -> Spoken:
-    """Speaks `frames` frames for all prompts together; a row that says EOS goes on like the others."""
+def generate(talker: Talker, prompts: Sequence[Prompt], requests: Sequence[SpeechRequest], frames: int) -> Generated:
+    """Generates `frames` frames for all prompts in one batch; EOS does not end a row."""
     rows = len(prompts)
     caches = [talker.new_cache() for _ in prompts]
     hidden = torch.stack([talker.prefill(prompt.embeds, cache) for prompt, cache in zip(prompts, caches, strict=True)])
     sampler = Sampler([r.sampling for r in requests], [r.seed for r in requests], talker.config, talker.device)
     seen = torch.zeros(rows, talker.config.vocab_size, dtype=torch.bool)
-    said, code0_logits, residual_logits = [], [], []
+    codes_by_frame, code0_logits, residual_logits = [], [], []
     for frame in range(frames):
         draw = sampler.step(torch.full((rows,), frame))
         logits = talker.logits(hidden)
@@ -83,9 +83,9 @@ def speak(talker: Talker, prompts: Sequence[Prompt], requests: Sequence[SpeechRe
             return draw.residual(values, group)
 
         codes = talker.predict(hidden, code0, spy)
-        said.append(codes)
+        codes_by_frame.append(codes)
         code0_logits.append(logits)
         residual_logits.append(torch.stack(residual, 1))
         text = torch.stack([prompt.text_row(frame) for prompt in prompts])
         hidden = talker.decode(talker.embed_frame(codes) + text, caches)
-    return Spoken(torch.stack(said, 1), torch.stack(code0_logits, 1), torch.stack(residual_logits, 1))
+    return Generated(torch.stack(codes_by_frame, 1), torch.stack(code0_logits, 1), torch.stack(residual_logits, 1))

@@ -1,4 +1,4 @@
-"""Small random checkpoints in the official layout, made from names alone, and what they were recorded to say.
+"""Small random checkpoints in the official layout, whose weights follow from their names, and the recorded cases.
 
 `tests/fixtures/official/make_talker.py` builds the same weights for the official package: a tensor's values follow
 from its name and shape, so no weights need be stored.
@@ -170,7 +170,7 @@ SAMPLING = {
     "one": {"temperature": 0.9, "top_k": 1, "top_p": 0.9, "repetition_penalty": 1.05},
 }
 SAID = [3, 7, 7, 60]
-"""Code-0 values said before, for the repetition penalty."""
+"""Earlier code-0 values, for the repetition penalty."""
 
 
 def scores(frames: int) -> np.ndarray:

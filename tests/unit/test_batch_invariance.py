@@ -1,4 +1,4 @@
-"""What a request says does not depend on its neighbours: bit-identical states, logits and codes on a CPU."""
+"""On a CPU a request's states, logits and codes are bit-identical for any other requests in the batch."""
 
 from collections.abc import Sequence
 
@@ -31,13 +31,13 @@ def talker(checkpoint: Checkpoint) -> Talker:
 
 
 class Row:
-    """One request, spoken a frame at a time in whatever company."""
+    """One request, generated frame by frame in any batch."""
 
     def __init__(self, checkpoint: Checkpoint, talker: Talker, number: int, age: int) -> None:
         voice = next(iter(checkpoint.config.talker_config.speakers))
-        words = "word " * (number % 5) + "and so on."
+        text = "word " * (number % 5) + "and so on."
         sampling = Sampling(temperature=0.9 if number % 3 else 0.0, top_k=50 - number % 40, top_p=1 - number % 2 / 10)
-        fields = {"text": words, "voice": voice, "non_streaming_text": number % 2 == 0}
+        fields = {"text": text, "voice": voice, "non_streaming_text": number % 2 == 0}
         self.request = speech_request("custom_voice", fields, sampling, seed=number)
         self.prompt = build_prompt(self.request, talker, checkpoint.load_tokenizer(), checkpoint.config)
         self.cache: KVCache = talker.new_cache()
@@ -51,7 +51,7 @@ class Row:
 
 
 def step(talker: Talker, rows: Sequence[Row]) -> None:
-    """One frame of all rows together."""
+    """Generates one frame of all rows in one batch."""
     hidden = torch.stack([row.hidden for row in rows])
     sampler = Sampler(
         [row.request.sampling for row in rows], [row.request.seed for row in rows], talker.config, talker.device
@@ -70,8 +70,8 @@ def step(talker: Talker, rows: Sequence[Row]) -> None:
 
 
 @torch.inference_mode()
-def test_a_request_says_the_same_alone_and_in_company(checkpoint: Checkpoint, talker: Talker) -> None:
-    """Neighbours of other ages, texts and sampling, on either side, joining and leaving from frame to frame."""
+def test_codes_are_the_same_alone_and_in_a_batch(checkpoint: Checkpoint, talker: Talker) -> None:
+    """Other rows differ in age, text and sampling, and join and leave from frame to frame."""
     alone = Row(checkpoint, talker, 1, age=0)
     for _ in range(FRAMES):
         step(talker, [alone])
@@ -90,30 +90,30 @@ def test_a_request_says_the_same_alone_and_in_company(checkpoint: Checkpoint, ta
 def test_predictor_logits_are_bit_identical_in_any_batch(talker: Talker) -> None:
     generator = torch.Generator().manual_seed(5)
     hidden = torch.randn(41, talker.config.hidden_size, generator=generator)
-    said = torch.randint(0, talker.config.codebook_size, (41, 16), generator=generator)
+    frames = torch.randint(0, talker.config.codebook_size, (41, 16), generator=generator)
 
     def logits(rows: torch.Tensor) -> torch.Tensor:
         kept = []
 
         def draw(values: torch.Tensor, group: int) -> torch.Tensor:
             kept.append(values.clone())
-            return said[rows, group]
+            return frames[rows, group]
 
-        talker.predict(hidden[rows], said[rows, 0], draw)
+        talker.predict(hidden[rows], frames[rows, 0], draw)
         return torch.stack(kept, 1)
 
     everything = torch.arange(41)
-    whole, embedded = logits(everything), talker.embed_frame(said)
+    whole, embedded = logits(everything), talker.embed_frame(frames)
     for count in (1, 2, 3, 8, 17):
         for start in (0, 5, 41 - count):
             rows = everything[start : start + count]
             assert torch.equal(logits(rows), whole[rows]), (count, start)
-            assert torch.equal(talker.embed_frame(said[rows]), embedded[rows]), (count, start)
+            assert torch.equal(talker.embed_frame(frames[rows]), embedded[rows]), (count, start)
 
 
 @torch.inference_mode()
 def test_cache_growth_does_not_change_a_state(checkpoint: Checkpoint, talker: Talker) -> None:
-    """A cache that grows step by step and one with room from the start end alike."""
+    """A cache that grows step by step ends equal to one allocated in full."""
     inputs = torch.randn(140, talker.config.hidden_size, generator=torch.Generator().manual_seed(1))
     growing, roomy = talker.new_cache(), talker.new_cache()
     roomy.extend(300)
@@ -126,7 +126,7 @@ def test_cache_growth_does_not_change_a_state(checkpoint: Checkpoint, talker: Ta
 
 @torch.inference_mode()
 def test_prefill_and_decode_agree(talker: Talker) -> None:
-    """Not to the bit (their sums are ordered otherwise), but closely."""
+    """Close, but not bit-identical, because the order of summation differs."""
     inputs = torch.randn(20, talker.config.hidden_size, generator=torch.Generator().manual_seed(2))
     whole, stepped = talker.new_cache(), talker.new_cache()
     state = talker.prefill(inputs, whole)
@@ -136,7 +136,7 @@ def test_prefill_and_decode_agree(talker: Talker) -> None:
 
 
 @torch.inference_mode()
-def test_the_last_position_is_an_error_that_changes_nothing(talker: Talker) -> None:
+def test_exceeding_the_last_position_raises_and_changes_nothing(talker: Talker) -> None:
     cache, full = talker.new_cache(), talker.new_cache()
     full.extend(talker.config.max_position_embeddings)
     inputs = torch.zeros(2, talker.config.hidden_size)
@@ -148,5 +148,5 @@ def test_the_last_position_is_an_error_that_changes_nothing(talker: Talker) -> N
 
 
 def test_recipe_widths_have_no_short_tail() -> None:
-    """Elementwise kernels round a tail otherwise: widths that are no multiple of 32 would void these tests."""
+    """Elementwise kernels round a short tail differently, so other widths would void these tests."""
     assert not recipe.WIDTH % 32 and not recipe.CODES % 32

@@ -1,4 +1,4 @@
-"""Weights are loaded strictly: what does not fit is refused by the tensor's name."""
+"""Strict loading of weights: errors name the tensor."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_every_tensor_lands_where_its_name_says(directory: Path) -> None:
+def test_every_tensor_is_copied_to_its_target(directory: Path) -> None:
     save_file(TENSORS, directory / "model.safetensors")
     loaded = dict(checkpoint_tensors(Checkpoint(str(directory)).load_talker(), "talker"))
     assert loaded.keys() == TENSORS.keys()
@@ -38,14 +38,14 @@ def test_names_are_the_official_ones() -> None:
     assert {name: slot.shape for name, slot in loaded.items()} == {k: tuple(v.shape) for k, v in official.items()}
 
 
-def test_weights_are_cast_to_the_type_asked_for(directory: Path) -> None:
+def test_weights_are_cast_to_the_dtype(directory: Path) -> None:
     save_file(TENSORS, directory / "model.safetensors")
     talker = Checkpoint(str(directory), dtype=torch.bfloat16).load_talker()
     assert {parameter.dtype for parameter in talker.parameters()} == {torch.bfloat16}
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_shards_are_read_through_their_index(directory: Path) -> None:
+def test_sharded_checkpoint_is_loaded(directory: Path) -> None:
     names = sorted(TENSORS)
     halves = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
     for file, part in halves.items():
@@ -57,7 +57,7 @@ def test_shards_are_read_through_their_index(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["../secret.safetensors", "/etc/passwd", "sub/model.safetensors", "model.bin", ""])
-def test_index_may_only_name_safetensors_beside_it(directory: Path, file: str) -> None:
+def test_index_with_other_paths_is_refused(directory: Path, file: str) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {QUERY: file}}))
     with pytest.raises(CheckpointError, match=f"weight_map.{QUERY}"):
         Checkpoint(str(directory)).load_talker()
@@ -76,13 +76,13 @@ def test_unexpected_tensor_is_named(directory: Path) -> None:
         Checkpoint(str(directory)).load_talker()
 
 
-def test_tensors_of_other_modules_are_not_in_the_way(directory: Path) -> None:
+def test_tensors_of_other_modules_are_ignored(directory: Path) -> None:
     save_file(TENSORS | {"speaker_encoder.fc.bias": torch.zeros(1)}, directory / "model.safetensors")
     Checkpoint(str(directory)).load_talker()
 
 
 @pytest.mark.parametrize("name", [QUERY, "talker.model.layers.0.self_attn.k_norm.weight", "talker.codec_head.weight"])
-def test_wrong_shape_says_found_and_expected(directory: Path, name: str) -> None:
+def test_wrong_shape_error_has_both_shapes(directory: Path, name: str) -> None:
     expected = list(TENSORS[name].shape)
     save_file(TENSORS | {name: torch.zeros(7, 7)}, directory / "model.safetensors")
     with pytest.raises(CheckpointError) as error:
@@ -106,7 +106,7 @@ def test_truncated_file_is_named(directory: Path) -> None:
         Checkpoint(str(directory)).load_talker()
 
 
-def test_talker_and_codec_must_agree_on_the_codes(directory: Path) -> None:
+def test_talker_and_codec_must_agree_on_the_codebook_size(directory: Path) -> None:
     path = directory / "speech_tokenizer" / "config.json"
     config = json.loads(path.read_text())
     config["decoder_config"]["codebook_size"] = 2048
@@ -115,19 +115,19 @@ def test_talker_and_codec_must_agree_on_the_codes(directory: Path) -> None:
         Checkpoint(str(directory))
 
 
-def test_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         Checkpoint(str(tmp_path / "nowhere"))
 
 
-def test_the_codec_stage_loads_the_decoder_alone(tmp_path: Path) -> None:
+def test_codec_decoder_loads(tmp_path: Path) -> None:
     decoder = Checkpoint("bundled").load_codec_decoder()
     expected = load_file(recipe.VOICE / "speech_tokenizer" / "model.safetensors")
     name = "decoder.pre_conv.conv.weight"
     assert torch.equal(dict(checkpoint_tensors(decoder, "decoder"))[name].target, expected[name].float())
 
 
-def test_plain_modules_load_too(tmp_path: Path) -> None:
+def test_plain_modules_load(tmp_path: Path) -> None:
     save_file({"part.weight": torch.ones(2, 3), "part.bias": torch.ones(2)}, tmp_path / "model.safetensors")
     module = torch.nn.Linear(3, 2)
     load_module(module, tmp_path, "part")

@@ -44,20 +44,20 @@ def decoder() -> CodecDecoder:
     return load(OFFICIAL)
 
 
-def test_waveform_is_the_official_one(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
+def test_waveform_equals_the_official_one(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
     pcm = decode(decoder, expected["decoder.codes"])
     assert pcm.shape == (2, 60 * FRAME)
-    assert pcm.abs().max() == 1  # The record clips here and there, so clipping is compared too.
+    assert pcm.abs().max() == 1  # Parts of the record are clipped, so clipping is compared too.
     assert relative_error(pcm[:, : 2 * FRAME], expected["decoder.pcm.first"]) < 1e-4
     assert relative_error(pcm[:, -4 * FRAME :], expected["decoder.pcm.last"]) < 1e-4
 
 
-def test_the_bundled_voice_sounds_as_the_official_decoder_plays_it(expected: dict[str, Tensor]) -> None:
+def test_bundled_decoder_equals_the_official_one(expected: dict[str, Tensor]) -> None:
     pcm = decode(load(VOICE), expected["voice.codes"])
     assert relative_error(pcm[:, -4 * FRAME :], expected["voice.pcm.last"]) < 1e-5
 
 
-def test_every_tensor_of_the_checkpoint_is_heard(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
+def test_every_tensor_has_an_effect(decoder: CodecDecoder, expected: dict[str, Tensor]) -> None:
     codes = expected["decoder.codes"][:1, :3]
     before = decode(decoder, codes)
     weights = {name: tensor.clone() for name, tensor in decoder.state_dict().items()}
@@ -68,7 +68,7 @@ def test_every_tensor_of_the_checkpoint_is_heard(decoder: CodecDecoder, expected
             unheard.add(name)
     decoder.load_state_dict(weights)
     assert torch.equal(decode(decoder, codes), before)
-    # The encoder's projections are in the decoder's part of the file.
+    # These projections belong to the encoder.
     assert unheard == {"quantizer.rvq_first.input_proj.weight", "quantizer.rvq_rest.input_proj.weight"}
 
 
@@ -83,9 +83,7 @@ def test_unused_codebook_entries_do_not_divide_by_zero(decoder: CodecDecoder, ex
 
 
 @pytest.mark.parametrize(("value", "place"), [(-1, (0, 1, 15)), (32, (1, 0, 0)), (3000, (1, 2, 7))])
-def test_codes_outside_the_codebook_are_named_before_any_lookup(
-    decoder: CodecDecoder, value: int, place: tuple[int, int, int]
-) -> None:
+def test_codes_outside_the_codebook_are_named(decoder: CodecDecoder, value: int, place: tuple[int, int, int]) -> None:
     codes = torch.zeros(2, 3, 16, dtype=torch.long)
     codes[place] = value
     message = f"codes: {value} in row {place[0]}, frame {place[1]}, quantizer {place[2]} is not in 0..31"
@@ -96,18 +94,18 @@ def test_codes_outside_the_codebook_are_named_before_any_lookup(
 
 
 @pytest.mark.parametrize("shape", [(3, 16), (2, 0, 16), (2, 3, 15), (1, 3, 16)])
-def test_codes_of_a_wrong_shape_are_refused(decoder: CodecDecoder, shape: tuple[int, ...]) -> None:
+def test_codes_of_wrong_shape_are_refused(decoder: CodecDecoder, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"codes: shape .* must be \[2, frames, 16\]"):
         decoder(torch.zeros(shape, dtype=torch.long), torch.ones(2, dtype=torch.long), decoder.new_state(2))
 
 
 @pytest.mark.parametrize("lengths", [[1, 4], [-1, 1], [1]])
-def test_impossible_lengths_are_refused(decoder: CodecDecoder, lengths: list[int]) -> None:
+def test_invalid_lengths_are_refused(decoder: CodecDecoder, lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="lengths: "):
         decoder(torch.zeros(2, 3, 16, dtype=torch.long), torch.tensor(lengths), decoder.new_state(2))
 
 
-def test_a_kernel_that_would_overlap_further_is_refused() -> None:
+def test_unsupported_transposed_kernel_is_refused() -> None:
     with pytest.raises(ValueError, match="kernel 9 must be the stride 3 or twice it"):
         CausalTransposedConv(StateLayout(), 4, 4, 9, 3)
 

@@ -38,7 +38,7 @@ def tensors() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("record", [0, 1])
-def test_codes_are_the_official_ones(encoder: CodecEncoder, record: int) -> None:
+def test_codes_equal_the_official_ones(encoder: CodecEncoder, record: int) -> None:
     """The first record is longer than the sliding window in the config, which the official package does not apply."""
     expected = load_file(OFFICIAL / "expected.safetensors")
     codes = encoder.encode(expected[f"encoder.samples.{record}"] / 32768)
@@ -46,55 +46,53 @@ def test_codes_are_the_official_ones(encoder: CodecEncoder, record: int) -> None
     assert torch.equal(codes, expected[f"encoder.codes.{record}"])
 
 
-def test_only_the_encoding_half_is_kept(encoder: CodecEncoder) -> None:
+def test_decoder_modules_are_removed(encoder: CodecEncoder) -> None:
     assert not {"decoder", "upsample", "decoder_transformer"} & {name for name, _ in encoder.mimi.named_children()}
     assert not any(parameter.requires_grad for parameter in encoder.parameters())
 
 
 @pytest.mark.parametrize(("count", "frames"), [(1, 1), (1920, 1), (1921, 2), (24_000, 13)])
-def test_a_frame_is_1920_samples_the_last_one_filled_up(encoder: CodecEncoder, count: int, frames: int) -> None:
+def test_frame_is_1920_samples_and_the_last_one_is_padded(encoder: CodecEncoder, count: int, frames: int) -> None:
     assert encoder.encode(torch.zeros(count)).shape == (frames, 16)
 
 
 @pytest.mark.parametrize("shape", [(0,), (1, 24_000)])
-def test_what_is_not_a_row_of_samples_is_refused(encoder: CodecEncoder, shape: tuple[int, ...]) -> None:
+def test_wrong_shape_of_samples_is_refused(encoder: CodecEncoder, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"reference audio: shape .* must be \[N\]"):
         encoder.encode(torch.zeros(shape))
 
 
-def test_a_missing_tensor_is_named(tmp_path: Path, config: SpeechTokenizerConfig, tensors: dict[str, Tensor]) -> None:
+def test_missing_tensor_is_named(tmp_path: Path, config: SpeechTokenizerConfig, tensors: dict[str, Tensor]) -> None:
     del tensors["encoder.downsample.conv.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"tensor encoder\.\S*downsample\.conv\.weight is missing \(1 in total\)"):
         load(tmp_path, config)
 
 
-def test_an_unexpected_tensor_is_named(
-    tmp_path: Path, config: SpeechTokenizerConfig, tensors: dict[str, Tensor]
-) -> None:
+def test_unexpected_tensor_is_named(tmp_path: Path, config: SpeechTokenizerConfig, tensors: dict[str, Tensor]) -> None:
     save_file(tensors | {"encoder.surplus.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"tensor encoder\.surplus\.weight is unexpected"):
         load(tmp_path, config)
 
 
-def test_a_wrong_shape_is_named(tmp_path: Path, config: SpeechTokenizerConfig, tensors: dict[str, Tensor]) -> None:
+def test_wrong_shape_is_named(tmp_path: Path, config: SpeechTokenizerConfig, tensors: dict[str, Tensor]) -> None:
     save_file(tensors | {"encoder.downsample.conv.weight": torch.zeros(2, 3, 4)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"downsample\.conv\.weight has a wrong shape, expected \[32, 32, 4\]"):
         load(tmp_path, config)
 
 
-def test_a_config_without_an_encoder_is_refused(config: SpeechTokenizerConfig) -> None:
+def test_config_without_encoder_is_refused(config: SpeechTokenizerConfig) -> None:
     with pytest.raises(CheckpointError, match="encoder_config: missing"):
         load(TOKENIZER, msgspec.structs.replace(config, encoder_config={}))
 
 
-def test_a_config_mimi_does_not_take_is_refused(config: SpeechTokenizerConfig) -> None:
+def test_invalid_mimi_config_is_refused(config: SpeechTokenizerConfig) -> None:
     wrong = config.encoder_config | {"codebook_size": "many"}
     with pytest.raises(CheckpointError, match=r"config\.json: encoder_config: "):
         load(TOKENIZER, msgspec.structs.replace(config, encoder_config=wrong))
 
 
-def test_a_torn_file_is_refused(tmp_path: Path, config: SpeechTokenizerConfig) -> None:
+def test_truncated_file_is_refused(tmp_path: Path, config: SpeechTokenizerConfig) -> None:
     shutil.copy(TOKENIZER / "model.safetensors", tmp_path)
     with (tmp_path / "model.safetensors").open("r+b") as file:
         file.truncate(100_000)
@@ -102,9 +100,9 @@ def test_a_torn_file_is_refused(tmp_path: Path, config: SpeechTokenizerConfig) -
         load(tmp_path, config)
 
 
-def test_without_transformers_the_error_says_what_to_install(
+def test_missing_transformers_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, config: SpeechTokenizerConfig
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)  # As Python itself marks a module that cannot be imported.
+    monkeypatch.setitem(sys.modules, "transformers", None)  # As Python marks a module whose import failed.
     with pytest.raises(ImportError, match=r"pip install -e '\.\[clone\]'"):
         load_codec_encoder(TOKENIZER, config, "cpu", torch.float32)

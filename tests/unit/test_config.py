@@ -45,7 +45,7 @@ def test_reads_official_fields_and_ignores_unknown_ones(directory: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("field", "value", "message"),
     [
         ("tts_model_type", "singer", "tts_model_type 'singer' is unknown; accepted: base, custom_voice, voice_design"),
         ("tts_model_type", ..., "missing required field `tts_model_type`"),
@@ -69,10 +69,10 @@ def test_reads_official_fields_and_ignores_unknown_ones(directory: Path) -> None
         ("tts_pad_token_id", 4000, "tts_pad_token_id: 4000"),
     ],
 )
-def test_names_the_invalid_field(directory: Path, field: str, value: Any, words: str) -> None:
+def test_names_the_invalid_field(directory: Path, field: str, value: Any, message: str) -> None:
     path = directory / "config.json"
     change(path, field, value)
-    with pytest.raises(CheckpointError, match=words) as error:
+    with pytest.raises(CheckpointError, match=message) as error:
         read_model_config(directory)
     assert str(path) in str(error.value)
 
@@ -85,7 +85,7 @@ def test_the_speaker_embedding_must_have_the_width_of_the_talker(directory: Path
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("field", "value", "message"),
     [
         ("output_sample_rate", 16_000, "output_sample_rate"),
         ("decode_upsample_rate", 960, "decode_upsample_rate"),
@@ -94,9 +94,9 @@ def test_the_speaker_embedding_must_have_the_width_of_the_talker(directory: Path
         ("decoder_config.codebook_size", ..., "codebook_size"),
     ],
 )
-def test_names_the_invalid_field_of_the_speech_tokenizer(directory: Path, field: str, value: Any, words: str) -> None:
+def test_names_the_invalid_field_of_the_speech_tokenizer(directory: Path, field: str, value: Any, message: str) -> None:
     change(directory / "speech_tokenizer" / "config.json", field, value)
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match=message):
         read_speech_tokenizer_config(directory)
 
 

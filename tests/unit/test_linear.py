@@ -1,4 +1,4 @@
-"""A row's product does not depend on its neighbours: the ground on which equal seeds give equal codes."""
+"""Batch invariance of the products, on which the reproducibility of codes depends."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from syrinx_stages.model.linear import BLOCK_ROWS, MAX_ROWS, add_product, column
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(320, 448), (512, 320), (192, 768), (1024, 3072), (2048, 6144)])
-def test_few_rows_are_bit_identical_whatever_the_batch(inner: int, outer: int) -> None:
+def test_linear_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
     weight = column_major(outer, inner).copy_(torch.randn(outer, inner, generator=generator))
     bias = torch.randn(outer, generator=generator)
@@ -21,7 +21,7 @@ def test_few_rows_are_bit_identical_whatever_the_batch(inner: int, outer: int) -
 @pytest.mark.parametrize(
     ("inner", "outer"), [(16, 1), (16, 7), (16, 16), (17, 11), (32, 96), (128, 128), (256, 2048), (768, 192)]
 )
-def test_many_rows_are_bit_identical_wherever_they_stand(inner: int, outer: int) -> None:
+def test_add_product_is_bit_identical_for_any_batch(inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(inner * outer)
     weight = torch.randn(inner, outer, generator=generator)
     x = torch.randn(1940, inner, generator=generator)
@@ -33,7 +33,7 @@ def test_many_rows_are_bit_identical_wherever_they_stand(inner: int, outer: int)
             assert torch.equal(add_product(start[some].clone(), x[some], weight), whole[some]), (rows, offset)
 
 
-def test_both_are_the_product() -> None:
+def test_both_equal_the_product() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 4, generator=generator)
     x = torch.randn(50, 4, generator=generator)

@@ -1,4 +1,4 @@
-"""How codes are drawn: transformers' processors row by row, and numbers that follow from (seed, frame, group) alone."""
+"""Sampling: equal to transformers' processors for each row, with random numbers of (seed, frame, group) alone."""
 
 import msgspec
 import numpy as np
@@ -25,8 +25,8 @@ def logits(frames: int) -> torch.Tensor:
     return torch.from_numpy(recipe.scores(frames))
 
 
-def test_scores_are_those_of_transformers_processors() -> None:
-    """All recorded knobs in one batch, against records made one by one."""
+def test_scores_equal_those_of_transformers() -> None:
+    """All recorded parameters in one batch, against records of single rows."""
     with np.load(recipe.RECORDS) as file:
         records = {name: file[name] for name in file.files if name.startswith("scores/")}
     cases = [(name, frames) for name in recipe.SAMPLING for frames in (1, 4)]
@@ -42,7 +42,7 @@ def test_scores_are_those_of_transformers_processors() -> None:
         assert torch.allclose(row, expected, rtol=1e-6), (name, frames)
 
 
-def test_only_codes_and_end_of_sequence_are_ever_drawn() -> None:
+def test_only_codes_and_eos_are_sampled() -> None:
     rows = 64
     sampler = Sampler([Sampling(temperature=50.0, top_k=0)] * rows, range(rows), CONFIG, CPU)
     codes = sampler.step(torch.full((rows,), 5)).code0(logits(4).expand(rows, -1), seen(4).expand(rows, -1))
@@ -50,25 +50,25 @@ def test_only_codes_and_end_of_sequence_are_ever_drawn() -> None:
     assert len(set(codes.tolist())) > 20
 
 
-def test_end_of_sequence_waits_for_the_least_number_of_frames() -> None:
+def test_eos_is_suppressed_before_min_frames() -> None:
     wants_to_end = torch.zeros(5, CONFIG.vocab_size)
     wants_to_end[:, EOS] = 100
     sampler = Sampler([Sampling(min_frames=3)] * 5, range(5), CONFIG, CPU)
-    said = torch.zeros_like(wants_to_end, dtype=torch.bool)
-    codes = sampler.step(torch.arange(5)).code0(wants_to_end, said)
+    seen_codes = torch.zeros_like(wants_to_end, dtype=torch.bool)
+    codes = sampler.step(torch.arange(5)).code0(wants_to_end, seen_codes)
     assert [code == EOS for code in codes.tolist()] == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-31, 1e-29, 1e-6])
-def test_a_tiny_temperature_draws_the_best_code_and_nothing_beyond_the_vocabulary(temperature: float) -> None:
-    """NaN probabilities would draw an id that no embedding has: an error of this row, on a GPU of the process."""
+def test_tiny_temperature_is_greedy(temperature: float) -> None:
+    """NaN probabilities would give an id without an embedding, which on a GPU ends the process."""
     scores = torch.tensor([[-300.0, 41.5, 300.0, -torch.inf], [7.0, -7.0, 0.0, 6.5]])
     numbers = torch.tensor([[0.999], [0.5]], dtype=torch.float64)
     for top_k, top_p in [(0, 1.0), (3, 1.0), (0, 0.5)]:
         assert LogitFilter([(temperature, top_k, top_p)] * 2, CPU).sample(scores, numbers).tolist() == [2, 0]
 
 
-def test_temperature_zero_is_greedy_row_by_row() -> None:
+def test_temperature_zero_is_greedy_for_its_row() -> None:
     rows = [Sampling(temperature=0, residual_temperature=0), Sampling(temperature=30.0, residual_temperature=30.0)] * 40
     sampler = Sampler(rows, range(80), CONFIG, CPU)
     draw = sampler.step(torch.full((80,), 9))
@@ -81,59 +81,59 @@ def test_temperature_zero_is_greedy_row_by_row() -> None:
     assert len(set(residual[1::2].tolist())) > 5
 
 
-@pytest.mark.parametrize("neighbours", [1, 2, 7, 40])
-def test_a_row_is_drawn_the_same_beside_any_others(neighbours: int) -> None:
-    knobs = [Sampling(**values) for values in recipe.SAMPLING.values()]
-    knobs += [Sampling(temperature=0), Sampling(top_k=300, top_p=0.8), Sampling(min_frames=30)]
-    mine = Sampling(top_k=20, top_p=0.95, residual_top_p=0.9)
-    generator = torch.Generator().manual_seed(neighbours)
-    others = [knobs[i % len(knobs)] for i in range(neighbours)]
-    values = torch.randn(neighbours + 1, CONFIG.vocab_size, generator=generator)
-    said = torch.rand(values.shape, generator=generator) < 0.1
-    frames = torch.randint(0, 2000, (neighbours + 1,), generator=generator)
-    for place in {0, neighbours // 2, neighbours}:
-        rows = [*others[:place], mine, *others[place:]]
-        together = Sampler(rows, range(neighbours + 1), CONFIG, CPU)
-        alone = Sampler([mine], [place], CONFIG, CPU)
-        pick = slice(place, place + 1)
-        scores = together.code0_scores(values, said, frames)
-        assert torch.equal(scores[pick], alone.code0_scores(values[pick], said[pick], frames[pick]))
+@pytest.mark.parametrize("others_count", [1, 2, 7, 40])
+def test_row_is_independent_of_the_other_rows(others_count: int) -> None:
+    params = [Sampling(**values) for values in recipe.SAMPLING.values()]
+    params += [Sampling(temperature=0), Sampling(top_k=300, top_p=0.8), Sampling(min_frames=30)]
+    own = Sampling(top_k=20, top_p=0.95, residual_top_p=0.9)
+    generator = torch.Generator().manual_seed(others_count)
+    others = [params[i % len(params)] for i in range(others_count)]
+    values = torch.randn(others_count + 1, CONFIG.vocab_size, generator=generator)
+    seen_codes = torch.rand(values.shape, generator=generator) < 0.1
+    frames = torch.randint(0, 2000, (others_count + 1,), generator=generator)
+    for index in {0, others_count // 2, others_count}:
+        rows = [*others[:index], own, *others[index:]]
+        together = Sampler(rows, range(others_count + 1), CONFIG, CPU)
+        alone = Sampler([own], [index], CONFIG, CPU)
+        pick = slice(index, index + 1)
+        scores = together.code0_scores(values, seen_codes, frames)
+        assert torch.equal(scores[pick], alone.code0_scores(values[pick], seen_codes[pick], frames[pick]))
         assert torch.equal(together.code0_filter.filter(scores)[pick], alone.code0_filter.filter(scores[pick]))
         joint, single = together.step(frames), alone.step(frames[pick])
-        assert torch.equal(joint.code0(values, said)[pick], single.code0(values[pick], said[pick]))
+        assert torch.equal(joint.code0(values, seen_codes)[pick], single.code0(values[pick], seen_codes[pick]))
         residual = values[:, : recipe.CODES]
         for group in (1, 15):
             assert torch.equal(joint.residual(residual, group)[pick], single.residual(residual[pick], group))
 
 
-def test_draws_follow_the_distribution() -> None:
-    """Chi-square against softmax over the kept codes; fixed seeds."""
+def test_samples_follow_the_distribution() -> None:
+    """Chi-square test against the softmax over the remaining codes, with fixed seeds."""
     scores = torch.tensor([[2.0, 1.0, 0.0, -1.0, 3.0, -torch.inf]])
-    chosen = LogitFilter([(1.5, 4, 1.0)], CPU)
+    single_filter = LogitFilter([(1.5, 4, 1.0)], CPU)
     expected = (scores / 1.5).masked_fill(scores < 0, -torch.inf).softmax(-1)[0]
     count = 20_000
     numbers = uniforms(torch.full((count,), 7), torch.arange(count))[:, 3:4]
-    many = LogitFilter([(1.5, 4, 1.0)] * count, CPU).sample(scores.expand(count, -1), numbers)
-    found = many.bincount(minlength=6)
-    kept = expected > 0
-    assert not found[~kept].any()
-    assert chi_square(found[kept], expected[kept] * count) < 16.3  # 3 degrees of freedom, p = 0.001
-    assert torch.equal(chosen.sample(scores, numbers[:1]), many[:1])
+    batch = LogitFilter([(1.5, 4, 1.0)] * count, CPU).sample(scores.expand(count, -1), numbers)
+    found = batch.bincount(minlength=6)
+    remaining = expected > 0
+    assert not found[~remaining].any()
+    assert chi_square(found[remaining], expected[remaining] * count) < 16.3  # 3 degrees of freedom, p = 0.001
+    assert torch.equal(single_filter.sample(scores, numbers[:1]), batch[:1])
 
 
 @pytest.mark.parametrize(("number", "code"), [(0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2.0**-32, 3)])
-def test_codes_of_probability_zero_are_not_drawn_at_the_edges(number: float, code: int) -> None:
+def test_codes_of_probability_zero_are_not_sampled(number: float, code: int) -> None:
     scores = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
-    drawn = LogitFilter([(1.0, 0, 1.0)], CPU).sample(scores, torch.tensor([[number]], dtype=torch.float64))
-    assert drawn.tolist() == [code]
+    sampled = LogitFilter([(1.0, 0, 1.0)], CPU).sample(scores, torch.tensor([[number]], dtype=torch.float64))
+    assert sampled.tolist() == [code]
 
 
 def chi_square(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((found - expected) ** 2 / expected).sum())
 
 
-def test_numbers_are_known() -> None:
-    """The same on every device and in every version: a resumed request depends on it."""
+def test_numbers_equal_the_reference() -> None:
+    """A resumed request depends on equal numbers on every device and in every version."""
     numbers = uniforms(torch.tensor([0, 12345, -1]), torch.tensor([0, 7, 2047]))
     first = [round(value * 2**32) for value in numbers[:, [0, 15]].flatten().tolist()]
     assert first == [reference(0, 0, 0), reference(0, 0, 15), *(reference(12345, 7, g) for g in (0, 15))] + [
@@ -142,7 +142,7 @@ def test_numbers_are_known() -> None:
 
 
 def reference(seed: int, frame: int, group: int) -> int:
-    """The definition, in Python's integers: three rounds of SplitMix64, the upper 32 bits."""
+    """The definition in Python integers: the upper 32 bits of three rounds of SplitMix64."""
     gamma, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
     def mix(x: int) -> int:
@@ -156,7 +156,7 @@ def reference(seed: int, frame: int, group: int) -> int:
 
 @pytest.mark.parametrize("axis", ["seed", "frame", "group"])
 def test_numbers_are_uniform_and_independent_along_every_counter(axis: str) -> None:
-    """Chi-square of single numbers and of neighbouring pairs on an 8 x 8 grid; fixed seeds."""
+    """Chi-square tests of single numbers and of adjacent pairs on an 8 x 8 grid, with fixed seeds."""
     count = 1 << 14
     if axis == "seed":
         numbers = uniforms(torch.arange(count), torch.zeros(count, dtype=torch.int64))[:, 0]
@@ -172,6 +172,6 @@ def test_numbers_are_uniform_and_independent_along_every_counter(axis: str) -> N
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 2**64 - 1])
-def test_any_64_bit_seed_is_taken(seed: int) -> None:
+def test_any_64_bit_seed_is_accepted(seed: int) -> None:
     sampler = Sampler([Sampling()], [seed], CONFIG, CPU)
     assert sampler.step(torch.zeros(1, dtype=torch.int64)).code0(logits(1)[None], seen(1)[None]).shape == (1,)

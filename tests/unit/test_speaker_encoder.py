@@ -42,23 +42,25 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     return ((found - expected).norm() / expected.norm()).item()
 
 
-def test_mel_spectrogram_is_the_official_one(samples: Tensor, expected: dict[str, Tensor]) -> None:
+def test_mel_spectrogram_equals_the_official_one(samples: Tensor, expected: dict[str, Tensor]) -> None:
     mel = mel_spectrogram(samples, 128)
     assert mel.shape == (len(samples) // 256, 128)
     assert relative_error(mel[::8], expected["speaker.mel"]) < 1e-5
 
 
 def test_mel_filters_are_triangles_of_equal_area() -> None:
-    """Slaney's normalisation. The wide ones are measured: the narrow ones at the bottom fall between the FFT's bins."""
+    """Slaney's normalization. Only wide filters are measured: narrow ones may fall between two bins of the FFT."""
     areas = mel_filters(128).sum(1) * 24_000 / 1024
     assert torch.allclose(areas[100:], torch.ones(28), atol=0.01)
 
 
-def test_x_vector_is_the_official_one(encoder: SpeakerEncoder, samples: Tensor, expected: dict[str, Tensor]) -> None:
+def test_x_vector_equals_the_official_one(
+    encoder: SpeakerEncoder, samples: Tensor, expected: dict[str, Tensor]
+) -> None:
     assert relative_error(encoder.embed(samples), expected["speaker.embedding"]) < 1e-4
 
 
-def test_every_tensor_of_the_checkpoint_counts(encoder: SpeakerEncoder, samples: Tensor) -> None:
+def test_every_tensor_has_an_effect(encoder: SpeakerEncoder, samples: Tensor) -> None:
     before = encoder.embed(samples)
     weights = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     for name, tensor in weights.items():
@@ -66,12 +68,12 @@ def test_every_tensor_of_the_checkpoint_counts(encoder: SpeakerEncoder, samples:
         assert not torch.equal(encoder.embed(samples), before), name
 
 
-def test_silence_has_an_x_vector_too(encoder: SpeakerEncoder) -> None:
+def test_silence_has_an_x_vector(encoder: SpeakerEncoder) -> None:
     assert encoder.embed(torch.zeros(24_000)).isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(MIN_SAMPLES - 1,), (0,), (1, 24_000)])
-def test_too_little_audio_is_refused(encoder: SpeakerEncoder, shape: tuple[int, ...]) -> None:
+def test_short_audio_is_refused(encoder: SpeakerEncoder, shape: tuple[int, ...]) -> None:
     assert encoder.embed(torch.zeros(MIN_SAMPLES)).shape == (24,)
     with pytest.raises(ValueError, match=r"reference audio: shape .* must be \[N\], N at least 9600"):
         encoder.embed(torch.zeros(shape))

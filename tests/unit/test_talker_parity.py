@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support import talker_recipe as recipe
-from support.talker import reference_voice, speak, speech_request, write_checkpoint
+from support.talker import generate, reference_voice, speech_request, write_checkpoint
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.prompt import Prompt, build_prompt
@@ -52,13 +52,13 @@ def case(name: str, loaded: dict[tuple[str, str], Loaded]) -> tuple[Talker, Spee
 
 
 def assert_near(found: torch.Tensor, expected: np.ndarray) -> None:
-    """Relative error below 1e-4 of the record's size."""
+    """Asserts a relative error below 1e-4."""
     assert tuple(found.shape) == expected.shape
     assert np.abs(found.numpy() - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", recipe.CASES)
-def test_prompt_is_the_official_one(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
+def test_prompt_equals_the_official_one(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
     _, _, prompt = case(name, loaded)
     assert_near(prompt.embeds, records[f"case/{name}/embeds"])
     assert_near(prompt.pad_row, records[f"case/{name}/pad"])
@@ -68,10 +68,10 @@ def test_prompt_is_the_official_one(name: str, loaded: dict[tuple[str, str], Loa
 
 
 @pytest.mark.parametrize("name", recipe.CASES)
-def test_greedy_codes_are_the_official_ones(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
+def test_greedy_codes_equal_the_official_ones(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
     talker, request, prompt = case(name, loaded)
     expected = records[f"case/{name}/codes"]
-    assert speak(talker, [prompt], [request], len(expected)).codes[0].tolist() == expected.tolist()
+    assert generate(talker, [prompt], [request], len(expected)).codes[0].tolist() == expected.tolist()
 
 
 def logit_cases() -> list[str]:
@@ -80,32 +80,30 @@ def logit_cases() -> list[str]:
 
 
 @pytest.mark.parametrize("name", logit_cases())
-def test_logits_are_the_official_ones(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
+def test_logits_equal_the_official_ones(name: str, loaded: dict[tuple[str, str], Loaded], records) -> None:
     talker, request, prompt = case(name, loaded)
     expected, residual = records[f"case/{name}/logits"], records[f"case/{name}/residual_logits"]
-    spoken = speak(talker, [prompt], [request], len(expected))
-    assert_near(spoken.logits[0, :, : recipe.CODES], expected)
-    assert_near(spoken.residual_logits[0, : len(residual)], residual)
+    generated = generate(talker, [prompt], [request], len(expected))
+    assert_near(generated.logits[0, :, : recipe.CODES], expected)
+    assert_near(generated.residual_logits[0, : len(residual)], residual)
 
 
 @pytest.mark.parametrize("layout", ["whole", "streamed"])
 @pytest.mark.parametrize("sentence", recipe.BUNDLED)
-def test_bundled_voice_says_what_the_official_package_says(
-    sentence: str, layout: str, bundled: Loaded, records
-) -> None:
+def test_bundled_checkpoint_equals_the_official_package(sentence: str, layout: str, bundled: Loaded, records) -> None:
     checkpoint, talker, tokenizer = bundled
     fields = {"text": recipe.BUNDLED[sentence], "voice": "us", "language": "english"}
     request = speech_request("custom_voice", fields | {"non_streaming_text": layout == "whole"})
     with torch.inference_mode():
         prompt = build_prompt(request, talker, tokenizer, checkpoint.config)
     expected = records[f"bundled/{sentence}/{layout}"]
-    codes = speak(talker, [prompt], [request], len(expected) + 1).codes[0]
+    codes = generate(talker, [prompt], [request], len(expected) + 1).codes[0]
     assert codes[:-1].tolist() == expected.tolist()
     assert codes[-1, 0] == talker.config.codec_eos_token_id
 
 
-def test_half_precision_weights_say_nearly_the_same() -> None:
-    """The bundled voice in bfloat16, as on a GPU: its first scores are the float32 ones to two digits."""
+def test_bfloat16_logits_are_close() -> None:
+    """With the bundled checkpoint in bfloat16, as on a GPU, the first logits agree with float32 to two digits."""
     request = speech_request("custom_voice", {"text": recipe.BUNDLED["letter"], "voice": "us", "language": "english"})
     scores = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -113,7 +111,7 @@ def test_half_precision_weights_say_nearly_the_same() -> None:
         talker = checkpoint.load_talker()
         with torch.inference_mode():
             prompt = build_prompt(request, talker, checkpoint.load_tokenizer(), checkpoint.config)
-        spoken = speak(talker, [prompt], [request], 2)
-        assert spoken.logits.dtype == dtype
-        scores.append(spoken.logits[0, 0, : talker.config.codebook_size].float())
+        generated = generate(talker, [prompt], [request], 2)
+        assert generated.logits.dtype == dtype
+        scores.append(generated.logits[0, 0, : talker.config.codebook_size].float())
     assert float((scores[0] - scores[1]).abs().max()) < 0.03 * float(scores[0].abs().max())
