@@ -11,8 +11,8 @@ Every benchmark is one command (`PYTHONPATH=bench python -m gpu.NAME`), prints a
      "first_frame_ms": {BATCH: ms},          admit to first codes, a prompt of 22 tokens
      "launch_gap_ms": {BATCH: ms},           the device idle between two frames in that loop, median
      "launch_gap_p99_ms": {BATCH: ms},
-     "kernels": [{"name": "...", "count": n, "ms": ms}, ...],   of a frame of 32 rows, the most expensive first: how
-                                             much less it takes without that part
+     "kernels": [{"name": "...", "count": n, "ms": ms}, ...],   of a frame of 32 rows, the longest first: the time
+                                             saved without that part
      "kernels_batch_1": the same of one row,
      "precision": {MODEL: {VARIANT: {FIGURE: value}}}}          errors and shares of equal codes, see `gpu.precision`
 

@@ -1,4 +1,4 @@
-"""All results of a GPU put together: what `h200.json` holds. Pure but for reading files."""
+"""Gathers all results of one GPU, the contents of `h200.json`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpu import live
 from gpu.results import ServicePoint, ServiceRun
 
 PRIMARY = "1b7"
-"""The service run whose figures are held against the targets, if no other is named; the others stand beside it."""
+"""The service run that is compared with the targets by default."""
 MODEL = "1.7B"
 
 
 class Kernel(Struct, frozen=True):
-    """One kernel of a frame, or of a call."""
+    """One kernel of a talker frame or codec call."""
 
     name: str
     count: int
@@ -25,7 +25,7 @@ class Kernel(Struct, frozen=True):
 
 
 class EngineResult(Struct, frozen=True, kw_only=True):
-    """What `gpu.talker` and `gpu.codec` write: see the package's words on it."""
+    """The output of `gpu.talker` or `gpu.codec`, documented in the package."""
 
     benchmark: str
     model: str = MODEL
@@ -38,21 +38,21 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     launch_gap_ms: dict[str, float] = {}
     launch_gap_p99_ms: dict[str, float] = {}
     graph_ms: dict[str, dict[str, float]] = {}
-    """By part of a frame (`draw`, `advance`, `frame`), or by frames of a call."""
+    """By graph of a talker frame (`draw`, `advance`, and both, `frame`), or by frames of a codec call."""
     precision: dict[str, dict[str, dict[str, float]]] = {}
     """By model, variant and figure."""
     kernels: list[Kernel] = []
-    """At batch 32."""
+    """At batch size 32."""
     kernels_batch_1: list[Kernel] = []
 
     @property
     def graphs_alone_ms(self) -> dict[str, float]:
-        """What the device works on a frame, or on a call of four frames."""
+        """Returns the device time of a talker frame, or of a codec call of four frames."""
         return self.graph_ms.get("frame" if self.talker_frame_ms else "4", {})
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """A service run's figures."""
+    """The results of a service run."""
 
     system: str
     model: str
@@ -65,34 +65,34 @@ class Service(Struct, frozen=True, kw_only=True):
     closed_loop_audio_s_per_s: dict[str, float]
     closed_loop_ttfa_p95_ms: dict[str, float]
     live_streams: int | None
-    """The most at which nobody heard a gap."""
+    """The maximum without any gap."""
     live_streams_under_1_percent: int | None
-    """The most at which less than one utterance in a hundred had one."""
+    """The maximum with gaps in less than 1 % of the utterances."""
     ttfa_c4_over_c1: float | None
-    """Of the medians."""
+    """Ratio of the medians."""
 
 
 class Gathered(Struct, frozen=True, kw_only=True):
-    """Everything."""
+    """All results."""
 
     talker: EngineResult | None
     codec: EngineResult | None
     runs: dict[str, ServiceRun]
-    """By name of the result, without the GPU's and `_service`."""
+    """By file name without the GPU prefix and `_service`."""
     named: str = PRIMARY
 
     @property
     def primary(self) -> ServiceRun | None:
-        """The run that is held against the targets."""
+        """The run that is compared with the targets."""
         return self.runs.get(self.named)
 
 
 def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
-    """Reads what there is. Raises `OSError` or `msgspec.DecodeError` for a file that is none of ours."""
+    """Reads the existing result files. Raises `OSError` or `msgspec.DecodeError` for an invalid one."""
     engines = {}
-    for kind in ("talker", "codec"):
-        file = directory / f"{prefix}_{kind}.json"
-        engines[kind] = msgspec.json.decode(file.read_bytes(), type=EngineResult) if file.exists() else None
+    for stage in ("talker", "codec"):
+        file = directory / f"{prefix}_{stage}.json"
+        engines[stage] = msgspec.json.decode(file.read_bytes(), type=EngineResult) if file.exists() else None
     runs = {
         file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): msgspec.json.decode(
             file.read_bytes(), type=ServiceRun
@@ -103,7 +103,7 @@ def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
 
 
 def figures(run: ServiceRun) -> Service:
-    """A service run's figures."""
+    """The results of a service run."""
     opened, closed = _of(run, "open"), _of(run, "closed")
     return Service(
         system=run.system,
@@ -120,8 +120,8 @@ def figures(run: ServiceRun) -> Service:
         },
         closed_loop_audio_s_per_s={load: p.heard.audio_seconds_per_second for load, p in closed.items()},
         closed_loop_ttfa_p95_ms={load: 1000 * p.heard.ttfa.p95 for load, p in closed.items() if p.heard.ttfa},
-        live_streams=_most([p for p in run.points if p.load == "live" and live.gap_free(p.heard)]),
-        live_streams_under_1_percent=_most([p for p in run.points if p.load == "live" and live.nearly(p.heard)]),
+        live_streams=_max_streams([p for p in run.points if p.load == "live" and live.gap_free(p.heard)]),
+        live_streams_under_1_percent=_max_streams([p for p in run.points if p.load == "live" and live.nearly(p.heard)]),
         ttfa_c4_over_c1=_ratio(closed),
     )
 
@@ -130,10 +130,10 @@ def _of(run: ServiceRun, load: str) -> dict[str, ServicePoint]:
     return {f"{point.amount:g}": point for point in run.points if point.load == load}
 
 
-def _most(points: Sequence[ServicePoint]) -> int | None:
+def _max_streams(points: Sequence[ServicePoint]) -> int | None:
     return max((int(point.amount) for point in points), default=None)
 
 
 def _ratio(closed: dict[str, ServicePoint]) -> float | None:
-    alone, four = (closed[load].heard.ttfa if load in closed else None for load in ("1", "4"))
-    return four.p50 / alone.p50 if alone and four else None
+    one, four = (closed[load].heard.ttfa if load in closed else None for load in ("1", "4"))
+    return four.p50 / one.p50 if one and four else None

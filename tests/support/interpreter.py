@@ -1,8 +1,8 @@
-"""Runs Triton's kernels on the CPU: import this before any module that has kernels.
+"""Runs Triton's kernels in its CPU interpreter. Import this before any module with kernels.
 
-The interpreter keeps a scalar as an array of one element, which NumPy no longer takes for a number by itself. And it
-exchanges the language's functions at every call of every kernel: here they are exchanged once, which saves a third of
-the time.
+Patches two things. The interpreter keeps a scalar as an array of one element, which NumPy no longer converts to an
+index. And it replaces the language's functions at every call of every kernel: here they are replaced once, which saves
+a third of the time.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ def _patch_lang_tensor(tensor: Any, scope: Any) -> None:
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
-class _Kept:
-    """Functions that stay exchanged."""
+class _NoRestore:
+    """Leaves the functions replaced."""
 
     def restore(self) -> None:
-        """Nothing else in a test's process uses the language."""
+        """Does nothing: nothing else in a test process uses the language."""
 
 
-_exchange = interpreter._patch_lang
-_exchanged: set[int] = set()
+_replace = interpreter._patch_lang
+_replaced: set[int] = set()
 
 
-def _patch_lang(fn: Any) -> _Kept:
+def _patch_lang(fn: Any) -> _NoRestore:
     module = fn.__globals__
-    if id(module) not in _exchanged:
-        _exchanged.add(id(module))
-        _exchange(fn)
-    return _Kept()
+    if id(module) not in _replaced:
+        _replaced.add(id(module))
+        _replace(fn)
+    return _NoRestore()
 
 
 interpreter._patch_lang_tensor = _patch_lang_tensor

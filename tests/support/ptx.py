@@ -1,8 +1,9 @@
-"""Compiles Gluon kernels for an H100 and runs what comes out, PTX, on the CPU: Gluon has no interpreter.
+"""Compiles Gluon kernels for sm_90 and runs the PTX on the CPU, because Gluon has no interpreter.
 
-All threads of a program do an instruction before any does the next, programs one after the other. What is addressed
-has to lie in a tensor's memory, and until a program has waited for the kernel before it only some may be read.
-Instructions are those of the PTX ISA 8.7; an unknown one raises NotImplementedError.
+Without a GPU, only this proves that the Gluon kernels compute the right result, stay within their tensors, and read
+nothing that the previous kernel may still write before `griddepcontrol.wait`. All threads of a program execute an
+instruction before any executes the next; programs run one after the other. Only the instructions that these kernels
+compile to are implemented (PTX ISA 8.7); others raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -34,39 +35,39 @@ from triton.experimental.gluon._runtime import GluonASTSource
 for line in sys.stdin:
     module, name, signature, constants, options = json.loads(line)
     kernel = getattr(importlib.import_module(module), name)
-    places = {argument: (place,) for place, argument in enumerate(kernel.arg_names)}
+    paths = {argument: (index,) for index, argument in enumerate(kernel.arg_names)}
     source = GluonASTSource(
-        kernel, signature, {places[argument]: value for argument, value in constants.items()},
-        {places[argument]: [["tt.divisibility", 16]] for argument, kind in signature.items() if kind[0] == "*"},
+        kernel, signature, {paths[argument]: value for argument, value in constants.items()},
+        {paths[argument]: [["tt.divisibility", 16]] for argument, dtype in signature.items() if dtype[0] == "*"},
     )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    print(json.dumps([made.asm["ptx"], made.metadata.shared]), flush=True)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    print(json.dumps([compiled.asm["ptx"], compiled.metadata.shared]), flush=True)
 """
 
 
 class Device:
-    """Launches kernels as `kernels.launch.launch` does."""
+    """Replaces `kernels.launch.launch`."""
 
     def __init__(self, *early: str) -> None:
-        """early: the arguments that may be read before the kernel before has ended."""
+        """early: names of the arguments that may be read before the previous kernel has ended."""
         self._early = early
-        # In a process of its own: where others are interpreted, Triton compiles nothing.
+        # In a separate process: with TRITON_INTERPRET set, Triton compiles nothing.
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         self._compiler = subprocess.Popen(
             [sys.executable, "-c", _COMPILE], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def close(self) -> None:
-        """Ends the compiler."""
+        """Stops the compiler process."""
         self._compiler.communicate()
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        """Runs a kernel on tensors of the CPU."""
-        given = dict(zip(kernel.arg_names, arguments, strict=False))
-        given |= {name: value for name, value in options.items() if name in kernel.arg_names}
+        """Runs a kernel on CPU tensors."""
+        values = dict(zip(kernel.arg_names, arguments, strict=False))
+        values |= {name: value for name, value in options.items() if name in kernel.arg_names}
         signature, constants, passed = {}, {}, []
         for name in kernel.arg_names:
-            value = given[name]
+            value = values[name]
             if isinstance(value, Tensor):
                 signature[name] = TYPES[value.dtype]
             elif name.islower() and value is not None:
@@ -79,20 +80,20 @@ class Device:
         assert self._compiler.stdin is not None and self._compiler.stdout is not None
         print(json.dumps(request), file=self._compiler.stdin, flush=True)
         ptx, shared = json.loads(self._compiler.stdout.readline())
-        early = [given[name] for name in self._early]
-        late = [given[name] for name, kind in signature.items() if kind[0] == "*" and name not in self._early]
+        early = [values[name] for name in self._early]
+        late = [values[name] for name, dtype in signature.items() if dtype[0] == "*" and name not in self._early]
         program = Program(ptx, passed, early, late, shared, 32 * options["num_warps"])
-        for place in product(*(range(size) for size in reversed(grid))):
-            program.run((*reversed(place), 0, 0))
+        for program_id in product(*(range(size) for size in reversed(grid))):
+            program.run((*reversed(program_id), 0, 0))
 
 
 class Program:
-    """A kernel's instructions, and the memory they work on."""
+    """A compiled kernel and its memory."""
 
     def __init__(
         self, ptx: str, arguments: list[Any], early: list[Tensor], late: list[Tensor], shared: int, threads: int
     ) -> None:
-        """early: what may be read before the kernel before has ended; late: what may not."""
+        """early, late: tensors that may be accessed before `griddepcontrol.wait`, and only after it."""
         body = re.sub(r"//.*", "", ptx[ptx.index("{", ptx.index(".entry")) : ptx.rindex("ret;")])
         self._code: list[tuple[str, str, list[str]]] = []
         self._labels: dict[str, int] = {}
@@ -107,35 +108,35 @@ class Program:
         self._arguments = arguments
         self._early, self._late = _regions(early), _regions(late)
         self._memory: list[tuple[int, Array]] = []
-        """What may be read and written now."""
+        """Memory that may be accessed now: address and bytes of each tensor."""
         self._shared = np.zeros(max(shared, 4), np.uint8)
         self._threads = threads
         self._registers: dict[str, Array] = {}
 
-    def run(self, place: tuple[int, ...]) -> None:
-        """One program of the grid."""
+    def run(self, program_id: tuple[int, ...]) -> None:
+        """Runs one program of the grid."""
         self._shared.fill(0xFF)
         self._memory = self._early
         self._registers = {"global_smem": np.zeros(self._threads, np.uint32)}
         self._registers["%tid.x"] = np.arange(self._threads, dtype=np.uint32)
-        for axis, at in zip("xyz", place, strict=False):
-            self._registers[f"%ctaid.{axis}"] = np.full(self._threads, at, np.uint32)
-        at = 0
-        while at < len(self._code):
-            guard, operation, operands = self._code[at]
-            at += 1
+        for axis, index in zip("xyz", program_id, strict=False):
+            self._registers[f"%ctaid.{axis}"] = np.full(self._threads, index, np.uint32)
+        pc = 0
+        while pc < len(self._code):
+            guard, operation, operands = self._code[pc]
+            pc += 1
             active = np.ones(self._threads, np.bool_)
             if guard:
                 active = self._registers[guard.lstrip("!")] ^ guard.startswith("!")
             if operation.startswith("bra"):
-                assert active.all() or not active.any(), "the threads of a program go one way"
-                at = self._labels[operands[0]] if active.all() else at
+                assert active.all() or not active.any(), "all threads of a program take the same branch"
+                pc = self._labels[operands[0]] if active.all() else pc
             else:
-                self._do(operation, operands, active)
+                self._execute(operation, operands, active)
 
-    def _do(self, operation: str, operands: list[str], active: Array) -> None:
+    def _execute(self, operation: str, operands: list[str], active: Array) -> None:
         name, *details = operation.split(".")
-        kind = details[-1] if details else ""
+        dtype = details[-1] if details else ""
         if operation == "griddepcontrol.wait":
             self._memory = self._early + self._late
         elif name in ("bar", "griddepcontrol"):
@@ -149,7 +150,7 @@ class Program:
         elif name == "mma":
             self._multiply(operands)
         elif name == "mov" and operands[0][0] == "{":
-            whole, parts = self._get(operands[1], kind), operands[0].strip("{} ").split(",")
+            whole, parts = self._get(operands[1], dtype), operands[0].strip("{} ").split(",")
             for index, part in enumerate(parts):
                 self._set(part.strip(), (whole >> np.uint32(16 * index)).astype(np.uint16), active)
         elif name == "mov" and operands[1][0] == "{":
@@ -162,22 +163,22 @@ class Program:
         elif name == "cvt":
             self._set(operands[0], self._converted(details, operands[1:]), active)
         elif name == "setp":
-            self._set(operands[0], _COMPARE[details[0]](*(self._get(each, kind) for each in operands[1:])), active)
+            self._set(operands[0], _COMPARE[details[0]](*(self._get(each, dtype) for each in operands[1:])), active)
         elif name in ("mul", "mad") and details[0] == "wide":
-            wide = kind.replace("32", "64")
-            left, right = (self._get(each, kind).astype(_NUMPY[wide]) for each in operands[1:3])
+            wide = dtype.replace("32", "64")
+            left, right = (self._get(each, dtype).astype(_NUMPY[wide]) for each in operands[1:3])
             result = left * right + (self._get(operands[3], wide) if name == "mad" else _NUMPY[wide](0))
             self._set(operands[0], result, active)
         else:
-            kinds = [kind, kind, "pred"] if name == "selp" else [kind] * 3
-            values = [self._get(each, of) for each, of in zip(operands[1:], kinds, strict=False)]
+            dtypes = [dtype, dtype, "pred"] if name == "selp" else [dtype] * 3
+            values = [self._get(each, of) for each, of in zip(operands[1:], dtypes, strict=False)]
             if name not in _COMPUTE:
                 raise NotImplementedError(f"{operation} {operands}")
             with np.errstate(all="ignore"):
                 self._set(operands[0], np.asarray(_COMPUTE[name](*values)), active)
 
-    def _get(self, operand: str, kind: str) -> Array:
-        dtype = np.dtype(_NUMPY[kind])
+    def _get(self, operand: str, dtype: str) -> Array:
+        dtype = np.dtype(_NUMPY[dtype])
         if operand in self._registers:
             value = self._registers[operand]
             return value if value.dtype.itemsize != dtype.itemsize else value.view(dtype)
@@ -194,12 +195,12 @@ class Program:
             value = np.where(active, value, self._registers[register])
         self._registers[register] = value
 
-    def _address(self, operand: str, kind: str) -> Array:
+    def _address(self, operand: str, dtype: str) -> Array:
         register, _, offset = operand.strip("[] ").partition("+")
-        return self._get(register.strip(), kind) + _NUMPY[kind](int(offset or "0", 0))
+        return self._get(register.strip(), dtype) + _NUMPY[dtype](int(offset or "0", 0))
 
-    def _place(self, operand: str, space: str, active: Array, size: int) -> tuple[Array, Array]:
-        """The memory that is addressed in units of `size` bytes, and where in it."""
+    def _locate(self, operand: str, space: str, active: Array, size: int) -> tuple[Array, Array]:
+        """Returns the addressed memory in units of `size` bytes, and each thread's index in it."""
         if space.startswith("shared"):
             memory, at = self._shared, self._address(operand, "b32").astype(np.int64)
         else:
@@ -208,42 +209,44 @@ class Program:
                 return self._shared[:size].view(f"u{size}"), np.zeros(self._threads, np.int64)
             first = addresses[active][0]
             found = [each for each in self._memory if 0 <= int(first) - each[0] < len(each[1])]
-            assert found, f"outside of memory, or too early: {operand}"
+            assert found, f"outside of all tensors, or too early: {operand}"
             base, memory = found[0]
             at = addresses.astype(np.int64) - base
         at = np.where(active, at, 0)
-        assert (at >= 0).all() and (at < len(memory)).all() and not (at % size).any(), f"outside of memory: {operand}"
+        assert (at >= 0).all() and (at < len(memory)).all() and not (at % size).any(), (
+            f"outside of the tensor, or misaligned: {operand}"
+        )
         return memory[: len(memory) // size * size].view(f"u{size}"), at // size
 
     def _load(self, details: list[str], operands: list[str], active: Array) -> None:
         size = np.dtype(_NUMPY[details[-1]]).itemsize
         if details[0] == "param":
-            place = int(operands[1].strip("[]").rpartition("_")[2])
-            # Behind the arguments are pointers of Triton's own, to nothing.
-            value = self._arguments[place] if place < len(self._arguments) else 0
+            index = int(operands[1].strip("[]").rpartition("_")[2])
+            # Triton appends scratch pointers of its own, which are null.
+            value = self._arguments[index] if index < len(self._arguments) else 0
             number = value.data_ptr() if isinstance(value, Tensor) else value
-            kind = np.float32 if isinstance(number, float) else _NUMPY[details[-1]]
-            self._set(operands[0], np.full(self._threads, number, kind), active)
+            dtype = np.float32 if isinstance(number, float) else _NUMPY[details[-1]]
+            self._set(operands[0], np.full(self._threads, number, dtype), active)
             return
-        memory, at = self._place(operands[1], details[0], active, size)
+        memory, at = self._locate(operands[1], details[0], active, size)
         for index, register in enumerate(_registers(operands[0])):
             self._set(register, memory[np.where(active, at + index, 0)], active)
 
     def _store(self, details: list[str], operands: list[str], active: Array) -> None:
         size = np.dtype(_NUMPY[details[-1]]).itemsize
-        memory, at = self._place(operands[0], details[0], active, size)
+        memory, at = self._locate(operands[0], details[0], active, size)
         for index, register in enumerate(_registers(operands[1])):
             memory[at[active] + index] = self._get(register, details[-1])[active]
 
     def _add_atomically(self, operands: list[str], active: Array) -> None:
-        memory, at = self._place(operands[1], "global", active, 4)
-        assert active.sum() == 1, "one thread counts"
+        memory, at = self._locate(operands[1], "global", active, 4)
+        assert active.sum() == 1, "one thread adds"
         before = memory[at[active]].copy()
         memory[at[active]] += self._get(operands[2], "b32")[active]
         self._set(operands[0], np.full(self._threads, before[0]), active)
 
     def _multiply(self, operands: list[str]) -> None:
-        """`mma.m16n8k16` of bfloat16: the fragments' places are those of the PTX ISA, section 9.7.14.5.8."""
+        """Executes `mma.m16n8k16` of bfloat16; fragment layouts: PTX ISA, section 9.7.14.5.8."""
         a, b, c = ([self._get(each, "b32") for each in _registers(operand)] for operand in operands[1:])
         group, quarter = np.arange(32) // 4, np.arange(32) % 4
         results = [np.empty(self._threads, np.float32) for _ in range(4)]
@@ -277,7 +280,7 @@ class Program:
 
 
 def _split(operands: str) -> list[str]:
-    """Operands; what is in braces is one."""
+    """Returns the operands; those in braces or brackets are one."""
     return [each.strip() for each in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s{\[][^,]*", operands)]
 
 
@@ -290,7 +293,7 @@ def _bytes(tensor: Tensor) -> Array:
 
 
 def _regions(tensors: list[Tensor]) -> list[tuple[int, Array]]:
-    """Where each tensor's memory begins, and the memory."""
+    """Returns the address and the bytes of each tensor's storage."""
     return [(tensor.untyped_storage().data_ptr(), _bytes(tensor)) for tensor in tensors]
 
 
@@ -299,7 +302,7 @@ def _half(register: Array, half: int) -> Array:
 
 
 def _rounded(value: Array) -> Array:
-    """float32 as bfloat16's bits: the nearest, ties to even."""
+    """Returns the bits of float32 values rounded to bfloat16, ties to even."""
     return torch.from_numpy(value.copy()).bfloat16().view(torch.int16).numpy().view(np.uint16)
 
 
@@ -311,23 +314,12 @@ def _field(value: Array, start: Array, length: Array) -> Array:
     return bits.astype(value.dtype)
 
 
-def _bytes_of(low: Array, high: Array, selector: Array) -> Array:
-    """`prmt`: four of eight bytes."""
-    both = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
-    result = np.zeros_like(low)
-    for place in range(4):
-        chosen = (selector >> np.uint32(4 * place) & np.uint32(7)).astype(np.uint64) * np.uint64(8)
-        result |= (both >> chosen & np.uint64(0xFF)).astype(np.uint32) << np.uint32(8 * place)
-    return result
-
-
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less,
 }  # fmt: skip
 _COMPUTE: dict[str, Callable[..., Any]] = {
     "mov": lambda a: a, "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and,
     "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift, "neg": np.negative,
     "mad": lambda a, b, c: a * b + c, "fma": lambda a, b, c: a * b + c, "ex2": np.exp2, "div": np.divide,
-    "rsqrt": lambda a: 1 / np.sqrt(a), "bfe": _field, "selp": lambda a, b, c: np.where(c, a, b), "not": np.invert,
-    "prmt": _bytes_of, "max": np.fmax,
+    "rsqrt": lambda a: 1 / np.sqrt(a), "bfe": _field, "selp": lambda a, b, c: np.where(c, a, b), "max": np.fmax,
 }  # fmt: skip
