@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from support.answering import Answer, answering
+from support.http_server import ScriptedResponse, http_server
 from support.prometheus import OWNER, found, history, recorded, running
 from support.tls import Authority
 from syrinx_operator.cluster import measure, prometheus
@@ -69,12 +69,12 @@ async def measured(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
 
 
 def answer_recorded(asked):
-    return Answer(json.dumps(recorded()[asked.query["query"]]).encode())
+    return ScriptedResponse(json.dumps(recorded()[asked.query["query"]]).encode())
 
 
 def answers(**fields):
     """The same for every question."""
-    return lambda asked: Answer(**fields)
+    return lambda asked: ScriptedResponse(**fields)
 
 
 def vector(*values):
@@ -93,11 +93,11 @@ async def measured_of(result, clock=0.0, **spec):
 
     def answer(asked):
         if asked.query["query"] == clock_query():
-            return Answer(json.dumps(vector(str(time.time() + clock))).encode())
+            return ScriptedResponse(json.dumps(vector(str(time.time() + clock))).encode())
         data = {"resultType": "matrix", "result": result}
-        return Answer(json.dumps({"status": "success", "data": data}).encode())
+        return ScriptedResponse(json.dumps({"status": "success", "data": data}).encode())
 
-    async with answering(answer) as server:
+    async with http_server(answer) as server:
         return await measured(server.url, **spec)
 
 
@@ -105,7 +105,7 @@ async def measured_of(result, clock=0.0, **spec):
 async def address(request):
     """A Prometheus that knows `support.prometheus.history`."""
     if request.param == "recorded":
-        async with answering(answer_recorded) as server:
+        async with http_server(answer_recorded) as server:
             yield server.url
         return
     program = found()
@@ -203,7 +203,7 @@ async def test_a_clock_that_differs_from_the_operators_is_told(seconds):
 
 @pytest.mark.parametrize("clock", ["NaN", "-1", "1e300", "SECRET", None])
 async def test_a_clock_that_shows_no_time_is_an_error(clock):
-    async with answering(answers(body=json.dumps(vector(*([clock] if clock else []))).encode())) as server:
+    async with http_server(answers(body=json.dumps(vector(*([clock] if clock else []))).encode())) as server:
         said = await measured(server.url)
     assert (said.reason, "SECRET" in said.problem) == ("Error", False)
 
@@ -230,7 +230,7 @@ async def test_a_value_that_is_no_count_is_an_error(label, value):
     else:
         one["values"][0][["time", "value"].index(label)] = value
 
-    async with answering(lambda asked: Answer(json.dumps(odd[asked.query["query"]]).encode())) as server:
+    async with http_server(lambda asked: ScriptedResponse(json.dumps(odd[asked.query["query"]]).encode())) as server:
         said = await measured(server.url)
     assert (said.reason, said.problem) == ("Error", "spec.tuning.prometheus: Prometheus answers what is no count")
 
@@ -241,7 +241,7 @@ async def test_series_that_were_not_asked_for_are_ignored():
     result.append({"metric": {"__name__": "up", "pod": "x"}, "values": [[1.0, "1"]]})
     result.append({"metric": {"__name__": "up", "pod": "demo-talker-0"}, "values": [[1.0, "1"]]})
 
-    async with answering(lambda asked: Answer(json.dumps(more[asked.query["query"]]).encode())) as server:
+    async with http_server(lambda asked: ScriptedResponse(json.dumps(more[asked.query["query"]]).encode())) as server:
         assert (await measured(server.url)).live_streams == 26
 
 
@@ -257,13 +257,13 @@ async def test_edges_may_be_written_with_and_without_a_decimal_point():
 async def test_a_second_look_asks_for_no_more_than_is_new():
     """What two answers both hold counts once."""
     now = datetime.now(UTC)
-    async with answering(answer_recorded) as server:
+    async with http_server(answer_recorded) as server:
         metrics = MetricsReader(clock=lambda: now)
         asked = pipeline(server.url)
         await metrics.read(asked, OWNER, (), None)
         now += timedelta(seconds=30)
         await metrics.read(asked, OWNER, (), None)
-    ranges = [each.query["query"].rpartition("[")[2] for each in server.asked if "pod=~" in each.query["query"]]
+    ranges = [each.query["query"].rpartition("[")[2] for each in server.requests if "pod=~" in each.query["query"]]
     assert ranges == ["300s]", "90s]"]
 
 
@@ -297,43 +297,49 @@ def test_sums_keep_the_stage_that_is_told_apart():
 
 
 async def test_only_the_query_api_is_asked_below_the_addresss_own_path():
-    async with answering(answer_recorded) as server:
+    async with http_server(answer_recorded) as server:
         assert (await measured(f"{server.url}/select/0/prometheus/")).problem == ""
-    assert {(asked.method, asked.path) for asked in server.asked} == {("GET", "/select/0/prometheus/api/v1/query")}
+    assert {(asked.method, asked.path) for asked in server.requests} == {("GET", "/select/0/prometheus/api/v1/query")}
 
 
 async def test_redirects_are_not_followed():
-    async with answering(answer_recorded) as inside:
+    async with http_server(answer_recorded) as inside:
         elsewhere = {"Location": f"{inside.url}/api/v1/query"}
-        async with answering(answers(status=302, headers=elsewhere)) as server:
+        async with http_server(answers(status=302, headers=elsewhere)) as server:
             said = await measured(server.url)
     assert said.reason == "Error" and "302" in said.problem
-    assert inside.asked == []
+    assert inside.requests == []
 
 
 async def test_the_environments_proxies_are_not_used(monkeypatch):
-    async with answering(answer_recorded) as proxy, answering(answer_recorded) as server:
+    async with http_server(answer_recorded) as proxy, http_server(answer_recorded) as server:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("ALL_PROXY", proxy.url)
         assert (await measured(server.url)).problem == ""
-    assert proxy.asked == []
+    assert proxy.requests == []
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer(b"SECRET of an inside page"), "answers 200, and not as a Prometheus"),
-        (Answer(b"SECRET", status=401), "wants a token"),
-        (Answer(b'{"status":"SECRET"}'), "an error of no known type"),
-        (Answer(b'{"status":"error","errorType":"SECRET","error":"SECRET"}', status=400), "an error of no known type"),
-        (Answer(b'{"status":"error","errorType":"timeout","error":"SECRET"}', status=503), "503: timeout"),
-        (Answer(b'{"status":"success","data":{"resultType":"vector","result":[{"metric":"SECRET"}]}}'), "not as"),
-        (Answer(json.dumps(vector("SECRET")).encode()), "spec.tuning.prometheus"),
+        (ScriptedResponse(b"SECRET of an inside page"), "answers 200, and not as a Prometheus"),
+        (ScriptedResponse(b"SECRET", status=401), "wants a token"),
+        (ScriptedResponse(b'{"status":"SECRET"}'), "an error of no known type"),
+        (
+            ScriptedResponse(b'{"status":"error","errorType":"SECRET","error":"SECRET"}', status=400),
+            "an error of no known type",
+        ),
+        (ScriptedResponse(b'{"status":"error","errorType":"timeout","error":"SECRET"}', status=503), "503: timeout"),
+        (
+            ScriptedResponse(b'{"status":"success","data":{"resultType":"vector","result":[{"metric":"SECRET"}]}}'),
+            "not as",
+        ),
+        (ScriptedResponse(json.dumps(vector("SECRET")).encode()), "spec.tuning.prometheus"),
     ],
     ids=["a page", "a refusal", "JSON", "an unknown error", "a known error", "another shape", "no number"],
 )
 async def test_nothing_of_an_answer_that_is_none_is_repeated(answer, said):
-    async with answering(lambda asked: answer) as server:
+    async with http_server(lambda asked: answer) as server:
         found = await measured(server.url)
     assert found.reason == "Error"
     assert said in found.problem and "SECRET" not in found.problem
@@ -341,19 +347,19 @@ async def test_nothing_of_an_answer_that_is_none_is_repeated(answer, said):
 
 async def test_an_answer_without_end_is_given_up(monkeypatch):
     monkeypatch.setattr(prometheus, "MAX_ANSWER", 1 << 20)
-    async with answering(answers(body=b" " * (3 << 20))) as server:
+    async with http_server(answers(body=b" " * (3 << 20))) as server:
         assert "larger than 1 MiB" in (await measured(server.url)).problem
 
 
 async def test_a_prometheus_that_says_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(prometheus, "TIMEOUT", 0.05)
-    async with answering(answers(hang=True)) as server:
+    async with http_server(answers(hang=True)) as server:
         said = await measured(server.url)
     assert (said.reason, "within 0.05 seconds" in said.problem) == ("Error", True)
 
 
 async def test_an_address_where_nobody_is():
-    async with answering(answer_recorded) as server:
+    async with http_server(answer_recorded) as server:
         pass
     assert (await measured(server.url)).reason == "Error"
 
@@ -364,25 +370,25 @@ async def test_an_address_where_nobody_is():
 async def test_the_token_goes_only_to_the_address_it_is_for(tmp_path):
     token = tmp_path / "token"
     token.write_text("s3cret\n")
-    async with answering(answer_recorded) as ours, answering(answer_recorded) as theirs:
+    async with http_server(answer_recorded) as ours, http_server(answer_recorded) as theirs:
         mounted = Access(url=f"{ours.url}/anything", token_file=str(token))
         await measured(ours.url, access=mounted)
         await measured(theirs.url, access=mounted)
-    assert {asked.headers.get("authorization") for asked in ours.asked} == {"Bearer s3cret"}
-    assert {asked.headers.get("authorization") for asked in theirs.asked} == {None}
+    assert {asked.headers.get("authorization") for asked in ours.requests} == {"Bearer s3cret"}
+    assert {asked.headers.get("authorization") for asked in theirs.requests} == {None}
 
 
 @pytest.mark.parametrize("content", ["", "two words", "s3cret\nX-More: yes", "s\u00e9cret"])
 async def test_a_file_that_holds_no_token_is_told_without_its_content(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
-    async with answering(answer_recorded) as server:
+    async with http_server(answer_recorded) as server:
         said = await measured(server.url, access=Access(url=server.url, token_file=str(token)))
     assert said.problem == f"spec.tuning.prometheus: {token} holds no token"
 
 
 async def test_a_token_file_that_is_not_there_is_told(tmp_path):
-    async with answering(answer_recorded) as server:
+    async with http_server(answer_recorded) as server:
         said = await measured(server.url, access=Access(url=server.url, token_file=str(tmp_path / "token")))
     assert "No such file" in said.problem
 
@@ -391,7 +397,7 @@ async def test_a_server_is_checked_with_the_ca_that_is_mounted(tmp_path):
     authority = Authority(tmp_path / "ca")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(*authority.server("IP:127.0.0.1"))
-    async with answering(answer_recorded, tls) as server:
+    async with http_server(answer_recorded, tls) as server:
         assert "CERTIFICATE_VERIFY_FAILED" in (await measured(server.url)).problem
         assert (await measured(server.url, access=Access(ca_file=str(authority.ca_file)))).problem == ""
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from support.gateway_metrics import Gateway, Worker
+from support.stage_metrics import Gateway, Worker
 from syrinx_operator.cluster.prometheus import clock_query, counters_query
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.local import die_with_parent

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from support.gateway_metrics import Gateway
+from support.stage_metrics import Gateway
 from syrinx_operator.cluster import measure
 from syrinx_operator.cluster.measure import MetricsReader, summarize, window
 from syrinx_operator.cluster.state import Component, Owner, Replica, TaskTypeStats

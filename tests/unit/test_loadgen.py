@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from support.known_gateway import LOUD, SECOND, KnownGateway, serve
+from support.timed_gateway import LOUD, SECOND, TimedGateway, serve
 from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, speaker
 from syrinx_operator.commands.bench.stats import Loop, summarise
 from syrinx_operator.commands.client import SpeechError, connect, voices
@@ -21,7 +21,7 @@ async def measure(gateway, load):
 
 async def test_the_times_of_a_known_stream_are_measured():
     silent_start = bytes(SECOND // 4) + LOUD * (SECOND // 8)
-    gateway = KnownGateway([(0.1, silent_start), (0.2, LOUD * (SECOND // 2)), (0.7, LOUD * (SECOND // 4))])
+    gateway = TimedGateway([(0.1, silent_start), (0.2, LOUD * (SECOND // 2)), (0.7, LOUD * (SECOND // 4))])
     outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
     heard = outcomes[0].playback
     assert heard.duration == pytest.approx(2.0)
@@ -33,7 +33,7 @@ async def test_the_times_of_a_known_stream_are_measured():
 
 
 async def test_an_underrun_of_a_known_length_is_measured():
-    gateway = KnownGateway([(0.1, LOUD * (SECOND // 10)), (0.5, LOUD * (SECOND // 10))])
+    gateway = TimedGateway([(0.1, LOUD * (SECOND // 10)), (0.5, LOUD * (SECOND // 10))])
     outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
     heard = outcomes[0].playback
     assert heard.underruns == 1
@@ -41,15 +41,15 @@ async def test_an_underrun_of_a_known_length_is_measured():
 
 
 async def test_a_closed_loop_keeps_so_many_clients_busy_and_no_more():
-    gateway = KnownGateway([(0.05, LOUD * 4800)])
+    gateway = TimedGateway([(0.05, LOUD * 4800)])
     outcomes, wall = await measure(gateway, lambda speak: closed_loop(speak, 3, Limit(requests=9)))
     assert len(outcomes) == 9
-    assert gateway.most_at_once == 3
+    assert gateway.max_concurrent == 3
     assert wall == pytest.approx(0.15, abs=2 * SLACK)
 
 
 async def test_a_closed_loop_ends_in_time_and_counts_what_it_had_begun():
-    gateway = KnownGateway([(0.1, LOUD * 4800)])
+    gateway = TimedGateway([(0.1, LOUD * 4800)])
     outcomes, wall = await measure(gateway, lambda speak: closed_loop(speak, 2, Limit(seconds=0.25)))
     assert len(outcomes) == len(gateway.bodies) > 2
     assert all(outcome.playback for outcome in outcomes)
@@ -57,10 +57,10 @@ async def test_a_closed_loop_ends_in_time_and_counts_what_it_had_begun():
 
 
 async def test_an_open_loop_does_not_wait_for_answers():
-    gateway = KnownGateway([(0.5, LOUD * 4800)])
+    gateway = TimedGateway([(0.5, LOUD * 4800)])
     outcomes, wall = await measure(gateway, lambda speak: open_loop(speak, [0.01 * n for n in range(20)]))
     assert len(outcomes) == 20
-    assert gateway.most_at_once == 20
+    assert gateway.max_concurrent == 20
     assert wall == pytest.approx(0.19 + 0.5, abs=2 * SLACK)
 
 
@@ -84,21 +84,21 @@ async def test_an_open_loop_counts_from_when_a_request_was_due():
     ],
 )
 async def test_failures_are_counted_by_kind(refuse, kind):
-    gateway = KnownGateway([])
+    gateway = TimedGateway([])
     gateway.refuse = refuse
     outcomes, wall = await measure(gateway, lambda speak: open_loop(speak, [0.0, 0.01]))
     assert summarise(Loop.OPEN, 1, outcomes, wall).errors == {kind: 2}
 
 
 async def test_a_stream_that_is_cut_off_is_a_failure_and_not_a_short_success():
-    gateway = KnownGateway([(0.0, LOUD * 4800)])
+    gateway = TimedGateway([(0.0, LOUD * 4800)])
     gateway.cut_off = True
     outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
     assert outcomes[0].error == "cut off"
 
 
 async def test_a_stream_without_audio_is_a_failure():
-    outcomes, _ = await measure(KnownGateway([]), lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    outcomes, _ = await measure(TimedGateway([]), lambda speak: closed_loop(speak, 1, Limit(requests=1)))
     assert outcomes[0].error == "no audio"
 
 
@@ -111,6 +111,6 @@ async def test_nobody_there_is_a_failure_that_names_the_address():
 
 
 async def test_the_requests_are_what_the_script_says():
-    gateway = KnownGateway([(0.0, LOUD * 4800)])
+    gateway = TimedGateway([(0.0, LOUD * 4800)])
     await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=2)))
     assert gateway.bodies == [SCRIPT.body(0), SCRIPT.body(1)]

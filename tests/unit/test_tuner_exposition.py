@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from support.gateway_metrics import Gateway, Worker
+from support.stage_metrics import Gateway, Worker
 from syrinx_operator.tuner.snapshot import BUCKET, STARTED, WANTED_METRICS, Series, parse_metrics
 from syrinx_stages.contract import metrics as contract
 

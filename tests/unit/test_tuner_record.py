@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.gateway_metrics import Gateway
-from support.gateway_metrics import Worker as Pod
+from support.stage_metrics import Gateway
+from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import Identity, Stage
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective
 from syrinx_operator.tuner import counters as records

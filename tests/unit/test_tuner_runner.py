@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from support.gateway_metrics import Gateway
-from support.gateway_metrics import Worker as Pod
+from support.stage_metrics import Gateway
+from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import Identity, Stage, live_settings
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import State

@@ -1,4 +1,4 @@
-"""Stages' metrics, made by their own code, without the stages."""
+"""The stages' metrics from the stages' own metric definitions, without running stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SERVED = {"talker": "demo-talker-0", "codec": "demo-codec-0"}
 
 
 class Gateway:
-    """What a gateway pod exports after what a test lets happen."""
+    """The metrics of a gateway pod after simulated events."""
 
     def __init__(self, name: str = "demo-gateway-5f-0") -> None:
         self.replica = Replica(name=name, component=Component.GATEWAY, template="t", ready=True, address="10.0.0.1")
@@ -24,7 +24,7 @@ class Gateway:
             self.metrics[family]
 
     def hears(self, *seconds: float, task_type: str = "CustomVoice", underruns: int = 0, **served: str) -> None:
-        """Live requests that begin, are heard after so many seconds, and end."""
+        """Records completed live requests with these TTFAs in seconds."""
         labels = {"task_type": task_type, **SERVED, **served}
         for value in seconds:
             self.metrics[contract.FIRST_BYTE].labels(**labels).observe(value)
@@ -40,7 +40,7 @@ class Gateway:
 
 
 class Worker:
-    """What a talker or codec pod exports after what a test lets happen."""
+    """The metrics of a talker or codec pod after simulated events."""
 
     def __init__(self, name: str, stage: str) -> None:
         component = Component(stage)
@@ -56,19 +56,19 @@ class Worker:
         self.metrics[contract.INFO].labels("0.1.0", "cpu").set(1)
 
     def steps(self, rows: int, *seconds: float) -> None:
-        """Engine steps of one size, each a frame for every row."""
+        """Records engine steps with `rows` rows, each with one frame per row."""
         for value in seconds:
             self.metrics[contract.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(value)
             self.metrics[contract.FRAMES].labels(self.stage).inc(rows)
 
     def calls(self, rows: int, frames: int, result: str, *seconds: float) -> None:
-        """Decoder calls of one wanted shape."""
+        """Records decoder calls with one requested shape."""
         for value in seconds:
             self.metrics[contract.CODEC_CALLS].labels(rows, frames, result).inc()
             self.metrics[contract.CODEC_CALL_SECONDS].labels(rows, frames, result).inc(value)
 
     def captured(self, rows: int, frames: int, seconds: float, size: int) -> None:
-        """A shape, and what it cost."""
+        """Records the capture of a shape: seconds and bytes."""
         self.metrics[contract.CAPTURE_SECONDS].labels(rows, frames).set(seconds)
         self.metrics[contract.CAPTURE_BYTES].labels(rows, frames).set(size)
 

@@ -1,4 +1,4 @@
-"""A gateway whose timing is known: streams PCM on a schedule, over a real server, to test what measures it."""
+"""A fake gateway that streams PCM on a fixed schedule over a real server, to test load generators."""
 
 import asyncio
 import contextlib
@@ -10,18 +10,18 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.requests import Request
 
 SECOND = 48_000
-"""Bytes of a second of PCM."""
+"""Bytes of one second of PCM."""
 LOUD = (1000).to_bytes(2, "little", signed=True)
 
 
-class KnownGateway:
-    """`schedule`: (seconds to wait, bytes to send) of every stream. Records bodies, and how many streams overlapped."""
+class TimedGateway:
+    """`schedule`: (delay in seconds, PCM) of each chunk. Records request bodies and how many streams overlapped."""
 
     def __init__(self, schedule):
         self.schedule = schedule
         self.bodies = []
-        self.at_once = 0
-        self.most_at_once = 0
+        self.concurrent = 0
+        self.max_concurrent = 0
         self.refuse = None
         self.cut_off = False
         self.app = FastAPI()
@@ -37,25 +37,25 @@ class KnownGateway:
             status, content = self.refuse
             return JSONResponse(content, status) if isinstance(content, dict) else Response(content, status)
         if not self.bodies[-1].get("stream"):
-            return Response(b"".join(piece for _, piece in self.schedule))
-        return StreamingResponse(self.pieces(), media_type="audio/pcm")
+            return Response(b"".join(chunk for _, chunk in self.schedule))
+        return StreamingResponse(self.chunks(), media_type="audio/pcm")
 
-    async def pieces(self):
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+    async def chunks(self):
+        self.concurrent += 1
+        self.max_concurrent = max(self.max_concurrent, self.concurrent)
         try:
-            for pause, piece in self.schedule:
-                await asyncio.sleep(pause)
-                yield piece
+            for delay, chunk in self.schedule:
+                await asyncio.sleep(delay)
+                yield chunk
             if self.cut_off:
                 raise ConnectionAbortedError("as asked")
         finally:
-            self.at_once -= 1
+            self.concurrent -= 1
 
 
 @contextlib.asynccontextmanager
 async def serve(app):
-    """Runs an application on a free port; gives its URL."""
+    """Runs an application on a free port and yields its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
     server.capture_signals = contextlib.nullcontext

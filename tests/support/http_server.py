@@ -1,4 +1,4 @@
-"""An HTTP server that answers what a test wants, and remembers what it was asked."""
+"""An HTTP server with scripted responses that records its requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 @dataclass
-class Asked:
+class RecordedRequest:
     """One request."""
 
     method: str
@@ -21,8 +21,8 @@ class Asked:
 
 
 @dataclass
-class Answer:
-    """One response; `hang` says nothing at all."""
+class ScriptedResponse:
+    """One response; with `hang`, the server never responds."""
 
     body: bytes = b""
     status: int = 200
@@ -32,16 +32,18 @@ class Answer:
 
 @dataclass
 class Server:
-    """Where it is, and what it was asked."""
+    """The server's URL and the recorded requests."""
 
     url: str
-    asked: list[Asked]
+    requests: list[RecordedRequest]
 
 
 @contextlib.asynccontextmanager
-async def answering(answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-    """Serves until it is left, on a loopback port of its own."""
-    found = Server("", [])
+async def http_server(
+    respond: Callable[[RecordedRequest], ScriptedResponse], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    """Runs a server on a free loopback port for the duration of the block."""
+    running = Server("", [])
     hanging = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,21 +53,21 @@ async def answering(answer: Callable[[Asked], Answer], tls: ssl.SSLContext | Non
             parts = urlsplit(target)
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-            found.asked.append(Asked(method, parts.path, query, headers))
-            said = answer(found.asked[-1])
-            if said.hang:
+            running.requests.append(RecordedRequest(method, parts.path, query, headers))
+            response = respond(running.requests[-1])
+            if response.hang:
                 await hanging.wait()
-            lines = [f"HTTP/1.1 {said.status} X", f"Content-Length: {len(said.body)}", "Connection: close"]
-            lines += [f"{name}: {value}" for name, value in said.headers.items()]
-            writer.write("\r\n".join([*lines, "", ""]).encode() + said.body)
+            lines = [f"HTTP/1.1 {response.status} X", f"Content-Length: {len(response.body)}", "Connection: close"]
+            lines += [f"{name}: {value}" for name, value in response.headers.items()]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + response.body)
             await writer.drain()
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    found.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    running.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
     try:
-        yield found
+        yield running
     finally:
         hanging.set()
         server.close()
