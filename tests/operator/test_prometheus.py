@@ -55,7 +55,7 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec)
         snapshots=look.snapshots,
         replicas=WORKERS,
         identity=identity,
-        scrape_interval=look.scraped_every,
+        scrape_interval=look.scrape_interval,
         problem=look.problem,
     )
     policy, now = policy_of(asked.spec), datetime.now(UTC)
