@@ -391,7 +391,7 @@ async def test_without_the_resources_definition_it_waits(tmp_path):
         desk = Desk(cluster, tmp_path)
         async with desk.operator() as operator:
             await operator.until(lambda: operator.get("/readyz").status_code == 503, "it is not ready")
-            await operator.until(lambda: "install their CRD" in operator.output, "it says what is missing")
+            await operator.until(lambda: "install the CRD" in operator.output, "it says what is missing")
             assert operator.get("/healthz").status_code == 200
             cluster.apply(yaml.safe_load(CRD.read_text()))
             await operator.ready()

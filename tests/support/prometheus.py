@@ -52,23 +52,23 @@ def history(until: float) -> str:
     talker, codec = Worker("demo-talker-0", "talker"), Worker("demo-codec-0", "codec")
     busy, restarting, going = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("aaaaa", "bbbbb", "ccccc"))
     stranger, namesake = Gateway("demo-gateway-b-gateway-5f7c9-ddddd"), Gateway("demo-gateway-5f7c9-aaaaa")
-    busy.hears(*[9.0] * 40, underruns=9)
-    restarting.hears(*[9.0] * 50)
+    busy.serve(*[9.0] * 40, underruns=9)
+    restarting.serve(*[9.0] * 50)
     lines: list[str] = []
     for step in range(40, -1, -1):
         match step:
             case 14:
-                busy.hears(*[0.06] * 10, underruns=1)
-                stranger.hears(*[9.0] * 7)
-                namesake.hears(*[9.0] * 7)
+                busy.serve(*[0.06] * 10, underruns=1)
+                stranger.serve(*[9.0] * 7)
+                namesake.serve(*[9.0] * 7)
             case 12:
-                busy.hears(*[0.25] * 9, talker="demo-talker-1")
-                busy.hears(0.4, talker="demo-talker-1", task_type="Base")
+                busy.serve(*[0.25] * 9, talker="demo-talker-1")
+                busy.serve(0.4, talker="demo-talker-1", task_type="Base")
                 busy.live(2)
             case 10:
                 restarting.restart()
-                restarting.hears(*[0.06] * 5)
-                going.hears(20.0)
+                restarting.serve(*[0.06] * 5)
+                going.serve(20.0)
                 talker.steps(4, 0.02, 0.03)
                 codec.calls(2, 8, "padded", 0.05)
         at = until - 15 * step

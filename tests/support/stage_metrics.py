@@ -23,7 +23,7 @@ class Gateway:
         for family in contract.BY_STAGE["gateway"]:
             self.metrics[family]
 
-    def hears(self, *seconds: float, task_type: str = "CustomVoice", underruns: int = 0, **served: str) -> None:
+    def serve(self, *seconds: float, task_type: str = "CustomVoice", underruns: int = 0, **served: str) -> None:
         """Records completed live requests with these TTFAs in seconds."""
         labels = {"task_type": task_type, **SERVED, **served}
         for value in seconds:

@@ -1,4 +1,4 @@
-"""What a pod's status says, in a line."""
+"""Replicas in pods, and why pods are not ready."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_pod_with_two_stages_is_a_replica_of_each():
     assert msgspec.structs.replace(codec, component=Component.TALKER, colocated=False) == talker
 
 
-def test_a_pod_that_serves():
+def test_a_ready_pod():
     (found,) = replicas([pod(ready="True", containerStatuses=[{"restartCount": 2, "state": {"running": {}}}])])
     assert (found.name, found.component, found.template, found.model_generation) == (
         "demo-talker-0",
@@ -63,28 +63,28 @@ def test_a_pod_that_serves():
     )
 
 
-def test_since_when_one_does_not_serve():
+def test_since_when_a_pod_is_unready():
     assert replicas([pod()])[0].unready_since == CHANGED
     unknown = pod()
     unknown["status"] = {}
     assert replicas([unknown])[0].unready_since == CREATED
 
 
-def test_one_that_is_told_to_go():
+def test_a_terminating_pod():
     going = pod(ready="True")
     going["metadata"]["deletionTimestamp"] = CHANGED
     assert replicas([going])[0].terminating
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
-def test_pods_that_have_ended_are_no_replicas(phase):
-    """An evicted pod of a Deployment stays for hours, long after another has taken its place."""
+def test_finished_pods_are_no_replicas(phase):
+    """An evicted pod of a Deployment stays for hours after it was replaced."""
     assert replicas([pod(phase=phase, reason="Evicted")]) == ()
 
 
-def test_pods_that_are_none_of_the_components_are_no_replicas():
+def test_pods_of_unknown_components_are_no_replicas():
     other = pod()
-    other["metadata"]["labels"]["syrinx.dev/component"] = "choir"
+    other["metadata"]["labels"]["syrinx.dev/component"] = "other"
     assert replicas([other]) == ()
     del other["metadata"]["labels"]
     assert replicas([other]) == ()
@@ -97,7 +97,7 @@ def test_an_unreadable_configuration_names_no_model_generation(config):
     assert replicas([odd])[0].model_generation == ""
 
 
-def test_why_a_pod_does_not_run():
+def test_the_problem_of_a_waiting_pod():
     assert problem(waiting("ContainerCreating")) == ""
     assert problem(waiting("PodInitializing"), init=({"state": {"running": {}}},)) == ""
     assert problem(waiting("ImagePullBackOff", "Back-off pulling image")) == "ImagePullBackOff: Back-off pulling image"
@@ -108,7 +108,7 @@ def test_why_a_pod_does_not_run():
     assert problem(conditions=[unschedulable]) == "Unschedulable: no node"
 
 
-def test_why_a_container_ended():
+def test_the_problem_of_a_crashed_container():
     crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no such voice\n"}}
     assert problem(waiting("CrashLoopBackOff", "back-off 40s", lastState=crashed)) == (
         "CrashLoopBackOff: exit code 1 (Error): no such voice"
@@ -121,21 +121,21 @@ def test_why_a_container_ended():
     assert problem({"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}) == ""
 
 
-def test_a_fetch_that_fails_comes_before_what_waits_for_it():
+def test_a_failing_init_container_comes_first():
     failing = waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 1, "reason": "Error"}})
     assert problem(waiting("PodInitializing"), init=(failing,)) == "CrashLoopBackOff: exit code 1 (Error)"
 
 
-def test_long_words_are_cut():
+def test_long_messages_are_truncated():
     assert len(problem(waiting("ErrImagePull", "x" * 5000))) == 300
 
 
-def test_a_fetch_that_is_started_anew_counts_too():
+def test_restarts_include_init_containers():
     (found,) = replicas([pod(initContainerStatuses=[{"restartCount": 3}], containerStatuses=[{"restartCount": 1}])])
     assert found.restarts == 4
 
 
-def test_the_last_line_of_a_log_says_what_went_wrong():
+def test_the_last_log_line_is_the_error():
     log = "Traceback (most recent call last):\n  File x\nValueError: no such voice\n"
     crashed = {"terminated": {"exitCode": 1, "reason": "Error", "message": log}}
     assert problem({"state": crashed}) == "Terminated: exit code 1 (Error): ValueError: no such voice"

@@ -1,4 +1,4 @@
-"""A live object that still says what was applied is left alone; one that does not is applied again."""
+"""Comparison of live objects with their manifests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SERVICE = {
 
 
 def served() -> dict:
-    """The workload as an API server gives it back: defaults filled in, quantities in its spelling, empties gone."""
+    """Returns the workload as an API server returns it: with defaults, normalized quantities, without empty values."""
     live = copy.deepcopy(WORKLOAD)
     live["metadata"] |= {"uid": "x", "resourceVersion": "7", "generation": 1, "managedFields": [{}]}
     live["metadata"]["labels"]["team"] = "speech"
@@ -86,11 +86,11 @@ def served() -> dict:
     return live
 
 
-def test_what_the_api_server_and_others_add_is_no_difference():
+def test_fields_added_by_the_server_and_by_others_are_no_difference():
     assert not differs(WORKLOAD, served())
 
 
-def test_an_injected_container_and_volume_of_others_are_left_alone():
+def test_injected_containers_and_volumes_are_no_difference():
     live = served()
     pod = live["spec"]["template"]["spec"]
     pod["containers"].insert(0, {"name": "proxy"})
@@ -98,7 +98,7 @@ def test_an_injected_container_and_volume_of_others_are_left_alone():
     assert not differs(WORKLOAD, live)
 
 
-def test_preconditions_of_an_apply_are_no_content():
+def test_preconditions_of_an_apply_are_no_difference():
     desired = copy.deepcopy(WORKLOAD)
     desired["metadata"] |= {"resourceVersion": "6", "uid": "y"}
     assert not differs(desired, served())
@@ -149,7 +149,7 @@ def test_a_changed_field_is_a_difference(path, value):
     assert differs(WORKLOAD, change(path, value))
 
 
-def test_a_network_policy_that_somebody_opened_is_a_difference():
+def test_a_widened_network_policy_is_a_difference():
     def opened(edit) -> bool:
         live = copy.deepcopy(POLICY)
         edit(live["spec"])
@@ -165,7 +165,7 @@ def test_a_network_policy_that_somebody_opened_is_a_difference():
     assert opened(lambda spec: spec["policyTypes"].append("Egress"))
 
 
-def test_everybody_is_not_the_same_as_somebody():
+def test_an_empty_selector_differs_from_a_selector():
     everybody = copy.deepcopy(POLICY)
     everybody["spec"]["ingress"][0]["from"] = [{"namespaceSelector": {}}]
     somebody = copy.deepcopy(everybody)
@@ -174,7 +174,7 @@ def test_everybody_is_not_the_same_as_somebody():
     assert differs(everybody, somebody)
 
 
-def test_a_service_keeps_its_selector_and_may_have_more_ports():
+def test_a_service_may_have_more_ports_but_no_other_selector():
     live = copy.deepcopy(SERVICE)
     live["spec"] |= {"clusterIP": "10.0.0.1", "type": "ClusterIP"}
     live["spec"]["ports"][0] |= {"protocol": "TCP", "nodePort": 30_000}

@@ -1,4 +1,4 @@
-"""How soon listeners are heard, measured from what gateways really export."""
+"""Service-level figures from the metrics that gateways really export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWNER = Owner("demo", "voices", "u-1", generation=1)
 
 
 class Watch:
-    """A metrics, the tuner that keeps what it reads, their clock, and the gateways they read."""
+    """A metrics reader, a tuner that keeps its counters, their clock, and gateways."""
 
     def __init__(self, *gateways, **spec):
         self.gateways = gateways or (Gateway(),)
@@ -35,18 +35,18 @@ class Watch:
         self.scrapes += 1
         return next(gateway.text for gateway in self.gateways if gateway.replica.name == replica.name)
 
-    async def look(self, after=30.0, scrape=None, owner=OWNER, every=None):
-        """What is measured of the pipeline a while later."""
+    async def summary(self, after=30.0, scrape=None, owner=OWNER, every=None):
+        """Returns the summary `after` seconds later."""
         self.now += timedelta(seconds=after)
         replicas = [gateway.replica for gateway in self.gateways]
-        look = await self.metrics.read(self.pipeline, owner, replicas, scrape or self.scrape, max_age=every)
-        if look is None:
+        reading = await self.metrics.read(self.pipeline, owner, replicas, scrape or self.scrape, max_age=every)
+        if reading is None:
             return None
         identity = Identity(model="m", image="i", device="d")
-        seen = Observation(snapshots=look.snapshots, replicas=(), identity=identity, problem=look.problem)
+        seen = Observation(snapshots=reading.snapshots, replicas=(), identity=identity, problem=reading.problem)
         policy = policy_of(self.pipeline.spec)
         since = self.now - timedelta(seconds=window(policy))
-        return summarize(look, policy, self.tuner.evidence(owner.uid, policy, seen, since, self.now))
+        return summarize(reading, policy, self.tuner.evidence(owner.uid, policy, seen, since, self.now))
 
 
 def slo(**objectives):
@@ -56,120 +56,120 @@ def slo(**objectives):
 # Windows -----------------------------------------------------------------------------------------------------
 
 
-async def test_only_what_was_counted_since_the_first_look_counts():
+async def test_requests_before_the_first_reading_do_not_count():
     watch = Watch(slo=slo(CustomVoice=300))
     gateway = watch.gateways[0]
-    gateway.hears(*[5.0] * 50)
-    assert await watch.look() == measure.MetricsSummary(source="gateways")
-    gateway.hears(*[0.06] * 95, *[0.4] * 5)
-    found = await watch.look()
+    gateway.serve(*[5.0] * 50)
+    assert await watch.summary() == measure.MetricsSummary(source="gateways")
+    gateway.serve(*[0.06] * 95, *[0.4] * 5)
+    found = await watch.summary()
     assert found.task_types == (
         TaskTypeStats(task_type="CustomVoice", requests=100, within=95, ttfa_p95_ms=pytest.approx(75.0)),
     )
     assert found.live_streams == 100
 
 
-async def test_task_types_are_told_apart_and_only_those_with_an_objective_are_judged():
+async def test_only_task_types_with_an_objective_count_requests_within_it():
     watch = Watch(slo=slo(Base=500))
-    await watch.look()
-    watch.gateways[0].hears(0.06, 0.06)
-    watch.gateways[0].hears(0.4, 0.6, task_type="Base")
-    found = {one.task_type: one for one in (await watch.look()).task_types}
+    await watch.summary()
+    watch.gateways[0].serve(0.06, 0.06)
+    watch.gateways[0].serve(0.4, 0.6, task_type="Base")
+    found = {one.task_type: one for one in (await watch.summary()).task_types}
     assert (found["CustomVoice"].requests, found["CustomVoice"].within) == (2, None)
     assert (found["Base"].requests, found["Base"].within) == (2, 1)
 
 
-async def test_gateways_and_the_arms_they_served_are_summed():
+async def test_requests_are_summed_over_gateways_and_routes():
     first, second = Gateway("demo-gateway-5f-0"), Gateway("demo-gateway-5f-1")
     watch = Watch(first, second)
-    await watch.look()
-    first.hears(0.1, talker="demo-talker-0")
-    first.hears(0.1, talker="demo-talker-1")
-    second.hears(0.1)
-    assert (await watch.look()).task_types[0].requests == 3
+    await watch.summary()
+    first.serve(0.1, talker="demo-talker-0")
+    first.serve(0.1, talker="demo-talker-1")
+    second.serve(0.1)
+    assert (await watch.summary()).task_types[0].requests == 3
 
 
-async def test_what_is_older_than_the_window_no_longer_counts():
+async def test_requests_older_than_the_window_do_not_count():
     watch = Watch()
-    await watch.look()
-    watch.gateways[0].hears(0.1)
+    await watch.summary()
+    watch.gateways[0].serve(0.1)
     counts = []
     for _ in range(12):
-        found = await watch.look()
+        found = await watch.summary()
         counts.append(sum(one.requests for one in found.task_types))
     assert counts == [1] * 10 + [0] * 2
     assert found.task_types == () and found.live_streams == 0 and found.problem == ""
 
 
-async def test_a_gateway_that_is_gone_counts_until_the_window_has_passed():
+async def test_a_removed_gateway_counts_until_the_window_has_passed():
     stays, goes = Gateway("demo-gateway-5f-0"), Gateway("demo-gateway-5f-1")
     watch = Watch(stays, goes)
-    await watch.look()
-    goes.hears(0.1)
-    await watch.look()
+    await watch.summary()
+    goes.serve(0.1)
+    await watch.summary()
     watch.gateways = (stays,)
-    assert (await watch.look()).task_types[0].requests == 1
-    assert (await watch.look(after=300.0)).task_types == ()
+    assert (await watch.summary()).task_types[0].requests == 1
+    assert (await watch.summary(after=300.0)).task_types == ()
 
 
-async def test_a_gateway_that_was_started_anew_counts_from_zero():
+async def test_a_restarted_gateway_counts_from_zero():
     watch = Watch()
     gateway = watch.gateways[0]
-    gateway.hears(*[0.1] * 10, underruns=3)
-    await watch.look()
-    gateway.hears(0.1)
-    await watch.look()
+    gateway.serve(*[0.1] * 10, underruns=3)
+    await watch.summary()
+    gateway.serve(0.1)
+    await watch.summary()
     gateway.restart()
-    gateway.hears(0.1, 0.1, underruns=1)
-    found = await watch.look()
+    gateway.serve(0.1, 0.1, underruns=1)
+    found = await watch.summary()
     assert (found.task_types[0].requests, found.live_streams, found.underruns) == (3, 3, 1)
 
 
-async def test_streams_that_were_under_way_are_among_those_that_may_have_waited():
+async def test_active_streams_count_as_live_streams():
     watch = Watch()
     watch.gateways[0].live(5)
-    await watch.look()
-    watch.gateways[0].hears(0.1, underruns=6)
-    found = await watch.look()
+    await watch.summary()
+    watch.gateways[0].serve(0.1, underruns=6)
+    found = await watch.summary()
     assert (found.live_streams, found.underruns) == (6, 6)
 
 
-async def test_an_interval_longer_than_the_window_is_measured_over_itself():
+async def test_the_window_spans_at_least_two_intervals():
     watch = Watch(tuning=TuningSpec(interval_seconds=3600))
-    await watch.look()
-    watch.gateways[0].hears(0.1, 0.1)
-    assert (await watch.look(after=3600.0)).task_types[0].requests == 2
+    await watch.summary()
+    watch.gateways[0].serve(0.1, 0.1)
+    assert (await watch.summary(after=3600.0)).task_types[0].requests == 2
 
 
 # Objectives --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ms", [25, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000])
-async def test_every_objective_that_the_resource_accepts_is_an_edge(ms):
+async def test_every_accepted_objective_is_a_bucket_boundary(ms):
     watch = Watch(slo=slo(CustomVoice=ms))
-    await watch.look()
-    watch.gateways[0].hears(ms / 1000, ms / 1000 + 0.0001)
-    assert (await watch.look()).task_types[0].within == 1
+    await watch.summary()
+    watch.gateways[0].serve(ms / 1000, ms / 1000 + 0.0001)
+    assert (await watch.summary()).task_types[0].within == 1
 
 
-# When there is nothing ---------------------------------------------------------------------------------------
+# Missing metrics ---------------------------------------------------------------------------------------------
 
 
-async def test_without_a_gateway_nothing_is_known():
+async def test_without_a_gateway_metrics_are_missing():
     watch = Watch()
     watch.gateways = ()
-    found = await watch.look()
+    found = await watch.summary()
     assert (found.reason, found.problem) == ("Missing", "no gateway is running")
 
 
-async def test_gateways_without_an_address_are_not_asked():
+async def test_gateways_without_an_address_are_not_scraped():
     watch = Watch()
     watch.gateways[0].replica = msgspec.structs.replace(watch.gateways[0].replica, address="")
-    assert (await watch.look()).reason == "Missing"
+    assert (await watch.summary()).reason == "Missing"
     assert watch.scrapes == 0
 
 
-async def test_one_gateway_that_is_silent_does_not_hide_the_others():
+async def test_one_failing_gateway_does_not_hide_the_others():
     good, bad = Gateway("demo-gateway-5f-0"), Gateway("demo-gateway-5f-1")
     watch = Watch(good, bad)
 
@@ -178,118 +178,118 @@ async def test_one_gateway_that_is_silent_does_not_hide_the_others():
             raise OSError("no route")
         return good.text
 
-    await watch.look(scrape=scrape)
-    good.hears(0.1)
-    found = await watch.look(scrape=scrape)
+    await watch.summary(scrape=scrape)
+    good.serve(0.1)
+    found = await watch.summary(scrape=scrape)
     assert found.problem == "" and found.task_types[0].requests == 1
 
 
-async def test_when_all_are_silent_it_is_said_why():
+async def test_if_all_gateways_fail_the_problem_says_why():
     async def scrape(replica):
         raise OSError("no route")
 
-    found = await Watch().look(scrape=scrape)
+    found = await Watch().summary(scrape=scrape)
     assert found.reason == "Error"
     assert "demo-gateway-5f-0: OSError: no route" in found.problem
     assert found.task_types == ()
 
 
-async def test_a_short_silence_hides_nothing_and_a_long_one_is_told():
+async def test_a_short_outage_keeps_the_figures_and_a_long_one_is_reported():
     watch = Watch()
-    await watch.look()
-    watch.gateways[0].hears(0.1)
-    known = await watch.look()
+    await watch.summary()
+    watch.gateways[0].serve(0.1)
+    known = await watch.summary()
     gateways, watch.gateways = watch.gateways, ()
-    assert [await watch.look() for _ in range(3)] == [known] * 3
-    assert (await watch.look()).reason == "Missing"
+    assert [await watch.summary() for _ in range(3)] == [known] * 3
+    assert (await watch.summary()).reason == "Missing"
     watch.gateways = gateways
-    assert (await watch.look()).task_types == known.task_types
+    assert (await watch.summary()).task_types == known.task_types
 
 
-async def test_a_scrape_that_hangs_is_given_up(monkeypatch):
+async def test_a_hanging_scrape_times_out(monkeypatch):
     monkeypatch.setattr(measure, "SCRAPE_SECONDS", 0.01)
 
     async def scrape(replica):
         await asyncio.Event().wait()
 
-    found = await asyncio.wait_for(Watch().look(scrape=scrape), 5)
+    found = await asyncio.wait_for(Watch().summary(scrape=scrape), 5)
     assert (found.reason, "TimeoutError" in found.problem) == ("Error", True)
 
 
-async def test_being_cancelled_is_no_problem_of_the_gateways():
+async def test_cancellation_propagates():
     watch, begun = Watch(), asyncio.Event()
 
     async def scrape(replica):
         begun.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(watch.look(scrape=scrape))
+    task = asyncio.create_task(watch.summary(scrape=scrape))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-# How often ---------------------------------------------------------------------------------------------------
+# Intervals ---------------------------------------------------------------------------------------------------
 
 
-async def test_between_two_looks_the_answer_is_the_last_one():
+async def test_the_last_reading_is_repeated_within_the_interval():
     watch = Watch(tuning=TuningSpec(interval_seconds=30))
-    first = await watch.look()
-    watch.gateways[0].hears(0.1)
-    assert await watch.look(after=10.0) == first
+    first = await watch.summary()
+    watch.gateways[0].serve(0.1)
+    assert await watch.summary(after=10.0) == first
     assert watch.scrapes == 1
-    assert (await watch.look(after=20.0)).task_types[0].requests == 1
+    assert (await watch.summary(after=20.0)).task_types[0].requests == 1
 
 
-async def test_a_look_can_be_asked_for_sooner_but_not_later():
+async def test_max_age_can_only_shorten_the_interval():
     watch = Watch(tuning=TuningSpec(interval_seconds=30))
-    await watch.look()
-    watch.gateways[0].hears(0.1)
-    assert (await watch.look(after=5.0, every=5.0)).task_types[0].requests == 1
-    await watch.look(after=4.0, every=5.0)
+    await watch.summary()
+    watch.gateways[0].serve(0.1)
+    assert (await watch.summary(after=5.0, every=5.0)).task_types[0].requests == 1
+    await watch.summary(after=4.0, every=5.0)
     assert watch.scrapes == 2
-    await watch.look(after=26.0, every=600.0)
+    await watch.summary(after=26.0, every=600.0)
     assert watch.scrapes == 3
 
 
-async def test_a_clock_that_is_set_back_does_not_stop_the_looks():
+async def test_a_clock_that_is_set_back_does_not_stop_readings():
     watch = Watch()
-    await watch.look()
-    await watch.look(after=-3600.0)
+    await watch.summary()
+    await watch.summary(after=-3600.0)
     assert watch.scrapes == 2
 
 
-async def test_an_edited_objective_is_judged_at_once_and_loses_no_count():
+async def test_an_edited_objective_applies_immediately_and_keeps_counters():
     watch = Watch()
-    await watch.look()
-    watch.gateways[0].hears(0.1)
-    await watch.look()
+    await watch.summary()
+    watch.gateways[0].serve(0.1)
+    await watch.summary()
     watch.pipeline = msgspec.structs.replace(watch.pipeline, spec=PipelineSpec(slo=slo(CustomVoice=100)))
-    assert (await watch.look(after=1.0)).task_types[0].within == 1
+    assert (await watch.summary(after=1.0)).task_types[0].within == 1
 
 
-async def test_with_tuning_off_nothing_is_asked():
+async def test_with_tuning_off_nothing_is_scraped():
     watch = Watch(tuning=TuningSpec(mode="Off"))
-    assert await watch.look() is None
+    assert await watch.summary() is None
     assert watch.scrapes == 0
 
 
-async def test_pipelines_are_told_apart_and_forgotten_when_they_are_gone():
+async def test_pipelines_are_separate_and_forgotten_when_no_longer_read():
     watch = Watch()
-    await watch.look()
-    await watch.look(after=0.0, owner=Owner("demo", "other", "u-2", generation=1))
+    await watch.summary()
+    await watch.summary(after=0.0, owner=Owner("demo", "other", "u-2", generation=1))
     assert watch.scrapes == 2
-    watch.gateways[0].hears(0.1)
-    assert (await watch.look()).task_types[0].requests == 1
-    await watch.look(after=10_000.0, owner=Owner("demo", "other", "u-2", generation=1))
+    watch.gateways[0].serve(0.1)
+    assert (await watch.summary()).task_types[0].requests == 1
+    await watch.summary(after=10_000.0, owner=Owner("demo", "other", "u-2", generation=1))
     assert {*watch.metrics._memory} == {"u-2"}
 
 
 # Talkers and codecs ------------------------------------------------------------------------------------------
 
 
-async def test_talkers_and_codecs_are_read_too_and_may_be_silent():
+async def test_talkers_and_codecs_are_scraped_too_and_may_fail():
     watch = Watch()
     talker, codec = (
         Replica(name=f"demo-{stage}-0", component=stage, template="t", address="10.0.0.2")
@@ -303,14 +303,14 @@ async def test_talkers_and_codecs_are_read_too_and_may_be_silent():
         return 'syrinx_max_num_seqs{stage="talker"} 4' if replica is talker else watch.gateways[0].text
 
     replicas = [watch.gateways[0].replica, talker, codec, starting]
-    look = await watch.metrics.read(watch.pipeline, OWNER, replicas, scrape)
-    assert [each.replica for each in look.snapshots] == ["demo-gateway-5f-0", "demo-talker-0"]
-    assert {each.time for each in look.snapshots} == {watch.now}
-    assert look.problem == ""
+    reading = await watch.metrics.read(watch.pipeline, OWNER, replicas, scrape)
+    assert [each.replica for each in reading.snapshots] == ["demo-gateway-5f-0", "demo-talker-0"]
+    assert {each.time for each in reading.snapshots} == {watch.now}
+    assert reading.problem == ""
 
 
-async def test_talkers_alone_are_no_metrics_of_listeners():
+async def test_metrics_of_talkers_alone_are_not_enough():
     watch = Watch()
     talker = Replica(name="demo-talker-0", component=Component.TALKER, template="t", address="10.0.0.2")
-    look = await watch.metrics.read(watch.pipeline, OWNER, [talker], watch.scrape)
-    assert (look.reason, watch.scrapes) == ("Missing", 0)
+    reading = await watch.metrics.read(watch.pipeline, OWNER, [talker], watch.scrape)
+    assert (reading.reason, watch.scrapes) == ("Missing", 0)

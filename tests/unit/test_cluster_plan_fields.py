@@ -1,4 +1,4 @@
-"""Every field of the resource does what it says: it reaches a manifest, and the pods it is about, and no others."""
+"""Every field of the resource changes the right manifests and restarts only the right pods."""
 
 import re
 from copy import deepcopy
@@ -17,7 +17,7 @@ STAGES = {GATEWAY, TALKER, CODEC}
 NOBODY = set()
 
 ELSEWHERE = r"spec\.(slo|tuning)\b|spec\.connector\.passwordEnv$"
-"""Fields for whoever measures and tunes, or for `syrinx up` only."""
+"""Fields that only tuning or `syrinx up` uses."""
 
 RESTARTED = [
     (r"spec\.image$", STAGES),
@@ -39,7 +39,7 @@ RESTARTED = [
     (r"spec\.monitoring\.scrapeAnnotations$", STAGES),
     (r"spec\.monitoring\.", NOBODY),
 ]
-"""Whose pods are made anew when a field changes; the first line that fits counts."""
+"""Components whose pods restart when a field changes; the first matching line applies."""
 
 
 CHOICES = [
@@ -50,7 +50,7 @@ CHOICES = [
 
 
 def leaves(value, path=()):
-    """Every scalar of a resource, with the keys that lead to it."""
+    """Yields every scalar of a resource with its path."""
     if isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(item, (*path, key))
@@ -59,7 +59,7 @@ def leaves(value, path=()):
 
 
 def others(value):
-    """Other values of the same kind; which of them a field takes, its schema says."""
+    """Returns other values of the same type, of which the schema may accept some."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int | float):
@@ -68,7 +68,7 @@ def others(value):
 
 
 def edited(resource, path):
-    """The resource with another value there; None if nothing else would be valid."""
+    """Returns the resource with another value at a path; None if no other value is valid."""
     for other in others(at(resource, path)):
         copy = deepcopy(resource)
         at(copy, path[:-1])[path[-1]] = other
@@ -99,7 +99,7 @@ def planned_document(name):
 
 @cache
 def edits():
-    """Every edit of one value of a document that leaves it valid."""
+    """Yields every valid edit of one value of a document."""
     return [
         (name, path, pipeline)
         for name in DOCUMENTS
@@ -109,7 +109,7 @@ def edits():
 
 
 @pytest.mark.parametrize(("name", "path", "changed"), [pytest.param(*e, id=f"{e[0]}-{dotted(e[1])}") for e in edits()])
-def test_an_edit_reaches_the_plan_and_restarts_whom_it_must(name, path, changed):
+def test_an_edit_changes_the_plan_and_restarts_the_right_pods(name, path, changed):
     pipeline, before = planned_document(name)
     after = planned(changed)
     if re.match(ELSEWHERE, dotted(path)):
@@ -122,12 +122,12 @@ def test_an_edit_reaches_the_plan_and_restarts_whom_it_must(name, path, changed)
 
 
 def expected(path, workloads):
-    """A colocated codec is in the talkers' pods."""
+    """Returns the components whose pods restart; a colocated codec is in the talkers' pods."""
     parts = next(components for pattern, components in RESTARTED if re.match(pattern, dotted(path)))
     return {part if part in workloads else TALKER for part in parts}
 
 
-def test_the_above_edits_every_field_of_the_resource():
+def test_the_edits_cover_every_field_of_the_resource():
     reached = set()
     for _, path, _ in edits():
         named = [key for key in path if isinstance(key, str)]
@@ -138,7 +138,7 @@ def test_the_above_edits_every_field_of_the_resource():
 
 
 def fields(struct, path):
-    """The path of every field of the schema."""
+    """Yields the path of every field in the schema."""
     for field in msgspec.structs.fields(struct):
         here = (*path, field.encode_name)
         yield dotted(here)
@@ -152,7 +152,7 @@ def structs_in(annotation):
     return [struct for part in getattr(annotation, "__args__", ()) for struct in structs_in(part)]
 
 
-def test_no_edit_makes_stages_of_two_generations():
+def test_every_edit_keeps_one_generation_for_all_stages():
     for _, _, changed in edits():
         plan = planned(changed)
         configs = [

@@ -24,7 +24,7 @@ NARRATOR_TALKERS = ObjectKey("StatefulSet", "narrator-talker")
 
 
 def observed_of(name):
-    """The cluster in which a document is planned: an empty one, but for the pipeline that is autoscaled already."""
+    """Returns the observed state for a document: empty except for the autoscaled pipeline."""
     if name != "autoscaled-gpu":
         return EMPTY
     first = planned(pipeline_of(name))
@@ -46,7 +46,7 @@ def plan_of(name):
 
 
 def readable(manifest):
-    """The manifest with its release record spelt out, but for the templates, which the workloads show."""
+    """Returns the manifest with a readable release record, without templates, which the workloads contain."""
     manifest = json.loads(json.dumps(manifest))  # No two parts of it are one object: YAML would show that.
     text = manifest.get("data", {}).get("release.json")
     if text is None:
@@ -68,14 +68,14 @@ def test_golden(name):
 
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_object_is_what_kubernetes_takes(name, version):
+def test_every_object_matches_the_kubernetes_schema(name, version):
     secret = password_secret(owner_of(pipeline_of(name)), "a password")
     for manifest in (*plan_of(name).manifests, secret):
         if manifest["kind"] != "PodMonitor":
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_the_schemas_would_notice():
+def test_the_schemas_detect_an_invalid_field():
     for manifest in plan_of("default").manifests:
         if manifest["kind"] in WORKLOADS:
             manifest = json.loads(json.dumps(manifest))
@@ -85,7 +85,7 @@ def test_the_schemas_would_notice():
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_names_and_labels_fit_into_kubernetes(name):
+def test_names_and_labels_fit_kubernetes_limits(name):
     plan = plan_of(name)
     pipeline = pipeline_of(name)
     label = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -101,7 +101,7 @@ def test_names_and_labels_fit_into_kubernetes(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_pod_is_restricted_and_has_no_token(name):
+def test_every_pod_meets_the_restricted_profile_and_has_no_token(name):
     for manifest in plan_of(name).manifests:
         if manifest["kind"] not in WORKLOADS:
             continue
@@ -120,7 +120,7 @@ def test_every_pod_is_restricted_and_has_no_token(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_what_is_needed_first_is_applied_first(name):
+def test_manifests_are_in_dependency_order(name):
     kinds = [(m["kind"], m["metadata"]["labels"]["syrinx.dev/component"]) for m in plan_of(name).manifests]
     assert kinds[0] == ("ConfigMap", "release")
     assert [kind for kind, _ in kinds[1:4]] == ["ConfigMap"] * 3
@@ -130,7 +130,7 @@ def test_what_is_needed_first_is_applied_first(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_everything_goes_with_the_pipeline(name):
+def test_the_pipeline_owns_every_object(name):
     owner = owner_of(pipeline_of(name))
     for manifest in (*plan_of(name).manifests, password_secret(owner, "a password")):
         (reference,) = manifest["metadata"]["ownerReferences"]
@@ -140,7 +140,7 @@ def test_everything_goes_with_the_pipeline(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_services_disruption_budgets_and_policies_find_the_pods_and_ports_they_mean(name):
+def test_services_disruption_budgets_and_policies_select_existing_pods_and_ports(name):
     plan, found = plan_of(name), objects(plan_of(name))
     for manifest in plan.manifests:
         if manifest["kind"] not in ("Service", "PodDisruptionBudget", "NetworkPolicy"):

@@ -1,4 +1,4 @@
-"""The managed Redis, with the arguments and users of the plan, as a real redis-server."""
+"""The managed Redis: a real redis-server with the plan's arguments and ACL."""
 
 import asyncio
 import base64
@@ -37,7 +37,7 @@ def secret():
 
 
 def arguments(folder, port, **connector):
-    """What the plan gives the container, with this machine's port and folders for the pod's."""
+    """Returns the plan's container arguments with this machine's port and directories."""
     subject = pipeline({"connector": {"managed": True, **connector}})
     template = pod_template(planned(subject), subject, Component.REDIS)
     (container,) = template["spec"]["containers"]
@@ -54,7 +54,7 @@ def arguments(folder, port, **connector):
 
 @contextlib.contextmanager
 def running(folder, **connector):
-    """A redis-server as the plan wants it; yields its port."""
+    """Runs a redis-server with the plan's arguments and yields its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -90,7 +90,7 @@ def client(port, password=PASSWORD):
     return Redis(port=port, password=password, protocol=2)
 
 
-def test_only_those_who_know_the_password_get_an_answer(port):
+def test_a_connection_requires_the_password(port):
     assert secret()["password"] == PASSWORD and PASSWORD not in secret()["users.acl"]
     assert client(port).ping()
     for wrong in (None, "guess"):
@@ -98,7 +98,7 @@ def test_only_those_who_know_the_password_get_an_answer(port):
             client(port, wrong).ping()
 
 
-def test_the_password_opens_no_more_than_the_pipelines_own_keys(port):
+def test_the_user_can_access_only_the_pipelines_keys(port):
     redis = client(port)
     redis.set("{demo:1:0}:x", "mine")
     for key in ("x", "{other:1:0}:x", "{demonstration:1:0}:x"):
@@ -135,13 +135,13 @@ def test_the_password_opens_no_more_than_the_pipelines_own_keys(port):
         "MIGRATE localhost 1 {demo:1:0}:x 0 1",
     ],
 )
-def test_the_password_administers_nothing(port, command):
+def test_the_user_cannot_administer_the_server(port, command):
     with pytest.raises(NoPermissionError):
         client(port).execute_command(*command.split())
 
 
-def test_every_command_of_the_connector_is_allowed(port):
-    """Asked of the server itself: what it refuses, it refuses before it looks at the arguments."""
+def test_the_user_may_run_every_command_of_the_connector(port):
+    """Redis checks permissions before it checks arguments."""
     source = "\n".join(path.read_text() for path in CONNECTOR.glob("redis_*.py"))
     called = set(re.findall(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?", source))
     called |= {(command, sub) for command, sub in re.findall(r'\(b"([A-Z]+)"(?:, b"([A-Z]+)")?', source)}
@@ -157,7 +157,7 @@ def test_every_command_of_the_connector_is_allowed(port):
             redis = client(port)
 
 
-async def test_a_request_goes_all_the_way_under_these_users(port):
+async def test_a_request_completes_with_these_permissions(port):
     url = f"redis://:{PASSWORD.replace(' ', '%20').replace('ü', '%C3%BC').replace(chr(34), '%22')}@127.0.0.1:{port}/0"
     async with asyncio.timeout(DEADLINE):
         gateway, talker, codec = (connect(url, KEYS) for _ in range(3))
@@ -193,7 +193,7 @@ async def until_audio(reader):
                 return
 
 
-def test_streams_outlive_a_redis_with_a_volume_and_only_such_a_one(tmp_path):
+def test_streams_survive_a_restart_only_with_a_volume(tmp_path):
     for durable, connector in ((False, {}), (True, {"storage": {"size": "1Gi"}})):
         folder = tmp_path / str(durable)
         folder.mkdir()
@@ -203,7 +203,7 @@ def test_streams_outlive_a_redis_with_a_volume_and_only_such_a_one(tmp_path):
             assert client(port).xlen("{demo:1:0}:requests") == durable
 
 
-def test_data_fills_three_quarters_of_the_memory_limit_and_then_writing_fails(tmp_path):
+def test_writes_fail_beyond_three_quarters_of_the_memory_limit(tmp_path):
     with running(tmp_path, resources={"limits": {"memory": "8Mi"}}) as port:
         redis = client(port)
         with pytest.raises(OutOfMemoryError):
@@ -213,7 +213,7 @@ def test_data_fills_three_quarters_of_the_memory_limit_and_then_writing_fails(tm
         assert redis.ping()
 
 
-def test_without_a_memory_limit_there_is_none():
+def test_without_a_memory_limit_there_is_no_maxmemory():
     assert "--maxmemory" not in arguments_of({"resources": {"requests": {"cpu": "1"}}})
     assert arguments_of({"resources": {"limits": {"memory": "1.5Gi"}}})[-2:] == ["--maxmemory", str(1207959552)]
 
@@ -235,7 +235,7 @@ def test_quantities(quantity, number):
 
 
 @pytest.mark.parametrize("name", ["redis-cli", "valkey-cli"])
-def test_the_probes_ask_the_server_with_the_client_that_is_there(tmp_path, name):
+def test_the_probes_use_the_client_of_the_image(tmp_path, name):
     client = find_redis_server().with_name("redis-cli")
     (tmp_path / name).symlink_to(client)
     with running(tmp_path) as port:
@@ -245,7 +245,7 @@ def test_the_probes_ask_the_server_with_the_client_that_is_there(tmp_path, name)
 
 
 def probed(port, password, folder):
-    """What the container's probes end with, where only `folder` has a client."""
+    """Returns the exit codes of the container's probes with only the client in `folder`."""
     subject = pipeline()
     (container,) = pod_template(planned(subject), subject, Component.REDIS)["spec"]["containers"]
     (folder / "grep").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What makes pods anew and what does not: images, templates and generations over a pipeline's life."""
+"""What restarts pods and what does not: images, templates and generations over a pipeline's lifetime."""
 
 import json
 import string
@@ -58,7 +58,7 @@ def objects_kept_for_life(plan):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_plan_that_was_applied_is_planned_again(name):
+def test_planning_an_applied_plan_changes_nothing(name):
     subject = parsed(document(name))
     plan = planned(subject)
     again = planned(subject, after(plan))
@@ -75,7 +75,7 @@ def test_an_operator_upgrade_changes_nothing(name, monkeypatch):
     assert planned(subject, after(plan), NEXT).manifests == plan.manifests
 
 
-def test_a_later_edit_takes_the_later_operators_template_but_keeps_the_image():
+def test_an_edit_after_an_upgrade_renders_a_new_template_with_the_recorded_image():
     plan = planned(pipeline())
     edited = pipeline({"talker": {"env": [{"name": "A", "value": "1"}]}})
     later = planned(edited, after(plan), NEXT)
@@ -86,7 +86,7 @@ def test_a_later_edit_takes_the_later_operators_template_but_keeps_the_image():
     assert image_of(pod_template(later, edited, Component.TALKER)) == CONFIG.stages_image
 
 
-def test_an_image_of_the_users_replaces_the_default_and_gives_it_back():
+def test_a_user_image_replaces_the_recorded_default_until_it_is_removed():
     plan = planned(pipeline())
     own = planned(pipeline({"image": "example/own:1"}), after(plan), NEXT)
     assert image_of(pod_template(own, pipeline(), Component.CODEC)) == "example/own:1"
@@ -95,13 +95,13 @@ def test_an_image_of_the_users_replaces_the_default_and_gives_it_back():
     assert back.templates == plan.templates and back.generation == plan.generation
 
 
-def test_a_lost_record_is_made_again_from_what_runs():
+def test_a_lost_record_is_restored_from_running_workloads():
     plan = planned(pipeline())
     lost = without(after(plan), RELEASE)
     assert planned(pipeline(), lost, NEXT).manifests == plan.manifests
 
 
-def test_the_record_of_a_former_pipeline_of_the_name_says_nothing():
+def test_the_record_of_a_former_pipeline_of_the_same_name_is_ignored():
     plan = planned(pipeline())
     former = after(plan)
     for kept in former.objects.values():
@@ -110,7 +110,7 @@ def test_the_record_of_a_former_pipeline_of_the_name_says_nothing():
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "not JSON"])
-def test_a_record_that_cannot_be_read_is_made_again(text):
+def test_an_unreadable_record_is_replaced(text):
     plan = planned(pipeline())
     broken = after(plan)
     broken.objects[RELEASE]["data"] = {"release.json": text}
@@ -127,7 +127,7 @@ def test_a_record_edited_by_hand_does_not_reach_the_pods():
     assert planned(pipeline(), edited).manifests == planned(pipeline()).manifests
 
 
-def test_the_record_comes_back_as_it_was_written():
+def test_the_record_survives_a_round_trip():
     plan = planned(pipeline({"model": HUB}))
     subject = pipeline()
     assert recorded_release(owner_of(subject), after(plan)) == plan.release
@@ -137,21 +137,21 @@ def test_the_record_comes_back_as_it_was_written():
         assert plan.templates[component] == frozen.template["metadata"]["labels"]["syrinx.dev/template"]
 
 
-def test_a_new_password_restarts_redis_and_all_that_use_it():
+def test_a_new_password_restarts_redis_and_all_stages():
     plan = planned(pipeline())
     renewed = planned(pipeline(), after(plan, password_uid="another"))
     assert all(renewed.templates[component] != plan.templates[component] for component in Component)
     assert renewed.generation == plan.generation
 
 
-def test_a_managed_redis_without_its_password_is_not_planned():
+def test_planning_a_managed_redis_requires_its_password():
     with pytest.raises(ValueError, match="password Secret"):
         planned(pipeline(), msgspec.structs.replace(EMPTY, password_uid=None))
     own = pipeline({"connector": {"url": "redis://mine:6379/0"}})
     assert planned(own, msgspec.structs.replace(EMPTY, password_uid=None)) == planned(own, EMPTY)
 
 
-def test_a_pipeline_that_gets_a_redis_of_its_own_leaves_the_managed_one_out():
+def test_switching_to_an_external_redis_removes_the_managed_one():
     plan = planned(pipeline())
     moved = planned(pipeline({"connector": {"url": "redis://mine:6379/0"}}), after(plan))
     assert [key for key in objects(moved) if "redis" in key.name] == []
@@ -169,7 +169,7 @@ def test_a_pipeline_that_gets_a_redis_of_its_own_leaves_the_managed_one_out():
         {"huggingFace": {"id": "Qwen/other", "revision": "main"}},
     ],
 )
-def test_another_model_is_another_generation(model):
+def test_another_model_changes_the_generation(model):
     plan = planned(pipeline())
     changed = planned(pipeline({"model": model}), after(plan))
     assert changed.generation != plan.generation
@@ -185,12 +185,12 @@ def test_another_model_is_another_generation(model):
         {"huggingFace": {**HUB["huggingFace"], "tokenSecret": {"name": "hub", "key": "token"}}},
     ],
 )
-def test_the_same_weights_are_the_same_generation(model):
+def test_the_same_weights_keep_the_generation(model):
     plan = planned(pipeline({"model": HUB}))
     assert planned(pipeline({"model": model}), after(plan)).generation == plan.generation
 
 
-def test_a_path_in_a_volume_of_the_users_is_told_by_the_volume_too():
+def test_a_path_in_a_user_volume_includes_the_volume_in_the_generation():
     def on(claim):
         volume = {"name": "voices", "mountPath": "/voices", "claim": claim}
         return pipeline({"model": {"path": "/voices/a"}, "talker": {"extraVolumes": [volume]}})
@@ -198,13 +198,13 @@ def test_a_path_in_a_volume_of_the_users_is_told_by_the_volume_too():
     assert planned(on("one")).generation == planned(on("one")).generation != planned(on("two")).generation
 
 
-def test_pipelines_of_one_name_in_two_places_never_meet_in_a_redis_they_share():
+def test_pipelines_of_the_same_name_have_different_generations():
     subject = pipeline({"connector": {"url": "redis://shared:6379/0"}})
     here, there = owner_of(subject), msgspec.structs.replace(owner_of(subject), uid="another")
     assert plan(subject, here, EMPTY, CONFIG).generation != plan(subject, there, EMPTY, CONFIG).generation
 
 
-def test_a_path_means_the_volume_it_lies_in():
+def test_a_path_in_a_claim_is_below_its_mount():
     def model_of(model):
         subject = pipeline({"model": model})
         return config_of(pod_template(planned(subject), subject, Component.TALKER)).model
@@ -216,7 +216,7 @@ def test_a_path_means_the_volume_it_lies_in():
     assert model_of(HUB) == "/models/Qwen--voice/main"
 
 
-def test_the_gpu_decides_the_device_unless_the_user_does():
+def test_the_device_follows_the_gpu_limit_unless_specified():
     def device(**talker):
         subject = pipeline({"talker": talker})
         return config_of(pod_template(planned(subject), subject, Component.TALKER)).device
@@ -227,7 +227,7 @@ def test_the_gpu_decides_the_device_unless_the_user_does():
     assert device(resources={"limits": {"nvidia.com/gpu": 1}}, device="cpu") == "cpu"
 
 
-def test_another_engine_makes_the_talkers_anew_and_stays_in_the_generation():
+def test_another_engine_restarts_the_talkers_in_the_same_generation():
     plan = planned(pipeline())
     for talker in ({"engine": "vllm"}, {"engine": "vllm", "vllm": {"quantization": "fp8"}}):
         subject = pipeline({"talker": talker})
@@ -241,14 +241,14 @@ def test_another_engine_makes_the_talkers_anew_and_stays_in_the_generation():
         plan = changed
 
 
-def test_a_container_that_fetches_takes_no_gpu():
+def test_the_fetch_container_requests_no_gpu():
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
     subject = pipeline({"model": HUB, "talker": {"resources": resources}})
     (fetch,) = pod_template(planned(subject), subject, Component.TALKER)["spec"]["initContainers"]
     assert fetch["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
 
 
-def test_what_syrinx_sets_in_pods_is_what_users_may_not_set():
+def test_users_may_not_set_what_the_plan_sets_in_pods():
     found = set()
     for name in DOCUMENTS:
         subject = parsed(document(name))
@@ -298,7 +298,7 @@ LIVE_EDITS = st.fixed_dictionaries(
 
 @settings(max_examples=40, deadline=None)
 @given(first=LIVE_EDITS, second=LIVE_EDITS)
-def test_a_live_edit_makes_no_pod_anew_whoever_plans_it(first, second):
+def test_a_live_edit_restarts_no_pod(first, second):
     plan = planned(pipeline(first))
     edited = planned(pipeline(second), after(plan), NEXT)
     assert edited.templates == plan.templates
@@ -308,7 +308,7 @@ def test_a_live_edit_makes_no_pod_anew_whoever_plans_it(first, second):
 
 @settings(max_examples=40, deadline=None)
 @given(name=NAMES, live=LIVE_EDITS, drain=st.integers(0, 3600), resident=st.integers(32, 1024))
-def test_stages_take_what_they_are_started_with(name, live, drain, resident):
+def test_stages_accept_their_start_configuration(name, live, drain, resident):
     spec = {stage: {**live[stage], "drainSeconds": drain} for stage in ("gateway", "talker", "codec")}
     spec["talker"]["maxResident"] = spec["codec"]["maxResident"] = resident
     subject = pipeline(spec, name)
@@ -325,7 +325,7 @@ def test_stages_take_what_they_are_started_with(name, live, drain, resident):
 
 @settings(max_examples=60, deadline=None)
 @given(edits=st.lists(st.sampled_from([document(name) for name in DOCUMENTS]), min_size=2, max_size=4))
-def test_what_kubernetes_never_lets_change_never_changes(edits):
+def test_immutable_fields_never_change(edits):
     observed, kept = EMPTY, {}
     for edit in edits:
         subject = msgspec.convert({**edit, "metadata": {"name": "demo"}}, TTSPipeline)

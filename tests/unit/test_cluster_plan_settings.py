@@ -1,4 +1,4 @@
-"""Live settings, replicas and roll-outs: what a plan makes of what it finds in the cluster."""
+"""Live settings, replica counts and rollouts in plans for an observed cluster."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def generation(plan):
     return plan.settings[Component.TALKER].generation
 
 
-def test_settings_start_at_generation_one_and_count_only_changes():
+def test_the_settings_generation_starts_at_one_and_counts_changes():
     first = planned(talker(8))
     assert generation(first) == 1
     assert generation(planned(talker(8), after(first))) == 1
@@ -36,14 +36,14 @@ def test_settings_start_at_generation_one_and_count_only_changes():
     assert generation(planned(talker(8), after(second))) == 3
 
 
-def test_the_config_map_is_the_body_of_a_put():
+def test_the_config_map_contains_the_body_of_a_put():
     plan = planned(talker(9))
     text = objects(plan)[TALKER_SETTINGS]["data"]["settings.json"]
     assert text == '{"generation":1,"settings":{"lead_limit_seconds":8.0,"max_num_seqs":9}}'
 
 
 @pytest.mark.parametrize("text", [None, "", "not JSON", '{"generation": "x"}'])
-def test_a_lost_config_map_starts_above_everything_that_is_known(text):
+def test_after_a_lost_config_map_the_generation_exceeds_all_known_ones(text):
     lost = after(planned(talker(8)))
     if text is None:
         del lost.objects[TALKER_SETTINGS]
@@ -55,7 +55,7 @@ def test_a_lost_config_map_starts_above_everything_that_is_known(text):
     assert generation(planned(talker(8), known)) == 13
 
 
-def test_what_somebody_else_has_set_is_overruled():
+def test_settings_of_others_are_overridden():
     first = planned(talker(8))
     assert generation(planned(talker(8), after(first, replicas=reporting(1)))) == 1
     overruled = planned(talker(8), after(first, replicas=reporting(2)))
@@ -65,7 +65,7 @@ def test_what_somebody_else_has_set_is_overruled():
 
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(1, 32), st.integers(0, 50), st.booleans()), max_size=8))
-def test_generations_never_go_back(steps):
+def test_generations_never_decrease(steps):
     observed, last, rows_before = EMPTY, 0, None
     for rows, reported, lost in steps:
         known = max(reported, last if observed.objects else 0)
@@ -82,7 +82,7 @@ def test_generations_never_go_back(steps):
 
 
 def scaled(replicas, manager, subresource="scale"):
-    """The cluster after an autoscaler, or somebody else, has set the talkers' replicas."""
+    """Returns the observed state after an autoscaler or another manager has set the talkers' replicas."""
     observed = after(planned(pipeline()), autoscaled=AUTOSCALED)
     workload = observed.objects[TALKERS]
     owned = {"manager": manager, "subresource": subresource, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
@@ -92,7 +92,7 @@ def scaled(replicas, manager, subresource="scale"):
     return observed
 
 
-def test_an_autoscalers_replicas_are_left_alone():
+def test_an_autoscalers_replica_count_is_not_applied():
     plan = planned(pipeline({"talker": {"replicas": 3}}), scaled(5, "kube-controller-manager"))
     workload = objects(plan)[TALKERS]
     assert "replicas" not in workload["spec"] and "resourceVersion" not in workload["metadata"]
@@ -100,7 +100,7 @@ def test_an_autoscalers_replicas_are_left_alone():
     assert ObjectKey("PodDisruptionBudget", "demo-talker") in objects(plan)
 
 
-def test_until_it_has_set_them_the_live_number_is_carried_over_for_this_version_only():
+def test_before_an_autoscaler_owns_the_count_the_live_one_is_applied_with_a_precondition():
     plan = planned(pipeline({"talker": {"replicas": 3}}), scaled(2, "syrinx-operator", ""))
     workload = objects(plan)[TALKERS]
     assert (workload["spec"]["replicas"], workload["metadata"]["resourceVersion"]) == (2, "41")
@@ -112,13 +112,13 @@ def test_until_it_has_set_them_the_live_number_is_carried_over_for_this_version_
     assert hashes[0] == hashes[1], "or every apply would call for the next"
 
 
-def test_without_an_autoscaler_the_resource_decides_whoever_scaled():
+def test_without_an_autoscaler_the_specs_count_is_applied():
     observed = msgspec.structs.replace(scaled(5, "kubectl"), autoscaled=frozenset())
     plan = planned(pipeline({"talker": {"replicas": 3}}), observed)
     assert objects(plan)[TALKERS]["spec"]["replicas"] == 3 == plan.replicas[Component.TALKER]
 
 
-def test_a_workload_that_is_not_there_yet_starts_with_the_resources_number():
+def test_a_new_workload_starts_with_the_specs_count():
     plan = planned(pipeline({"talker": {"replicas": 3}}), msgspec.structs.replace(EMPTY, autoscaled=AUTOSCALED))
     assert objects(plan)[TALKERS]["spec"]["replicas"] == 3
 
@@ -133,7 +133,7 @@ def first_new(plan):
 
 
 THREE = pipeline({"talker": {"replicas": 3}})
-"""Its talkers run; the model is changed while they do."""
+"""A pipeline with running talkers whose model changes."""
 
 
 def rolled(new, *, new_gateway, old_gateway=None):
@@ -156,21 +156,21 @@ def rolled(new, *, new_gateway, old_gateway=None):
     return planned(changed, after(wanted, replicas=tuple(pods)))
 
 
-def test_a_new_template_is_rolled_one_replica_at_a_time():
+def test_a_rollout_replaces_one_replica_at_a_time():
     assert [first_new(rolled(new, new_gateway=True)) for new in range(4)] == [2, 1, 0, 0]
 
 
-def test_the_last_old_replica_stays_until_a_gateway_of_its_successors_is_ready():
+def test_the_last_old_replica_stays_until_a_new_gateway_is_ready():
     waits = {"new_gateway": False, "old_gateway": {"ready": True}}
     assert [first_new(rolled(new, **waits)) for new in range(3)] == [2, 1, 1]
 
 
-def test_the_last_old_replica_stays_for_those_who_still_listen_at_an_old_gateway():
+def test_the_last_old_replica_stays_while_an_old_gateway_terminates():
     finishes = {"new_gateway": True, "old_gateway": {"ready": False, "terminating": True}}
     assert [first_new(rolled(new, **finishes)) for new in range(3)] == [2, 1, 1]
 
 
-def test_no_replica_waits_for_a_gateway_when_the_model_stays():
+def test_without_a_model_change_no_replica_waits_for_a_gateway():
     changed = pipeline({"talker": {"replicas": 3, "env": [{"name": "A", "value": "1"}]}})
     before = planned(THREE)
     wanted = planned(changed, after(before))
@@ -188,7 +188,7 @@ def test_no_replica_waits_for_a_gateway_when_the_model_stays():
     assert first_new(planned(changed, after(wanted, replicas=pods))) == 0
 
 
-def test_a_pod_monitor_is_made_only_where_the_kind_is_served():
+def test_a_pod_monitor_is_planned_only_if_the_kind_is_served():
     subject = pipeline({"monitoring": {"podMonitor": {}}})
     monitor = ObjectKey("PodMonitor", "demo")
     assert monitor in objects(planned(subject))

@@ -1,4 +1,4 @@
-"""How a new template goes through a StatefulSet: by example, and against a simulated StatefulSet controller."""
+"""Rolling updates: by example, and against a simulated StatefulSet controller."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ def rolls(replicas, *pods, keep_last_old=False, settings_generation=1):
     return partition(replicas, "new", pods, settings_generation=settings_generation, keep_last_old=keep_last_old)
 
 
-def test_what_is_made_first_is_all_of_the_new_template():
+def test_the_first_pods_have_the_new_template():
     assert rolls(3) == 0
 
 
-def test_a_new_template_takes_the_highest_replica_first():
+def test_a_rollout_starts_at_the_highest_ordinal():
     assert rolls(3, pod(0, "old"), pod(1, "old"), pod(2, "old")) == 2
 
 
 @pytest.mark.parametrize(
     "highest",
     [pod(2, ready=False), pod(2, generation=None), pod(2, generation=0), pod(2, "old", terminating=True), None],
-    ids=["not ready", "not asked yet", "older settings", "still ending", "not made yet"],
+    ids=["not ready", "not asked yet", "older settings", "terminating", "not created yet"],
 )
-def test_the_next_one_waits_until_the_last_one_has_settled(highest):
+def test_the_next_replica_waits_until_the_last_one_is_settled(highest):
     pods = [pod(0, "old"), pod(1, "old"), *([highest] if highest else [])]
     assert rolls(3, *pods) == 2
 
 
-def test_the_next_one_follows_when_the_last_one_has_settled():
+def test_the_next_replica_follows_once_the_last_one_is_settled():
     assert rolls(3, pod(0, "old"), pod(1, "old"), pod(2)) == 1
 
 
-def test_a_new_one_that_fails_later_holds_up_the_rest():
+def test_a_new_replica_that_fails_later_blocks_the_rollout():
     assert rolls(3, pod(0, "old"), pod(1, ready=False), pod(2)) == 1
 
 
-def test_a_bad_replica_of_an_earlier_template_does_not_hold_up_the_next():
+def test_a_failing_replica_of_an_earlier_template_does_not_block_the_rollout():
     assert rolls(3, pod(0, "older"), pod(1, "older"), pod(2, "old", ready=False)) == 2
     assert rolls(3, pod(0, "older"), pod(1, "old", ready=False), pod(2)) == 1
 
 
-def test_the_last_old_one_is_spared_while_listeners_need_it():
+def test_the_last_old_replica_is_kept_if_required():
     assert rolls(2, pod(0, "old"), pod(1), keep_last_old=True) == 1
     assert rolls(2, pod(0, "old"), pod(1), keep_last_old=False) == 0
 
@@ -209,7 +209,7 @@ class World:
         self.generation += 1
 
     def settle(self) -> None:
-        """Nothing more goes wrong, for long enough."""
+        """Runs without further failures until nothing changes."""
         for _ in range(12 * (self.replicas + 2)):
             self.operator()
             self.controller()
@@ -229,7 +229,7 @@ LIGHT = {"edit": 0.6, "scale": 0.4, "tune": 0.3, "revert": 0.2, "crash": 0.3, "e
 
 
 def run(world, seed):
-    """A walk of 150 events in any order, mostly those of a roll-out; `take` checks that nothing forbidden is done."""
+    """Runs 150 random events, mostly those of a rollout; `take` checks invariants."""
     chance = random.Random(seed)
     weights = HEAVY | LIGHT
     for event in chance.choices(list(weights), list(weights.values()), k=150):
@@ -259,7 +259,7 @@ def running(replicas):
 
 @settings(max_examples=400, deadline=None)
 @given(replicas=st.integers(1, 5), seed=SEEDS)
-def test_a_good_template_arrives_everywhere_whatever_went_before(replicas, seed):
+def test_a_good_template_reaches_all_replicas_from_any_state(replicas, seed):
     world = running(replicas)
     run(world, seed)
     world.edit(good=True)
@@ -271,7 +271,7 @@ def test_a_good_template_arrives_everywhere_whatever_went_before(replicas, seed)
 
 @settings(max_examples=150, deadline=None)
 @given(replicas=st.integers(1, 5), seed=SEEDS)
-def test_a_bad_template_costs_one_replica_and_the_next_edit_brings_it_back(replicas, seed):
+def test_a_bad_template_stops_at_one_replica_and_the_next_edit_recovers_it(replicas, seed):
     world = running(replicas)
     run(world, seed)
     world.edit(good=True)
@@ -288,7 +288,7 @@ def test_a_bad_template_costs_one_replica_and_the_next_edit_brings_it_back(repli
 
 @settings(max_examples=150, deadline=None)
 @given(replicas=st.integers(2, 5), ticks=st.integers(1, 40))
-def test_never_more_than_one_replica_is_down_in_a_roll_out_without_accidents(replicas, ticks):
+def test_a_rollout_without_failures_takes_down_one_replica_at_a_time(replicas, ticks):
     world = running(replicas)
     world.edit(good=True)
     for tick in range(ticks):

@@ -1,4 +1,4 @@
-"""Stages' admin ports, reached directly."""
+"""Requests to the stages' admin ports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 
 
 class Admin:
-    """A stage's admin port that answers as told."""
+    """A fake admin port with a configurable answer."""
 
     def __init__(self) -> None:
         self.answer: web.Response | float = web.json_response({"generation": 1, "settings": {"rows": 1}})
@@ -73,37 +73,39 @@ async def stages(monkeypatch) -> AsyncIterator[StageApi]:
         yield api
 
 
-async def test_a_ready_replica_says_what_it_has_in_force(stages, replica):
+async def test_reads_the_settings_of_a_ready_replica(stages, replica):
     (found,) = await stages.read_settings("default", [replica])
     assert found.reported == ReportedSettings(1, {"rows": 1})
-    assert not found.reported.supports_overrides, "it knows of no settings for a limited time"
+    assert not found.reported.supports_overrides, "its answer has no base settings"
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        web.Response(status=500, body=b"not now"),
+        web.Response(status=500, body=b"internal error"),
         web.Response(body=b"ok"),
         web.Response(body=b"[]"),
         web.Response(body=b'{"generation": "one", "settings": {}}'),
         5.0,
     ],
 )
-async def test_one_that_answers_oddly_or_never_has_nothing_to_report(stages, replica, admin, answer):
+async def test_an_invalid_or_missing_answer_leaves_the_replica_without_reported_settings(
+    stages, replica, admin, answer
+):
     admin.answer = answer
     async with asyncio.timeout(3):
         (found,) = await stages.read_settings("default", [replica])
     assert found == replica
 
 
-async def test_an_endless_answer_is_given_up(stages, replica, admin, monkeypatch):
+async def test_a_too_large_answer_is_refused(stages, replica, admin, monkeypatch):
     monkeypatch.setattr(stage_api, "MAX_ANSWER", 1000)
     admin.answer = web.Response(body=b"x" * 2000)
     with pytest.raises(StageError, match="larger than 1000 bytes"):
         await stages.scrape("default", replica)
 
 
-async def test_nobody_there(stages, replica, monkeypatch):
+async def test_an_unreachable_replica_has_no_reported_settings(stages, replica, monkeypatch):
     monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
     assert await stages.read_settings("default", [replica]) == (replica,)
 
@@ -119,40 +121,40 @@ async def push(stages, replica, reported, wanted, fence=lambda: None):
 
 
 @pytest.mark.parametrize("wanted", [base(1, 1), base(0, 9)])
-async def test_what_is_in_force_and_what_is_newer_is_left(stages, replica, admin, wanted):
+async def test_current_and_newer_settings_are_not_sent_again(stages, replica, admin, wanted):
     await push(stages, replica, ReportedSettings(1, {"rows": 1}), DesiredSettings(wanted))
     assert admin.put == []
 
 
 @pytest.mark.parametrize("wanted", [base(2, 1), base(1, 2)])
-async def test_older_and_other_settings_are_replaced(stages, replica, admin, wanted):
+async def test_older_and_different_settings_are_replaced(stages, replica, admin, wanted):
     pushed = await push(stages, replica, ReportedSettings(1, {"rows": 1}), DesiredSettings(wanted))
     assert admin.put == [{"generation": wanted.generation, "settings": wanted.settings}]
     assert (pushed.reported.generation, pushed.reported.settings) == (wanted.generation, wanted.settings)
 
 
-TRIED = {"rows": 8}
-LIMITED = {"generation": 1, "settings": TRIED, "seconds": OVERRIDE_TTL_SECONDS}
+OVERRIDES = {"rows": 8}
+OVERRIDE_BODY = {"generation": 1, "settings": OVERRIDES, "seconds": OVERRIDE_TTL_SECONDS}
 
 
 @pytest.mark.parametrize(
     "reported",
-    [ReportedSettings(1, {"rows": 1}, {"rows": 1}), ReportedSettings(1, TRIED, {"rows": 1}, 31.0)],
+    [ReportedSettings(1, {"rows": 1}, {"rows": 1}), ReportedSettings(1, OVERRIDES, {"rows": 1}, 31.0)],
     ids=["not yet", "renewed"],
 )
-async def test_limited_settings_are_told_at_every_look(stages, replica, admin, reported):
-    pushed = await push(stages, replica, reported, DesiredSettings(base(1, 1), TRIED))
-    assert admin.put == [LIMITED]
-    assert (pushed.reported.settings, pushed.reported.permanent) == (TRIED, {"rows": 1})
+async def test_overrides_are_renewed_at_every_reconcile(stages, replica, admin, reported):
+    pushed = await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))
+    assert admin.put == [OVERRIDE_BODY]
+    assert (pushed.reported.settings, pushed.reported.permanent) == (OVERRIDES, {"rows": 1})
 
 
-async def test_the_base_comes_before_what_is_laid_over_it(stages, replica, admin):
-    await push(stages, replica, ReportedSettings(1, {"rows": 5}, {"rows": 5}), DesiredSettings(base(2, 1), TRIED))
-    assert admin.put == [{"generation": 2, "settings": {"rows": 1}}, {**LIMITED, "generation": 2}]
+async def test_base_settings_are_sent_before_overrides(stages, replica, admin):
+    await push(stages, replica, ReportedSettings(1, {"rows": 5}, {"rows": 5}), DesiredSettings(base(2, 1), OVERRIDES))
+    assert admin.put == [{"generation": 2, "settings": {"rows": 1}}, {**OVERRIDE_BODY, "generation": 2}]
 
 
-async def test_limited_settings_that_nobody_wants_any_more_are_ended(stages, replica, admin):
-    pushed = await push(stages, replica, ReportedSettings(1, TRIED, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)))
+async def test_overrides_that_are_no_longer_desired_are_ended(stages, replica, admin):
+    pushed = await push(stages, replica, ReportedSettings(1, OVERRIDES, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)))
     assert admin.put == [{"generation": 1, "settings": {"rows": 1}}]
     assert pushed.reported.settings == {"rows": 1}
 
@@ -160,10 +162,10 @@ async def test_limited_settings_that_nobody_wants_any_more_are_ended(stages, rep
 @pytest.mark.parametrize(
     "reported",
     [ReportedSettings(1, {"rows": 1}), ReportedSettings(2, {"rows": 1}, {"rows": 1}), None],
-    ids=["of an image that knows of none", "over a newer base", "silent"],
+    ids=["without support for overrides", "with a newer base", "without a report"],
 )
-async def test_limited_settings_are_not_sent_where_they_cannot_hold(stages, replica, admin, reported):
-    await push(stages, replica, reported, DesiredSettings(base(1, 1), TRIED))
+async def test_overrides_are_not_sent_to_replicas_that_cannot_apply_them(stages, replica, admin, reported):
+    await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))
     assert admin.put == []
 
 
@@ -172,11 +174,13 @@ async def test_every_write_is_fenced(stages, replica, admin):
         raise LeaseLost("over")
 
     with pytest.raises(LeaseLost):
-        await push(stages, replica, ReportedSettings(1, TRIED, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)), lost)
+        await push(
+            stages, replica, ReportedSettings(1, OVERRIDES, {"rows": 1}, 59.0), DesiredSettings(base(1, 1)), lost
+        )
     assert admin.put == []
 
 
-async def test_a_stage_beside_another_has_a_port_of_its_own(admin, stages, replica, monkeypatch):
+async def test_a_colocated_codec_has_its_own_port(admin, stages, replica, monkeypatch):
     monkeypatch.setattr(stage_api, "CODEC_ADMIN_PORT", stage_api.ADMIN_PORT)
     monkeypatch.setattr(stage_api, "ADMIN_PORT", 1)
     colocated = msgspec.structs.replace(replica, colocated=True)

@@ -1,4 +1,4 @@
-"""What the operator says of a pipeline: conditions, reports, and the events of their turns."""
+"""A pipeline's status: conditions, stage reports, and the Events of status changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GATEWAY, TALKER, CODEC, REDIS = Component.GATEWAY, Component.TALKER, Component.C
 
 
 class Cluster:
-    """A pipeline with its plan, and pods that a test changes one by one."""
+    """A pipeline with its plan, and pods that a test changes."""
 
     def __init__(self, **spec):
         self.pipeline = msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
@@ -94,16 +94,16 @@ class Cluster:
         del self.pods[self.name(component, n)]
         return self
 
-    def counted(self, manifest):
-        """An object as its controller leaves it: a workload says how many pods it has."""
+    def with_status(self, manifest):
+        """Returns an object with the status that its controller sets: the number of a workload's pods."""
         labels = manifest["metadata"]["labels"]
-        made = sum(pod.component == labels["app.kubernetes.io/component"] for pod in self.pods.values())
-        return {"status": {"replicas": made}, **manifest} if "template" in manifest.get("spec", {}) else manifest
+        count = sum(pod.component == labels["app.kubernetes.io/component"] for pod in self.pods.values())
+        return {"status": {"replicas": count}, **manifest} if "template" in manifest.get("spec", {}) else manifest
 
-    def look(self):
-        """The status of this moment, which is then the previous one."""
+    def update(self):
+        """Returns the current status, which becomes the previous one."""
         observed = Observed(
-            objects={key: self.counted(manifest) for key, manifest in self.objects.items()},
+            objects={key: self.with_status(manifest) for key, manifest in self.objects.items()},
             replicas=tuple(self.pods.values()),
             password_uid="p-1",
             served_kinds=self.served_kinds,
@@ -123,14 +123,14 @@ class Cluster:
 
     def events(self):
         before = self.previous
-        return [(event.type, event.reason) for event in status_events(before, self.look())]
+        return [(event.type, event.reason) for event in status_events(before, self.update())]
 
 
 def conditions(report):
     return {each["type"]: each for each in report["conditions"]}
 
 
-def said(report, kind):
+def condition(report, kind):
     found = conditions(report)[kind]
     return found["status"], found["reason"]
 
@@ -139,11 +139,11 @@ def message(report, kind):
     return conditions(report)[kind]["message"]
 
 
-# All is well -------------------------------------------------------------------------------------------------
+# Ready -------------------------------------------------------------------------------------------------------
 
 
-def test_a_pipeline_that_serves():
-    report = Cluster().look()
+def test_a_ready_pipeline():
+    report = Cluster().update()
     assert {kind: each["status"] for kind, each in conditions(report).items()} == {
         "Ready": "True",
         "GatewayReady": "True",
@@ -161,12 +161,12 @@ def test_a_pipeline_that_serves():
     assert report["redis"] == {"ready": True}
 
 
-def test_a_stage_is_reported_with_what_it_is_to_hold_and_what_it_holds():
+def test_a_stage_report_has_desired_and_confirmed_settings():
     cluster = Cluster(
         codec=CodecSpec(replicas=2, capture_pairs=(CaptureShape(rows=2, frames=4),)), talker=TalkerSpec(replicas=11)
     )
     cluster.set(CODEC, 1, ready=False, problem="CrashLoopBackOff: exit code 1", restarts=3)
-    report = cluster.look()
+    report = cluster.update()
     assert report["codec"] == {
         "replicas": 2,
         "readyReplicas": 1,
@@ -184,9 +184,9 @@ def test_a_stage_is_reported_with_what_it_is_to_hold_and_what_it_holds():
     assert [each["replica"] for each in report["talker"]["confirmed"]][-2:] == ["demo-talker-9", "demo-talker-10"]
 
 
-def test_settings_that_cannot_be_written_are_not_counted_on():
+def test_the_settings_generation_does_not_grow_while_the_config_map_cannot_be_written():
     cluster = Cluster()
-    assert cluster.look()["codec"]["settingsGeneration"] == 1
+    assert cluster.update()["codec"]["settingsGeneration"] == 1
     del cluster.objects[ObjectKey("ConfigMap", "demo-codec")]
     for _ in range(3):
         known = {CODEC: cluster.previous["codec"]["settingsGeneration"]}
@@ -194,28 +194,28 @@ def test_settings_that_cannot_be_written_are_not_counted_on():
         cluster.plan = plan(cluster.pipeline, OWNER, observed, CONFIG)
         cluster.problems = [Problem("NameConflict", "ConfigMap demo-codec exists and does not belong to this pipeline")]
         assert cluster.plan.settings[CODEC].generation == 2
-        assert cluster.look()["codec"]["settingsGeneration"] == 1
+        assert cluster.update()["codec"]["settingsGeneration"] == 1
 
 
-def test_equal_inputs_give_an_equal_status_at_any_time():
+def test_equal_inputs_give_an_equal_status():
     cluster = Cluster()
-    first = cluster.look()
+    first = cluster.update()
     cluster.previous = json.loads(json.dumps(first))
     cluster.now += timedelta(hours=3)
-    assert cluster.look() == first == json.loads(json.dumps(first))
+    assert cluster.update() == first == json.loads(json.dumps(first))
 
 
-def test_every_status_is_what_its_types_say():
+def test_every_status_matches_its_schema():
     broken = Cluster(talker=TalkerSpec(replicas=3)).set(TALKER, 2, ready=False, problem="x" * 5000)
     broken.problems = [Problem("ApplyFailed", "y" * 5000)]
-    for report in (Cluster().look(), broken.look(), status.invalid({}, OWNER, ["z" * 5000], NOW)):
+    for report in (Cluster().update(), broken.update(), status.invalid({}, OWNER, ["z" * 5000], NOW)):
         msgspec.convert(report, PipelineStatus)
 
 
-def test_a_status_that_cannot_be_read_counts_as_none():
+def test_an_unreadable_previous_status_is_ignored():
     cluster = Cluster()
     cluster.previous = {"conditions": [{"type": "Ready", "status": "Perhaps"}], "phase": "old"}
-    assert said(cluster.look(), "Ready") == ("True", "Serving")
+    assert condition(cluster.update(), "Ready") == ("True", "Serving")
 
 
 # Why it is not ready -----------------------------------------------------------------------------------------
@@ -230,119 +230,119 @@ def test_a_status_that_cannot_be_read_counts_as_none():
         ("CrashLoopBackOff: exit code 1 (Error)", "CrashLoopBackOff", "kubectl logs demo-talker-0 --previous"),
         ('CreateContainerConfigError: secret "t" not found', "CreateContainerConfigError", "does not exist"),
         ("SomethingNew: whatever", "SomethingNew", "kubectl describe pod demo-talker-0"),
-        ("no word first", "NotRunning", "kubectl describe pod demo-talker-0"),
+        ("no reason first", "NotRunning", "kubectl describe pod demo-talker-0"),
     ],
 )
-def test_a_replica_that_does_not_run_is_named_in_the_clusters_words_with_what_helps(problem, reason, advice):
-    report = Cluster().set(TALKER, 0, ready=False, problem=problem).look()
-    assert said(report, "TalkerReady") == said(report, "Ready") == ("False", reason)
+def test_an_unready_replica_is_reported_with_the_clusters_reason_and_advice(problem, reason, advice):
+    report = Cluster().set(TALKER, 0, ready=False, problem=problem).update()
+    assert condition(report, "TalkerReady") == condition(report, "Ready") == ("False", reason)
     assert problem in message(report, "TalkerReady") and advice in message(report, "TalkerReady")
     assert message(report, "TalkerReady") in message(report, "Ready")
 
 
-def test_what_starts_is_not_in_trouble_until_it_takes_too_long():
+def test_a_starting_replica_is_not_degraded_until_its_startup_limit():
     cluster = Cluster().set(TALKER, 0, ready=False)
-    assert said(cluster.look(), "TalkerReady") == ("False", "Starting")
-    assert said(cluster.look(), "Degraded") == ("False", "AsExpected")
+    assert condition(cluster.update(), "TalkerReady") == ("False", "Starting")
+    assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
     cluster.now += timedelta(seconds=cluster.pipeline.spec.talker.startup_seconds + 31)
-    assert said(cluster.look(), "TalkerReady") == ("False", "NotReady")
-    assert said(cluster.look(), "Degraded") == ("True", "NotReady")
-    assert "over 10.5 minutes" in message(cluster.look(), "Degraded")
+    assert condition(cluster.update(), "TalkerReady") == ("False", "NotReady")
+    assert condition(cluster.update(), "Degraded") == ("True", "NotReady")
+    assert "over 10.5 minutes" in message(cluster.update(), "Degraded")
 
 
-def test_a_node_may_be_on_its_way():
+def test_an_unschedulable_pod_is_not_degraded_until_the_startup_limit():
     cluster = Cluster().set(TALKER, 0, ready=False, problem="Unschedulable: 0/3 nodes")
-    assert said(cluster.look(), "Degraded")[0] == "False"
+    assert condition(cluster.update(), "Degraded")[0] == "False"
     cluster.now += timedelta(minutes=11)
-    assert said(cluster.look(), "Degraded") == ("True", "Unschedulable")
+    assert condition(cluster.update(), "Degraded") == ("True", "Unschedulable")
 
 
-def test_a_gateway_may_wait_for_its_stages_as_long_as_they_take():
+def test_a_gateways_startup_limit_begins_when_its_stages_are_ready():
     cluster = Cluster().set(TALKER, 0, ready=False).set(GATEWAY, 0, ready=False, unready_since=LONG_AGO)
-    assert said(cluster.look(), "GatewayReady") == ("False", "Starting")
+    assert condition(cluster.update(), "GatewayReady") == ("False", "Starting")
     cluster.set(TALKER, 0, ready=True)
-    assert said(cluster.look(), "GatewayReady") == ("False", "Starting")
+    assert condition(cluster.update(), "GatewayReady") == ("False", "Starting")
     cluster.now += timedelta(minutes=6)
-    assert said(cluster.look(), "GatewayReady") == ("False", "NotReady")
-    assert said(cluster.look(), "Degraded") == ("True", "NotReady")
+    assert condition(cluster.update(), "GatewayReady") == ("False", "NotReady")
+    assert condition(cluster.update(), "Degraded") == ("True", "NotReady")
 
 
-def test_redis_is_named_before_those_that_wait_for_it():
+def test_redis_is_the_root_cause_of_unready_stages():
     cluster = Cluster().set(REDIS, 0, ready=False, problem="Unschedulable: no volume")
     for stage in (TALKER, CODEC, GATEWAY):
         cluster.set(stage, 0, ready=False)
-    report = cluster.look()
-    assert said(report, "Ready") == said(report, "ConnectorReady") == ("False", "Unschedulable")
+    report = cluster.update()
+    assert condition(report, "Ready") == condition(report, "ConnectorReady") == ("False", "Unschedulable")
     assert report["redis"]["ready"] is False
 
 
-def test_of_a_redis_of_the_users_is_said_what_the_stages_know():
+def test_the_condition_of_an_external_redis_is_inferred_from_the_stages():
     cluster = Cluster(connector=ConnectorSpec(url="rediss://cache:6380/0"))
-    assert said(cluster.look(), "ConnectorReady") == ("True", "Reachable")
-    assert "redis" not in cluster.look()
+    assert condition(cluster.update(), "ConnectorReady") == ("True", "Reachable")
+    assert "redis" not in cluster.update()
     cluster.set(TALKER, 0, ready=False, problem="CrashLoopBackOff: exit code 1").set(CODEC, 0, ready=False)
-    report = cluster.look()
-    assert said(report, "ConnectorReady") == ("Unknown", "NotVerified")
-    assert said(report, "Ready") == ("False", "CrashLoopBackOff")
+    report = cluster.update()
+    assert condition(report, "ConnectorReady") == ("Unknown", "NotVerified")
+    assert condition(report, "Ready") == ("False", "CrashLoopBackOff")
     assert "rediss://cache:6380/0" in message(report, "Ready")
 
 
 def test_a_stage_without_pods():
-    assert said(Cluster().drop(CODEC, 0).look(), "CodecReady") == ("False", "Starting")
+    assert condition(Cluster().drop(CODEC, 0).update(), "CodecReady") == ("False", "Starting")
 
 
-def test_pods_that_nobody_makes_are_told_after_a_minute():
+def test_missing_pods_are_reported_after_a_minute():
     cluster = Cluster(talker=TalkerSpec(replicas=2)).drop(TALKER, 1)
-    assert said(cluster.look(), "Degraded") == ("False", "AsExpected")
+    assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
     cluster.now += timedelta(seconds=61)
-    assert said(cluster.look(), "Degraded") == ("True", "PodsMissing")
-    assert "StatefulSet demo-talker has 1 of 2 pods" in message(cluster.look(), "Degraded")
-    assert "kubectl describe statefulset demo-talker" in message(cluster.look(), "Degraded")
+    assert condition(cluster.update(), "Degraded") == ("True", "PodsMissing")
+    assert "StatefulSet demo-talker has 1 of 2 pods" in message(cluster.update(), "Degraded")
+    assert "kubectl describe statefulset demo-talker" in message(cluster.update(), "Degraded")
     cluster.set(TALKER, 1)
-    assert said(cluster.look(), "Degraded") == ("False", "AsExpected")
+    assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
 
 
-def test_a_deployment_says_itself_why_it_makes_no_pods():
+def test_missing_pods_of_a_deployment_have_its_replica_failure():
     cluster = Cluster().set(GATEWAY, 0, template="old")
     quota = {"type": "ReplicaFailure", "status": "True", "message": 'pods "x" is forbidden: exceeded quota: q'}
     cluster.objects[ObjectKey("Deployment", "demo-gateway")]["status"] = {"replicas": 1, "conditions": [quota]}
-    cluster.look()
+    cluster.update()
     cluster.now += timedelta(seconds=61)
-    assert said(cluster.look(), "Degraded") == ("True", "PodsMissing")
-    assert "exceeded quota: q" in message(cluster.look(), "Degraded")
+    assert condition(cluster.update(), "Degraded") == ("True", "PodsMissing")
+    assert "exceeded quota: q" in message(cluster.update(), "Degraded")
 
 
-def test_a_stage_that_an_autoscaler_took_away():
+def test_a_stage_scaled_to_zero_by_an_autoscaler():
     cluster = Cluster().drop(TALKER, 0)
     cluster.plan = msgspec.structs.replace(cluster.plan, replicas={**cluster.plan.replicas, TALKER: 0})
-    assert said(cluster.look(), "TalkerReady") == ("False", "ScaledToZero")
-    assert cluster.look()["talker"]["summary"] == "0/0"
+    assert condition(cluster.update(), "TalkerReady") == ("False", "ScaledToZero")
+    assert cluster.update()["talker"]["summary"] == "0/0"
 
 
-def test_a_replica_that_ends_does_not_count():
+def test_a_terminating_replica_does_not_count():
     cluster = Cluster().set(TALKER, 0, terminating=True)
-    assert said(cluster.look(), "TalkerReady") == ("False", "Starting")
-    assert cluster.look()["talker"]["replicas"] == 0
+    assert condition(cluster.update(), "TalkerReady") == ("False", "Starting")
+    assert cluster.update()["talker"]["replicas"] == 0
 
 
-def test_a_crash_loop_stays_one_between_two_crashes():
+def test_a_crash_loop_is_reported_between_two_crashes():
     cluster = Cluster().set(TALKER, 0, ready=False, restarts=2, problem="CrashLoopBackOff: exit code 1 (Error)")
-    cluster.look()
+    cluster.update()
     cluster.set(TALKER, 0, restarts=3, problem="")
-    assert said(cluster.look(), "TalkerReady") == ("False", "CrashLoopBackOff")
-    assert said(cluster.look(), "Degraded") == ("True", "CrashLoopBackOff")
+    assert condition(cluster.update(), "TalkerReady") == ("False", "CrashLoopBackOff")
+    assert condition(cluster.update(), "Degraded") == ("True", "CrashLoopBackOff")
     cluster.set(TALKER, 0, problem="Terminated: exit code 1 (Error)")
     assert cluster.events() == []
     cluster.set(TALKER, 0, ready=True, problem="")
-    assert said(cluster.look(), "Degraded") == ("False", "AsExpected")
+    assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
 
 
-def test_one_crash_is_no_loop():
+def test_one_crash_is_no_crash_loop():
     cluster = Cluster().set(TALKER, 0, ready=False, problem="Terminated: exit code 1 (Error)")
-    assert said(cluster.look(), "TalkerReady") == ("False", "Starting")
+    assert condition(cluster.update(), "TalkerReady") == ("False", "Starting")
 
 
-# Roll-outs ---------------------------------------------------------------------------------------------------
+# Rollouts ----------------------------------------------------------------------------------------------------
 
 
 def rolling_to_another_model():
@@ -359,68 +359,68 @@ def rolling_to_another_model():
 
 def test_the_service_answers_while_the_old_generation_is_complete():
     cluster = rolling_to_another_model()
-    report = cluster.look()
-    assert said(report, "Ready") == ("True", "Serving")
-    assert said(report, "Progressing") == ("True", "RollingOut")
+    report = cluster.update()
+    assert condition(report, "Ready") == ("True", "Serving")
+    assert condition(report, "Progressing") == ("True", "RollingOut")
     assert message(report, "Ready") == f"serving model generation older until {cluster.plan.generation} is ready"
     assert "model generation older" in message(report, "TalkerReady")
     assert "talker: 1 of 2 replicas are updated" in message(report, "Progressing")
     assert report["talker"]["summary"] == "2/2" and report["talker"]["updatedReplicas"] == 1
 
 
-def test_stages_of_two_generations_do_not_make_a_service():
+def test_stages_of_different_generations_are_not_ready():
     cluster = rolling_to_another_model().set(CODEC, 0, ready=False)
-    report = cluster.look()
-    assert said(report, "Ready") == ("False", "RollingOut")
-    assert said(report, "TalkerReady") == said(report, "CodecReady") == ("True", "Serving")
-    assert said(report, "GatewayReady") == ("False", "RollingOut")
+    report = cluster.update()
+    assert condition(report, "Ready") == ("False", "RollingOut")
+    assert condition(report, "TalkerReady") == condition(report, "CodecReady") == ("True", "Serving")
+    assert condition(report, "GatewayReady") == ("False", "RollingOut")
 
 
-def test_a_bad_new_replica_degrades_and_the_rest_goes_on_serving():
+def test_a_failing_new_replica_degrades_the_pipeline_which_keeps_serving():
     cluster = rolling_to_another_model().set(TALKER, 1, ready=False, problem="ImagePullBackOff: no such image")
-    report = cluster.look()
-    assert said(report, "Ready") == ("True", "Serving")
-    assert said(report, "Degraded") == ("True", "ImagePullBackOff")
+    report = cluster.update()
+    assert condition(report, "Ready") == ("True", "Serving")
+    assert condition(report, "Degraded") == ("True", "ImagePullBackOff")
     assert "the rollout of talker is blocked" in message(report, "Degraded")
 
 
-def test_what_is_missing_is_told_in_order():
+def test_progressing_lists_differences_in_order():
     cluster = Cluster(talker=TalkerSpec(replicas=2)).drop(TALKER, 1).set(CODEC, 0, ready=False)
-    assert said(cluster.look(), "Progressing") == ("True", "Scaling")
-    assert message(cluster.look(), "Progressing") == "talker: 1 of 2 pods; codec: demo-codec-0 not ready"
+    assert condition(cluster.update(), "Progressing") == ("True", "Scaling")
+    assert message(cluster.update(), "Progressing") == "talker: 1 of 2 pods; codec: demo-codec-0 not ready"
     cluster.set(TALKER, 1, reported=ReportedSettings(0, {})).set(CODEC, 0, ready=True, reported=ReportedSettings(9, {}))
-    assert said(cluster.look(), "Progressing") == ("True", "ConfirmingSettings")
-    assert message(cluster.look(), "Progressing") == "talker: demo-talker-1 has not confirmed settings generation 1"
+    assert condition(cluster.update(), "Progressing") == ("True", "ConfirmingSettings")
+    assert message(cluster.update(), "Progressing") == "talker: demo-talker-1 has not confirmed settings generation 1"
 
 
 # Problems ----------------------------------------------------------------------------------------------------
 
 
-def test_an_edit_that_is_not_applied_is_not_observed_but_told():
+def test_observed_generation_stays_while_an_edit_is_not_applied():
     cluster = Cluster()
-    cluster.look()
+    cluster.update()
     cluster.owner = Owner("demo", "voices", "u-1", generation=5)
     cluster.problems = [Problem("ApplyFailed", "StatefulSet demo-talker: quota exceeded")]
-    report = cluster.look()
+    report = cluster.update()
     assert report["observedGeneration"] == 4
     assert {each["observedGeneration"] for each in report["conditions"]} == {5}
-    assert said(report, "Degraded") == ("True", "ApplyFailed")
-    assert said(report, "Progressing") == ("True", "NotApplied")
-    assert said(report, "Ready") == ("True", "Serving")
+    assert condition(report, "Degraded") == ("True", "ApplyFailed")
+    assert condition(report, "Progressing") == ("True", "NotApplied")
+    assert condition(report, "Ready") == ("True", "Serving")
     cluster.problems = []
-    assert cluster.look()["observedGeneration"] == 5
+    assert cluster.update()["observedGeneration"] == 5
 
 
-def test_a_resource_that_never_was_valid():
+def test_a_new_invalid_resource():
     report = status.invalid({}, OWNER, ["spec.model: give either one"], NOW)
-    assert said(report, "Ready") == ("False", "Invalid")
-    assert said(report, "Degraded") == ("True", "Invalid")
+    assert condition(report, "Ready") == ("False", "Invalid")
+    assert condition(report, "Degraded") == ("True", "Invalid")
     assert "spec.model: give either one" in message(report, "Degraded")
     assert "observedGeneration" not in report
 
 
-def test_an_invalid_edit_leaves_what_was_said():
-    before = Cluster().look()
+def test_an_invalid_edit_leaves_what_was_condition():
+    before = Cluster().update()
     edited = Owner("demo", "voices", "u-1", generation=5)
     report = status.invalid(before, edited, ["spec.codec: no"], NOW)
     assert report["observedGeneration"] == 4
@@ -430,22 +430,22 @@ def test_an_invalid_edit_leaves_what_was_said():
     assert status.invalid(report, edited, ["spec.codec: no"], NOW + timedelta(hours=1)) == report
 
 
-def test_a_pod_monitor_that_the_cluster_does_not_serve_is_told():
+def test_an_unsupported_pod_monitor_is_reported():
     cluster = Cluster(monitoring=MonitoringSpec(pod_monitor=PodMonitorSpec()))
-    assert said(cluster.look(), "Degraded") == ("True", "KindNotServed")
+    assert condition(cluster.update(), "Degraded") == ("True", "KindNotServed")
     cluster.served_kinds = frozenset({"PodMonitor"})
-    assert said(cluster.look(), "Degraded") == ("False", "AsExpected")
+    assert condition(cluster.update(), "Degraded") == ("False", "AsExpected")
 
 
-def test_a_time_moves_only_when_its_status_does():
+def test_the_transition_time_changes_only_with_the_status():
     cluster = Cluster().set(TALKER, 0, ready=False)
-    first = conditions(cluster.look())["TalkerReady"]["lastTransitionTime"]
+    first = conditions(cluster.update())["TalkerReady"]["lastTransitionTime"]
     assert first == "2026-11-21T12:00:00Z"
     cluster.now += timedelta(minutes=1)
     cluster.set(TALKER, 0, problem="ImagePullBackOff: no")
-    assert conditions(cluster.look())["TalkerReady"]["lastTransitionTime"] == first
+    assert conditions(cluster.update())["TalkerReady"]["lastTransitionTime"] == first
     cluster.set(TALKER, 0, ready=True, problem="")
-    assert conditions(cluster.look())["TalkerReady"]["lastTransitionTime"] == "2026-11-21T12:01:00Z"
+    assert conditions(cluster.update())["TalkerReady"]["lastTransitionTime"] == "2026-11-21T12:01:00Z"
 
 
 # Metrics -----------------------------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ def test_objectives_are_met_missed_or_unknown():
         live_streams=303,
         underruns=4,
     )
-    report = cluster.look()
+    report = cluster.update()
     assert report["slo"] == [
         {"taskType": "CustomVoice", "requests": 300, "within": 0.9466, "ttfaP95Ms": 312, "met": "False"},
         {"taskType": "VoiceDesign", "requests": 3, "ttfaP95Ms": 120, "met": "Unknown"},
@@ -485,34 +485,34 @@ def test_an_objective_is_met_at_its_target(within, met):
         source="gateways",
         task_types=(TaskTypeStats(task_type="CustomVoice", requests=100, within=within, ttfa_p95_ms=300.0),),
     )
-    assert cluster.look()["slo"][0]["met"] == met
+    assert cluster.update()["slo"][0]["met"] == met
 
 
-def test_beyond_the_last_edge_is_told_as_beyond():
+def test_a_quantile_beyond_the_last_bucket_is_reported_as_such():
     cluster = Cluster()
     cluster.metrics = MetricsSummary(
         source="gateways", task_types=(TaskTypeStats(task_type="Base", requests=1, ttfa_p95_ms=10_000.0),)
     )
-    assert cluster.look()["ttfaP95"] == ">10000ms"
+    assert cluster.update()["ttfaP95"] == ">10000ms"
 
 
 @pytest.mark.parametrize(
     "measured",
     [None, MetricsSummary(source="prometheus", reason="Stale", problem="too old")],
-    ids=["not measured yet", "stale"],
+    ids=["not read yet", "stale"],
 )
-def test_without_metrics_no_number_is_told(measured):
+def test_without_metrics_no_figures_are_reported(measured):
     cluster = Cluster(slo=OBJECTIVES)
     cluster.metrics = measured
-    report = cluster.look()
+    report = cluster.update()
     assert report["slo"] == [{"taskType": "CustomVoice", "met": "Unknown"}, {"taskType": "Base", "met": "Unknown"}]
     assert "ttfaP95" not in report and "underrunRatio" not in report
-    assert said(report, "MetricsAvailable") == (
+    assert condition(report, "MetricsAvailable") == (
         ("Unknown", "NotMeasured") if measured is None else ("False", "MetricsStale")
     )
 
 
-def test_that_there_are_no_metrics_yet_is_no_news_but_that_they_are_gone_is():
+def test_missing_metrics_cause_an_event_only_if_there_were_some():
     cluster = Cluster()
     found, cluster.metrics = (
         cluster.metrics,
@@ -525,18 +525,18 @@ def test_that_there_are_no_metrics_yet_is_no_news_but_that_they_are_gone_is():
     assert ("Warning", "MetricsMissing") in cluster.events()
 
 
-def test_without_traffic_there_is_no_share():
-    report = Cluster(slo=OBJECTIVES).look()
-    assert said(report, "MetricsAvailable") == ("True", "MetricsFound")
+def test_without_traffic_there_is_no_underrun_ratio():
+    report = Cluster(slo=OBJECTIVES).update()
+    assert condition(report, "MetricsAvailable") == ("True", "MetricsFound")
     assert "underrunRatio" not in report
 
 
-def test_with_tuning_off_nothing_is_said_of_what_is_not_measured():
+def test_with_tuning_off_the_status_has_no_metrics():
     off = Cluster(tuning=TuningSpec(mode="Off"), slo=OBJECTIVES)
     off.metrics = None
-    off.tuning = State(mode="Off", phase="Off", message="nothing is tuned, as asked for")
-    report = off.look()
-    assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "nothing is tuned, as asked for"}
+    off.tuning = State(mode="Off", phase="Off", message="tuning is off")
+    report = off.update()
+    assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "tuning is off"}
     assert not {"MetricsAvailable", "TuningReady"} & conditions(report).keys() and "slo" not in report
 
 
@@ -569,32 +569,32 @@ TRIAL = Trial(
         ("NoData", None, ("False", "NoObjective")),
     ],
 )
-def test_tuning_is_ready_while_it_does_its_work(phase, slo, expected):
+def test_tuning_is_ready_in_its_active_phases(phase, slo, expected):
     cluster = Cluster(slo=OBJECTIVES) if slo else Cluster()
-    cluster.tuning = State(phase=phase, message="in words")
-    report = cluster.look()
-    assert said(report, "TuningReady") == expected
-    assert message(report, "TuningReady") == "in words"
-    assert report["tuning"]["phase"] == phase, "also as by default: kubectl shows it"
+    cluster.tuning = State(phase=phase, message="a message")
+    report = cluster.update()
+    assert condition(report, "TuningReady") == expected
+    assert message(report, "TuningReady") == "a message"
+    assert report["tuning"]["phase"] == phase, "even if it is the default, because kubectl shows it"
 
 
-def test_what_the_tuner_remembers_comes_back_as_it_was():
+def test_the_tuners_state_survives_a_round_trip():
     cluster = Cluster()
     cluster.tuning = State(phase="Trial", chosen=SETTING, requested=SETTING, trial_count=3, trial=TRIAL)
-    assert read(cluster.look()).tuning == cluster.tuning
+    assert read(cluster.update()).tuning == cluster.tuning
 
 
-def test_what_tuning_decides_is_told_by_its_own_events_alone():
+def test_a_tuning_phase_causes_no_status_events():
     cluster = Cluster()
-    cluster.look()
+    cluster.update()
     for phase in ("Trial", "Soaking", "Watching", "NoData", "Paused"):
         cluster.tuning = State(phase=phase, message=phase, trial=TRIAL if phase == "Trial" else None)
         assert cluster.events() == []
 
 
-def test_of_a_status_of_another_version_all_but_what_tuning_remembers_is_kept():
+def test_a_tuning_state_of_another_version_is_dropped():
     cluster = Cluster()
-    written = cluster.look()
+    written = cluster.update()
     written["tuning"] = {"mode": "Recommend", "phase": "Measuring", "message": "requests are counted"}
     found = read(written)
     assert found.tuning is None and found.conditions and found.observed_generation == 4
@@ -603,7 +603,7 @@ def test_of_a_status_of_another_version_all_but_what_tuning_remembers_is_kept():
 # Events ------------------------------------------------------------------------------------------------------
 
 
-def test_from_nothing_to_serving():
+def test_the_events_of_a_start():
     cluster = Cluster()
     pods, cluster.pods = cluster.pods, {}
     cluster.metrics = None
@@ -627,9 +627,9 @@ def test_from_nothing_to_serving():
     assert cluster.events() == []
 
 
-def test_a_trouble_is_told_once_and_so_is_its_end():
+def test_a_problem_and_its_recovery_cause_one_event_each():
     cluster = Cluster(talker=TalkerSpec(replicas=2))
-    cluster.look()
+    cluster.update()
     cluster.set(TALKER, 0, ready=False, problem="ImagePullBackOff: no").set(TALKER, 1, ready=False)
     assert cluster.events() == [("Warning", "NotReady"), ("Warning", "ImagePullBackOff")]
     cluster.set(TALKER, 0, problem="ErrImagePull: still no", restarts=1)
@@ -644,18 +644,18 @@ def test_a_trouble_is_told_once_and_so_is_its_end():
     ]
 
 
-def test_a_replica_that_is_lost_while_others_serve_is_no_alarm():
+def test_losing_one_of_several_replicas_causes_no_warning():
     cluster = Cluster(talker=TalkerSpec(replicas=2))
-    cluster.look()
+    cluster.update()
     cluster.drop(TALKER, 1)
     assert cluster.events() == [("Normal", "Scaling")]
     cluster.set(TALKER, 1, ready=True)
     assert cluster.events() == [("Normal", "Complete")]
 
 
-def test_an_edit_of_the_image_begins_and_ends_a_roll_out():
+def test_the_events_of_an_image_change():
     cluster = Cluster(talker=TalkerSpec(replicas=2))
-    cluster.look()
+    cluster.update()
     edited = Cluster(talker=TalkerSpec(replicas=2), image="new:2")
     edited.previous, new = cluster.previous, edited.pods
     edited.pods = cluster.pods
@@ -666,9 +666,9 @@ def test_an_edit_of_the_image_begins_and_ends_a_roll_out():
     assert edited.events() == [("Normal", "Complete")]
 
 
-def test_settings_are_told_once_per_generation_and_not_when_a_replica_comes_back():
+def test_confirmed_settings_cause_one_event_per_generation():
     cluster = Cluster(talker=TalkerSpec(replicas=2))
-    cluster.look()
+    cluster.update()
     cluster.set(TALKER, 1, ready=True, reported=None)
     assert cluster.events() == []
     assert cluster.previous["talker"]["confirmedGeneration"] == 1
@@ -676,31 +676,31 @@ def test_settings_are_told_once_per_generation_and_not_when_a_replica_comes_back
     assert cluster.events() == [("Normal", "Complete")]
 
 
-def test_a_problem_and_its_end():
+def test_the_events_of_an_apply_problem():
     cluster = Cluster()
-    cluster.look()
-    cluster.problems = [Problem("NameConflict", "Service demo-gateway is somebody else's")]
+    cluster.update()
+    cluster.problems = [Problem("NameConflict", "Service demo-gateway belongs to another owner")]
     assert cluster.events() == [("Warning", "NameConflict")]
-    cluster.problems = [Problem("NameConflict", "Service demo-gateway is still somebody else's")]
+    cluster.problems = [Problem("NameConflict", "Service demo-gateway still belongs to another owner")]
     assert cluster.events() == []
     cluster.problems = []
     assert cluster.events() == [("Normal", "Complete"), ("Normal", "Recovered")]
 
 
-def test_an_invalid_resource_is_told_once():
+def test_an_invalid_resource_causes_one_event():
     first = status.invalid({}, OWNER, ["spec.model: no"], NOW)
     assert [(e.type, e.reason) for e in status_events({}, first)] == [("Warning", "Invalid")]
     again = status.invalid(first, OWNER, ["spec.model: no, really"], NOW)
     assert status_events(first, again) == []
 
 
-def test_events_are_no_longer_than_kubernetes_takes():
+def test_event_messages_fit_kubernetes_limit():
     cluster = Cluster()
     cluster.problems = [Problem("ApplyFailed", "y" * 5000)]
-    assert all(len(event.message) <= 1000 for event in status_events({}, cluster.look()))
+    assert all(len(event.message) <= 1000 for event in status_events({}, cluster.update()))
 
 
-def test_conditions_carry_what_kubernetes_asks_of_them():
-    for each in Cluster().look()["conditions"]:
+def test_conditions_have_reason_and_message():
+    for each in Cluster().update()["conditions"]:
         condition = msgspec.convert(each, Condition)
         assert condition.message and condition.reason

@@ -1,4 +1,4 @@
-"""A pipeline whose talkers and codecs share processes: what is made, rolled and said of it."""
+"""A pipeline with colocated talkers and codecs: its objects, rollout and metrics."""
 
 import msgspec
 import pytest
@@ -16,14 +16,14 @@ def plan():
     return planned(PIPELINE)
 
 
-def test_codecs_have_settings_and_nothing_else_of_their_own():
+def test_colocated_codecs_have_only_settings_of_their_own():
     names = {(key.kind, key.name) for key in objects(plan()) if "codec" in key.name}
     assert names == {("ConfigMap", "near-codec")}
     assert plan().replicas[CODEC] == plan().replicas[TALKER] == 2
     assert plan().templates[CODEC] == plan().templates[TALKER]
 
 
-def test_both_stages_start_as_their_parts_of_the_resource_say():
+def test_both_stages_have_a_start_configuration():
     annotations = templates(plan(), PIPELINE)[TALKER]["metadata"]["annotations"]
     talker, codec = (
         msgspec.json.decode(annotations[name]) for name in ("syrinx.dev/config", "syrinx.dev/codec-config")
@@ -34,7 +34,7 @@ def test_both_stages_start_as_their_parts_of_the_resource_say():
     assert talker["generation"] == codec["generation"] == plan().generation
 
 
-def test_the_topology_makes_another_generation():
+def test_the_topology_is_part_of_the_model_generation():
     apart = msgspec.structs.replace(PIPELINE.spec, topology="Separate")
     assert planned(msgspec.structs.replace(PIPELINE, spec=apart)).generation != plan().generation
 
@@ -51,8 +51,8 @@ def replica(number, component, template, generation):
     )
 
 
-@pytest.mark.parametrize(("codec", "next_one"), [(3, 0), (2, 1), (None, 1)])
-def test_a_roll_out_waits_for_the_settings_of_both_stages(codec, next_one):
+@pytest.mark.parametrize(("codec", "expected"), [(3, 0), (2, 1), (None, 1)])
+def test_a_rollout_waits_for_the_settings_of_both_stages(codec, expected):
     template = plan().release.templates[TALKER]
     pods = [
         replica(1, TALKER, template.hash, 7),
@@ -69,10 +69,10 @@ def test_a_roll_out_waits_for_the_settings_of_both_stages(codec, next_one):
         generation="g",
         settings_generations={TALKER: 7, CODEC: 3},
     )
-    assert found == next_one
+    assert found == expected
 
 
-def test_prometheus_tells_a_pod_s_stages_apart():
+def test_prometheus_distinguishes_the_stages_in_a_pod():
     series = msgspec.convert(
         [
             {

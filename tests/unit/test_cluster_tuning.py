@@ -1,4 +1,4 @@
-"""Tuning on Kubernetes: what follows for replicas from what the tuner remembers, and what it is shown."""
+"""Tuning on Kubernetes: replicas' settings from the tuner's state, and the tuner's inputs."""
 
 import json
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from syrinx_operator.resource.tuning_status import Period, State, Trial
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TALKER, CODEC = Component.TALKER, Component.CODEC
-COPY = ObjectKey("ConfigMap", "demo-tuning")
+BACKUP = ObjectKey("ConfigMap", "demo-tuning")
 IDENTITY = Identity(model="m-1", image="syrinx/stages:1.0.0", device="talker: cpu; codec: cpu")
 
 
@@ -29,10 +29,10 @@ def auto(**spec):
 AUTO = auto()
 INITIAL = setting_of(AUTO.spec)
 CHOSEN = INITIAL.with_value(Knob.CODEC_ROWS, 16)
-TRIED = CHOSEN.with_value(Knob.CODEC_ROWS, 32)
+OVERRIDES = CHOSEN.with_value(Knob.CODEC_ROWS, 32)
 
 
-def remembers(**fields):
+def tuned_state(**fields):
     return State(
         **{
             "requested": INITIAL,
@@ -50,7 +50,7 @@ def trial(*candidates, everywhere=False):
     return Trial(
         id=3,
         knob=Knob.CODEC_ROWS,
-        candidate=TRIED,
+        candidate=OVERRIDES,
         baseline=CHOSEN,
         design="Parallel",
         rationale="the decoder waits",
@@ -71,37 +71,37 @@ def rows(plan):
     return plan.settings[CODEC].settings["max_num_seqs"]
 
 
-# What follows -------------------------------------------------------------------------------------------------
+# Settings -----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_chosen_is_the_base_and_touches_no_pod():
-    plain, tuned = planned(AUTO, State()), planned(AUTO, remembers())
+def test_a_chosen_setting_changes_live_settings_and_no_pod_template():
+    plain, tuned = planned(AUTO, State()), planned(AUTO, tuned_state())
     assert (rows(plain), rows(tuned)) == (INITIAL.codec_max_num_seqs, 16)
     for component in plain.templates:
         assert pod_template(tuned, AUTO, component) == pod_template(plain, AUTO, component)
     assert {key for key, each in objects(tuned).items() if objects(plain).get(key) != each} == {
-        *(ObjectKey("ConfigMap", "demo-codec"), COPY)
+        *(ObjectKey("ConfigMap", "demo-codec"), BACKUP)
     }
 
 
 @pytest.mark.parametrize("mode", ["Off", "Recommend"])
-def test_only_auto_puts_anything_in_force_but_what_the_resource_asks_for(mode):
+def test_only_mode_auto_applies_tuned_settings(mode):
     subject = auto(tuning={"mode": mode})
-    state = remembers(trial=trial("demo-codec-0", everywhere=True))
+    state = tuned_state(trial=trial("demo-codec-0", everywhere=True))
     tuned = tuning.tuning_of(subject, state)
     assert rows(planned(subject, state)) == INITIAL.codec_max_num_seqs
     assert tuned.overrides_for(replica(CODEC, 0, "t")) is None
 
 
-def test_a_pause_keeps_what_was_chosen_and_ends_what_is_tried():
+def test_pausing_keeps_the_chosen_setting_and_ends_a_trial():
     subject = auto(tuning={"mode": "Auto", "paused": True})
-    tuned = tuning.tuning_of(subject, remembers(trial=trial("demo-codec-0", everywhere=True)))
+    tuned = tuning.tuning_of(subject, tuned_state(trial=trial("demo-codec-0", everywhere=True)))
     assert tuned.assignment.base == CHOSEN
     assert tuned.overrides_for(replica(CODEC, 0, "t")) is None
 
 
-def test_a_trial_is_laid_over_the_base_of_its_replicas():
-    tuned = tuning.tuning_of(AUTO, remembers(trial=trial("demo-codec-1", "demo-codec-3")))
+def test_a_trial_overrides_the_settings_of_its_replicas():
+    tuned = tuning.tuning_of(AUTO, tuned_state(trial=trial("demo-codec-1", "demo-codec-3")))
     limited = [tuned.overrides_for(replica(CODEC, n, "t")) for n in range(4)]
     assert [each and each["max_num_seqs"] for each in limited] == [None, 32, None, 32]
     assert tuned.overrides_for(replica(TALKER, 1, "t")) is None
@@ -109,67 +109,67 @@ def test_a_trial_is_laid_over_the_base_of_its_replicas():
     assert rows(planned(AUTO, tuned.state)) == 16
 
 
-def test_a_switchback_reaches_replicas_that_come_later_too():
-    tuned = tuning.tuning_of(AUTO, remembers(trial=trial(everywhere=True)))
+def test_a_switchback_trial_applies_to_new_replicas_too():
+    tuned = tuning.tuning_of(AUTO, tuned_state(trial=trial(everywhere=True)))
     assert tuned.overrides_for(replica(CODEC, 9, "t"))["max_num_seqs"] == 32
 
 
-def test_an_edit_of_a_knob_is_in_force_at_once():
+def test_an_edit_of_a_tuned_field_takes_effect_immediately():
     edited = auto(codec={"replicas": 4, "maxNumSeqs": 3})
-    assert rows(planned(edited, remembers(trial=trial("demo-codec-0")))) == 3
+    assert rows(planned(edited, tuned_state(trial=trial("demo-codec-0")))) == 3
 
 
-def test_what_an_edit_made_impossible_gives_way_to_the_resource():
-    """Replicas would refuse it, and new ones end at their start."""
+def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
+    """Replicas would refuse them, and new ones would fail to start."""
     smaller = auto(codec={"replicas": 4, "maxResident": 12})
-    assert rows(planned(smaller, remembers())) == INITIAL.codec_max_num_seqs
+    assert rows(planned(smaller, tuned_state())) == INITIAL.codec_max_num_seqs
     between = auto(codec={"replicas": 4, "maxResident": 20})
-    tuned = tuning.tuning_of(between, remembers(trial=trial("demo-codec-0")))
+    tuned = tuning.tuning_of(between, tuned_state(trial=trial("demo-codec-0")))
     assert not tuned.has_overrides and tuned.assignment.base == setting_of(between.spec)
 
 
-# What is kept -------------------------------------------------------------------------------------------------
+# Backup -------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_kept_once_something_was_chosen():
-    assert COPY not in objects(planned(AUTO, State(phase="Watching", requested=INITIAL)))
-    kept = objects(planned(AUTO, remembers()))[COPY]
+def test_a_backup_is_written_once_a_setting_was_chosen():
+    assert BACKUP not in objects(planned(AUTO, State(phase="Watching", requested=INITIAL)))
+    kept = objects(planned(AUTO, tuned_state()))[BACKUP]
     assert kept["metadata"]["ownerReferences"][0]["uid"] == owner_of(AUTO).uid
     found = json.loads(kept["data"]["tuning.json"])
     assert (found["trialCount"], found["lastGood"]["codecMaxNumSeqs"], found["identity"]["model"]) == (2, 16, "m-1")
 
 
 @pytest.mark.parametrize("status", [{}, {"tuning": {"phase": "Measuring"}}, {"tuning": {"trial": 1}}])
-def test_without_a_status_that_can_be_read_the_copy_holds(status):
-    observed = after(planned(AUTO, remembers(phase="Trial", trial=trial("demo-codec-0"))))
-    assert tuning.tuner_state(status, owner_of(AUTO), observed) == remembers()
+def test_the_backup_replaces_an_unreadable_status(status):
+    observed = after(planned(AUTO, tuned_state(phase="Trial", trial=trial("demo-codec-0"))))
+    assert tuning.tuner_state(status, owner_of(AUTO), observed) == tuned_state()
 
 
-def test_the_status_counts_more_than_the_copy():
-    observed = after(planned(AUTO, remembers()))
+def test_the_status_takes_precedence_over_the_backup():
+    observed = after(planned(AUTO, tuned_state()))
     state = State(phase="Watching", message="the objectives are met", requested=INITIAL)
     written = json.loads(msgspec.json.encode({"tuning": state}))
     assert tuning.tuner_state(written, owner_of(AUTO), observed) == state
 
 
 @pytest.mark.parametrize("text", ["", "not JSON", '{"chosen": 1}'])
-def test_a_copy_that_cannot_be_read_is_none(text):
-    observed = after(planned(AUTO, remembers()))
-    observed.objects[COPY]["data"] = {"tuning.json": text}
+def test_an_unreadable_backup_is_ignored(text):
+    observed = after(planned(AUTO, tuned_state()))
+    observed.objects[BACKUP]["data"] = {"tuning.json": text}
     assert tuning.tuner_state({}, owner_of(AUTO), observed) == State()
 
 
-def test_a_copy_of_a_former_pipeline_of_this_name_is_none():
-    observed = after(planned(AUTO, remembers()))
+def test_the_backup_of_a_former_pipeline_of_the_same_name_is_ignored():
+    observed = after(planned(AUTO, tuned_state()))
     owner = msgspec.structs.replace(owner_of(AUTO), uid="another")
     assert tuning.tuner_state({}, owner, observed) == State()
 
 
-# What is shown ------------------------------------------------------------------------------------------------
+# The tuner's inputs -------------------------------------------------------------------------------------------
 
 
 class Cluster:
-    """A pipeline whose pods are all as wanted, but for what a test changes."""
+    """A pipeline whose pods match the plan except for what a test changes."""
 
     def __init__(self):
         self.plan = planned(AUTO, State())
@@ -192,14 +192,14 @@ class Cluster:
     def observed(self):
         return after(self.plan, replicas=tuple(self.pods.values()))
 
-    def moving(self, generation=1):
+    def change_in_progress(self, generation=1):
         return tuning.change_in_progress(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
 
     def identity(self, devices, before=None, subject=AUTO):
         return tuning.identity(subject, self.plan, self.observed, devices, before)
 
 
-def test_talkers_and_codecs_are_workers_with_what_they_say_of_themselves():
+def test_replica_stats_of_talkers_and_codecs():
     cluster = Cluster().set("demo-codec-1", restarts=3, ready=False, reported=None)
     cluster.set("demo-codec-2", reported=ReportedSettings(1, {"max_num_seqs": 8})).set("demo-codec-3", terminating=True)
     found = {worker.name: worker for worker in tuning.replica_stats(cluster.observed)}
@@ -211,16 +211,16 @@ def test_talkers_and_codecs_are_workers_with_what_they_say_of_themselves():
         False,
         None,
     )
-    assert not found["demo-codec-2"].supports_overrides, "its image knows of no settings for a limited time"
+    assert not found["demo-codec-2"].supports_overrides, "its image does not support overrides"
 
 
-def test_nothing_moves():
-    assert Cluster().moving() == ""
+def test_no_change_is_in_progress():
+    assert Cluster().change_in_progress() == ""
 
 
 @pytest.mark.parametrize("component", STAGES)
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"terminating": True}, "terminating"),
         ({"ready": False}, "not ready"),
@@ -229,20 +229,24 @@ def test_nothing_moves():
         ({"reported": None}, "has not confirmed settings generation 1"),
     ],
 )
-def test_a_replica_of_any_stage_that_is_not_as_wanted_is_no_time_for_trials(component, fields, said):
-    assert said in Cluster().set(f"demo-{component}-0", **fields).moving()
+def test_a_replica_that_differs_from_the_plan_is_a_change_in_progress(component, fields, message):
+    assert message in Cluster().set(f"demo-{component}-0", **fields).change_in_progress()
 
 
-def test_limited_settings_are_a_confirmed_base():
+def test_overrides_of_a_confirmed_base_are_no_change():
     limited = ReportedSettings(1, {"max_num_seqs": 32}, {"max_num_seqs": 8}, 20.0)
-    assert Cluster().set("demo-codec-0", reported=limited).moving() == ""
+    assert Cluster().set("demo-codec-0", reported=limited).change_in_progress() == ""
 
 
-def test_an_edit_and_what_cannot_be_applied_are_no_time_for_trials():
-    assert Cluster().moving(generation=None) == Cluster().moving(generation=0) == "the resource was edited"
+def test_edits_and_problems_are_a_change_in_progress():
+    assert (
+        Cluster().change_in_progress(generation=None)
+        == Cluster().change_in_progress(generation=0)
+        == "the resource was edited"
+    )
     cluster = Cluster()
     cluster.problems = [Problem("ApplyFailed", "Service demo-gateway cannot be applied")]
-    assert cluster.moving() == "Service demo-gateway cannot be applied"
+    assert cluster.change_in_progress() == "Service demo-gateway cannot be applied"
 
 
 def devices(cluster, **others):
@@ -250,25 +254,25 @@ def devices(cluster, **others):
     return {**dict.fromkeys(talkers_and_codecs, "NVIDIA H200"), **others}
 
 
-def test_knowledge_holds_for_a_model_an_image_and_the_devices():
+def test_the_identity_has_model_image_and_devices():
     cluster = Cluster()
     found = cluster.identity(devices(cluster, **{"demo-codec-2": "NVIDIA L4"}))
     assert (found.model, found.image) == (cluster.plan.generation, "syrinx/stages:1.0.0")
     assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200, NVIDIA L4"
 
 
-def test_knowledge_of_one_engine_says_nothing_of_another():
+def test_the_identity_differs_between_engines():
     cluster, on_vllm = Cluster(), auto(talker={"engine": "vllm"})
     found = cluster.identity(devices(cluster), subject=on_vllm)
     assert found.device == "talker: NVIDIA H200; codec: NVIDIA H200; talker with vllm"
 
 
-def test_before_replicas_say_where_they_compute_nothing_is_known():
+def test_without_reported_devices_the_identity_has_none():
     cluster = Cluster()
     assert cluster.identity({}).device == ""
 
 
-def test_a_replica_that_says_nothing_is_no_other_device():
+def test_an_unreported_device_keeps_the_previous_identity():
     cluster = Cluster()
     before = cluster.identity(devices(cluster))
     assert cluster.identity(devices(cluster, **{"demo-codec-2": ""}), before) == before
@@ -276,6 +280,6 @@ def test_a_replica_that_says_nothing_is_no_other_device():
     assert cluster.identity({}, msgspec.structs.replace(before, image="another")) != before
 
 
-def test_a_state_outlives_the_api_server():
-    state = remembers(phase="Trial", trial=trial("demo-codec-0"))
+def test_a_state_survives_a_round_trip_through_the_api_server():
+    state = tuned_state(phase="Trial", trial=trial("demo-codec-0"))
     assert read(json.loads(msgspec.json.encode({"tuning": state}))).tuning == state

@@ -1,4 +1,4 @@
-"""When a pipeline is looked at. The event loop's clock is turned by hand: nothing here waits for real."""
+"""The work queue, on an event loop with a simulated clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PERIOD = 15.0
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only when nothing is left to do."""
+    """An event loop whose time advances only when no callback is ready."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,29 +46,29 @@ class Clock(asyncio.SelectorEventLoop):
 
 
 class Pipelines:
-    """What looks at pipelines find: the results given, the last of them for ever."""
+    """A reconciler that returns the given results, the last one repeatedly."""
 
     def __init__(self, *results: Result | Exception) -> None:
         self.results = list(results) or [Result(outcome=Outcome.SUCCEEDED)]
-        self.looks: list[tuple[NamespacedName, float]] = []
+        self.reconciles: list[tuple[NamespacedName, float]] = []
         self.failures: list[int] = []
-        self.takes = 0.0
-        self.under_way: list[NamespacedName] = []
-        self.most_at_once = 0
-        self.gone: list[NamespacedName] = []
+        self.duration = 0.0
+        self.running: list[NamespacedName] = []
+        self.max_running = 0
+        self.deleted: list[NamespacedName] = []
         self.during: Callable[[], None] = lambda: None
 
-    async def look(self, key: NamespacedName, failures: int) -> Result:
-        assert key not in self.under_way, "looked at twice at once"
-        self.looks.append((key, asyncio.get_running_loop().time()))
+    async def reconcile(self, key: NamespacedName, failures: int) -> Result:
+        assert key not in self.running, "two reconciles of one pipeline at the same time"
+        self.reconciles.append((key, asyncio.get_running_loop().time()))
         self.failures.append(failures)
-        self.under_way.append(key)
-        self.most_at_once = max(self.most_at_once, len(self.under_way))
+        self.running.append(key)
+        self.max_running = max(self.max_running, len(self.running))
         try:
             self.during()
-            await asyncio.sleep(self.takes)
+            await asyncio.sleep(self.duration)
         finally:
-            self.under_way.remove(key)
+            self.running.remove(key)
         result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
         if isinstance(result, Exception):
             raise result
@@ -76,11 +76,11 @@ class Pipelines:
 
     @property
     def times(self) -> list[float]:
-        return [at - 1000.0 for _, at in self.looks]
+        return [at - 1000.0 for _, at in self.reconciles]
 
 
 def timed(test: Callable[..., Any]) -> Callable[..., None]:
-    """Runs a test on a clock of its own, which starts at 1000."""
+    """Runs a test on its own simulated clock, which starts at 1000."""
 
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
@@ -92,7 +92,11 @@ def timed(test: Callable[..., Any]) -> Callable[..., None]:
 
 def start(pipelines: Pipelines) -> WorkQueue:
     return WorkQueue(
-        pipelines.look, resync_seconds=PERIOD, telemetry=Telemetry(), forget=pipelines.gone.append, jitter=lambda: 0.0
+        pipelines.reconcile,
+        resync_seconds=PERIOD,
+        telemetry=Telemetry(),
+        forget=pipelines.deleted.append,
+        jitter=lambda: 0.0,
     )
 
 
@@ -101,7 +105,7 @@ def failed(retry_after: float | None = None) -> Result:
 
 
 @timed
-async def test_a_pipeline_is_looked_at_at_once_and_then_once_a_period():
+async def test_a_pipeline_is_reconciled_immediately_and_once_per_resync_period():
     pipelines = Pipelines()
     start(pipelines).add(DEMO)
     await asyncio.sleep(2 * PERIOD + 1)
@@ -109,7 +113,7 @@ async def test_a_pipeline_is_looked_at_at_once_and_then_once_a_period():
 
 
 @timed
-async def test_what_happens_in_a_burst_is_looked_at_once():
+async def test_a_burst_of_changes_causes_one_reconcile():
     pipelines = Pipelines()
     queue = start(pipelines)
     for _ in range(10):
@@ -122,10 +126,10 @@ async def test_what_happens_in_a_burst_is_looked_at_once():
 
 
 @timed
-async def test_what_happens_during_a_look_is_looked_at_after_it_never_at_once():
+async def test_a_change_during_a_reconcile_causes_another_one_afterwards():
     pipelines = Pipelines()
     queue = start(pipelines)
-    pipelines.takes = 2.0
+    pipelines.duration = 2.0
     queue.add(DEMO)
     await asyncio.sleep(1)
     queue.add(DEMO)
@@ -134,16 +138,16 @@ async def test_what_happens_during_a_look_is_looked_at_after_it_never_at_once():
 
 
 @timed
-async def test_objects_of_unknown_pipelines_wake_nothing():
+async def test_objects_of_unknown_pipelines_cause_no_reconcile():
     pipelines = Pipelines()
     queue = start(pipelines)
     queue.add_known(DEMO)
     await asyncio.sleep(PERIOD * 2)
-    assert not pipelines.looks
+    assert not pipelines.reconciles
 
 
 @timed
-async def test_failures_back_off_to_a_minute_and_one_success_ends_it():
+async def test_failures_back_off_up_to_a_minute_until_one_succeeds():
     delays = [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
     pipelines = Pipelines(*[failed()] * len(delays), Result(outcome=Outcome.SUCCEEDED))
     start(pipelines).add(DEMO)
@@ -153,7 +157,7 @@ async def test_failures_back_off_to_a_minute_and_one_success_ends_it():
     assert pipelines.failures == [*range(10), 0]
 
 
-def test_jitter_shortens_a_wait_by_half_at_the_most():
+def test_jitter_shortens_a_delay_by_at_most_half():
     assert backoff(1, 0.0) == 0.5
     assert backoff(1, 1.0) == 0.25
     assert backoff(1000, 0.0) == MAX_DELAY
@@ -161,7 +165,7 @@ def test_jitter_shortens_a_wait_by_half_at_the_most():
 
 
 @timed
-async def test_an_exception_is_a_failure_and_ends_nothing(caplog):
+async def test_an_exception_counts_as_a_failure_and_is_retried(caplog):
     pipelines = Pipelines(ValueError("odd"), Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
     queue.add(DEMO)
@@ -171,9 +175,9 @@ async def test_an_exception_is_a_failure_and_ends_nothing(caplog):
 
 
 @timed
-async def test_a_look_that_hangs_is_broken_off(caplog):
+async def test_a_hanging_reconcile_times_out(caplog):
     pipelines = Pipelines()
-    pipelines.takes = 10_000
+    pipelines.duration = 10_000
     start(pipelines).add(DEMO)
     await asyncio.sleep(RECONCILE_TIMEOUT + 1)
     assert pipelines.times == [0, RECONCILE_TIMEOUT + 0.5]
@@ -181,7 +185,7 @@ async def test_a_look_that_hangs_is_broken_off(caplog):
 
 
 @timed
-async def test_while_the_server_is_in_trouble_events_do_not_make_it_worse():
+async def test_watch_events_do_not_shorten_the_backoff_of_a_failure():
     pipelines = Pipelines(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
     queue.add(DEMO)
@@ -192,7 +196,7 @@ async def test_while_the_server_is_in_trouble_events_do_not_make_it_worse():
 
 
 @timed
-async def test_an_edit_waits_for_no_failure_of_before():
+async def test_an_edit_resets_the_backoff():
     pipelines = Pipelines(*[failed()] * 5, Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
     queue.add_version(DEMO, 1)
@@ -203,7 +207,7 @@ async def test_an_edit_waits_for_no_failure_of_before():
 
 
 @timed
-async def test_what_the_server_asks_for_holds_for_everybody():
+async def test_retry_after_delays_edits_too():
     pipelines = Pipelines(failed(retry_after=30), Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
     queue.add_version(DEMO, 1)
@@ -215,7 +219,7 @@ async def test_what_the_server_asks_for_holds_for_everybody():
 
 
 @timed
-async def test_a_status_of_our_own_is_no_edit():
+async def test_a_status_update_is_no_edit():
     pipelines = Pipelines()
     queue = start(pipelines)
     queue.add_version(DEMO, ("uid", 1))
@@ -229,8 +233,8 @@ async def test_a_status_of_our_own_is_no_edit():
 
 
 @timed
-async def test_what_hinders_a_pipeline_is_looked_at_again_soon_but_does_not_hold_up_the_rest():
-    pipelines = Pipelines(Result(outcome=Outcome.BLOCKED, message="in the way"))
+async def test_a_blocked_pipeline_is_retried_with_backoff_but_changes_do_not_wait():
+    pipelines = Pipelines(Result(outcome=Outcome.BLOCKED, message="name conflict"))
     queue = start(pipelines)
     queue.add(DEMO)
     await asyncio.sleep(40)
@@ -241,7 +245,7 @@ async def test_what_hinders_a_pipeline_is_looked_at_again_soon_but_does_not_hold
 
 
 @timed
-async def test_a_pipeline_of_another_operator_is_looked_at_when_the_result_says():
+async def test_requeue_after_replaces_the_resync_period():
     pipelines = Pipelines(Result(outcome=Outcome.STANDBY, requeue_after=5))
     start(pipelines).add(DEMO)
     await asyncio.sleep(11)
@@ -255,65 +259,65 @@ async def test_a_deleted_pipeline_is_forgotten():
     queue.add(DEMO)
     await asyncio.sleep(PERIOD * 3)
     assert pipelines.times == [0]
-    assert pipelines.gone == [DEMO]
+    assert pipelines.deleted == [DEMO]
     assert queue.oldest_age() == 0
     assert not [task for task in asyncio.all_tasks() if task.get_name() == f"pipeline {DEMO}"]
 
 
 @timed
-async def test_one_made_anew_while_the_old_one_is_cleared_away_is_not():
+async def test_a_pipeline_recreated_during_its_deletion_is_kept():
     pipelines = Pipelines(Result(outcome=Outcome.DELETED), Result(outcome=Outcome.SUCCEEDED))
     queue = start(pipelines)
-    pipelines.during = lambda: queue.add(DEMO) if len(pipelines.looks) == 1 else None
+    pipelines.during = lambda: queue.add(DEMO) if len(pipelines.reconciles) == 1 else None
     queue.add(DEMO)
     await asyncio.sleep(2)
     assert pipelines.times == [0, MIN_INTERVAL]
-    assert pipelines.gone == []
+    assert pipelines.deleted == []
 
 
 @timed
-async def test_only_so_many_pipelines_are_looked_at_at_the_same_time_and_each_in_its_turn():
+async def test_concurrency_is_limited_and_pipelines_are_reconciled_in_order():
     pipelines = Pipelines()
-    pipelines.takes = 1.0
+    pipelines.duration = 1.0
     queue = start(pipelines)
     keys = [NamespacedName("default", f"p{index}") for index in range(workqueue.MAX_CONCURRENT_RECONCILES * 3)]
     for key in keys:
         queue.add(key)
     await asyncio.sleep(3.5)
-    assert pipelines.most_at_once == workqueue.MAX_CONCURRENT_RECONCILES
-    assert [key for key, _ in pipelines.looks] == keys
+    assert pipelines.max_running == workqueue.MAX_CONCURRENT_RECONCILES
+    assert [key for key, _ in pipelines.reconciles] == keys
 
 
 @timed
-async def test_a_slow_pipeline_does_not_hold_up_another():
+async def test_a_slow_pipeline_does_not_block_another():
     pipelines = Pipelines()
     queue = start(pipelines)
-    pipelines.takes = 100
+    pipelines.duration = 100
     queue.add(DEMO)
     await asyncio.sleep(1)
-    pipelines.takes = 0
+    pipelines.duration = 0
     queue.add(OTHER)
     await asyncio.sleep(1)
-    assert pipelines.looks == [(DEMO, 1000.0), (OTHER, 1001.0)]
+    assert pipelines.reconciles == [(DEMO, 1000.0), (OTHER, 1001.0)]
 
 
 @timed
-async def test_the_probe_fails_when_no_look_has_ended_for_too_long():
+async def test_a_reconcile_that_does_not_finish_counts_as_stuck():
     pipelines = Pipelines()
     queue = start(pipelines)
-    pipelines.takes = 1e9
+    pipelines.duration = 1e9
     queue.add(DEMO)
     await asyncio.sleep(RECONCILE_TIMEOUT)
     assert queue.stuck() == []
     assert queue.oldest_age() == RECONCILE_TIMEOUT
-    # A task that ended, as by a bug, looks at nothing any more.
+    # A task that ended because of a bug reconciles nothing.
     queue._items[DEMO].task.cancel()
     await asyncio.sleep(STUCK_MARGIN + 1)
     assert queue.stuck() == [DEMO]
 
 
 @timed
-async def test_waiting_as_long_as_the_server_asks_is_not_being_stuck():
+async def test_waiting_for_retry_after_is_not_stuck():
     pipelines = Pipelines(failed(retry_after=600))
     queue = start(pipelines)
     queue.add(DEMO)
@@ -334,11 +338,11 @@ async def test_conditions_are_counted():
 
 
 @timed
-async def test_closing_breaks_off_what_is_under_way():
+async def test_close_cancels_running_reconciles():
     pipelines = Pipelines()
-    pipelines.takes = 100
+    pipelines.duration = 100
     queue = start(pipelines)
     queue.add(DEMO)
     await asyncio.sleep(1)
     await queue.close()
-    assert pipelines.under_way == []
+    assert pipelines.running == []

@@ -24,8 +24,8 @@ def read(text, stage="gateway"):
 
 def test_a_gateways_counters():
     gateway = Gateway()
-    gateway.hears(0.06, 0.4, underruns=1)
-    gateway.hears(20.0, task_type="Base")
+    gateway.serve(0.06, 0.4, underruns=1)
+    gateway.serve(20.0, task_type="Base")
     gateway.live(3)
     gateway.metrics[contract.QUEUE_AGE].set(1.5)
     found = read(gateway.text)

@@ -66,8 +66,8 @@ def test_what_listeners_got_is_told_by_who_served_them():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
-    gateway.hears(0.06, 0.3, 0.31, underruns=1)
-    gateway.hears(20.0, talker="demo-talker-1", task_type="Base")
+    gateway.serve(0.06, 0.3, 0.31, underruns=1)
+    gateway.serve(20.0, talker="demo-talker-1", task_type="Base")
     past.read(30)
     served = past.evidence(0, 30).routes
     assert {*served} == {ROUTE, Route("demo-talker-1", "demo-codec-0", "Base")}
@@ -81,7 +81,7 @@ def test_without_an_objective_all_that_were_heard_are_within_it():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
-    gateway.hears(20.0, task_type="Base")
+    gateway.serve(20.0, task_type="Base")
     past.read(30)
     (served,) = past.evidence(0, 30).routes.values()
     assert (served.requests, served.within_objective) == (1, 1)
@@ -113,7 +113,7 @@ def test_streams_that_were_under_way_are_among_those_that_may_have_waited():
     past = Past(gateway)
     gateway.live(5)
     past.read(0)
-    gateway.hears(0.1)
+    gateway.serve(0.1)
     past.read(30)
     assert past.evidence(0, 30).live_streams == 6
 
@@ -124,7 +124,7 @@ def test_every_edge_of_the_metric_may_be_an_objective(edge):
     policy = msgspec.structs.replace(POLICY, objectives={"CustomVoice": Objective(edge, 0.95)})
     past = Past(gateway)
     past.read(0)
-    gateway.hears(edge, edge + 0.0001)
+    gateway.serve(edge, edge + 0.0001)
     past.read(30)
     (served,) = past.record.evidence(policy, (), IDENTITY, "", "", at(0), at(30)).routes.values()
     assert served.within_objective == 1
@@ -221,7 +221,7 @@ def test_a_window_begins_with_the_first_snapshot_in_it_and_ends_with_the_last():
     past = Past(gateway)
     for seconds in (0, 30, 60, 90):
         past.read(seconds)
-        gateway.hears(0.1)
+        gateway.serve(0.1)
     assert [past.heard(*window) for window in ((0, 90), (1, 90), (30, 90), (30, 89), (61, 90))] == [3, 2, 2, 1, 0]
     found = past.evidence(1, 89)
     assert (found.since, found.until, found.seconds) == (at(30), at(60), 30)
@@ -229,7 +229,7 @@ def test_a_window_begins_with_the_first_snapshot_in_it_and_ends_with_the_last():
 
 def test_one_snapshot_alone_says_nothing_of_a_span_of_time():
     past = Past(gateway := Gateway())
-    gateway.hears(0.1)
+    gateway.serve(0.1)
     past.read(10)
     found = past.evidence(0, 30)
     assert (found.routes, found.seconds, found.problem) == ({}, 0, "")
@@ -240,7 +240,7 @@ def test_the_evidence_ends_where_the_last_gateway_that_is_heard_of_was_read():
     past = Past(quick, slow)
     past.read(0)
     past.read(30)
-    quick.hears(0.1)
+    quick.serve(0.1)
     past.read(60, quick)
     assert past.evidence(0, 60).until == at(30)
     assert past.heard(0, 60) == 0
@@ -252,14 +252,14 @@ def test_the_evidence_ends_where_the_last_gateway_that_is_heard_of_was_read():
 def test_a_replica_that_was_started_anew_counts_from_zero():
     gateway, talker = Gateway(), Pod("demo-talker-0", "talker")
     past = Past(gateway, talker)
-    gateway.hears(*[0.1] * 10, underruns=3)
+    gateway.serve(*[0.1] * 10, underruns=3)
     talker.steps(8, 0.1, 0.1)
     past.read(0)
-    gateway.hears(0.1)
+    gateway.serve(0.1)
     past.read(30)
     for pod in past.pods:
         pod.restart()
-    gateway.hears(0.1, 0.1, underruns=1)
+    gateway.serve(0.1, 0.1, underruns=1)
     talker.steps(8, 0.1)
     past.read(60)
     found = past.evidence(0, 60, workers=(worker(talker),))
@@ -293,7 +293,7 @@ def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
-    gateway.hears(0.1)
+    gateway.serve(0.1)
     past.read(30)
     assert past.evidence(0, 120, problem="no route").problem == ""
     assert past.evidence(0, 121).problem == "the gateways' newest counters are older than 90 seconds"
@@ -393,7 +393,7 @@ def test_a_record_holds_only_so_much(monkeypatch):
     past, gateway = Past(gateway := Gateway()), gateway
     for step in range(30):
         past.read(step)
-        gateway.hears(0.1)
+        gateway.serve(0.1)
     assert past.heard(0, 29) == 10
 
 
@@ -402,8 +402,8 @@ def test_many_values_cost_the_oldest_windows(monkeypatch):
     past = Past(first := Gateway("a"), second := Gateway("b"))
     for step in range(30):
         past.read(step)
-        first.hears(0.1)
-        second.hears(0.1)
+        first.serve(0.1)
+        second.serve(0.1)
     assert [past.heard(since, 29) for since in (0, 27, 28)] == [4, 4, 2]
 
 

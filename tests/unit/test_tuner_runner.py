@@ -38,7 +38,7 @@ class Pipeline:
 
     def serve(self):
         gateway, talker, codec = self.pods
-        gateway.hears(*[0.9] * 40)
+        gateway.serve(*[0.9] * 40)
         talker.steps(8, *[0.03] * 100)
         codec.steps(8, *[0.05] * 100)
         codec.calls(8, 8, "eager", *[0.05] * 100)
