@@ -8,7 +8,7 @@ import json
 import logging
 from base64 import b64encode
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -29,54 +29,38 @@ PIECE_BYTES = 64 * 1024
 """Bytes of a whole file that are sent at once."""
 
 
-class Framing(Protocol):
-    """How the PCM of a stream is wrapped."""
-
-    media_type: str
-
-    def audio(self, pcm: bytes, first: bool) -> bytes:
-        """Returns the bytes of one chunk; `first` for the stream's first."""
-
-    def done(self, frames: int) -> bytes:
-        """Returns the bytes after the last chunk."""
-
-    def error(self, error: ApiError) -> bytes | None:
-        """Returns the bytes that report a failure in mid-stream, or None if the format cannot report one."""
-
-
 class RawFraming:
-    """The file's own bytes. A failure can only be signaled by an incomplete transfer."""
+    """Sends a file's own bytes. A failure can only be signaled by an incomplete transfer."""
 
     def __init__(self, audio_format: AudioFormat) -> None:
         self.media_type = MEDIA_TYPES[audio_format]
         self._header = stream_header(audio_format)
 
     def audio(self, pcm: bytes, first: bool) -> bytes:
-        """Returns the PCM, after the header if it is the first."""
+        """Returns the bytes of one chunk of PCM; `first` for the stream's first."""
         return self._header + pcm if first else pcm
 
     def done(self, frames: int) -> bytes:
-        """Returns no bytes."""
+        """Returns the bytes after the last chunk."""
         return b""
 
     def error(self, error: ApiError) -> bytes | None:
-        """Returns None."""
+        """Returns the bytes that report a failure in mid-stream, or None if the format cannot report one."""
         return None
 
 
-class SseFraming:
-    """OpenAI's events. The decoded deltas, concatenated, are the file."""
-
-    media_type = "text/event-stream"
+class SseFraming(RawFraming):
+    """Sends OpenAI's events. The decoded deltas, concatenated, are the file."""
 
     def __init__(self, audio_format: AudioFormat, input_tokens: int) -> None:
-        self._raw = RawFraming(audio_format)
+        super().__init__(audio_format)
+        self.media_type = "text/event-stream"
         self._input_tokens = input_tokens
 
     def audio(self, pcm: bytes, first: bool) -> bytes:
         """Returns a `speech.audio.delta` event."""
         # Base64 needs no JSON escapes, and scanning for them would take longer than everything else here.
-        audio = b64encode(self._raw.audio(pcm, first))
+        audio = b64encode(super().audio(pcm, first))
         return b'data: {"type": "speech.audio.delta", "audio": "' + audio + b'"}\n\n'
 
     def done(self, frames: int) -> bytes:
@@ -200,7 +184,7 @@ class SpeechResponse(Response):
             pcm = stretch(pcm, self._parsed.speed)
         return len(pcm) / 2 / FAMILY.sample_rate, encode(pcm, self._parsed.audio_format)
 
-    def _framing(self) -> Framing:
+    def _framing(self) -> RawFraming:
         if self._parsed.delivery is Delivery.SSE:
             return SseFraming(self._parsed.audio_format, self._service.input_tokens(self._parsed.request))
         return RawFraming(self._parsed.audio_format)

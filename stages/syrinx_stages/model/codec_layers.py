@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import layers
 from .codec_state import Carry, StateLayout
-from .linear import add_product, column_major, linear
+from .linear import add_product
 
 
 class Derived(nn.Module):
@@ -66,17 +67,13 @@ def gelu(x: Tensor) -> Tensor:
     return (x * math.sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5)
 
 
-class Linear(nn.Module):
-    """`x @ weight.T + bias` for few rows, with zero weights at first; the weight is column-major (see `linear`)."""
+class Linear(layers.Linear):
+    """A linear layer for few rows, with zero weights at first."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(column_major(outputs, inputs).zero_())
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps x [rows, in] to [rows, out]."""
-        return linear(x, self.weight, self.bias)
+        super().__init__(inputs, outputs, bias)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
 
 
 class ConvWeights(nn.Module):

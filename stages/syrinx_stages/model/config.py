@@ -5,6 +5,7 @@ Unknown keys are ignored, because official files have many. Unsupported values a
 
 from __future__ import annotations
 
+import json
 import math
 from enum import StrEnum
 from pathlib import Path
@@ -38,16 +39,16 @@ class ModelType(StrEnum):
     VOICE_DESIGN = "voice_design"
 
 
-def _require(config: msgspec.Struct, field: str, supported: int) -> None:
-    """Raises ValueError unless the field has the only supported value."""
-    if (value := getattr(config, field)) != supported:
-        raise ValueError(f"{field}: {value} is not supported, only {supported}")
+def _require(config: msgspec.Struct, **supported: int) -> None:
+    """Raises ValueError unless each field has its only supported value."""
+    for field, only in supported.items():
+        if (value := getattr(config, field)) != only:
+            raise ValueError(f"{field}: {json.dumps(value)} is not supported, only {json.dumps(only)}")
 
 
-class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that the talker and the code predictor have in common."""
+class _StackConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a stack of decoder layers."""
 
-    vocab_size: Size
     hidden_size: Size
     intermediate_size: Size
     num_hidden_layers: Size
@@ -55,33 +56,39 @@ class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_key_value_heads: Size
     head_dim: Size | None = None
     """None means `hidden_size // num_attention_heads`; use `head_size`."""
-    max_position_embeddings: Size = 32_768
     rms_norm_eps: Positive = 1e-6
     rope_theta: Positive = 10_000.0
-    rope_scaling: dict[str, Any] | None = None
     hidden_act: Literal["silu"] = "silu"
     attention_bias: bool = False
-    use_sliding_window: bool = False
-    num_code_groups: Size
 
     def __post_init__(self) -> None:
-        scaling = self.rope_scaling or {}
-        if (rope_type := scaling.get("rope_type", scaling.get("type", "default"))) != "default":
-            raise ValueError(f"rope_scaling: rope_type {rope_type!r} is not supported, only 'default'")
-        if self.attention_bias:
-            raise ValueError("attention_bias: only false is supported")
-        if self.use_sliding_window:
-            raise ValueError("use_sliding_window: only false is supported")
+        _require(self, attention_bias=False)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(f"num_attention_heads: not a multiple of num_key_value_heads {self.num_key_value_heads}")
-        if self.head_size % 2:
-            raise ValueError(f"head_dim: {self.head_size} is odd, rotary embeddings need pairs")
-        _require(self, "num_code_groups", CODE_GROUPS)
 
     @property
     def head_size(self) -> int:
         """Size of one attention head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+class TransformerConfig(_StackConfig, frozen=True, kw_only=True):
+    """The fields that the talker and the code predictor have in common."""
+
+    vocab_size: Size
+    max_position_embeddings: Size = 32_768
+    rope_scaling: dict[str, Any] | None = None
+    use_sliding_window: bool = False
+    num_code_groups: Size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        scaling = self.rope_scaling or {}
+        if (rope_type := scaling.get("rope_type", scaling.get("type", "default"))) != "default":
+            raise ValueError(f"rope_scaling: rope_type {rope_type!r} is not supported, only 'default'")
+        _require(self, use_sliding_window=False, num_code_groups=CODE_GROUPS)
+        if self.head_size % 2:
+            raise ValueError(f"head_dim: {self.head_size} is odd, rotary embeddings need pairs")
 
 
 _CONTROL_TOKENS = (
@@ -161,7 +168,7 @@ class SpeakerEncoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     sample_rate: Size = QWEN3_TTS.sample_rate
 
     def __post_init__(self) -> None:
-        _require(self, "sample_rate", QWEN3_TTS.sample_rate)
+        _require(self, sample_rate=QWEN3_TTS.sample_rate)
         if not len(self.enc_channels) == len(self.enc_kernel_sizes) == len(self.enc_dilations):
             raise ValueError("enc_channels, enc_kernel_sizes, enc_dilations: must have equal lengths")
 
@@ -199,41 +206,18 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
+class DecoderConfig(_StackConfig, frozen=True, kw_only=True):
     """The codec decoder: codes to waveform."""
 
     codebook_size: Size
     codebook_dim: Size = 512
-    hidden_size: Size
     latent_dim: Size
-    max_position_embeddings: Size = 8_000
-    rope_theta: Positive = 10_000.0
-    num_attention_heads: Size
-    num_key_value_heads: Size
-    head_dim: Size | None = None
-    """None means `hidden_size // num_attention_heads`; use `head_size`."""
-    attention_bias: bool = False
     sliding_window: Size = 72
-    intermediate_size: Size
-    hidden_act: Literal["silu"] = "silu"
-    layer_scale_initial_scale: float = 0.01
     rms_norm_eps: Positive = 1e-5
-    num_hidden_layers: Size
     num_quantizers: Size
     upsample_rates: tuple[Size, ...]
     upsampling_ratios: tuple[Size, ...]
     decoder_dim: Size
-
-    def __post_init__(self) -> None:
-        if self.attention_bias:
-            raise ValueError("attention_bias: only false is supported")
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(f"num_attention_heads: not a multiple of num_key_value_heads {self.num_key_value_heads}")
-
-    @property
-    def head_size(self) -> int:
-        """Size of one attention head."""
-        return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def samples_per_frame(self) -> int:
@@ -255,18 +239,20 @@ class SpeechTokenizerConfig(msgspec.Struct, frozen=True, kw_only=True):
     encode_downsample_rate: Size = QWEN3_TTS.samples_per_frame
 
     def __post_init__(self) -> None:
-        _require(self, "encoder_valid_num_quantizers", CODE_GROUPS)
-        _require(self, "input_sample_rate", QWEN3_TTS.sample_rate)
-        _require(self, "output_sample_rate", QWEN3_TTS.sample_rate)
-        _require(self, "decode_upsample_rate", QWEN3_TTS.samples_per_frame)
-        _require(self, "encode_downsample_rate", QWEN3_TTS.samples_per_frame)
+        _require(
+            self,
+            encoder_valid_num_quantizers=CODE_GROUPS,
+            input_sample_rate=QWEN3_TTS.sample_rate,
+            output_sample_rate=QWEN3_TTS.sample_rate,
+            decode_upsample_rate=QWEN3_TTS.samples_per_frame,
+            encode_downsample_rate=QWEN3_TTS.samples_per_frame,
+        )
         if (samples := self.decoder_config.samples_per_frame) != self.decode_upsample_rate:
             raise ValueError(
                 f"decoder_config.upsample_rates, upsampling_ratios: their product {samples} is not decode_upsample_rate"
                 f" {self.decode_upsample_rate}"
             )
-        if self.decoder_config.num_quantizers != CODE_GROUPS:
-            raise ValueError(f"decoder_config.num_quantizers: only {CODE_GROUPS} is supported")
+        _require(self.decoder_config, num_quantizers=CODE_GROUPS)
 
 
 _T = TypeVar("_T")

@@ -28,11 +28,6 @@ class KVCache:
         """Positions that are allocated."""
         return self._data.shape[4]
 
-    @property
-    def nbytes(self) -> int:
-        """Allocated bytes."""
-        return self._data.nbytes
-
     def check_limit(self, count: int) -> None:
         """Raises ValueError if `count` more positions exceed the model's limit."""
         if self.length + count > self.limit:

@@ -10,7 +10,7 @@ has all the text and the rows are padding; with streaming text, every frame cons
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -40,20 +40,15 @@ class Voice(msgspec.Struct, frozen=True):
     """The codes of the reference audio [frames, 16]; None for `x_vector_only`."""
 
 
-class Prompt:
+class Prompt(NamedTuple):
     """A talker prompt, and the text rows for the frames after it."""
 
-    def __init__(self, embeds: Tensor, text_rows: Tensor, pad_row: Tensor) -> None:
-        self.embeds = embeds
-        """[length, hidden_size]."""
-        self.text_rows = text_rows
-        """[count, hidden_size]: added to the embeddings of frames 0, 1, ..."""
-        self.pad_row = pad_row
-        """[hidden_size]: added to the embeddings of all later frames."""
-
-    def __iter__(self) -> Iterator[Tensor]:
-        """Yields the three tensors."""
-        return iter((self.embeds, self.text_rows, self.pad_row))
+    embeds: Tensor
+    """[length, hidden_size]."""
+    text_rows: Tensor
+    """[count, hidden_size]: added to the embeddings of frames 0, 1, ..."""
+    pad_row: Tensor
+    """[hidden_size]: added to the embeddings of all later frames."""
 
     def to(self, device: torch.device) -> Prompt:
         """Returns the prompt on a device."""
