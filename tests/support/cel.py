@@ -7,14 +7,11 @@ reading an absent field is an error: the API server does the same.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import random
-from collections.abc import Iterable
 from typing import Any
 
 from cel_expr_python import cel
-from cel_expr_python.ext import ext_strings
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, struct_pb2, timestamp_pb2
 
 Schema = dict[str, Any]
@@ -30,7 +27,6 @@ _SCALARS = {
     "number": (Field.TYPE_DOUBLE, cel.Type.DOUBLE),
     "string": (Field.TYPE_STRING, cel.Type.STRING),
 }
-_SORTED_TYPES = (cel.Type.INT, cel.Type.DOUBLE, cel.Type.STRING)
 _FORMATS = {"date-time": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration"}
 
 
@@ -126,36 +122,33 @@ def _sample(schema: Schema, generator: random.Random) -> Any:
     return generator.choice([schema.get("minimum", 0), schema.get("maximum", 100), 2])
 
 
-def _is_sorted(values: list[Any]) -> bool:
-    return all(one <= other for one, other in itertools.pairwise(values))
+def _index_of(values: list[Any], value: Any) -> int:
+    return values.index(value) if value in values else -1
 
 
 def _new_environment(
-    self_type: cel.Type, sorted_types: Iterable[cel.Type], pool: descriptor_pool.DescriptorPool | None = None
+    self_type: cel.Type, object_type: cel.Type, pool: descriptor_pool.DescriptorPool | None = None
 ) -> cel.Env:
-    """An environment with the part of Kubernetes' CEL libraries that the rules use."""
-    overloads = [
-        cel.Overload(f"{item.name()}_is_sorted", cel.Type.BOOL, [cel.Type.List(item)], is_member=True, impl=_is_sorted)
-        for item in sorted_types
-    ]
+    """An environment with the part of Kubernetes' CEL libraries that the rules use: indexOf() of a list of objects."""
+    parameters = [cel.Type.List(cel.Type.DYN), object_type]
+    index_of = cel.Overload("list_index_of", cel.Type.INT, parameters, is_member=True, impl=_index_of)
     return cel.NewEnv(
         descriptor_pool=pool,
         variables={"self": self_type, "oldSelf": self_type},
-        extensions=[ext_strings.ExtStrings()],
-        functions=[cel.FunctionDecl("isSorted", overloads)],
+        functions=[cel.FunctionDecl("indexOf", [index_of])],
     )
 
 
 @functools.cache
 def _program(expression: str) -> cel.Expression:
-    return _new_environment(cel.Type.DYN, [cel.Type.DYN]).compile(expression)
+    return _new_environment(cel.Type.DYN, cel.Type.Map(cel.Type.DYN, cel.Type.DYN)).compile(expression)
 
 
 @functools.lru_cache(maxsize=256)
 def _environment(schema_json: str) -> cel.Env:
     messages = _Messages()
     self_type = messages.type_of(json.loads(schema_json))
-    return _new_environment(self_type, _SORTED_TYPES, messages.pool())
+    return _new_environment(self_type, cel.Type.DYN, messages.pool())
 
 
 class _Messages:
