@@ -1,0 +1,123 @@
+"""An in-memory stand-in for `cluster.api.Api`, for tests of decisions rather than of Kubernetes semantics."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from syrinx_operator.cluster.api import ApiError
+from syrinx_operator.cluster.kinds import PIPELINE, Kind
+from syrinx_operator.cluster.state import Manifest
+
+PIPELINE_LABEL = "syrinx.dev/pipeline"
+
+
+class FakeApi:
+    """Stores objects by kind and name, records writes, and fails requests on demand."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Manifest] = {}
+        self.writes: list[tuple[str, str, str]] = []
+        """Verb, kind and name of every write."""
+        self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, kind, name: None
+        self._versions = itertools.count(1)
+
+    def add(self, manifest: Manifest) -> Manifest:
+        """Stores an object as if another client had created it."""
+        return self._store(copy.deepcopy(manifest))
+
+    def names(self, kind: str) -> list[str]:
+        """Returns the names of all objects of a kind."""
+        return sorted(name for stored, name in self.objects if stored == kind)
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
+        self._check("get", kind.kind, name)
+        if (kind.kind, name) not in self.objects:
+            raise ApiError(404, "NotFound", f"{kind.plural} {name} not found")
+        return copy.deepcopy(self.objects[kind.kind, name])
+
+    get_metadata = get
+
+    async def list_objects(self, kind: Kind, namespace: str, selector: str = "") -> list[Manifest]:
+        self._check("list", kind.kind, "")
+        pipeline = selector.removeprefix(f"{PIPELINE_LABEL}=")
+        return [
+            copy.deepcopy(each)
+            for (stored, _), each in self.objects.items()
+            if stored == kind.kind and each["metadata"].get("labels", {}).get(PIPELINE_LABEL) == pipeline
+        ]
+
+    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None) -> Manifest:
+        name = manifest["metadata"]["name"]
+        self._write("apply", f"{kind.kind}/{subresource}" if subresource else kind.kind, name)
+        live = self.objects.get((kind.kind, name), {})
+        uid = manifest["metadata"].get("uid")
+        if uid is not None and uid != live.get("metadata", {}).get("uid"):
+            raise ApiError(409, "Conflict", "the UID does not match")
+        if subresource == "status":
+            return self._store({**live, "status": copy.deepcopy(manifest["status"])})
+        return self._store(
+            {**copy.deepcopy(manifest), "metadata": {**live.get("metadata", {}), **manifest["metadata"]}}
+        )
+
+    async def create(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+        name = manifest["metadata"]["name"]
+        self._write("create", kind.kind, name)
+        if (kind.kind, name) in self.objects:
+            raise ApiError(409, "AlreadyExists", f"{kind.plural} {name} already exists")
+        return self._store(copy.deepcopy(manifest))
+
+    async def replace(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+        name = manifest["metadata"]["name"]
+        self._write("replace", kind.kind, name)
+        live = self.objects[kind.kind, name]["metadata"]["resourceVersion"]
+        if manifest["metadata"].get("resourceVersion") != live:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        return self._store(copy.deepcopy(manifest))
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self._write("delete", kind.kind, name)
+        if self.objects[kind.kind, name]["metadata"]["uid"] != uid:
+            raise ApiError(409, "Conflict", "the UID does not match")
+        del self.objects[kind.kind, name]
+
+    async def serves(self, kind: Kind) -> bool:
+        return False
+
+    def _check(self, verb: str, kind: str, name: str) -> None:
+        if (error := self.fail(verb, kind, name)) is not None:
+            raise error
+
+    def _write(self, verb: str, kind: str, name: str) -> None:
+        self._check(verb, kind, name)
+        self.writes.append((verb, kind, name))
+
+    def _store(self, manifest: Manifest) -> Manifest:
+        metadata = manifest["metadata"]
+        key = (manifest["kind"], metadata["name"])
+        metadata.setdefault("uid", f"uid-of-{key[0]}-{key[1]}")
+        metadata["resourceVersion"] = str(next(self._versions))
+        self.objects[key] = manifest
+        return copy.deepcopy(manifest)
+
+
+def pipeline_object(spec: dict[str, Any] | None = None, **metadata: Any) -> Manifest:
+    """Returns the TTSPipeline `demo` as the API server stores it."""
+    return {
+        "apiVersion": PIPELINE.api_version,
+        "kind": PIPELINE.kind,
+        "metadata": {"name": "demo", "namespace": "voices", "uid": "u-1", "generation": 1, **metadata},
+        "spec": spec or {},
+    }
+
+
+def unavailable() -> ApiError:
+    """Returns the error of an overloaded API server."""
+    return ApiError(503, "ServiceUnavailable", "overloaded", retry_after=7.0)
+
+
+def forbidden() -> ApiError:
+    """Returns the error of a missing RBAC rule."""
+    return ApiError(403, "Forbidden", "not allowed")

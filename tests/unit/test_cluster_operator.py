@@ -1,0 +1,121 @@
+"""The operator process: watch events, probes and kopf's configuration; and the self-test of `helm test`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import kopf
+import pytest
+
+from syrinx_operator.cluster.api import ApiError
+from syrinx_operator.cluster.config import options
+from syrinx_operator.cluster.operator import MANAGED_SELECTOR, Operator, configure
+from syrinx_operator.cluster.selftest import INVALID_SPECS, SelftestFailed, selftest
+from syrinx_operator.cluster.workqueue import NamespacedName
+
+DEMO = NamespacedName("voices", "demo")
+
+
+class Queue:
+    """Records calls of a work queue."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    def add(self, key):
+        self.calls.append(("add", key))
+
+    def add_known(self, key):
+        self.calls.append(("add_known", key))
+
+    def add_version(self, key, version):
+        self.calls.append(("add_version", key, version))
+
+    def stuck(self):
+        return [DEMO]
+
+
+@pytest.fixture
+def operator() -> Operator:
+    found = Operator(options({}))
+    found._queue = Queue()
+    return found
+
+
+def event(kind: str, **metadata: Any) -> dict[str, Any]:
+    return {"type": kind, "object": {"metadata": {"namespace": "voices", "name": "demo", "uid": "u-1", **metadata}}}
+
+
+@pytest.mark.parametrize(
+    ("received", "call"),
+    [
+        (event("ADDED"), ("add", DEMO)),
+        (event("DELETED"), ("add", DEMO)),
+        (event("MODIFIED", generation=3), ("add_version", DEMO, ("u-1", 3))),
+        (event("MODIFIED", generation=3, deletionTimestamp="2026-11-21T10:00:00Z"), ("add", DEMO)),
+    ],
+    ids=["added", "deleted", "modified", "terminating"],
+)
+def test_pipeline_events_enqueue_the_pipeline(operator, received, call):
+    operator.pipeline_event(received)
+    assert operator._queue.calls == [call]
+
+
+def test_object_events_enqueue_the_pipeline_in_their_label(operator):
+    operator.child_event(event("MODIFIED", name="demo-talker", labels={"syrinx.dev/pipeline": "demo"}))
+    operator.child_event(event("MODIFIED", name="other", labels={}))
+    assert operator._queue.calls == [("add_known", DEMO)]
+
+
+async def test_the_liveness_probe_names_stuck_pipelines_and_a_dead_lease_task(operator):
+    assert operator._unhealthy() == "stuck: voices/demo"
+    operator._lease_keeper = asyncio.create_task(asyncio.sleep(0))
+    await operator._lease_keeper
+    assert operator._unhealthy() == "Leases are no longer renewed"
+
+
+def test_kopf_only_watches():
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    assert settings.scanning.disabled and settings.peering.standalone and not settings.posting.enabled
+    assert settings.watching.label_selectors["apps", "v1", "statefulsets"] == MANAGED_SELECTOR
+    assert settings.watching.label_selectors["", "v1", "pods"] == MANAGED_SELECTOR
+
+
+class Validator:
+    """An API server that validates pipelines with a given function."""
+
+    def __init__(self, error_of) -> None:
+        self.error_of = error_of
+
+    async def json(self, method, path, *, query, body):
+        assert (method, query["dryRun"]) == ("POST", "All")
+        error = self.error_of(body["spec"])
+        if error is not None:
+            raise error
+        return body
+
+
+def validate(spec) -> ApiError | None:
+    field = next((field for field, invalid in INVALID_SPECS.items() if invalid == spec), None)
+    return None if field is None else ApiError(422, "Invalid", f"{field}: not accepted")
+
+
+async def test_the_self_test_passes_if_invalid_pipelines_are_rejected():
+    await selftest(Validator(validate), "voices")
+
+
+@pytest.mark.parametrize(
+    ("error_of", "message"),
+    [
+        (lambda spec: None, "is accepted: install the chart syrinx-crds"),
+        (lambda spec: ApiError(422, "Invalid", "bad"), "a valid pipeline with the bundled voice is rejected"),
+        (lambda spec: validate(spec) and ApiError(422, "Invalid", "bad"), "without naming the field"),
+        (lambda spec: ApiError(403, "Forbidden", "no"), "did not validate a pipeline"),
+    ],
+    ids=["no validation", "rejects everything", "no field name", "forbidden"],
+)
+async def test_the_self_test_fails_if_the_cluster_does_not_validate(error_of, message):
+    with pytest.raises(SelftestFailed, match=message):
+        await selftest(Validator(error_of), "voices")

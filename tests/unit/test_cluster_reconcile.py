@@ -1,0 +1,210 @@
+"""Reconciles of a pipeline against an in-memory API server, without stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
+from syrinx_operator.cluster.api import ApiError
+from syrinx_operator.cluster.apply import Executor
+from syrinx_operator.cluster.config import options
+from syrinx_operator.cluster.kinds import LEASE
+from syrinx_operator.cluster.lease import Leases
+from syrinx_operator.cluster.measure import MetricsReader
+from syrinx_operator.cluster.reconcile import Reconciler
+from syrinx_operator.cluster.telemetry import Telemetry
+from syrinx_operator.cluster.tuning import TuningRunner
+from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
+from syrinx_operator.tuner.runner import Tuner
+
+DEMO = NamespacedName("voices", "demo")
+
+
+class NoStages:
+    """Stages that answer no request."""
+
+    async def read_settings(self, namespace, replicas):
+        return tuple(replicas)
+
+    async def push_settings(self, namespace, replicas, desired, fence):
+        return tuple(replicas)
+
+    async def scrape(self, namespace, replica):
+        raise OSError("no route")
+
+
+class World:
+    """A reconciler, its API server, and the pipeline `demo`."""
+
+    def __init__(self, identity: str = "operator-1", api: FakeApi | None = None) -> None:
+        self.api = api or FakeApi()
+        if api is None:
+            self.api.add(pipeline_object())
+        telemetry, stages = Telemetry(), NoStages()
+        settings = options({"POD_NAME": identity})
+        leases = Leases(self.api, identity, settings.lease_seconds)
+        self.reconciler = Reconciler(
+            api=self.api,
+            leases=leases,
+            executor=Executor(self.api, telemetry, leases.fence),
+            stages=stages,
+            tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
+            options=settings,
+        )
+
+    async def reconcile(self, failures: int = 0) -> Result:
+        return await self.reconciler.reconcile(DEMO, failures)
+
+    @property
+    def pipeline(self) -> dict[str, Any]:
+        return self.api.objects["TTSPipeline", "demo"]
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        found = {each["type"]: each for each in self.pipeline.get("status", {}).get("conditions", ())}
+        return found[kind]["status"], found[kind]["reason"]
+
+    def edit(self, **spec: Any) -> None:
+        live = self.pipeline
+        live["spec"], live["metadata"]["generation"] = spec, live["metadata"]["generation"] + 1
+
+
+async def test_creates_all_objects_then_the_status():
+    world = World()
+    result = await world.reconcile()
+    assert result.outcome is Outcome.SUCCEEDED
+    assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
+    assert world.api.names("Secret") == ["demo-redis"]
+    assert world.api.writes[0] == ("create", "Lease", "demo-operator")
+    assert world.api.writes[-1] == ("apply", "TTSPipeline/status", "demo")
+    assert world.pipeline["status"]["observedGeneration"] == 1
+    assert result.conditions["Ready"] == "False"
+
+
+async def test_a_second_reconcile_writes_nothing():
+    world = World()
+    await world.reconcile()
+    await world.reconcile()
+    world.api.writes.clear()
+    result = await world.reconcile()
+    assert world.api.writes == []
+    assert result.requeue_after is not None and result.requeue_after <= 15.0
+
+
+async def test_an_edit_deletes_objects_that_are_no_longer_planned():
+    world = World()
+    await world.reconcile()
+    world.edit(connector={"url": "redis://cache:6379/0"})
+    await world.reconcile()
+    assert ("delete", "StatefulSet", "demo-redis") in world.api.writes
+    assert world.api.names("Secret") == ["demo-redis"], "Secrets are never deleted"
+
+
+async def test_an_invalid_resource_changes_only_the_status():
+    world = World()
+    await world.reconcile()
+    world.edit(talker={"replicas": 0})
+    world.api.writes.clear()
+    result = await world.reconcile()
+    assert result.outcome is Outcome.INVALID and "spec.talker.replicas" in result.message
+    assert {kind for _, kind, _ in world.api.writes} == {"Event", "TTSPipeline/status"}
+    assert world.condition("Degraded") == ("True", "Invalid")
+    assert world.pipeline["status"]["observedGeneration"] == 1
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["missing", "terminating"])
+async def test_a_deleted_pipeline_is_not_touched(missing):
+    world = World()
+    world.pipeline["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+    if missing:
+        world.api.objects.clear()
+    assert (await world.reconcile()).outcome is Outcome.DELETED
+    assert world.api.writes == []
+
+
+async def test_a_pipeline_whose_lease_another_operator_holds_is_not_touched():
+    first = World()
+    await first.reconcile()
+    second = World("operator-2", first.api)
+    first.api.writes.clear()
+    result = await second.reconcile()
+    assert (result.outcome, result.requeue_after) == (Outcome.STANDBY, 5.0)
+    assert "operator-1" in result.message
+    assert first.api.writes == []
+
+
+async def test_a_lease_of_another_owner_is_reported_by_an_event():
+    world = World()
+    metadata = {"name": "demo-operator", "namespace": "voices"}
+    world.api.add({"apiVersion": LEASE.api_version, "kind": "Lease", "metadata": metadata, "spec": {}})
+    assert (await world.reconcile()).outcome is Outcome.STANDBY
+    assert [(verb, kind) for verb, kind, _ in world.api.writes] == [("create", "Event")]
+
+
+async def test_an_object_of_another_owner_blocks_pruning_but_not_the_other_objects():
+    world = World()
+    world.api.add({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo-gateway"}, "spec": {}})
+    result = await world.reconcile()
+    assert result.outcome is Outcome.BLOCKED
+    assert "Service demo-gateway exists and does not belong to this pipeline" in result.message
+    assert world.api.objects["Service", "demo-gateway"]["spec"] == {}
+    assert "demo-talker" in world.api.names("StatefulSet")
+    assert world.condition("Degraded") == ("True", "NameConflict")
+    assert "observedGeneration" not in world.pipeline["status"]
+
+
+async def test_a_password_secret_of_another_owner_blocks_the_plan():
+    world = World()
+    world.api.add({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-redis"}})
+    assert (await world.reconcile()).outcome is Outcome.BLOCKED
+    assert world.condition("Degraded") == ("True", "NameConflict")
+    assert world.api.names("StatefulSet") == []
+
+
+async def test_a_rejected_object_does_not_stop_the_others():
+    world = World()
+    world.api.fail = lambda verb, kind, name: forbidden() if (verb, kind) == ("apply", "Service") else None
+    result = await world.reconcile()
+    assert result.outcome is Outcome.BLOCKED
+    assert "Service demo-gateway cannot be applied: not allowed (Forbidden)" in result.message
+    assert world.api.names("StatefulSet") == ["demo-codec", "demo-redis", "demo-talker"]
+
+
+async def test_an_unavailable_server_is_reported_from_the_second_failure_on():
+    world = World()
+    world.api.fail = lambda verb, kind, name: unavailable() if kind == "Service" else None
+    result = await world.reconcile(failures=0)
+    assert (result.outcome, result.retry_after) == (Outcome.FAILED, 7.0)
+    assert "status" not in world.pipeline
+    await world.reconcile(failures=1)
+    assert world.condition("Degraded") == ("True", "ApiError")
+
+
+async def test_a_conflict_makes_a_new_plan_in_the_same_reconcile():
+    world, conflicts = World(), iter([ApiError(409, "Conflict", "modified")])
+    world.api.fail = lambda verb, kind, name: next(conflicts, None) if (verb, name) == ("apply", "demo-codec") else None
+    assert (await world.reconcile()).outcome is Outcome.SUCCEEDED
+    assert "demo-codec" in world.api.names("ConfigMap")
+
+
+async def test_an_internal_error_is_reported_and_retried(monkeypatch):
+    world = World()
+
+    def fail(*_: object) -> None:
+        raise KeyError("bug")
+
+    monkeypatch.setattr("syrinx_operator.cluster.reconcile.plan", fail)
+    result = await world.reconcile()
+    assert result.outcome is Outcome.FAILED
+    assert world.condition("Degraded") == ("True", "InternalError")
+
+
+async def test_repeated_events_of_one_change_are_written_once():
+    """An operator killed before it wrote the status creates the same Event again."""
+    world = World()
+    world.edit(talker={"replicas": 0})
+    world.api.fail = lambda verb, kind, name: unavailable() if kind == "TTSPipeline/status" else None
+    await world.reconcile()
+    await world.reconcile()
+    assert len(world.api.names("Event")) == 1
