@@ -1,4 +1,4 @@
-"""The codec on a GPU: as the float32 decoder there, for every captured shape, whatever was in a slot before."""
+"""The codec engine on a GPU, compared with the float32 decoder, for captured and uncaptured shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from support.codec_lifetimes import Lifetimes
-from support.small_codec import Alone, random_decoder, random_frames, samples
+from support.small_codec import Reference, random_decoder, random_frames, samples
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 pytestmark = [
@@ -18,15 +18,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-Make = Callable[..., Any]
+MakeEngine = Callable[..., Any]
 SHAPES = [(1, 1), (2, 2), (4, 3), (8, 3)]
-CLOSE = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
-"""Of samples, most of which are below 0.5."""
+TOLERANCE = {torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+"""Maximum error by dtype; most samples are below 0.5."""
 
 
 @pytest.fixture(autouse=True)
 def exact_reference() -> Iterator[None]:
-    """The float32 decoder multiplies in float32."""
+    """Makes the reference decoder multiply in float32 instead of TF32."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     yield
@@ -39,54 +39,54 @@ def decoder() -> CodecDecoder:
 
 
 @pytest.fixture
-def make(decoder: CodecDecoder) -> Make:
-    """An engine whose state is poisoned."""
-    # Only where there is a GPU: elsewhere other tests have the kernels interpreted.
+def make_engine(decoder: CodecDecoder) -> MakeEngine:
+    """Returns a function that creates an engine whose stream states are filled with NaN."""
+    # Imported here: without a GPU, other tests must set up the interpreter before the kernels are imported.
     from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 
-    def engine(resident: int, kind: torch.dtype = torch.float32) -> CudaCodecEngine:
-        made = CudaCodecEngine(decoder, resident, torch.device("cuda"), kind)
-        made._arena.tails.fill_(torch.nan)
-        made._arena.rings.fill_(torch.nan)
+    def engine(resident: int, dtype: torch.dtype = torch.float32) -> CudaCodecEngine:
+        created = CudaCodecEngine(decoder, resident, torch.device("cuda"), dtype)
+        created.states.tails.fill_(torch.nan)
+        created.states.kv_caches.fill_(torch.nan)
         torch.cuda.synchronize()
-        return made
+        return created
 
     return engine
 
 
-@pytest.mark.parametrize("kind", CLOSE)
-def test_requests_that_come_and_go_sound_as_if_each_were_alone(
-    decoder: CodecDecoder, make: Make, kind: torch.dtype
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_each_request_decodes_as_if_it_were_alone(
+    decoder: CodecDecoder, make_engine: MakeEngine, dtype: torch.dtype
 ) -> None:
-    engine = make(8, kind)
+    engine = make_engine(8, dtype)
     for shape in SHAPES:
         engine.capture(shape)
     assert engine.captured == set(SHAPES)
     lifetimes = Lifetimes(decoder, engine, resident=8)
     lifetimes.run(calls=150, rows=8, frames=3, shapes=SHAPES)
     assert len(lifetimes.errors) > 300
-    assert max(lifetimes.errors) < CLOSE[kind]
+    assert max(lifetimes.errors) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_captured_shape_reads_only_what_it_or_its_requests_last_call_wrote(
-    decoder: CodecDecoder, make: Make, shape: tuple[int, int]
+def test_a_captured_shape_reads_only_its_own_workspace_and_the_stream_state(
+    decoder: CodecDecoder, make_engine: MakeEngine, shape: tuple[int, int]
 ) -> None:
-    engine = make(8)
+    engine = make_engine(8)
     engine.capture(shape)
-    alone = Alone(decoder)
+    reference = Reference(decoder)
     engine.open("a")
     for call in range(6):
-        engine._memory.buffers.fill_(torch.nan)
-        engine._memory.partial.fill_(torch.nan)
+        engine.graphs.workspace.activations.fill_(torch.nan)
+        engine.graphs.split_k.partial_sums.fill_(torch.nan)
         torch.cuda.synchronize()
         codes = random_frames(1 + call % shape[1], seed=call)
         [pcm] = engine.read(engine.launch(["a"], [codes], shape))
-        np.testing.assert_allclose(samples(pcm), alone.decode(codes), atol=CLOSE[torch.float32])
+        np.testing.assert_allclose(samples(pcm), reference.decode(codes), atol=TOLERANCE[torch.float32])
 
 
-def test_a_launch_waits_for_nothing(make: Make) -> None:
-    engine = make(2)
+def test_a_launch_does_not_synchronize(make_engine: MakeEngine) -> None:
+    engine = make_engine(2)
     engine.open("a")
     engine.capture((1, 2))
     codes = [random_frames(2, seed=0)]
@@ -100,13 +100,13 @@ def test_a_launch_waits_for_nothing(make: Make) -> None:
     assert len(engine.read(call)) == 1
 
 
-def test_a_warm_engine_compiles_nothing_more(make: Make) -> None:
+def test_nothing_is_compiled_after_warm_up(make_engine: MakeEngine) -> None:
     from triton import knobs
 
-    engine = make(8)
+    engine = make_engine(8)
     engine.warm_up()
     compiled: list[str] = []
-    knobs.runtime.jit_cache_hook = lambda **given: compiled.append(str(given["repr"]))
+    knobs.runtime.jit_cache_hook = lambda **fields: compiled.append(str(fields["repr"]))
     try:
         for shape in [(1, 3), (3, 2), (7, 12), (8, 25)]:
             engine.capture(shape)
@@ -115,8 +115,8 @@ def test_a_warm_engine_compiles_nothing_more(make: Make) -> None:
     assert not compiled
 
 
-def test_memory_of_a_shape_is_freed_with_it(make: Make) -> None:
-    engine = make(8)
+def test_freeing_a_shape_frees_its_memory(make_engine: MakeEngine) -> None:
+    engine = make_engine(8)
     engine.capture((1, 1))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

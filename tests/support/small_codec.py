@@ -1,4 +1,4 @@
-"""Small random codec decoders, with every kind of layer and few samples a frame."""
+"""Small random codec decoders with every kind of layer and few samples per frame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from syrinx_stages.model.codec_state import DecoderState
 from syrinx_stages.model.config import DecoderConfig
 
 CODES = 32
-"""Entries of its codebooks."""
+"""Entries per codebook."""
 
 CONFIG = DecoderConfig(
     codebook_size=CODES,
@@ -30,11 +30,11 @@ CONFIG = DecoderConfig(
     upsampling_ratios=(2,),
     decoder_dim=96,
 )
-"""Two key heads for four heads, channels that are no multiple of 16 or no power of two, a window of a few frames."""
+"""Grouped-query attention, a short window, and channels that are not multiples of 16 or not powers of two."""
 
 
 def random_decoder(config: DecoderConfig = CONFIG, device: str = "cpu", seed: int = 0) -> CodecDecoder:
-    """Weights that keep activations near 1, and norms, scales and biases that are none by default; samples within 1."""
+    """Returns a decoder whose activations stay near 1 and whose norms, scales and biases are not the defaults."""
     with torch.device(device):
         decoder = CodecDecoder(config)
     last = len(decoder.decoder) - 1
@@ -54,20 +54,20 @@ def random_decoder(config: DecoderConfig = CONFIG, device: str = "cpu", seed: in
 
 
 def random_frames(count: int, seed: int, size: int = CODES) -> list[bytes]:
-    """`count` frames as they come from a talker."""
+    """Returns `count` frames as a talker sends them."""
     values = np.random.default_rng(seed).integers(0, size, (count, 16))
     return [line.tobytes() for line in values.astype("<i2")]
 
 
-class Alone:
-    """One request in the float32 decoder, alone: what every engine must come close to."""
+class Reference:
+    """Decodes one request with the float32 decoder, without batching."""
 
     def __init__(self, decoder: CodecDecoder) -> None:
         self._decoder = decoder
         self._state: DecoderState = decoder.new_state(1)
 
     def decode(self, frames: Sequence[bytes]) -> np.ndarray:
-        """The next frames' samples in -1..1."""
+        """Returns the samples of the next frames, in -1..1."""
         codes = np.frombuffer(b"".join(frames), "<i2").reshape(1, len(frames), 16).astype(np.int64)
         device = self._state.data.device
         lengths = torch.tensor([len(frames)], device=device)
@@ -76,5 +76,5 @@ class Alone:
 
 
 def samples(pcm: bytes) -> np.ndarray:
-    """16-bit PCM in -1..1."""
+    """Returns the samples of 16-bit PCM, in -1..1."""
     return np.frombuffer(pcm, "<i2") / 32767

@@ -1,106 +1,151 @@
-"""How the codec's products are cut into blocks, by their size: the quickest of what was measured on an H200."""
+"""The tile of each matrix product of the codec: measured on an H200, cut down where a GPU has less shared memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from syrinx_stages.codec.weights import Conv
+from syrinx_stages.kernels.gpu import Gpu
+
+SCRATCH_BYTES = 1024
+"""Shared memory that Triton allocates besides the operands: reductions over a row, barriers."""
+
+SPLIT_K_TILE_ELEMENTS = 128 * 64
+"""The largest tile (block_m * block_n) that is computed with split_k > 1."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of `rows` x `columns`, `inner` elements at a time; `splits` blocks share a sum."""
+    """A block of block_m positions and block_n channels, computed block_k inner elements at a time.
 
-    rows: int
-    columns: int
-    inner: int
-    splits: int = 1
-    warps: int = 4
-    stages: int = 4
+    `split_k` thread blocks share the inner dimension of one tile. `num_warps` and `num_stages` as in Triton.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split_k: int = 1
+    num_warps: int = 4
+    num_stages: int = 4
+
+    def count(self, num_positions: int, outputs: int) -> int:
+        """Returns the number of tiles of a product."""
+        return -(-num_positions // self.block_m) * -(-outputs // self.block_n)
+
+    def shared_memory(self, gpu: Gpu, conv: Conv) -> int:
+        """Returns an upper bound on the bytes of shared memory that the compiled kernel uses."""
+        columns = self.block_n * (2 if conv.gated else 1)
+        per_stage = (self.block_m + columns) * self.block_k * conv.weight.element_size()
+        # Triton issues asynchronous tensor core instructions only for 64 rows or more.
+        asynchronous = gpu.has_async_mma and self.block_m >= 64
+        stages = self.num_stages if asynchronous else max(1, self.num_stages - 1)
+        steps = conv.taps * conv.in_channels // (self.block_k * self.split_k)
+        return min(stages, steps) * per_stage + SCRATCH_BYTES
 
 
-FILL = 132
-"""Multiprocessors of an H100 or H200: fewer blocks leave some idle."""
+def max_split_k_programs(gpu: Gpu) -> int:
+    """Returns the maximum number of thread blocks of a product with split_k > 1."""
+    return 4 * gpu.multiprocessors
 
 
-def product_tile(count: int, inner: int, outer: int, taps: int, *, gated: bool, splittable: bool) -> Tile:
-    """For `count` rows of taps x inner elements each, and `outer` columns (gated: twice as many)."""
-    if count <= 32:
-        tile = _few_rows(16 if count <= 16 else 32, inner, outer, taps, gated)
+def conv_tile(conv: Conv, num_positions: int, gpu: Gpu) -> Tile:
+    """Returns the tile for `conv` at `num_positions` positions (rows * positions per row)."""
+    if num_positions <= 32:
+        tile = _few_positions(conv, 16 if num_positions <= 16 else 32, gpu)
     else:
-        tile = _many_rows(count, inner, outer, taps)
-    if splittable:
-        return tile
-    return Tile(tile.rows, tile.columns, tile.inner, 1, tile.warps, tile.stages)
+        tile = _many_positions(conv, num_positions, gpu)
+    if conv.norm or conv.gated:
+        # The norm's and the gate's sums are not part of the split-K reduction.
+        tile = replace(tile, split_k=1)
+    tile = _fit(tile, gpu, conv)
+    if tile.count(num_positions, conv.outputs) * tile.split_k > max_split_k_programs(gpu):
+        tile = _fit(replace(tile, split_k=1), gpu, conv)
+    return tile
 
 
-def _few_rows(rows: int, inner: int, outer: int, taps: int, gated: bool) -> Tile:
-    """What takes time is to read the weights: each block reads all of its own at once, if they fit."""
-    whole = taps * inner
-    deep = _divisor(inner, 512)
-    if deep < 512 or outer >= 8192:
-        inner = _divisor(inner, 128)
-        columns = min(_width(outer), 64 if outer >= 4096 else 32)
-        return Tile(rows, columns, inner, _splits(whole // inner, _blocks(rows, rows, outer, columns), 16))
-    if taps == 1 and inner == 1024 and outer <= 2048:
-        return Tile(rows, 16, inner)
-    columns = 16 if gated and rows == 32 else 32
-    return Tile(rows, columns, deep, _splits(whole // deep, _blocks(rows, rows, outer, columns), 16), stages=3)
+def residual_unit_tile(conv: Conv, num_positions: int, gpu: Gpu) -> Tile | None:
+    """Returns the tile for a residual unit in one kernel; None if two separate products are faster or it does not fit.
+
+    conv: the unit's dilated convolution.
+    """
+    channels = conv.outputs
+    if channels > 192 or (channels > 128 and num_positions <= 32768):
+        return None
+    block_k = _power_of_two_divisor(channels, 64)
+    if block_k == 64:
+        tile = Tile(64, channels, block_k, num_stages=3)
+    else:
+        tile = Tile(64 if num_positions <= 16384 else 128, channels, block_k)
+    return tile if tile.shared_memory(gpu, conv) <= gpu.shared_memory else None
 
 
-def _many_rows(count: int, inner: int, outer: int, taps: int) -> Tile:
-    """What takes time is to multiply: large blocks, as long as there are enough of them."""
-    deep = _divisor(inner, 64)
-    steps = taps * inner // deep
-    blocks = _blocks(count, 64, outer, 64)
-    width = _width(outer)
+def _fit(tile: Tile, gpu: Gpu, conv: Conv) -> Tile:
+    """Returns `tile` with fewer stages, and then a smaller block_k, so that it fits into the GPU's shared memory."""
+    while tile.shared_memory(gpu, conv) > gpu.shared_memory:
+        if tile.num_stages > 2:
+            tile = replace(tile, num_stages=tile.num_stages - 1)
+        else:
+            tile = replace(tile, block_k=tile.block_k // 2)
+    return tile
+
+
+def _few_positions(conv: Conv, block_m: int, gpu: Gpu) -> Tile:
+    """Reading the weights dominates: if they fit, each thread block loads all of its weights at once."""
+    inner, outputs = conv.taps * conv.in_channels, conv.outputs
+    block_k = _power_of_two_divisor(conv.in_channels, 512)
+    if block_k < 512 or outputs >= 8192:
+        block_k = _power_of_two_divisor(conv.in_channels, 128)
+        tile = Tile(block_m, min(_next_power_of_two(outputs), 64 if outputs >= 4096 else 32), block_k)
+    elif conv.taps == 1 and conv.in_channels == 1024 and outputs <= 2048:
+        return Tile(block_m, 16, 1024)
+    else:
+        tile = Tile(block_m, 16 if conv.gated and block_m == 32 else 32, block_k, num_stages=3)
+    return replace(tile, split_k=_split_k(inner // block_k, tile.count(block_m, outputs), 16, gpu))
+
+
+def _many_positions(conv: Conv, num_positions: int, gpu: Gpu) -> Tile:
+    """Arithmetic dominates: blocks are as large as leaves enough of them for all multiprocessors."""
+    outputs, sms = conv.outputs, gpu.multiprocessors
+    block_k = _power_of_two_divisor(conv.in_channels, 64)
+    steps = conv.taps * conv.in_channels // block_k
+    blocks = Tile(64, 64, block_k).count(num_positions, outputs)
+    width = _next_power_of_two(outputs)
     if steps <= 16:
-        if blocks < FILL // 2:
-            return Tile(64, min(width, 32), deep)
-        if blocks >= 7 * FILL and outer >= 768:
-            return Tile(128, 128, deep, warps=8, stages=3)
-        if blocks >= 3 * FILL:
-            return Tile(128, min(width, 64), deep, stages=3)
-        return Tile(64, min(width, 64), deep)
-    if blocks <= FILL // 2:
-        return Tile(64, min(width, 64), deep, _splits(steps, blocks, 4))
-    if outer > 128 and outer % 128:
-        return Tile(256, 64, deep, warps=8, stages=3) if blocks >= 3 * FILL else Tile(128, 64, deep, stages=3)
-    if blocks < 3 * FILL and steps >= 48:
-        return Tile(128, min(width, 64), deep, _splits(steps, blocks // 2, 2), warps=8)
-    if blocks < 5 * FILL:
-        return Tile(64, min(width, 128), deep, stages=4 if count > 4096 else 3)
-    if steps >= 48 and outer % 256 == 0 and outer < 4096:
-        return Tile(128, 256, deep, warps=8, stages=3)
-    if outer >= 4096:
-        return Tile(128, 64, deep, stages=3)
-    return Tile(128, min(width, 128), deep, stages=3)
+        if blocks < sms // 2:
+            return Tile(64, min(width, 32), block_k)
+        if blocks >= 7 * sms and outputs >= 768:
+            return Tile(128, 128, block_k, num_warps=8, num_stages=3)
+        if blocks >= 3 * sms:
+            return Tile(128, min(width, 64), block_k, num_stages=3)
+        return Tile(64, min(width, 64), block_k)
+    if blocks <= sms // 2:
+        return Tile(64, min(width, 64), block_k, _split_k(steps, blocks, 4, gpu))
+    if outputs > 128 and outputs % 128:
+        if blocks >= 3 * sms:
+            return Tile(256, 64, block_k, num_warps=8, num_stages=3)
+        return Tile(128, 64, block_k, num_stages=3)
+    if blocks < 3 * sms and steps >= 48:
+        return Tile(128, min(width, 64), block_k, _split_k(steps, blocks // 2, 2, gpu), num_warps=8)
+    if blocks < 5 * sms:
+        return Tile(64, min(width, 128), block_k, num_stages=4 if num_positions > 4096 else 3)
+    if steps >= 48 and outputs % 256 == 0 and outputs < 4096:
+        return Tile(128, 256, block_k, num_warps=8, num_stages=3)
+    if outputs >= 4096:
+        return Tile(128, 64, block_k, num_stages=3)
+    return Tile(128, min(width, 128), block_k, num_stages=3)
 
 
-def unit_tile(count: int, channels: int) -> Tile | None:
-    """For a whole residual unit in one kernel; None where its two products are better apart."""
-    if channels > 192:
-        return None
-    inner = _divisor(channels, 64)
-    if channels > 128 and count <= 32768:
-        return None
-    if inner == 64:
-        return Tile(64, channels, inner, stages=3)
-    return Tile(64 if count <= 16384 else 128, channels, inner)
+def _split_k(steps: int, blocks: int, max_split: int, gpu: Gpu) -> int:
+    """Returns the largest divisor of `steps` up to `max_split` that gives each multiprocessor two blocks at most."""
+    splits = (n for n in range(2, max_split + 1) if steps % n == 0 and blocks * n <= 2 * gpu.multiprocessors)
+    return max(splits, default=1)
 
 
-def _divisor(size: int, most: int) -> int:
-    """The largest power of two up to `most` that divides `size`."""
-    return min(size & -size, most)
+def _power_of_two_divisor(size: int, limit: int) -> int:
+    """Returns the largest power of two up to `limit` that divides `size`."""
+    return min(size & -size, limit)
 
 
-def _width(outer: int) -> int:
-    """The least power of two that holds `outer` columns."""
-    return max(16, 1 << (outer - 1).bit_length())
-
-
-def _blocks(count: int, rows: int, outer: int, columns: int) -> int:
-    return -(-count // rows) * -(-outer // columns)
-
-
-def _splits(steps: int, blocks: int, most: int) -> int:
-    """Parts of a sum: enough for all multiprocessors twice, at least one step each."""
-    return max(n for n in range(1, most + 1) if steps % n == 0 and (n == 1 or blocks * n <= 2 * FILL))
+def _next_power_of_two(outputs: int) -> int:
+    """Returns the smallest power of two that is at least `outputs` and 16."""
+    return max(16, 1 << (outputs - 1).bit_length())

@@ -1,8 +1,8 @@
-"""Causal convolutions as matrix products over taps and channels; linear layers and transposed ones are such too.
+"""Causal 1-D convolutions as matrix products (implicit GEMM); linear layers are convolutions with one tap.
 
-Activations are channels-last. What a convolution reads is a buffer [rows, tail + positions, channels] that begins with
-the last `tail` positions of the call before. A transposed convolution of stride S and kernel 2 S is one of two taps
-whose S x channels outputs are S positions.
+Activations are channels-last. A convolution reads a buffer [rows, tail + positions, channels] that starts with the last
+`tail` positions of the previous call. A transposed convolution with stride S and kernel size 2 S is a two-tap
+convolution with S * channels outputs per input position.
 """
 
 from __future__ import annotations
@@ -10,188 +10,224 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .codec_math import gelu, put, snake
+from .codec_math import gelu, snake_beta, store_saturated
 from .launch import grid_dependency_wait, launch_dependents
 
 
 @triton.jit
-def _finish(
-    total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
-    residual_tail, raw_tail, active_tail,
-    N: tl.constexpr, OUT: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
+def _epilogue(
+    acc, gate, sum_squares, bias, residual, out, snake_out, frequency, magnitude, m, n, num_positions,
+    positions_per_row, eps, residual_tail, out_tail, snake_tail,
+    N: tl.constexpr, OUT_CHANNELS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
 ):  # fmt: skip
-    """What follows a product: norm, bias, gate, GELU, residual; stored as it is and as the next SnakeBeta sees it."""
+    """Applies RMS norm scale, bias, SwiGLU gate, GELU and residual to an accumulator tile [BLOCK_M, BLOCK_N] float32.
+
+    Stores the result to `out` and its SnakeBeta activation to `snake_out`; either may be None.
+    """
     if NORM > 0:
-        total *= tl.rsqrt(squares / NORM + eps)[:, None]
+        acc *= tl.rsqrt(sum_squares / NORM + eps)[:, None]
         if GATED:
-            gated *= tl.rsqrt(squares / NORM + eps)[:, None]
+            gate *= tl.rsqrt(sum_squares / NORM + eps)[:, None]
     if bias is not None:
-        total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
+        acc += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
     if GATED:
-        total = total * tl.sigmoid(total) * gated
+        acc = acc * tl.sigmoid(acc) * gate
     if GELU:
-        total = gelu(total)
-    row = (m // positions).to(tl.int64)
-    position = m % positions
-    up: tl.constexpr = N // OUT
-    mask = (m < count)[:, None] & (n < N)[None, :]
+        acc = gelu(acc)
+    row = (m // positions_per_row).to(tl.int64)
+    position = m % positions_per_row
+    upsampling: tl.constexpr = N // OUT_CHANNELS
+    mask = (m < num_positions)[:, None] & (n < N)[None, :]
     if residual is not None:
-        at = (row * (residual_tail + positions) + residual_tail + position) * N
-        total += tl.load(residual + at[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
-    if raw is not None:
-        at = (row * (raw_tail + positions * up) + raw_tail + position * up) * OUT
-        put(raw + at[:, None] + n[None, :], total, mask)
-    if active is not None:
-        total = snake(
-            total,
+        offset = (row * (residual_tail + positions_per_row) + residual_tail + position) * N
+        acc += tl.load(residual + offset[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
+    if out is not None:
+        offset = (row * (out_tail + positions_per_row * upsampling) + out_tail + position * upsampling) * OUT_CHANNELS
+        store_saturated(out + offset[:, None] + n[None, :], acc, mask)
+    if snake_out is not None:
+        acc = snake_beta(
+            acc,
             tl.load(frequency + n, mask=n < N, other=0.0)[None, :],
             tl.load(magnitude + n, mask=n < N, other=0.0)[None, :],
         )
-        at = (row * (active_tail + positions * up) + active_tail + position * up) * OUT
-        put(active + at[:, None] + n[None, :], total, mask)
+        offset = (
+            row * (snake_tail + positions_per_row * upsampling) + snake_tail + position * upsampling
+        ) * OUT_CHANNELS
+        store_saturated(snake_out + offset[:, None] + n[None, :], acc, mask)
 
 
-_SIZES = ["count", "positions", "dilation", "in_tail", "residual_tail", "raw_tail", "active_tail"]
-"""Arguments that a kernel is compiled once for, whatever their values."""
+_UNSPECIALIZED = [
+    "num_positions", "positions_per_row", "dilation", "in_tail", "residual_tail", "out_tail", "snake_tail"
+]  # fmt: skip
+"""Integer arguments whose values must not trigger another compilation."""
 
 
-@triton.jit(do_not_specialize=_SIZES)
-def conv(
-    x, weight, bias, residual, raw, active, frequency, magnitude, partial, arrived, count, positions, eps,
-    dilation, in_tail, residual_tail, raw_tail, active_tail,
-    IN: tl.constexpr, N: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
-    NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr,
-    PDL: tl.constexpr,
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def causal_conv(
+    x, weight, bias, residual, out, snake_out, frequency, magnitude, partial_sums, counters,
+    num_positions, positions_per_row, eps, dilation, in_tail, residual_tail, out_tail, snake_tail,
+    IN_CHANNELS: tl.constexpr, N: tl.constexpr, OUT_CHANNELS: tl.constexpr, TAPS: tl.constexpr,
+    NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """`count` = rows x positions products of a window of `x` with `weight` [N (GATED: 2 N), TAPS x IN].
+    """Computes one output tile [BLOCK_M positions, BLOCK_N channels]; grid (output tiles, SPLIT_K).
 
-    x: [rows, in_tail + positions, IN]. NORM: 0, or the channels of an RMS norm of x. residual: [rows, residual_tail +
-    positions, N]. raw, active: [rows, tail + positions x N / OUT, OUT]. Split, the products' parts meet in `partial`
-    [tiles, SPLITS, BM, BN] float32, and the last to arrive (`arrived` [tiles] int32, zero before and after) adds them.
+    T = positions_per_row; num_positions = rows * T. Activations are float32, float16 or bfloat16, accumulation is in
+    float32. Outputs and optional inputs that are None are skipped.
+
+    Args:
+        x: [rows, in_tail + T, IN_CHANNELS], where in_tail >= (TAPS - 1) * dilation.
+        weight: [N, TAPS * IN_CHANNELS] in x's dtype; GATED: [2 N, TAPS * IN_CHANNELS], first half through SiLU.
+        bias: [N] float32.
+        residual: [rows, residual_tail + T, N], added before the stores.
+        out, snake_out: [rows, tail + T * N / OUT_CHANNELS, OUT_CHANNELS]; snake_out receives SnakeBeta of the result.
+        frequency, magnitude: [N] float32, SnakeBeta's parameters.
+        partial_sums: [tiles, SPLIT_K, BLOCK_M, BLOCK_N] float32 scratch, used with SPLIT_K > 1.
+        counters: [tiles] int32, zero before and after the launch.
+        NORM: channels of an RMS norm of x whose weight is folded into `weight`, or 0.
     """
-    blocks: tl.constexpr = (N + BN - 1) // BN
+    n_tiles: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    m = (tile // blocks) * BM + tl.arange(0, BM)
-    n = (tile % blocks) * BN + tl.arange(0, BN)
-    k = tl.arange(0, BK)
-    held = tl.minimum(m, count - 1)
-    first = (held // positions).to(tl.int64) * (in_tail + positions) + held % positions
-    x_at = x + (first + (in_tail - (TAPS - 1) * dilation))[:, None] * IN + k[None, :]
-    w_at = weight + tl.minimum(n, N - 1)[None, :] * (TAPS * IN) + k[:, None]
-    steps: tl.constexpr = TAPS * IN // BK
-    tl.static_assert(steps % SPLITS == 0)
-    share: tl.constexpr = steps // SPLITS
-    total = tl.zeros((BM, BN), tl.float32)
-    gated = tl.zeros((BM, BN), tl.float32)
-    squares = tl.zeros((BM,), tl.float32)
-    if share == 1:
-        # All of the weights that this block needs are under way before the kernel ahead ends.
-        at = split * BK
-        first_weights = tl.load(w_at + at)
+    m = (tile // n_tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (tile % n_tiles) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    m_clamped = tl.minimum(m, num_positions - 1)
+    buffer_position = (m_clamped // positions_per_row).to(tl.int64) * (in_tail + positions_per_row)
+    buffer_position += m_clamped % positions_per_row
+    x_ptrs = x + (buffer_position + (in_tail - (TAPS - 1) * dilation))[:, None] * IN_CHANNELS + k[None, :]
+    w_ptrs = weight + tl.minimum(n, N - 1)[None, :] * (TAPS * IN_CHANNELS) + k[:, None]
+    k_steps: tl.constexpr = TAPS * IN_CHANNELS // BLOCK_K
+    tl.static_assert(k_steps % SPLIT_K == 0)
+    steps: tl.constexpr = k_steps // SPLIT_K
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    sum_squares = tl.zeros((BLOCK_M,), tl.float32)
+    if steps == 1:
+        # Weights do not depend on the previous kernel: load all of this block's before waiting for it.
+        offset = split * BLOCK_K
+        w = tl.load(w_ptrs + offset)
         if GATED:
-            second_weights = tl.load(w_at + (N * TAPS * IN + at))
+            w_gate = tl.load(w_ptrs + (N * TAPS * IN_CHANNELS + offset))
         grid_dependency_wait(PDL)
-        values = tl.load(x_at + tl.multiple_of((at // IN) * (dilation * IN) + at % IN, BK))
-        total = tl.dot(values, first_weights, total, input_precision=PRECISION)
+        x_offset = (offset // IN_CHANNELS) * (dilation * IN_CHANNELS) + offset % IN_CHANNELS
+        values = tl.load(x_ptrs + tl.multiple_of(x_offset, BLOCK_K))
+        acc = tl.dot(values, w, acc, input_precision=PRECISION)
         if GATED:
-            gated = tl.dot(values, second_weights, gated, input_precision=PRECISION)
+            gate = tl.dot(values, w_gate, gate, input_precision=PRECISION)
         if NORM > 0:
-            wide = values.to(tl.float32)
-            squares = tl.sum(wide * wide, 1)
+            values_f32 = values.to(tl.float32)
+            sum_squares = tl.sum(values_f32 * values_f32, 1)
     else:
         grid_dependency_wait(PDL)
-        for step in range(share):
-            at = (split * share + step) * BK
-            values = tl.load(x_at + tl.multiple_of((at // IN) * (dilation * IN) + at % IN, BK))
-            total = tl.dot(values, tl.load(w_at + at), total, input_precision=PRECISION)
+        for step in range(steps):
+            offset = (split * steps + step) * BLOCK_K
+            x_offset = (offset // IN_CHANNELS) * (dilation * IN_CHANNELS) + offset % IN_CHANNELS
+            values = tl.load(x_ptrs + tl.multiple_of(x_offset, BLOCK_K))
+            acc = tl.dot(values, tl.load(w_ptrs + offset), acc, input_precision=PRECISION)
             if GATED:
-                gated = tl.dot(values, tl.load(w_at + (N * TAPS * IN + at)), gated, input_precision=PRECISION)
+                w_gate = tl.load(w_ptrs + (N * TAPS * IN_CHANNELS + offset))
+                gate = tl.dot(values, w_gate, gate, input_precision=PRECISION)
             if NORM > 0:
-                wide = values.to(tl.float32)
-                squares += tl.sum(wide * wide, 1)
+                values_f32 = values.to(tl.float32)
+                sum_squares += tl.sum(values_f32 * values_f32, 1)
     launch_dependents(PDL)
-    if SPLITS == 1:
-        _finish(
-            total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
-            residual_tail, raw_tail, active_tail, N, OUT, NORM, GATED, GELU,
-        )  # fmt: skip
-    else:
-        place = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
-        parts = partial + tile.to(tl.int64) * (SPLITS * BM * BN)
-        tl.store(parts + split * (BM * BN) + place, total)
+    is_last = True
+    if SPLIT_K > 1:
+        offsets = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        partials = partial_sums + tile.to(tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N)
+        tl.store(partials + split * (BLOCK_M * BLOCK_N) + offsets, acc)
         tl.debug_barrier()
-        if tl.atomic_add(arrived + tile, 1, sem="acq_rel") == SPLITS - 1:
-            tl.store(arrived + tile, 0)
-            total = tl.zeros((BM, BN), tl.float32)
-            for part in range(SPLITS):
-                total += tl.load(parts + part * (BM * BN) + place, cache_modifier=".cg")
-            _finish(
-                total, gated, squares, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, eps,
-                residual_tail, raw_tail, active_tail, N, OUT, NORM, GATED, GELU,
-            )  # fmt: skip
+        is_last = tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT_K - 1
+        if is_last:
+            tl.store(counters + tile, 0)
+            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for part in range(SPLIT_K):
+                acc += tl.load(partials + part * (BLOCK_M * BLOCK_N) + offsets, cache_modifier=".cg")
+    if is_last:
+        _epilogue(
+            acc, gate, sum_squares, bias, residual, out, snake_out, frequency, magnitude, m, n, num_positions,
+            positions_per_row, eps, residual_tail, out_tail, snake_tail, N, OUT_CHANNELS, NORM, GATED, GELU,
+        )  # fmt: skip
 
 
 @triton.jit
-def _put_unit(
-    total, bias, residual, raw, active, frequency, magnitude, m, n, count, positions, active_tail,
+def _residual_unit_epilogue(
+    acc, bias, residual, out, snake_out, frequency, magnitude, m, n, num_positions, positions_per_row, snake_tail,
     C: tl.constexpr,
 ):  # fmt: skip
-    mask = (m < count)[:, None]
-    at = m.to(tl.int64)[:, None] * C + n[None, :]
-    total += tl.load(bias + n)[None, :] + tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
-    if raw is not None:
-        put(raw + at, total, mask)
-    total = snake(total, tl.load(frequency + n)[None, :], tl.load(magnitude + n)[None, :])
-    row = (m // positions).to(tl.int64)
-    at = (row * (active_tail + positions) + active_tail + m % positions) * C
-    put(active + at[:, None] + n[None, :], total, mask)
+    """Adds bias and residual to `acc` [BLOCK_M, part of C] float32 and stores the result and its activation."""
+    mask = (m < num_positions)[:, None]
+    offset = m.to(tl.int64)[:, None] * C + n[None, :]
+    acc += tl.load(bias + n)[None, :] + tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
+    if out is not None:
+        store_saturated(out + offset, acc, mask)
+    acc = snake_beta(acc, tl.load(frequency + n)[None, :], tl.load(magnitude + n)[None, :])
+    row = (m // positions_per_row).to(tl.int64)
+    offset = (row * (snake_tail + positions_per_row) + snake_tail + m % positions_per_row) * C
+    store_saturated(snake_out + offset[:, None] + n[None, :], acc, mask)
 
 
-@triton.jit(do_not_specialize=_SIZES[:4] + _SIZES[-1:])
+@triton.jit(do_not_specialize=["num_positions", "positions_per_row", "dilation", "in_tail", "snake_tail"])
 def residual_unit(
-    x, weight, bias, frequency, magnitude, weight_2, bias_2, residual, raw, active, frequency_2, magnitude_2,
-    count, positions, dilation, in_tail, active_tail,
-    C: tl.constexpr, A: tl.constexpr, B: tl.constexpr, TAPS: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
+    x, weight, bias, frequency, magnitude, point_weight, point_bias, residual, out, snake_out, out_frequency,
+    out_magnitude, num_positions, positions_per_row, dilation, in_tail, snake_tail,
+    C: tl.constexpr, C_LOW: tl.constexpr, C_HIGH: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A whole residual unit: `residual` + a pointwise convolution of SnakeBeta of a convolution of `x`.
+    """Fused residual unit: residual + pointwise(SnakeBeta(causal_conv(x))); grid (position blocks,).
 
-    x: [rows, in_tail + positions, C], activated already; residual, raw: [count, C], may be one; active: the result as
-    the next SnakeBeta sees it. C = A + B channels are computed in two parts, powers of two (B may be 0).
+    All C output channels stay in registers, as two parts of power-of-two widths: C = C_LOW + C_HIGH (C_HIGH may be 0).
+    T = positions_per_row; num_positions = rows * T.
+
+    Args:
+        x: [rows, in_tail + T, C], already activated.
+        weight: [C, TAPS * C] and point_weight: [C, C] in x's dtype; bias, point_bias: [C] float32.
+        frequency, magnitude: [C] float32, SnakeBeta between the two convolutions.
+        residual, out: [num_positions, C]; may be the same tensor; out may be None.
+        snake_out: [rows, snake_tail + T, C], receives SnakeBeta of the result with out_frequency, out_magnitude.
     """
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    a = tl.arange(0, A)
-    k = tl.arange(0, BK)
-    held = tl.minimum(m, count - 1)
-    first = (held // positions).to(tl.int64) * (in_tail + positions) + held % positions
-    x_at = x + (first + (in_tail - (TAPS - 1) * dilation))[:, None] * C + k[None, :]
-    w_a = weight + a[None, :] * (TAPS * C) + k[:, None]
-    part_a = tl.zeros((BM, A), tl.float32)
-    if B > 0:
-        b = A + tl.arange(0, B)
-        w_b = weight + b[None, :] * (TAPS * C) + k[:, None]
-        part_b = tl.zeros((BM, B), tl.float32)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    low = tl.arange(0, C_LOW)
+    k = tl.arange(0, BLOCK_K)
+    m_clamped = tl.minimum(m, num_positions - 1)
+    buffer_position = (m_clamped // positions_per_row).to(tl.int64) * (in_tail + positions_per_row)
+    buffer_position += m_clamped % positions_per_row
+    x_ptrs = x + (buffer_position + (in_tail - (TAPS - 1) * dilation))[:, None] * C + k[None, :]
+    w_low = weight + low[None, :] * (TAPS * C) + k[:, None]
+    acc_low = tl.zeros((BLOCK_M, C_LOW), tl.float32)
+    if C_HIGH > 0:
+        high = C_LOW + tl.arange(0, C_HIGH)
+        w_high = weight + high[None, :] * (TAPS * C) + k[:, None]
+        acc_high = tl.zeros((BLOCK_M, C_HIGH), tl.float32)
     grid_dependency_wait(PDL)
-    for step in range(TAPS * C // BK):
-        at = step * BK
-        values = tl.load(x_at + tl.multiple_of((at // C) * (dilation * C) + at % C, BK))
-        part_a = tl.dot(values, tl.load(w_a + at), part_a, input_precision=PRECISION)
-        if B > 0:
-            part_b = tl.dot(values, tl.load(w_b + at), part_b, input_precision=PRECISION)
+    for step in range(TAPS * C // BLOCK_K):
+        offset = step * BLOCK_K
+        values = tl.load(x_ptrs + tl.multiple_of((offset // C) * (dilation * C) + offset % C, BLOCK_K))
+        acc_low = tl.dot(values, tl.load(w_low + offset), acc_low, input_precision=PRECISION)
+        if C_HIGH > 0:
+            acc_high = tl.dot(values, tl.load(w_high + offset), acc_high, input_precision=PRECISION)
     launch_dependents(PDL)
-    kind: tl.constexpr = x.dtype.element_ty
-    part_a += tl.load(bias + a)[None, :]
-    hidden_a = snake(part_a, tl.load(frequency + a)[None, :], tl.load(magnitude + a)[None, :]).to(kind)
-    out_a = tl.dot(hidden_a, tl.load(weight_2 + a[None, :] * C + a[:, None]), input_precision=PRECISION)
-    if B > 0:
-        part_b += tl.load(bias + b)[None, :]
-        hidden_b = snake(part_b, tl.load(frequency + b)[None, :], tl.load(magnitude + b)[None, :]).to(kind)
-        out_a = tl.dot(hidden_b, tl.load(weight_2 + a[None, :] * C + b[:, None]), out_a, input_precision=PRECISION)
-        out_b = tl.dot(hidden_a, tl.load(weight_2 + b[None, :] * C + a[:, None]), input_precision=PRECISION)
-        out_b = tl.dot(hidden_b, tl.load(weight_2 + b[None, :] * C + b[:, None]), out_b, input_precision=PRECISION)
-        _put_unit(
-            out_b, bias_2, residual, raw, active, frequency_2, magnitude_2, m, b, count, positions, active_tail, C
-        )
-    _put_unit(out_a, bias_2, residual, raw, active, frequency_2, magnitude_2, m, a, count, positions, active_tail, C)
+    dtype: tl.constexpr = x.dtype.element_ty
+    acc_low += tl.load(bias + low)[None, :]
+    hidden_low = snake_beta(acc_low, tl.load(frequency + low)[None, :], tl.load(magnitude + low)[None, :]).to(dtype)
+    w = tl.load(point_weight + low[None, :] * C + low[:, None])
+    out_low = tl.dot(hidden_low, w, input_precision=PRECISION)
+    if C_HIGH > 0:
+        acc_high += tl.load(bias + high)[None, :]
+        hidden_high = snake_beta(acc_high, tl.load(frequency + high)[None, :], tl.load(magnitude + high)[None, :])
+        hidden_high = hidden_high.to(dtype)
+        w = tl.load(point_weight + low[None, :] * C + high[:, None])
+        out_low = tl.dot(hidden_high, w, out_low, input_precision=PRECISION)
+        w = tl.load(point_weight + high[None, :] * C + low[:, None])
+        out_high = tl.dot(hidden_low, w, input_precision=PRECISION)
+        w = tl.load(point_weight + high[None, :] * C + high[:, None])
+        out_high = tl.dot(hidden_high, w, out_high, input_precision=PRECISION)
+        _residual_unit_epilogue(
+            out_high, point_bias, residual, out, snake_out, out_frequency, out_magnitude, m, high, num_positions,
+            positions_per_row, snake_tail, C,
+        )  # fmt: skip
+    _residual_unit_epilogue(
+        out_low, point_bias, residual, out, snake_out, out_frequency, out_magnitude, m, low, num_positions,
+        positions_per_row, snake_tail, C,
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""Tests of the codec's tiles: every tile fits into the shared memory of every supported GPU."""
+
+import pytest
+import torch
+
+from syrinx_stages.codec import tiles
+from syrinx_stages.codec.tiles import Tile, conv_tile, max_split_k_programs, residual_unit_tile
+from syrinx_stages.codec.weights import Conv
+from syrinx_stages.kernels.gpu import H200, Gpu
+
+KIB = 1024
+POSITIONS = (1, 4, 16, 17, 32, 33, 64, 128, 500, 1000, 2048, 4096, 10_000, 40_000, 100_000, 1_000_000)
+
+GPUS = pytest.mark.parametrize(
+    "gpu",
+    [Gpu((8, 0), 108), Gpu((8, 6), 72), Gpu((8, 9), 58), Gpu((8, 9), 142), H200, Gpu((10, 0), 148), Gpu((12, 0), 170)],
+    ids=["A100", "A10", "L4", "L40S", "H200", "B200", "RTX 5090"],
+)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+
+
+def conv(in_channels: int, outputs: int, taps: int = 1, dtype: torch.dtype = torch.float16, **fields: object) -> Conv:
+    rows = outputs * (2 if fields.get("gated") else 1)
+    weight = torch.empty(rows, taps * in_channels, dtype=dtype, device="meta")
+    return Conv(weight, None, in_channels, outputs, taps, **fields)
+
+
+def convs(dtype: torch.dtype) -> list[Conv]:
+    """Returns the convolutions of the official decoder, one of each kind, and unusual sizes."""
+    return [
+        conv(512, 1024, 3, dtype),
+        conv(1024, 512, dtype=dtype),
+        conv(512, 3072, dtype=dtype, norm=512),
+        conv(1024, 512, dtype=dtype),
+        conv(512, 1024, dtype=dtype, norm=512, gated=True),
+        conv(1024, 2048, dtype=dtype, upsampling=2),
+        conv(1024, 4096, dtype=dtype, gelu=True),
+        conv(4096, 1024, dtype=dtype),
+        conv(1024, 1536, 7, dtype),
+        conv(1536, 6144, 2, dtype, upsampling=8),
+        conv(768, 768, 7, dtype, dilation=9),
+        conv(384, 384, 7, dtype),
+        conv(384, 768, 2, dtype, upsampling=4),
+        conv(192, 192, 7, dtype),
+        conv(96, 96, 7, dtype),
+        conv(48, 16, dtype=dtype),
+        conv(8192, 16_384, 2, dtype),
+    ]
+
+
+@GPUS
+@DTYPES
+@pytest.mark.parametrize("num_positions", POSITIONS)
+def test_every_tile_fits_into_shared_memory_and_divides_the_product(
+    gpu: Gpu, dtype: torch.dtype, num_positions: int
+) -> None:
+    for each in convs(dtype):
+        tile = conv_tile(each, num_positions, gpu)
+        assert tile.shared_memory(gpu, each) <= gpu.shared_memory
+        assert each.in_channels % tile.block_k == 0
+        assert each.taps * each.in_channels % (tile.block_k * tile.split_k) == 0
+        assert min(tile.block_m, tile.block_n, tile.block_k) >= 16 and tile.num_stages >= 2
+        if tile.split_k > 1:
+            assert not each.norm and not each.gated
+            assert tile.count(num_positions, each.outputs) * tile.split_k <= max_split_k_programs(gpu)
+            assert tile.block_m * tile.block_n <= tiles.SPLIT_K_TILE_ELEMENTS
+        fused = residual_unit_tile(each, num_positions, gpu)
+        assert fused is None or fused.shared_memory(gpu, each) <= gpu.shared_memory
+
+
+@pytest.mark.parametrize(
+    ("capability", "kib"),
+    [((8, 0), 163), ((8, 6), 99), ((8, 9), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99), ((13, 7), 99)],
+)
+def test_shared_memory_per_block_by_architecture(capability: tuple[int, int], kib: int) -> None:
+    assert Gpu(capability, 100).shared_memory == kib * KIB
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tile", "each", "compiled"),
+    [
+        (H200, Tile(128, 256, 64, num_warps=8, num_stages=3), conv(1536, 768, 7), 147_456),
+        (H200, Tile(16, 32, 512, num_stages=3), conv(512, 1024, 7), 98_304),
+        (H200, Tile(32, 16, 1024), conv(1024, 512, norm=1024), 99_328),
+        (H200, Tile(16, 32, 512, num_stages=3), conv(512, 1024, gated=True), 81_920),
+        (H200, Tile(64, 64, 64, 4), conv(1024, 512, 7), 65_536),
+        (H200, Tile(64, 192, 64, num_stages=3), conv(192, 192, 7), 98_304),
+        (Gpu((8, 9), 58), Tile(128, 256, 64, num_warps=8, num_stages=3), conv(1536, 768, 7), 98_304),
+        (Gpu((8, 9), 58), Tile(64, 128, 64), conv(384, 384, 7), 73_728),
+        (Gpu((8, 0), 108), Tile(256, 64, 64, num_warps=8, num_stages=3), conv(192, 192, 7), 81_920),
+        (Gpu((10, 0), 148), Tile(128, 64, 64, num_stages=3), conv(512, 1024, gated=True), 98_336),
+    ],
+)
+def test_the_bound_is_close_to_what_triton_allocates(gpu: Gpu, tile: Tile, each: Conv, compiled: int) -> None:
+    """compiled: the kernel's shared memory, as reported by Triton 3.6 for this target."""
+    assert compiled <= tile.shared_memory(gpu, each) <= compiled + KIB
+
+
+def test_a_tile_loses_stages_before_its_block_k_shrinks() -> None:
+    l4 = Gpu((8, 9), 58)
+    assert conv_tile(conv(512, 1024, 7), 32, H200) == Tile(32, 32, 512, 7, num_stages=3)
+    assert conv_tile(conv(512, 1024, 7), 32, l4) == Tile(32, 32, 512, num_stages=2)
+    assert conv_tile(conv(512, 1024, 7, torch.float32), 32, l4) == Tile(32, 32, 256, num_stages=2)
+
+
+def test_a_residual_unit_that_does_not_fit_runs_as_two_products() -> None:
+    assert residual_unit_tile(conv(192, 192, 7), 40_000, H200) is not None
+    assert residual_unit_tile(conv(192, 192, 7, torch.float32), 40_000, Gpu((8, 9), 58)) is None
