@@ -27,6 +27,7 @@ from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, elapsed_ms
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.kernels.attention import AttentionParams
+from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT
 from syrinx_stages.kernels.recorder import graph_recorder
@@ -34,7 +35,7 @@ from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig, T
 from syrinx_stages.model.layers import cos_sin_table
 from syrinx_stages.talker.frame import FrameStep, new_device_state
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
-from syrinx_stages.talker.tiles import choose_tile, gpu_of
+from syrinx_stages.talker.tiles import choose_tile
 
 ROWS = (1, 8, 16, 32, 64, 128)
 MIDDLE = 54

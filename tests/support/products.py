@@ -63,7 +63,7 @@ class Product:
             self.out.fill_(torch.nan)
         self._out_sum_of_squares = torch.full((rows + GUARD, outer // case.tile.columns), torch.nan, device=device)
         self._expected = self._product()
-        from syrinx_stages.kernels.linear import SplitKWorkspace
+        from syrinx_stages.kernels.split_k import SplitKWorkspace
 
         self._workspace = SplitKWorkspace(
             torch.full((16 * (rows + 128) * outer,), torch.nan, device=device),

@@ -10,7 +10,7 @@ from support.small_codec import CODES, Reference, random_decoder, random_frames,
 
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 from syrinx_stages.codec.forward import ForwardPass
-from syrinx_stages.codec.memory import SplitKScratch, StreamStates, Workspace, WorkspaceSize, workspace_size
+from syrinx_stages.codec.memory import split_k_workspace, StreamStates, Workspace, WorkspaceSize, workspace_size
 from syrinx_stages.codec.tiles import Tile
 from syrinx_stages.codec.weights import CodecWeights, Conv
 from syrinx_stages.kernels.gpu import Gpu
@@ -166,7 +166,7 @@ def test_a_forward_pass_fits_in_a_workspace_of_its_size(decoder: CodecDecoder) -
     weights = CodecWeights(decoder, CPU, torch.float32)
     states = StreamStates(weights, 1, 3)
     size = workspace_size(weights, states.layout, 2, 3)
-    workspace = Workspace(size, SplitKScratch(CPU), torch.float32, CPU)
+    workspace = Workspace(size, split_k_workspace(CPU), torch.float32, CPU)
     ForwardPass(weights, states, workspace, 2, 3)()
     assert sum(tensor.nbytes for tensor in (workspace.activations, workspace.upload, workspace.pcm)) == size.bytes(
         torch.float32

@@ -11,9 +11,12 @@ from syrinx_stages.kernels.gpu import H200, Gpu
 KIB = 1024
 POSITIONS = (1, 4, 16, 17, 32, 33, 64, 128, 500, 1000, 2048, 4096, 10_000, 40_000, 100_000, 1_000_000)
 
+A100 = Gpu((8, 0), 163 * KIB, 108)
+L4 = Gpu((8, 9), 99 * KIB, 58)
+B200 = Gpu((10, 0), 227 * KIB, 148)
 GPUS = pytest.mark.parametrize(
     "gpu",
-    [Gpu((8, 0), 108), Gpu((8, 6), 72), Gpu((8, 9), 58), Gpu((8, 9), 142), H200, Gpu((10, 0), 148), Gpu((12, 0), 170)],
+    [A100, Gpu((8, 6), 99 * KIB, 72), L4, Gpu((8, 9), 99 * KIB, 142), H200, B200, Gpu((12, 0), 99 * KIB, 170)],
     ids=["A100", "A10", "L4", "L40S", "H200", "B200", "RTX 5090"],
 )
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
@@ -69,14 +72,6 @@ def test_every_tile_fits_into_shared_memory_and_divides_the_product(
 
 
 @pytest.mark.parametrize(
-    ("capability", "kib"),
-    [((8, 0), 163), ((8, 6), 99), ((8, 9), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99), ((13, 7), 99)],
-)
-def test_shared_memory_per_block_by_architecture(capability: tuple[int, int], kib: int) -> None:
-    assert Gpu(capability, 100).shared_memory == kib * KIB
-
-
-@pytest.mark.parametrize(
     ("gpu", "tile", "each", "compiled"),
     [
         (H200, Tile(128, 256, 64, num_warps=8, num_stages=3), conv(1536, 768, 7), 147_456),
@@ -85,10 +80,10 @@ def test_shared_memory_per_block_by_architecture(capability: tuple[int, int], ki
         (H200, Tile(16, 32, 512, num_stages=3), conv(512, 1024, gated=True), 81_920),
         (H200, Tile(64, 64, 64, 4), conv(1024, 512, 7), 65_536),
         (H200, Tile(64, 192, 64, num_stages=3), conv(192, 192, 7), 98_304),
-        (Gpu((8, 9), 58), Tile(128, 256, 64, num_warps=8, num_stages=3), conv(1536, 768, 7), 98_304),
-        (Gpu((8, 9), 58), Tile(64, 128, 64), conv(384, 384, 7), 73_728),
-        (Gpu((8, 0), 108), Tile(256, 64, 64, num_warps=8, num_stages=3), conv(192, 192, 7), 81_920),
-        (Gpu((10, 0), 148), Tile(128, 64, 64, num_stages=3), conv(512, 1024, gated=True), 98_336),
+        (L4, Tile(128, 256, 64, num_warps=8, num_stages=3), conv(1536, 768, 7), 98_304),
+        (L4, Tile(64, 128, 64), conv(384, 384, 7), 73_728),
+        (A100, Tile(256, 64, 64, num_warps=8, num_stages=3), conv(192, 192, 7), 81_920),
+        (B200, Tile(128, 64, 64, num_stages=3), conv(512, 1024, gated=True), 98_336),
     ],
 )
 def test_the_bound_is_close_to_what_triton_allocates(gpu: Gpu, tile: Tile, each: Conv, compiled: int) -> None:
@@ -97,12 +92,11 @@ def test_the_bound_is_close_to_what_triton_allocates(gpu: Gpu, tile: Tile, each:
 
 
 def test_a_tile_loses_stages_before_its_block_k_shrinks() -> None:
-    l4 = Gpu((8, 9), 58)
     assert conv_tile(conv(512, 1024, 7), 32, H200) == Tile(32, 32, 512, 7, num_stages=3)
-    assert conv_tile(conv(512, 1024, 7), 32, l4) == Tile(32, 32, 512, num_stages=2)
-    assert conv_tile(conv(512, 1024, 7, torch.float32), 32, l4) == Tile(32, 32, 256, num_stages=2)
+    assert conv_tile(conv(512, 1024, 7), 32, L4) == Tile(32, 32, 512, num_stages=2)
+    assert conv_tile(conv(512, 1024, 7, torch.float32), 32, L4) == Tile(32, 32, 256, num_stages=2)
 
 
 def test_a_residual_unit_that_does_not_fit_runs_as_two_products() -> None:
     assert residual_unit_tile(conv(192, 192, 7), 40_000, H200) is not None
-    assert residual_unit_tile(conv(192, 192, 7, torch.float32), 40_000, Gpu((8, 9), 58)) is None
+    assert residual_unit_tile(conv(192, 192, 7, torch.float32), 40_000, L4) is None

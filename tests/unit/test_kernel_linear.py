@@ -6,7 +6,8 @@ import pytest
 import torch
 from support.products import FUSIONS, Case, Product
 
-from syrinx_stages.kernels.linear import MatrixTile, SplitKWorkspace, Tile, linear
+from syrinx_stages.kernels.linear import MatrixTile, Tile, linear
+from syrinx_stages.kernels.split_k import SplitKWorkspace
 
 OUTER, INNER = 32, 64
 ROWS = 19

@@ -10,7 +10,8 @@ from support.products import FUSIONS, Case, Product
 from support.ptx import Device
 
 from syrinx_stages.kernels import linear as products
-from syrinx_stages.kernels.linear import DirectTile, SplitKWorkspace, linear
+from syrinx_stages.kernels.linear import DirectTile, linear
+from syrinx_stages.kernels.split_k import SplitKWorkspace
 
 TOLERANCE = 0.02
 """Rounding of a result of a few units, in bfloat16."""

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from syrinx_stages.codec.forward import ForwardPass
-from syrinx_stages.codec.memory import SplitKScratch, StreamStates, Workspace, WorkspaceSize, workspace_size
+from syrinx_stages.codec.memory import StreamStates, Workspace, WorkspaceSize, split_k_workspace, workspace_size
 from syrinx_stages.codec.weights import CodecWeights
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
@@ -24,7 +24,7 @@ class GraphCache:
 
     def __init__(self, weights: CodecWeights, states: StreamStates, recorder: GraphRecorder) -> None:
         self._weights, self._states, self._recorder = weights, states, recorder
-        self.split_k = SplitKScratch(weights.device)
+        self.split_k = split_k_workspace(weights.device)
         self.workspace: Workspace | None = None
         self._graphs: dict[CapturePair, tuple[Work, ForwardPass]] = {}
         self._uncaptured: OrderedDict[CapturePair, ForwardPass] = OrderedDict()

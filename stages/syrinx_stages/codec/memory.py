@@ -11,6 +11,7 @@ from syrinx_stages.codec.tiles import SPLIT_K_TILE_ELEMENTS, max_split_k_program
 from syrinx_stages.codec.weights import CodecWeights
 from syrinx_stages.kernels import codec_frames
 from syrinx_stages.kernels.gpu import gpu_of
+from syrinx_stages.kernels.split_k import SplitKWorkspace
 
 ROW_COLUMNS: int = codec_frames.ROW_COLUMNS.value
 """int32 elements of the row table per row of a call."""
@@ -135,20 +136,19 @@ def workspace_size(weights: CodecWeights, layout: dict[str, Buffer], rows: int, 
     )
 
 
-class SplitKScratch:
-    """Scratch memory of `kernels.split_k.split_k_reduce`, large enough for any product."""
-
-    def __init__(self, device: torch.device) -> None:
-        programs = max_split_k_programs(gpu_of(device))
-        self.partial_sums = torch.empty(programs * SPLIT_K_TILE_ELEMENTS, dtype=torch.float32, device=device)
-        self.counters = torch.zeros(programs, dtype=torch.int32, device=device)
-        """One for each tile; zero between launches."""
+def split_k_workspace(device: torch.device) -> SplitKWorkspace:
+    """Returns scratch memory that is large enough for any product with split_k > 1."""
+    programs = max_split_k_programs(gpu_of(device))
+    return SplitKWorkspace(
+        torch.empty(programs * SPLIT_K_TILE_ELEMENTS, dtype=torch.float32, device=device),
+        torch.zeros(programs, dtype=torch.int32, device=device),
+    )
 
 
 class Workspace:
     """Memory of one call. Calls of all shapes share a workspace, because only one runs at a time."""
 
-    def __init__(self, size: WorkspaceSize, split_k: SplitKScratch, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, size: WorkspaceSize, split_k: SplitKWorkspace, dtype: torch.dtype, device: torch.device) -> None:
         self.size = size
         self.split_k = split_k
         self.activations = torch.empty(size.activations, dtype=dtype, device=device)

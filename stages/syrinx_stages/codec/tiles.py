@@ -36,8 +36,9 @@ class Tile:
         """Returns an upper bound on the bytes of shared memory that the compiled kernel uses."""
         columns = self.block_n * (2 if conv.gated else 1)
         per_stage = (self.block_m + columns) * self.block_k * conv.weight.element_size()
-        # Triton issues asynchronous tensor core instructions only for 64 rows or more.
-        asynchronous = gpu.has_async_mma and self.block_m >= 64
+        # sm_90 to sm_110 have tensor core instructions that read operands asynchronously (wgmma, tcgen05), so that the
+        # buffer of the current step is in use as well. Triton uses them for blocks of 64 positions or more.
+        asynchronous = 9 <= gpu.capability[0] <= 11 and self.block_m >= 64
         stages = self.num_stages if asynchronous else max(1, self.num_stages - 1)
         steps = conv.taps * conv.in_channels // (self.block_k * self.split_k)
         return min(stages, steps) * per_stage + SCRATCH_BYTES

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .codec_math import gelu, snake_beta, store_saturated
 from .launch import grid_dependency_wait, launch_dependents
+from .split_k import split_k_reduce
 
 
 @triton.jit
@@ -135,15 +136,8 @@ def causal_conv(
     is_last = True
     if SPLIT_K > 1:
         offsets = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        partials = partial_sums + tile.to(tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N)
-        tl.store(partials + split * (BLOCK_M * BLOCK_N) + offsets, acc)
-        tl.debug_barrier()
-        is_last = tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT_K - 1
-        if is_last:
-            tl.store(counters + tile, 0)
-            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            for part in range(SPLIT_K):
-                acc += tl.load(partials + part * (BLOCK_M * BLOCK_N) + offsets, cache_modifier=".cg")
+        tile_sums = partial_sums + tile.to(tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N) + offsets
+        acc, gate, is_last = split_k_reduce(acc, gate, tile_sums, BLOCK_M * BLOCK_N, split, counters + tile, SPLIT_K)
     if is_last:
         _epilogue(
             acc, gate, sum_squares, bias, residual, out, snake_out, frequency, magnitude, m, n, num_positions,

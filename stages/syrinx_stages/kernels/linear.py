@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .launch import PDL_SUPPORTED, grid_dependency_wait, launch, launch_dependents
 from .linear_direct import direct_kernel
-from .split_k import split_k_reduce
+from .split_k import SplitKWorkspace, split_k_reduce
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,6 @@ def _matrix_kernel(
         if out_sum_of_squares is not None:
             rounded = result.to(tl.float32)
             tl.store(out_sum_of_squares + m * OUT_PARTS + column, tl.sum(rounded * rounded, 1), mask=valid)
-
-
-@dataclass(frozen=True)
-class SplitKWorkspace:
-    """Global memory for split-K products."""
-
-    partial_sums: Tensor
-    """float32 [at least split_k * rows (rounded up to whole blocks) * columns (gated: twice as many)]."""
-    counters: Tensor
-    """int32 [at least the number of blocks]; zeros between launches."""
 
 
 def linear(

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SplitKWorkspace:
+    """Global memory for split-K products."""
+
+    partial_sums: Tensor
+    """float32 [at least split_k * rows (rounded up to whole blocks) * columns (gated: twice as many)]."""
+    counters: Tensor
+    """int32 [at least the number of blocks]; zeros between launches."""
 
 
 @triton.jit

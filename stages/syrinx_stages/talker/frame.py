@@ -16,7 +16,7 @@ from torch import Tensor
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.kernels import attention
 from syrinx_stages.kernels.attention import AttentionParams
-from syrinx_stages.kernels.linear import SplitKWorkspace, linear
+from syrinx_stages.kernels.linear import linear
 from syrinx_stages.kernels.metadata import NUM_COLUMNS, NUM_POSITIONS, POSITION
 from syrinx_stages.kernels.sampling import (
     NUM_SAMPLING_PARAMS,
@@ -27,6 +27,7 @@ from syrinx_stages.kernels.sampling import (
     sample_first_code,
     sample_residual_code,
 )
+from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from syrinx_stages.model.sampling import MIN_TEMPERATURE
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker

@@ -8,12 +8,11 @@ that needs more shared memory than the GPU has is reduced until it fits.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
+from syrinx_stages.kernels.gpu import Gpu, gpu_of
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 
 MIN_PROGRAMS = 128
@@ -22,16 +21,6 @@ MAX_SPLIT_K = 8
 MIN_STAGES = 3
 """With fewer stages, loads hardly overlap with products."""
 
-
-class Gpu(NamedTuple):
-    """The properties of a GPU that tiles depend on."""
-
-    capability: tuple[int, int]
-    shared_memory: int
-    """Bytes that one block may use."""
-
-
-H200 = Gpu((9, 0), 227 << 10)
 
 TileTable = dict[tuple[int, int, bool], tuple[Tile, ...]]
 """By (columns, inner, gated): the tiles for up to each of `TABLE_ROWS` rows."""
@@ -122,16 +111,6 @@ class TileChooser(Protocol):
 
     def __call__(self, rows: int, weight: Tensor, /, *, gated: bool = False, residual: bool = False) -> Tile:
         """Returns the tile for a product."""
-
-
-@cache
-def gpu_of(device: torch.device) -> Gpu:
-    """Returns the properties of a CUDA device; those of an H200 for other devices, which have no limits."""
-    if device.type != "cuda":
-        return H200
-    properties = torch.cuda.get_device_properties(device)
-    shared_memory = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
-    return Gpu((properties.major, properties.minor), shared_memory)
 
 
 def choose_tile(

@@ -13,11 +13,11 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from syrinx_stages.kernels.linear import SplitKWorkspace
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.kernels.recorder import Work, graph_recorder
 from syrinx_stages.kernels.sampling import NUM_SAMPLING_PARAMS, SamplingInputs
 from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_codes, select_rows, store_frames
+from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
