@@ -9,7 +9,9 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.requests import Request
 
-SECOND = 48_000
+from syrinx_stages.contract.family import FAMILY
+
+SECOND = 2 * FAMILY.sample_rate
 """Bytes of one second of PCM."""
 LOUD = (1000).to_bytes(2, "little", signed=True)
 

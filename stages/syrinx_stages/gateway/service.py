@@ -222,7 +222,7 @@ class GatewayService:
         self._metrics[m.REDIS_SECONDS].labels(STAGE).observe(time.perf_counter() - started)
         return ticket
 
-    async def _find_failure(self, request_id: str, begun: bool) -> ApiError | None:
+    async def _find_failure(self, request_id: str, started: bool) -> ApiError | None:
         """Returns an error if no more audio of a request can arrive."""
         try:
             if await self._connector.last_position(request_id, StreamKind.AUDIO) is None:
@@ -230,7 +230,7 @@ class GatewayService:
         except ConnectorError:
             return None
         # A stream that has begun may still be taken over by another replica, until the stall timeout.
-        return None if begun else self.monitor.missing_stage_error()
+        return None if started else self.monitor.missing_stage_error()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a release independently of the request's task, which may be cancelled."""

@@ -33,8 +33,8 @@ class SpeechStream:
     """Yields a request's audio, tracks what the client has received, and records metrics.
 
     `report_playback(request_id, frames)` is called whenever the client's playback position is known to have advanced.
-    `on_end()` is called once, when the stages have ended the stream. `find_failure(request_id, begun)` is called after
-    `CHECK_SECONDS` without audio; it returns an error if no more audio can arrive.
+    `on_end()` is called once, when the stages have ended the stream. `find_failure(request_id, started)` is called
+    after `CHECK_SECONDS` without audio; it returns an error if no more audio can arrive.
     """
 
     def __init__(
