@@ -110,11 +110,7 @@ class MemoryConsumer:
         self._wake = asyncio.Event()
         self._interrupted = False
         self._closed = False
-        streams.consumers.add(self)
-
-    def notify(self) -> None:
-        """Notes that a request was submitted."""
-        self._wake.set()
+        streams.queue_changed.add(self._wake)
 
     async def claim(self, count: int) -> Sequence[Claim]:
         self._interrupted = False
@@ -164,7 +160,7 @@ class MemoryConsumer:
 
     async def close(self) -> None:
         self._closed = True
-        self._streams.consumers.discard(self)
+        self._streams.queue_changed.discard(self._wake)
         self._streams.leave(self._group, self._name)
         self._wake.set()
 

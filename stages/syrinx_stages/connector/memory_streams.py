@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence, Set
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from syrinx_stages.connector.base import (
     LEASE_SECONDS,
@@ -36,10 +39,6 @@ class StreamListener(Protocol):
         """A request was released before its end."""
 
 
-class _QueueListener(Protocol):
-    def notify(self) -> None: ...
-
-
 class MemoryStream:
     """One stream of a request."""
 
@@ -61,31 +60,28 @@ class MemoryStream:
         return True
 
 
-class _Queued:
+class _Queued(NamedTuple):
     """A request in the queue."""
 
-    def __init__(self, request: SpeechRequest, at: float) -> None:
-        self.request = request
-        self.at = at
+    request: SpeechRequest
+    at: float
 
 
-class _Pending:
+class _Pending(Struct):
     """A request that was delivered and not finished."""
 
-    def __init__(self, owner: str, since: float) -> None:
-        self.owner = owner
-        self.since = since
-        self.deliveries = 1
+    owner: str
+    since: float
+    deliveries: int = 1
 
 
-class _GroupState:
-    """The requests that a group has to claim or to finish."""
+class _GroupState(Struct):
+    """The requests that a group has to claim or to finish, by entry ID."""
 
-    def __init__(self) -> None:
-        self.waiting: dict[str, None] = {}
-        self.pending: dict[str, _Pending] = {}
-        self.last_seen: dict[str, float] = {}
-        """Time of each consumer's last `take_over` or `refresh`."""
+    waiting: dict[str, None] = {}
+    pending: dict[str, _Pending] = {}
+    last_seen: dict[str, float] = {}
+    """Time of each consumer's last `take_over` or `refresh`."""
 
 
 class MemoryStreams:
@@ -100,7 +96,8 @@ class MemoryStreams:
         self._streams: dict[tuple[str, StreamKind], MemoryStream] = {}
         self._references: dict[str, bytes] = {}
         self.listeners: set[StreamListener] = set()
-        self.consumers: set[_QueueListener] = set()
+        self.queue_changed: set[asyncio.Event] = set()
+        """Set when a request is submitted; each waiting consumer adds its own."""
 
     def __len__(self) -> int:
         """Returns the number of queued requests, streams and references."""
@@ -176,8 +173,8 @@ class MemoryStreams:
             self._references[request.id] = reference
         for group in self._groups.values():
             group.waiting[entry_id] = None
-        for consumer in self.consumers:
-            consumer.notify()
+        for event in self.queue_changed:
+            event.set()
         for kind in StreamKind:
             self._notify(request.id, kind)
         return Ticket(request.id, entry_id)
