@@ -61,28 +61,28 @@ async def _write(url: str, case: Case, steps: int, parent: Connection) -> None:
 async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
     connector = connect(url, KEYS)
     reader = connector.reader()
-    reporter, reporting = _reporter(connector, case)
+    report, reporting = _reporter(connector, case)
     for name in _names(case):
         reader.subscribe(name, case.kind, STREAM_CREATED)
     seen: list[tuple[int, float]] = []
 
-    async def follow() -> None:
+    async def read_all() -> None:
         while len(seen) < steps * case.streams:
             events = await reader.read()
             now = time.monotonic()
             for event in events:
                 if isinstance(event, StreamEntry):
                     seen.append((event.position.frames // case.frames, now))
-                    reporter(event.request_id, event.position.frames)
+                    report(event.request_id, event.position.frames)
 
-    following = asyncio.create_task(follow())
+    reading = asyncio.create_task(read_all())
     # Wait until the reader blocks in Redis.
     await asyncio.sleep(0.3)
     _freeze()
     parent.send("ready")
     await asyncio.to_thread(parent.recv)
     cpu = time.process_time()
-    await following
+    await reading
     parent.send(Read(seen, time.process_time() - cpu))
     reporting.cancel()
     await connector.close()
