@@ -103,7 +103,7 @@ def read_wav(file):
 def up(tmp_path_factory):
     running = Up(tmp_path_factory.mktemp("state"))
     try:
-        running.url = running.wait_for(r"speaking at (http://\S+)")[1]
+        running.url = running.wait_for(r"ready at (http://\S+)")[1]
         yield running
     finally:
         running.process.terminate()
@@ -126,6 +126,7 @@ def test_up_tells_each_stage_in_plain_lines_when_there_is_no_terminal(up):
         assert re.search(rf"^{name} +ready after [\d.]+ s at ", up.text, re.MULTILINE)
     assert "\x1b" not in up.text
     assert 'try: syrinx say "' in up.text
+    assert re.search(r"^pipeline demo: model syrinx-us, configuration [0-9a-f]{12}$", up.text, re.MULTILINE)
 
 
 def test_say_finds_the_pipeline_that_is_up_and_the_seed_decides(up, tmp_path):
@@ -168,15 +169,15 @@ def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
         (["hello", "--voice", "nobody"], "'nobody' is unknown; accepted: us, "),
         (["hello", "--language", "Klingon"], "language"),
         (["   "], "input: is empty"),
-        (["hello", "-o", "x.txt"], "cannot tell the format; name it .wav"),
-        (["hello", "-o", "x.mp3", "--stream"], "mp3 cannot be streamed; wav and pcm can"),
+        (["hello", "-o", "x.txt"], "unknown format; use the extension .wav"),
+        (["hello", "-o", "x.mp3", "--stream"], "mp3 cannot be streamed; use wav or pcm"),
         (["hello", "-o", "-", "--stream", "--format", "wav"], "use --format pcm"),
         (["hello", "-o", "/no/such/folder/x.wav"], "cannot write /no/such/folder/x.wav"),
         (["hello", "-o", "/no/such/folder/x.wav", "--stream"], "cannot write /no/such/folder/x.wav"),
         (["hello", "-o", "/dev/full", "--format", "wav", "--stream"], "cannot write /dev/full"),
         (["hell\udcf6"], "text: character 5 is not UTF-8"),
         (["hello", "--voice", "\udcf6"], "voice: character 1 is not UTF-8"),
-        (["hello", "--url", "http://127.0.0.1:1"], "cannot reach http://127.0.0.1:1"),
+        (["hello", "--url", "http://127.0.0.1:1"], "cannot connect to http://127.0.0.1:1"),
         (["hello", "--file", "/no/such/file.yaml"], "/no/such/file.yaml: No such file"),
     ],
 )
@@ -257,7 +258,7 @@ def test_a_talker_that_is_killed_comes_back_and_the_pipeline_speaks_on(up, tmp_p
 
 def test_ctrl_c_finishes_what_is_being_spoken_and_leaves_nothing(tmp_path):
     running = Up(tmp_path)
-    url = running.wait_for(r"speaking at (http://\S+)")[1]
+    url = running.wait_for(r"ready at (http://\S+)")[1]
     pids = running.pids()
     assert len(pids) == 4
     body = {
@@ -275,13 +276,13 @@ def test_ctrl_c_finishes_what_is_being_spoken_and_leaves_nothing(tmp_path):
     assert running.process.wait(DEADLINE) == 0
     assert not any(map(alive, pids))
     assert running.text.index("gateway-0  stopped") < running.text.index("talker-0   draining")
-    assert running.text.rstrip().endswith("nothing is left running")
+    assert running.text.rstrip().endswith("stopped")
     assert syrinx(tmp_path, "say", "x", "--url", url)[0] == 1
 
 
 def test_a_second_ctrl_c_kills(tmp_path):
     running = Up(tmp_path)
-    url = running.wait_for(r"speaking at (http://\S+)")[1]
+    url = running.wait_for(r"ready at (http://\S+)")[1]
     pids = running.pids()
     body = {"input": "We walked along the beach. " * 20, "response_format": "pcm", "stream": True}
     with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=DEADLINE) as response:

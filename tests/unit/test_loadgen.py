@@ -106,7 +106,7 @@ async def test_nobody_there_is_a_failure_that_names_the_address():
     async with connect("http://127.0.0.1:1") as client:
         outcomes, _ = await open_loop(speaker(client, SCRIPT), [0.0])
         assert outcomes[0].error == "connection"
-        with pytest.raises(SpeechError, match=r"cannot reach http://127\.0\.0\.1:1"):
+        with pytest.raises(SpeechError, match=r"cannot connect to http://127\.0\.0\.1:1"):
             await voices(client)
 
 

@@ -168,7 +168,7 @@ async def test_stages_compute_on_one_thread_and_get_redis_from_the_resource_alon
 async def test_a_password_that_is_not_there_is_asked_for_by_name(tmp_path, monkeypatch):
     monkeypatch.delenv("SECRET", raising=False)
     connector = ConnectorSpec(url="redis://127.0.0.1:1", password_env="SECRET")
-    with pytest.raises(LocalError, match="SECRET is not set"):
+    with pytest.raises(LocalError, match=r"SECRET from spec\.connector\.passwordEnv is not set"):
         await local(tmp_path, pipeline=a_pipeline(connector=connector)).__aenter__()
 
 

@@ -167,7 +167,7 @@ def test_layers_that_are_shared_here_need_a_named_device():
     def spec(device):
         return TalkerSpec(engine="vllm", device=device, vllm=VllmSpec(tensor_parallel_size=2))
 
-    message = "spec.talker.vllm.tensorParallelSize takes GPUs, .* give spec.talker.device: cuda"
+    message = "spec.talker.vllm.tensorParallelSize needs GPUs, .* set spec.talker.device: cuda"
     with pytest.raises(NotLocal, match=message):
         plan_local(pipeline(talker=spec(None)), "1")
     assert plan_local(pipeline(talker=spec("cuda")), "1")[0].config.device == "cuda"
@@ -178,9 +178,12 @@ def test_layers_that_are_shared_here_need_a_named_device():
     [
         (
             ModelSpec(hugging_face=HuggingFace(id="a/b", revision="v1")),
-            "spec.model.huggingFace is fetched on Kubernetes only: .*hf download a/b --revision v1.* spec.model.path",
+            "spec.model.huggingFace is supported only on Kubernetes: .*hf download a/b --revision v1.* spec.model.path",
         ),
-        (ModelSpec(path="qwen", claim="weights"), "spec.model.claim is a volume of Kubernetes: .* spec.model.path"),
+        (
+            ModelSpec(path="qwen", claim="weights"),
+            "spec.model.claim is supported only on Kubernetes: .* spec.model.path",
+        ),
     ],
 )
 def test_a_model_of_kubernetes_does_not_run_here(model, message):

@@ -127,7 +127,7 @@ class Beside:
     async def look(self):
         mounts = {child.admin_url: child.transport() for child in self.children}
         async with httpx.AsyncClient(mounts=mounts) as http:
-            return await self.tuner._look_safely(http, self.children)
+            return await self.tuner._try_step(http, self.children)
 
     @property
     def state(self):
@@ -198,7 +198,7 @@ async def test_nothing_is_set_before_it_is_remembered(beside, children, script, 
         patch.setattr(tuning_files, "save", full)
         assert await beside.look() == await beside.look() == 30.0
     assert children[0].live.base.max_num_seqs == 1
-    assert beside.warnings == ["this look is left out: OSError: [Errno 28] No space left on device"], "told once"
+    assert beside.warnings == ["this evaluation is skipped: OSError: [Errno 28] No space left on device"], "told once"
     await beside.look()
     assert children[0].live.base.max_num_seqs == 4
 
@@ -207,11 +207,11 @@ async def test_what_fails_here_is_told_and_goes_on(beside, children, script):
     children[0].admin_url = "http://nowhere.invalid"
     children[0].transport = lambda: httpx.MockTransport(lambda request: httpx.Response(503))
     await beside.look()
-    assert "talker-0 tells no settings: " in script.evidence[-1].disruption
+    assert "talker-0 reports no settings: " in script.evidence[-1].disruption
     script.turns = [choose(INITIAL.with_value(Knob.CODEC_ROWS, 64))]
     await beside.look()
     (warning,) = beside.warnings
-    assert warning.startswith("codec-0 did not take its settings: 422: ") and "max_resident" in warning
+    assert warning.startswith("codec-0 did not apply its settings: 422: ") and "max_resident" in warning
 
 
 async def test_a_fault_of_the_tuner_itself_is_in_the_state(beside, children, script):
@@ -242,7 +242,7 @@ def keep(directory, **fields):
 
 
 def started(directory, pipeline=None):
-    return setting_of(LocalTuner(pipeline or a_pipeline(), directory, lambda event: None).start_with().spec)
+    return setting_of(LocalTuner(pipeline or a_pipeline(), directory, lambda event: None).with_chosen_settings().spec)
 
 
 def test_a_restart_takes_up_what_was_chosen(tmp_path):
@@ -278,9 +278,9 @@ def test_a_damaged_memory_is_told_and_tuning_starts_anew(tmp_path, damage):
     (tmp_path / tuning_files.STATE_FILE).write_bytes(damage)
     told = []
     tuner = LocalTuner(a_pipeline(), tmp_path, told.append)
-    assert setting_of(tuner.start_with().spec) == INITIAL
+    assert setting_of(tuner.with_chosen_settings().spec) == INITIAL
     (event,) = told
-    assert event.warning and event.message.startswith("what was learned before is lost, and tuning starts anew: ")
+    assert event.warning and event.message.startswith("the saved state of tuning is lost")
 
 
 def test_memory_is_whole_whenever_its_writer_dies(tmp_path):

@@ -33,12 +33,12 @@ _EXPECTED = (
     *(InvalidPipeline, SpeechError, LocalError, AlreadyRunning, NoStateDirectory),
     *(SayError, StageFailed, ReportError, TuneError),
 )
-"""Failures whose message is all that a person needs."""
+"""Errors that are reported by their message, without a traceback."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 0, 1 (it failed, and said why), 2 (usage) or 130 (interrupted)."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Cleans up as after Ctrl-C.
+    """Runs a command and returns the exit status: 0, 1 (failed), 2 (usage) or 130 (interrupted)."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up like Ctrl-C.
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = make_parser(__version__).parse_args(given)
     commands = {"up": _up, "say": _say, "check": _check, "bench": _bench, "tune": _tune}
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"syrinx {options.command}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read our output has left; the flush at exit must not complain about it.
+        # The reader closed our output. Redirect it, so that the flush at exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -60,7 +60,7 @@ def _check(options: argparse.Namespace, given: list[str]) -> int:
     failed = False
     for file in options.files:
         checked = check(file, read_file(file))
-        for problem in (*checked.problems, *checked.unused, *checked.on_kubernetes):
+        for problem in (*checked.problems, *checked.ignored, *checked.on_kubernetes):
             print(problem)
         failed = failed or bool(checked.problems)
         for pipeline in () if checked.problems else checked.pipelines:
@@ -70,7 +70,7 @@ def _check(options: argparse.Namespace, given: list[str]) -> int:
 
 def _up(options: argparse.Namespace, given: list[str]) -> int:
     console = make_console()
-    pipeline = load_file(options.file, tell=lambda line: console.print(line, markup=False))
+    pipeline = load_file(options.file, notify=lambda line: console.print(line, markup=False))
     return asyncio.run(up(pipeline, console, port=options.port, logs=not options.quiet))
 
 
@@ -85,13 +85,13 @@ def _say(options: argparse.Namespace, given: list[str]) -> int:
         instructions=options.instructions,
         seed=options.seed,
     )
-    utterance.container  # noqa: B018  Refused before anything is started.
+    utterance.container  # noqa: B018  Raises before a pipeline is started.
 
-    async def speak() -> None:
+    async def run() -> None:
         async with _gateway(options.url, options.file, reuse=True) as (url, _):
             print(summary(utterance, await say(utterance, url)), file=sys.stderr)
 
-    asyncio.run(speak())
+    asyncio.run(run())
     return 0
 
 
@@ -122,14 +122,14 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
     if options.json:
         save(report, Path(options.json))
     if options.plot:
-        from syrinx_operator.commands.bench.plot import plot  # Here, for matplotlib takes half a second to import.
+        from syrinx_operator.commands.bench.plot import plot  # Importing matplotlib takes half a second.
 
         plot(report, Path(options.plot))
     return 0
 
 
 def _tune(options: argparse.Namespace, given: list[str]) -> int:
-    from syrinx_operator.commands.tune.command import tune  # Here, for the other commands need none of it.
+    from syrinx_operator.commands.tune.command import tune  # Only this command needs it.
 
     tune(
         options.name,
@@ -145,13 +145,14 @@ def _tune(options: argparse.Namespace, given: list[str]) -> int:
 
 @contextlib.asynccontextmanager
 async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIterator[tuple[str, TTSPipeline | None]]:
-    """Something that speaks: `url`, a pipeline of `file`, SYRINX_URL, with `reuse` one that is up, or a bundled one.
+    """Yields the URL of a gateway, and the pipeline if it was started here.
 
-    Gives its URL, and the resource if it was started for this.
+    The gateway is that of `url`, of a new pipeline from `file`, of SYRINX_URL, with `reuse` of a running pipeline, or
+    of a new pipeline of the bundled voice, in this order.
     """
-    known = url or (None if file else os.environ.get("SYRINX_URL") or (_one_that_is_up() if reuse else None))
-    if known:
-        yield known, None
+    existing = url or (None if file else os.environ.get("SYRINX_URL") or (_running_url() if reuse else None))
+    if existing:
+        yield existing, None
         return
     pipeline = load_file(file) if file else default_pipeline()
     with PipelineView(make_console(stderr=True), logs=False) as view:
@@ -159,7 +160,7 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
             yield running.gateway_url, pipeline
 
 
-def _one_that_is_up() -> str | None:
+def _running_url() -> str | None:
     with contextlib.suppress(NoStateDirectory):
         return next((running.url for running in find_running(state_directory(os.environ))), None)
     return None

@@ -1,4 +1,4 @@
-"""The gateway's API as its clients see it: one way to ask for speech, and the server's own words when it refuses."""
+"""Client of the gateway's HTTP API."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 120.0
-"""The longest silence between two pieces of an answer."""
+"""Maximum time between two chunks of a response."""
 
 Body = Mapping[str, Any]
 
 
 class SpeechError(Exception):
-    """The gateway did not speak. `kind` groups failures: `http 503`, `timeout`, `connection`, `cut off`."""
+    """A speech request failed. `kind` is `http 503` etc., `timeout`, `connection`, `cut off` or `no audio`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class SpeechError(Exception):
 
 
 def connect(url: str) -> httpx.AsyncClient:
-    """A client of the gateway at `url`, for any number of requests at once."""
+    """Returns an HTTP client for the gateway at `url` without a limit on concurrent requests."""
     return httpx.AsyncClient(
         base_url=url.rstrip("/"),
         timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS, pool=None),
@@ -35,7 +35,7 @@ def connect(url: str) -> httpx.AsyncClient:
 
 @contextlib.asynccontextmanager
 async def speech(client: httpx.AsyncClient, body: Body) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Asks for speech; gives the audio's bytes as they arrive. Raises `SpeechError`, also while they are read."""
+    """Requests speech and yields an iterator of the audio bytes. Raises `SpeechError`, also during iteration."""
     with _failures(client):
         async with client.stream("POST", "/v1/audio/speech", json=dict(body)) as response:
             if response.status_code != httpx.codes.OK:
@@ -44,7 +44,7 @@ async def speech(client: httpx.AsyncClient, body: Body) -> AsyncIterator[AsyncIt
 
 
 async def voices(client: httpx.AsyncClient) -> list[str]:
-    """The names of the gateway's voices; empty if the model has none. Raises `SpeechError`."""
+    """Returns the names of the gateway's voices. Raises `SpeechError`."""
     with _failures(client):
         response = await client.get("/v1/audio/voices")
         if response.status_code != httpx.codes.OK:
@@ -53,7 +53,7 @@ async def voices(client: httpx.AsyncClient) -> list[str]:
 
 
 def refusal(status: int, content: bytes) -> SpeechError:
-    """The error of an OpenAI-shaped answer, or of whatever came instead."""
+    """Returns the error of a response, in OpenAI's format or any other."""
     kind = f"http {status}"
     with contextlib.suppress(msgspec.DecodeError, TypeError, KeyError):
         return SpeechError(kind, str(msgspec.json.decode(content)["error"]["message"]))
@@ -62,12 +62,12 @@ def refusal(status: int, content: bytes) -> SpeechError:
 
 @contextlib.contextmanager
 def _failures(client: httpx.AsyncClient) -> Iterator[None]:
-    """Turns the HTTP library's failures into `SpeechError`."""
+    """Converts httpx errors to `SpeechError`."""
     try:
         yield
     except httpx.TimeoutException as error:
-        raise SpeechError("timeout", f"no answer in time from {client.base_url} ({type(error).__name__})") from None
+        raise SpeechError("timeout", f"timeout at {client.base_url} ({type(error).__name__})") from None
     except httpx.RemoteProtocolError as error:
-        raise SpeechError("cut off", f"the answer was cut off: {error}") from None
+        raise SpeechError("cut off", f"the response was cut off: {error}") from None
     except httpx.RequestError as error:
-        raise SpeechError("connection", f"cannot reach {client.base_url}: {error}") from None
+        raise SpeechError("connection", f"cannot connect to {client.base_url}: {error}") from None

@@ -1,4 +1,4 @@
-"""`syrinx say`: one sentence into a file, and how fast it came."""
+"""`syrinx say`: synthesizes a text to a file and prints latency."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ STREAMABLE = ("wav", "pcm")
 
 
 class SayError(Exception):
-    """What was asked for cannot be done; the message says what can."""
+    """The options cannot be combined, or the output cannot be written. The message contains advice."""
 
 
 class Utterance(Struct, frozen=True, kw_only=True):
-    """What to say, how, and where to put it. `None` leaves a choice to the server."""
+    """A text with its options and output. `None` selects the server's default."""
 
     text: str
     output: str = "speech.wav"
     """A file, or `-` for standard output."""
     format: str | None = None
-    """One of `FORMATS`; None follows the file's extension (standard output: wav, streamed: pcm)."""
+    """One of `FORMATS`. Default: by the file's extension (standard output: wav, streamed: pcm)."""
     stream: bool = False
     voice: str | None = None
     language: str | None = None
@@ -41,7 +41,7 @@ class Utterance(Struct, frozen=True, kw_only=True):
 
     @property
     def container(self) -> str:
-        """The format of the output. Raises `SayError`."""
+        """The output format. Raises `SayError`."""
         if self.format is not None:
             found = self.format
         elif self.output == "-":
@@ -49,18 +49,18 @@ class Utterance(Struct, frozen=True, kw_only=True):
         else:
             found = Path(self.output).suffix.lower().removeprefix(".")
         if found not in FORMATS:
-            raise SayError(f"{self.output}: cannot tell the format; name it .{', .'.join(FORMATS)}, or use --format")
+            raise SayError(f"{self.output}: unknown format; use the extension .{', .'.join(FORMATS)}, or --format")
         if self.stream and found not in STREAMABLE:
-            raise SayError(f"{found} cannot be streamed; {' and '.join(STREAMABLE)} can, or leave --stream out")
+            raise SayError(f"{found} cannot be streamed; use {' or '.join(STREAMABLE)}, or omit --stream")
         if self.stream and found == "wav" and self.output == "-":
-            raise SayError("a streamed wav needs a file, for its length is known last; use --format pcm")
+            raise SayError("a streamed wav needs a file, because its header contains the length; use --format pcm")
         return found
 
 
 async def say(utterance: Utterance, url: str) -> Playback:
-    """Speaks through the gateway at `url` and writes the output. Raises `SayError` or `SpeechError`."""
+    """Requests the speech from the gateway at `url` and writes the output. Raises `SayError` or `SpeechError`."""
     container = utterance.container
-    _check_words(utterance)
+    _check_encoding(utterance)
     async with connect(url) as client:
         body = _body(utterance, "pcm" if utterance.stream else container)
         begin = time.monotonic()
@@ -80,18 +80,20 @@ async def say(utterance: Utterance, url: str) -> Playback:
     return recorder.playback()
 
 
-def summary(utterance: Utterance, heard: Playback) -> str:
-    """One line for people."""
-    first = "nothing audible in it" if heard.ttfa is None else f"TTFA {heard.ttfa * 1000:.0f} ms"
-    line = f"{utterance.output}: {heard.duration:.2f} s of audio, {first}, RTF {heard.rtf:.2f}"
+def summary(utterance: Utterance, playback: Playback) -> str:
+    """Returns a one-line summary."""
+    first = "no audible sample" if playback.ttfa is None else f"TTFA {playback.ttfa * 1000:.0f} ms"
+    line = f"{utterance.output}: {playback.duration:.2f} s of audio, {first}, RTF {playback.rtf:.2f}"
     if not utterance.stream:
-        return line + " (heard from when the whole was there; --stream plays while it is made)"
-    waited = f"{heard.underruns} underruns, {heard.underrun_seconds:.2f} s" if heard.underruns else "no underrun"
-    return f"{line}, {waited}"
+        return line + " (played after the download; use --stream to play while it is generated)"
+    underruns = (
+        f"{playback.underruns} underruns, {playback.underrun_seconds:.2f} s" if playback.underruns else "no underrun"
+    )
+    return f"{line}, {underruns}"
 
 
-def _check_words(utterance: Utterance) -> None:
-    """Bytes of a command line that are not UTF-8 come as halves of surrogate pairs. Raises `SayError`."""
+def _check_encoding(utterance: Utterance) -> None:
+    """Raises `SayError` for arguments that are not UTF-8. Python decodes these to lone surrogates."""
     for name in ("text", "voice", "language", "instructions"):
         try:
             (getattr(utterance, name) or "").encode()
@@ -110,15 +112,15 @@ def _body(utterance: Utterance, response_format: str) -> dict[str, object]:
 
 
 def _samples(data: bytes, container: str) -> bytes:
-    """A whole answer as 16-bit PCM at `FAMILY.sample_rate`. Raises `SpeechError` if it is not what was asked for."""
+    """Returns a complete response as 16-bit PCM at `FAMILY.sample_rate`. Raises `SpeechError` for other audio."""
     if container == "pcm":
         return data
     try:
         samples, rate = soundfile.read(io.BytesIO(data), dtype="int16", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise SpeechError("no audio", f"the answer is not {container}: {error}") from None
+        raise SpeechError("no audio", f"the response is not {container}: {error}") from None
     if rate != FAMILY.sample_rate and len(samples):
-        raise SpeechError("no audio", f"the answer has {rate} samples a second; expected {FAMILY.sample_rate}")
+        raise SpeechError("no audio", f"the response has a sample rate of {rate} Hz; expected {FAMILY.sample_rate}")
     mono: bytes = samples[:, 0].tobytes()
     return mono
 
@@ -133,12 +135,12 @@ def _write(output: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _sink(output: str, container: str) -> Iterator[Callable[[bytes], object]]:
-    """Where PCM goes while it arrives."""
+    """Yields a function that writes PCM to the output."""
     with _file_errors(output), contextlib.ExitStack() as stack:
         if output == "-":
             yield _flushed
         elif container == "wav":
-            # Opened here: a wave writer that cannot open its file complains once more when it is deleted.
+            # A wave writer that cannot open its file itself fails again in its destructor.
             file = stack.enter_context(wave.open(stack.enter_context(open(output, "wb")), "wb"))
             file.setparams((1, 2, FAMILY.sample_rate, 0, "NONE", ""))
             yield file.writeframes

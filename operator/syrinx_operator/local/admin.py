@@ -1,4 +1,4 @@
-"""The admin ports of a local pipeline's stages: their metrics, and the settings that they have in force."""
+"""Client of the admin ports of a local pipeline's stages: metrics and settings."""
 
 from __future__ import annotations
 
@@ -17,82 +17,82 @@ from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 
 TIMEOUT = 3.0
-"""Seconds that one request may take."""
+"""Timeout of a request in seconds."""
 
 
-class Reported(Struct, frozen=True):
-    """What a stage answers to `GET /settings`."""
+class ReportedSettings(Struct, frozen=True):
+    """The response to `GET /settings`."""
 
     generation: int
-    """Of the base."""
+    """Generation of the base settings."""
     settings: dict[str, Any]
-    """In force."""
+    """Current settings."""
     base: dict[str, Any]
-    """What it returns to after settings for a limited time."""
+    """Settings after the temporary settings expire."""
     seconds: float | None = None
-    """How long these last; None without any."""
+    """Seconds until the temporary settings expire; None without any."""
 
 
 class StageReply(Struct, frozen=True, kw_only=True):
-    """What a stage said in one look; without what it did not say."""
+    """Metrics and settings of a stage, without what it did not report."""
 
     snapshot: Snapshot | None = None
-    reported: Reported | None = None
+    reported: ReportedSettings | None = None
     problem: str = ""
 
 
 def client() -> httpx.AsyncClient:
-    """A client for this machine's stages, never through a proxy that the environment names."""
+    """Returns a client for local stages, which ignores the proxies of the environment."""
     return httpx.AsyncClient(timeout=TIMEOUT, trust_env=False)
 
 
 async def query_stages(http: httpx.AsyncClient, members: Iterable[Member]) -> dict[str, StageReply]:
-    """What each stage says, by its name."""
-    asked = list(members)
-    answers = await asyncio.gather(*(_ask(http, member) for member in asked))
-    return {member.name: answer for member, answer in zip(asked, answers, strict=True)}
+    """Returns the reports of stages by name."""
+    polled = list(members)
+    reports = await asyncio.gather(*(_poll(http, member) for member in polled))
+    return {member.name: report for member, report in zip(polled, reports, strict=True)}
 
 
 async def put_settings(
     http: httpx.AsyncClient,
     member: Member,
-    reported: Reported,
+    reported: ReportedSettings,
     base: Mapping[str, Any],
-    limited: Mapping[str, Any] | None,
+    temporary: Mapping[str, Any] | None,
 ) -> str:
-    """Sets what differs, and renews what is limited; says what went wrong, if anything did.
+    """Applies changed base settings and renews temporary settings. Returns an error message, or "".
 
-    The base is written where a restarted process finds it before the running one gets it.
+    The base is saved for restarts before the running process gets it.
     """
     generation = reported.generation
     try:
-        if _differ(reported.base, base) or (limited is None and reported.seconds is not None):
+        if _differ(reported.base, base) or (temporary is None and reported.seconds is not None):
             generation += 1
             body = {"generation": generation, "settings": base}
             member.save_settings(body)
             await _put(http, member, body)
-        if limited is not None:
+        if temporary is not None:
             seconds = OVERRIDE_TTL_SECONDS
-            await _put(http, member, {"generation": generation, "settings": limited, "seconds": seconds})
+            await _put(http, member, {"generation": generation, "settings": temporary, "seconds": seconds})
     except (httpx.HTTPError, OSError) as error:
-        return f"{member.name} did not take its settings: {str(error) or type(error).__name__}"
+        return f"{member.name} did not apply its settings: {str(error) or type(error).__name__}"
     return ""
 
 
-async def _ask(http: httpx.AsyncClient, member: Member) -> StageReply:
-    counted = reported = None
+async def _poll(http: httpx.AsyncClient, member: Member) -> StageReply:
+    metrics = reported = None
     problem = ""
     try:
         text = (await _get(http, member, "metrics")).text
-        counted = parse_metrics(member.name, member.stage.value, datetime.now(UTC), text)
+        metrics = parse_metrics(member.name, member.stage.value, datetime.now(UTC), text)
     except (httpx.HTTPError, ValueError) as error:
-        problem = f"{member.name} tells no metrics: {str(error) or type(error).__name__}"
+        problem = f"{member.name} reports no metrics: {str(error) or type(error).__name__}"
     try:
         if member.stage is not Stage.GATEWAY:
-            reported = msgspec.json.decode((await _get(http, member, "settings")).content, type=Reported)
+            reported = msgspec.json.decode((await _get(http, member, "settings")).content, type=ReportedSettings)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
-        problem = f"{member.name} tells no settings: {str(error) or type(error).__name__}"
-    return StageReply(snapshot=counted, reported=reported, problem=problem)
+        problem = f"{member.name} reports no settings: {str(error) or type(error).__name__}"
+    return StageReply(snapshot=metrics, reported=reported, problem=problem)
 
 
 async def _get(http: httpx.AsyncClient, member: Member, path: str) -> httpx.Response:
@@ -105,5 +105,5 @@ async def _put(http: httpx.AsyncClient, member: Member, body: Mapping[str, Any])
         raise httpx.HTTPError(f"{answer.status_code}: {answer.text[:200].strip()}")
 
 
-def _differ(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return any(there.get(name) != value for name, value in wanted.items())
+def _differ(current: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
+    return any(current.get(name) != value for name, value in desired.items())

@@ -1,4 +1,4 @@
-"""What a result was measured on, fit to be published: no host names, no paths of the machine."""
+"""Describes the machine of a measurement without host names and paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Machine(Struct, frozen=True):
 
     cpu: str
     cores: int
-    """That this process may use."""
+    """Number of cores that this process may use."""
     memory_gib: float
     system: str
     python: str
@@ -30,7 +30,7 @@ class Machine(Struct, frozen=True):
 
 
 def describe() -> Machine:
-    """This machine."""
+    """Returns a description of this machine."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),
@@ -42,7 +42,7 @@ def describe() -> Machine:
 
 
 def revision() -> str | None:
-    """The commit of the source tree this runs from, with `+changes` if it was edited; None outside of one."""
+    """Returns the commit of the source tree, with `+changes` if it was edited; None without a repository."""
     here = Path(__file__).parent
     try:
         commit = _git(here, "rev-parse", "--short=12", "HEAD")
@@ -53,12 +53,12 @@ def revision() -> str | None:
 
 
 def publishable_command(arguments: Sequence[str]) -> str:
-    """The command line without absolute paths and hosts."""
+    """Returns the command line without absolute paths and hosts."""
     return " ".join(["syrinx", *(_publishable(argument) for argument in arguments)])
 
 
 def publishable_pipeline(pipeline: TTSPipeline) -> TTSPipeline:
-    """The resource without absolute paths and hosts."""
+    """Returns the resource without absolute paths and hosts."""
     spec = pipeline.spec
     if spec.model.path is not None:
         spec = structs.replace(spec, model=structs.replace(spec.model, path=_publishable(spec.model.path)))

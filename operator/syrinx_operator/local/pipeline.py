@@ -1,4 +1,4 @@
-"""A pipeline as processes of this machine: Redis, talkers, codecs and the gateway, started, watched and drained."""
+"""Runs a pipeline as local processes: Redis, talkers, codecs and the gateway."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from syrinx_operator.local.supervisor import Child, Member
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import NotLocal, Stage, StageProcess, plan_local
 from syrinx_stages.connector.server import RedisServerError
+from syrinx_stages.contract.settings import StageConfig
 
 START_SECONDS = 300.0
-"""How long a stage may take to load its model."""
+"""Maximum time for a stage to load its model."""
 KILL_SECONDS = 5.0
-"""Given to a stage beyond its own drain time before it is killed."""
+"""Seconds after a stage's own drain time until it is killed."""
 STOP_ORDER = (Stage.GATEWAY, Stage.TALKER, Stage.CODEC)
-"""Who drains first: what feeds others goes before them, so nothing is cut off."""
+"""Drain order: producers before consumers, so that no stream is cut off."""
 
 
 class LocalError(Exception):
-    """The pipeline cannot run here; the message says what would help."""
+    """The pipeline cannot run locally. The message contains advice."""
 
 
 def ignore(event: Event) -> None:
-    """An observer that shows nothing."""
+    """An observer that discards events."""
 
 
 class LocalPipeline:
-    """`async with LocalPipeline(pipeline) as running:` has a pipeline that speaks at `running.gateway_url`.
+    """A local pipeline as an async context manager; its API is at `gateway_url`.
 
-    Entering raises `StageFailed` or `LocalError` if it cannot start. Leaving drains it. Nothing outlives this process.
+    Entering raises `StageFailed` or `LocalError` if it cannot start. Leaving drains it. Processes die with this one.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class LocalPipeline:
         start_timeout: float = START_SECONDS,
         commands: Mapping[Stage, Sequence[str]] | None = None,
     ) -> None:
-        """`directory` keeps the stages' configurations and logs (default: a temporary one, removed in the end).
+        """`directory` is for configurations and logs of the stages (default: a temporary directory).
 
-        `port` replaces the gateway's; `commands` the programs that are run, by stage. Raises `LocalError` for a model,
-        or for GPUs, that are to be had on Kubernetes only.
+        `port` overrides the gateway's port, `commands` the programs by stage. Raises `LocalError` for a model or GPUs
+        that are available only on Kubernetes.
         """
         self.pipeline = pipeline
         self.processes: list[Child] = []
@@ -73,19 +74,24 @@ class LocalPipeline:
         return [member for child in self.processes for member in child.members]
 
     @property
+    def configurations(self) -> list[StageConfig]:
+        """The resolved configurations of all stages, before addresses are known."""
+        return [config for process in self._plan for _, config in process.stages]
+
+    @property
     def gateway_url(self) -> str:
-        """Where the pipeline's API is served."""
+        """URL of the pipeline's API."""
         return self._gateway.url or ""
 
     @property
     def admin_url(self) -> str:
-        """Where the gateway's health and metrics are."""
+        """URL of the gateway's health and metrics."""
         return self._gateway.admin_url or ""
 
     @property
     def _gateway(self) -> Child:
         gateway = next(child for child in self.processes if child.stage == Stage.GATEWAY)
-        assert gateway.url is not None, "known once the pipeline has started"
+        assert gateway.url is not None, "set when the pipeline is ready"
         return gateway
 
     async def __aenter__(self) -> Self:
@@ -131,12 +137,12 @@ class LocalPipeline:
         await self._cleanup.aclose()
 
     def kill(self) -> None:
-        """Ends all stages at once; `stop` then returns soon."""
+        """Kills all stages. `stop` then returns soon."""
         for child in self.processes:
             child.kill()
 
     async def _redis(self) -> dict[str, str]:
-        """The environment that leads stages to Redis; starts the managed one."""
+        """Returns the environment variables for Redis. Starts the managed Redis."""
         connector = self.pipeline.spec.connector
         if connector.url is None:
             try:
@@ -149,14 +155,14 @@ class LocalPipeline:
         password = os.environ.get(connector.password_env)
         if not password:
             raise LocalError(
-                f"the environment variable {connector.password_env} is not set; "
-                "spec.connector.passwordEnv says that it holds the password of Redis"
+                f"the environment variable {connector.password_env} from spec.connector.passwordEnv is not set; "
+                "it must contain the password of Redis"
             )
         return {"REDIS_URL": connector.url, "REDIS_PASSWORD": password}
 
 
 def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """A stage's environment: one thread for arithmetic (a row's numbers then do not depend on its batch), live logs."""
+    """Returns the environment of a stage: unbuffered logs, and one compute thread, so that results are reproducible."""
     own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return {name: value for name, value in inherited.items() if name not in ("REDIS_URL", "REDIS_PASSWORD")} | own
 

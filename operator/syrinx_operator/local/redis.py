@@ -1,4 +1,4 @@
-"""The Redis of one local pipeline: started, restarted at the same address when it dies, stopped last."""
+"""The managed Redis of a local pipeline, which is restarted at the same address."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from types import TracebackType
 from typing import Self
 
 from syrinx_operator.local.events import Exited, Observer, Ready, Starting, Stopped
-from syrinx_operator.local.supervisor import BACKOFF_RESET, restart_delay
+from syrinx_operator.local.supervisor import BACKOFF_RESET_SECONDS, restart_delay
 from syrinx_stages.connector.server import RedisServer, RedisServerError
 
 NAME = "redis"
 
 
 class ManagedRedis:
-    """`async with ManagedRedis(observe) as redis:` has a Redis. Entering raises `RedisServerError`."""
+    """A Redis server as an async context manager. Entering raises `RedisServerError`."""
 
     def __init__(self, observe: Observer) -> None:
         self._observe = observe
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads a stage to it."""
+        """Environment variables for the stages."""
         return {"REDIS_URL": self._server.url, "REDIS_PASSWORD": self._server.password}
 
     @property
     def pid(self) -> int:
-        """Of the server that runs now."""
+        """Process ID of the current server."""
         return self._server.process.pid
 
     async def __aenter__(self) -> Self:
-        # In this thread, for the server dies with the thread that started it; it takes some 50 ms.
+        # In this thread, because the server dies with the thread that started it. Takes about 50 ms.
         self._server = self._start()
-        self._watch = asyncio.create_task(self._keep_running(), name="keep redis running")
+        self._watch = asyncio.create_task(self._supervise(), name="supervise redis")
         return self
 
     async def __aexit__(
@@ -55,13 +55,13 @@ class ManagedRedis:
         self._observe(Ready(NAME, server.url, time.monotonic() - begin))
         return server
 
-    async def _keep_running(self) -> None:
+    async def _supervise(self) -> None:
         crashes = 0
         while True:
             begin = time.monotonic()
             await _exit_of(self.pid)
             code = self._server.process.wait()
-            crashes = 1 if time.monotonic() - begin >= BACKOFF_RESET else crashes + 1
+            crashes = 1 if time.monotonic() - begin >= BACKOFF_RESET_SECONDS else crashes + 1
             while True:
                 self._observe(Exited(NAME, code, restart_delay(crashes)))
                 await asyncio.sleep(restart_delay(crashes))
@@ -73,7 +73,7 @@ class ManagedRedis:
 
 
 async def _exit_of(pid: int) -> None:
-    """Waits until a child process has ended."""
+    """Waits until a child process has exited."""
     descriptor, ended = os.pidfd_open(pid), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, ended.set)

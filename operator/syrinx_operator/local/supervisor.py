@@ -1,4 +1,4 @@
-"""One stage process: started, watched until ready, logged, restarted when it dies, stopped in time."""
+"""Supervises a stage process: starts it, waits until it is ready, logs its output, restarts and stops it."""
 
 from __future__ import annotations
 
@@ -24,63 +24,63 @@ from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.stage_config import Stage, StageProcess
 from syrinx_stages.contract.settings import StageConfig
 
-BACKOFF_MOST = 30.0
-BACKOFF_RESET = 60.0
-"""Seconds a process must have lived for its next restart to be immediate again."""
+MAX_BACKOFF_SECONDS = 30.0
+BACKOFF_RESET_SECONDS = 60.0
+"""Seconds of uptime after which the next restart is immediate again."""
 PROBE_SECONDS = 0.05
 TAIL_LINES = 12
 _LINE_BYTES = 64 * 1024
 
 
 class StageFailed(Exception):
-    """A stage never became ready; the message holds the stage's own last words."""
+    """A stage did not become ready. The message contains its last output."""
 
 
 class Announcement(Struct, frozen=True):
-    """The line a stage prints on stdout once its HTTP server is bound."""
+    """The line that a stage prints to stdout when its HTTP server is bound."""
 
     stage: str
     replica: str
     url: str
     admin_url: str
-    """Where its health, metrics and settings are."""
+    """URL of its health, metrics and settings."""
 
 
 def restart_delay(crashes: int) -> float:
-    """Seconds before restart number `crashes` (from 1) in a row: none, then 1, 2, 4, ... up to half a minute."""
-    return 0.0 if crashes <= 1 else min(2.0 ** (crashes - 2), BACKOFF_MOST)
+    """Returns the seconds before restart number `crashes` in a row: 0, 1, 2, 4, ... `MAX_BACKOFF_SECONDS`."""
+    return 0.0 if crashes <= 1 else min(2.0 ** (crashes - 2), MAX_BACKOFF_SECONDS)
 
 
 class Member:
-    """One stage of a process, as others see it: over its admin port."""
+    """A stage of a process, with the URL of its admin port."""
 
     def __init__(self, stage: Stage, config: StageConfig, directory: Path) -> None:
         self.stage = stage
         self.name = config.replica
         self.is_ready = False
-        """Whether it serves now."""
+        """Whether it is ready now."""
         self.restarts = 0
         self.url: str | None = None
         self.admin_url: str | None = None
-        """Where it serves, and its health, metrics and settings; both stay the same over restarts."""
+        """URLs of its API and of its health, metrics and settings. They do not change on restarts."""
         self.config_file = directory / f"{self.name}.json"
         self._settings_file = directory / f"{self.name}.settings.json"
         self._config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
 
     def save_settings(self, body: Mapping[str, Any]) -> None:
-        """What it starts with from now on, as the body of `PUT /settings`. Raises `OSError`."""
+        """Saves the body of `PUT /settings`, which a restarted process applies. Raises `OSError`."""
         write_atomically(self._settings_file, msgspec.json.encode(body))
 
     def delete_settings(self) -> None:
-        """What an earlier run kept: the plan has all that is to be known now."""
+        """Deletes the saved settings of an earlier run."""
         self._settings_file.unlink(missing_ok=True)
 
     def write_config(self) -> None:
-        """What the process reads when it starts."""
+        """Writes the file that the process reads when it starts."""
         self.config_file.write_bytes(msgspec.json.encode(self._config))
 
-    def bound(self, announced: Announcement) -> None:
-        """It serves, and where; there it shall serve after a restart too."""
+    def set_ready(self, announced: Announcement) -> None:
+        """Marks the stage as ready, and pins its ports for restarts."""
         self.url, self.admin_url = announced.url, announced.admin_url
         ports = {"admin_port": urlsplit(self.admin_url).port}
         if self.url != self.admin_url:
@@ -90,9 +90,9 @@ class Member:
 
 
 class Child:
-    """A stage process that is kept running until it is stopped.
+    """A stage process that is restarted until it is stopped.
 
-    One that never became ready is not restarted: it has failed, and `ready` says why.
+    A process that never became ready is not restarted; `ready` raises its error.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Child:
         start_timeout: float,
         command: Sequence[str] | None = None,
     ) -> None:
-        """`command` is run with the config files' paths behind it; by default the stage's own module."""
+        """`command` is followed by the paths of the config files. Default: the stage's module."""
         self.stage = process.stage
         self.members = tuple(Member(stage, config, directory) for stage, config in process.stages)
         self.name = "+".join(member.name for member in self.members)
@@ -118,35 +118,35 @@ class Child:
         self._command = list(command or (sys.executable, "-m", f"syrinx_stages.{process.module}"))
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._code = 0
-        self._begin = 0.0
+        self._started_at = 0.0
         self._ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[StageFailed | None] | None = None
 
     @property
     def url(self) -> str | None:
-        """Where its first stage serves."""
+        """URL of its first stage."""
         return self.members[0].url
 
     @property
     def admin_url(self) -> str | None:
-        """Where the first stage's health, metrics and settings are."""
+        """URL of the first stage's health, metrics and settings."""
         return self.members[0].admin_url
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """Number of restarts."""
         return self.members[0].restarts
 
     def start(self) -> None:
-        """Starts keeping the process running."""
+        """Starts the process and its supervision."""
         for member in self.members:
             member.delete_settings()
-        self._task = asyncio.create_task(self._keep_running(), name=f"keep {self.name} running")
+        self._task = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
 
     async def ready(self) -> None:
-        """Waits until the process serves. Raises `StageFailed` if it cannot start."""
-        assert self._task is not None, "start() comes first"
+        """Waits until the process is ready. Raises `StageFailed` if it cannot start."""
+        assert self._task is not None, "call start() first"
         waiting = asyncio.ensure_future(self._ready.wait())
         try:
             await asyncio.wait({waiting, self._task}, return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +156,7 @@ class Child:
             raise self._task.result() or StageFailed(f"{self.name} was stopped before it was ready")
 
     async def stop(self, grace: float) -> None:
-        """Asks the process to drain and leave, and kills it after `grace` seconds. Idempotent."""
+        """Sends SIGTERM, so that the process drains, and SIGKILL after `grace` seconds. Idempotent."""
         if self._task is None or self._stopping.is_set():
             return
         self._stopping.set()
@@ -172,7 +172,7 @@ class Child:
             self._observe(Stopped(self.name, self._code, time.monotonic() - begin))
 
     def kill(self) -> None:
-        """Ends the process at once, for good."""
+        """Kills the process without a restart."""
         self._stopping.set()
         self._signal(signal.SIGKILL)
 
@@ -181,19 +181,19 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    async def _keep_running(self) -> StageFailed | None:
+    async def _supervise(self) -> StageFailed | None:
         crashes, ever_ready = 0, False
         with self._log_file.open("w", encoding="utf-8", buffering=1) as log:
             while True:
-                self._begin = time.monotonic()
+                self._started_at = time.monotonic()
                 self._code = await self._run_once(log)
                 ever_ready = ever_ready or self.url is not None
                 if self._stopping.is_set():
                     return None
                 if not ever_ready:
-                    words = "\n".join(f"  {line}" for line in self._tail) or "  (it said nothing)"
-                    return StageFailed(f"{self.name} could not start ({describe_exit(self._code)}). It said:\n{words}")
-                crashes = 1 if time.monotonic() - self._begin >= BACKOFF_RESET else crashes + 1
+                    output = "\n".join(f"  {line}" for line in self._tail) or "  (none)"
+                    return StageFailed(f"{self.name} could not start ({describe_exit(self._code)}). Output:\n{output}")
+                crashes = 1 if time.monotonic() - self._started_at >= BACKOFF_RESET_SECONDS else crashes + 1
                 delay = restart_delay(crashes)
                 self._observe(Exited(self.name, self._code, delay))
                 if await self._stopped_within(delay):
@@ -209,7 +209,7 @@ class Child:
         return True
 
     async def _run_once(self, log: TextIO) -> int:
-        """One life of the process: its exit code (negative: the signal that killed it)."""
+        """Runs the process once and returns its exit code (negative: the signal that killed it)."""
         self._observe(Starting(self.name))
         for member in self.members:
             member.write_config()
@@ -220,16 +220,16 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=self._environment,
-            start_new_session=True,  # Ctrl-C in the terminal is ours to pass on, in order.
+            start_new_session=True,  # Ctrl-C must not reach the stages: they are stopped in order.
         )
         assert process.stdout is not None and process.stderr is not None
         self.pid = process.pid
-        bound: asyncio.Queue[Announcement] = asyncio.Queue()
+        announcements: asyncio.Queue[Announcement] = asyncio.Queue()
         readers = [
-            asyncio.create_task(self._read_output(process.stdout, log, bound)),
+            asyncio.create_task(self._read_output(process.stdout, log, announcements)),
             asyncio.create_task(self._read_errors(process.stderr, log)),
         ]
-        probe = asyncio.create_task(self._probe(bound))
+        probe = asyncio.create_task(self._probe(announcements))
         try:
             if self._stopping.is_set():
                 self.kill()
@@ -245,12 +245,14 @@ class Child:
             for task in (probe, *readers):
                 task.cancel()
 
-    async def _read_output(self, stream: asyncio.StreamReader, log: TextIO, bound: asyncio.Queue[Announcement]) -> None:
+    async def _read_output(
+        self, stream: asyncio.StreamReader, log: TextIO, announcements: asyncio.Queue[Announcement]
+    ) -> None:
         announced = 0
         async for line in _lines(stream):
             if announced < len(self.members) and line.startswith("{"):
                 with contextlib.suppress(msgspec.DecodeError):
-                    bound.put_nowait(msgspec.json.decode(line, type=Announcement))
+                    announcements.put_nowait(msgspec.json.decode(line, type=Announcement))
                     announced += 1
                     continue
             self._log(line, log)
@@ -264,26 +266,26 @@ class Child:
         log.write(line + "\n")
         self._observe(Log(self.name, line))
 
-    async def _probe(self, bound: asyncio.Queue[Announcement]) -> None:
-        """Waits until the process says it is ready; kills it when that takes too long."""
+    async def _probe(self, announcements: asyncio.Queue[Announcement]) -> None:
+        """Waits until the process is ready, and kills it after the timeout."""
         try:
             async with asyncio.timeout(self._start_timeout):
-                announced = {each.replica: each for each in [await bound.get() for _ in self.members]}
+                announced = {each.replica: each for each in [await announcements.get() for _ in self.members]}
                 for each in announced.values():
-                    await _answers(f"{each.admin_url}/readyz")
+                    await _wait_for_ok(f"{each.admin_url}/readyz")
         except TimeoutError:
             self._tail.append(f"not ready within {self._start_timeout:g} s")
             self._signal(signal.SIGKILL)
             return
         for member in self.members:
-            member.bound(announced[member.name])
+            member.set_ready(announced[member.name])
         self._ready.set()
         urls = " and ".join(each.url for each in announced.values())
-        self._observe(Ready(self.name, urls, time.monotonic() - self._begin))
+        self._observe(Ready(self.name, urls, time.monotonic() - self._started_at))
 
 
-async def _answers(url: str) -> None:
-    """Waits until a URL answers 200."""
+async def _wait_for_ok(url: str) -> None:
+    """Waits until a URL returns 200."""
     async with httpx.AsyncClient(timeout=2.0, trust_env=False, verify=False) as client:
         while True:
             with contextlib.suppress(httpx.HTTPError):
@@ -293,7 +295,7 @@ async def _answers(url: str) -> None:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """The lines of a stream; an overlong one is cut into pieces."""
+    """Yields the lines of a stream. Splits lines that are too long."""
     rest = b""
     while data := await stream.read(_LINE_BYTES):
         *lines, rest = (rest + data).split(b"\n")

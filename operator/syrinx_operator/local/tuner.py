@@ -1,4 +1,4 @@
-"""The tuner beside `syrinx up`: looks, decides, remembers in files, applies. A thin shell."""
+"""Runs the tuner for a local pipeline: collects metrics, applies decisions, and saves the state in files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from syrinx_operator.local import admin, tuning_files
 from syrinx_operator.local.admin import StageReply
 from syrinx_operator.local.events import Notice, Observer
 from syrinx_operator.local.machine import describe
-from syrinx_operator.local.recent import slo_reports
+from syrinx_operator.local.slo import slo_statuses
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.knobs import Identity, Stage, live_settings, with_setting
 from syrinx_operator.resource.rules import violations
@@ -29,110 +29,110 @@ from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Observation, Tuner
 
-LATELY_SECONDS = 60.0
-"""What `syrinx tune` tells of how listeners fare; one interval, if that is longer."""
+SLO_WINDOW_SECONDS = 60.0
+"""Window of the latencies that `syrinx tune` shows; one interval, if that is longer."""
 
 
 class LocalTuner:
-    """Tunes a pipeline of this machine. Whatever goes wrong here is told, and never disturbs what is served."""
+    """Tunes a local pipeline. Errors are reported and do not affect serving."""
 
     def __init__(self, pipeline: TTSPipeline, directory: Path, observe: Observer) -> None:
-        """Takes up what `directory` remembers of the pipeline. `observe` is told what is decided."""
+        """Loads the saved state from `directory`. `observe` receives notices of decisions."""
         self._pipeline = pipeline
         self._policy = policy_of(pipeline.spec)
         self._directory = directory
         self._observe = observe
         self._identity = identity_of(pipeline)
         self._tuner = Tuner(tuning_files.audit_log(directory))
-        self._trouble = ""
-        self._state = self._remembered()
+        self._error = ""
+        self._state = self._load()
 
-    def start_with(self) -> TTSPipeline:
-        """The resource with its knobs as they were chosen before; as it is, if it has become another one since."""
+    def with_chosen_settings(self) -> TTSPipeline:
+        """Returns the pipeline with the settings chosen earlier, if its rules still allow them."""
         base = assignment(self._policy, self._state).base
         chosen = msgspec.structs.replace(self._pipeline, spec=with_setting(self._pipeline.spec, base))
         return self._pipeline if violations(chosen) else chosen
 
     async def run(self, members: Sequence[Member]) -> None:
-        """Looks again and again until it is cancelled."""
+        """Evaluates periodically until it is cancelled."""
         async with admin.client() as http:
             while True:
-                seconds = await self._look_safely(http, members)
+                seconds = await self._try_step(http, members)
                 await asyncio.sleep(seconds)
 
-    async def _look_safely(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
-        """Seconds until the next look."""
+    async def _try_step(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
+        """Returns the seconds until the next step."""
         try:
-            return await self._look(http, members)
-        except Exception as error:  # Serving goes on, whatever it is.
-            self._tell_trouble(f"this look is left out: {type(error).__name__}: {error}")
+            return await self._step(http, members)
+        except Exception as error:  # Serving must continue.
+            self._report_error(f"this evaluation is skipped: {type(error).__name__}: {error}")
             with contextlib.suppress(OSError):
-                self._save(msgspec.structs.replace(self._state, message=self._trouble[:256]), datetime.now(UTC))
+                self._save(msgspec.structs.replace(self._state, message=self._error[:256]), datetime.now(UTC))
             return self._policy.interval
 
-    async def _look(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
-        answers = await admin.query_stages(http, (member for member in members if member.is_ready))
-        seen, now = observe(members, answers, self._identity), datetime.now(UTC)
-        decision = self._tuner.step(self._pipeline.name, self._policy, self._state, seen, now)
-        self._save(decision.state, now)  # Before anything follows from it.
+    async def _step(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
+        replies = await admin.query_stages(http, (member for member in members if member.is_ready))
+        observation, now = observe(members, replies, self._identity), datetime.now(UTC)
+        decision = self._tuner.step(self._pipeline.name, self._policy, self._state, observation, now)
+        self._save(decision.state, now)  # Saved before it takes effect.
         for event in decision.events:
             self._observe(Notice(event.message, warning=event.kind == "Warning"))
-        trouble = ""
+        error = ""
         if self._policy.mode == "Auto" and not self._policy.paused:
-            trouble = await self._apply(http, members, answers, assignment(self._policy, self._state))
-        self._tell_trouble(trouble)
+            error = await self._apply(http, members, replies, assignment(self._policy, self._state))
+        self._report_error(error)
         return decision.requeue_after
 
     async def _apply(
-        self, http: httpx.AsyncClient, members: Sequence[Member], answers: Mapping[str, StageReply], wanted: Assignment
+        self, http: httpx.AsyncClient, members: Sequence[Member], replies: Mapping[str, StageReply], desired: Assignment
     ) -> str:
-        """Sets what differs; says what went wrong, if anything did."""
-        work = []
+        """Applies changed settings. Returns an error message, or ""."""
+        requests = []
         for member in _workers(members):
             stage = Stage(member.stage.value)
-            base, limited = live_settings(wanted.base, stage), wanted.override(stage, member.name)
-            reported = answers[member.name].reported if member.name in answers else None
+            base, override = live_settings(desired.base, stage), desired.override(stage, member.name)
+            reported = replies[member.name].reported if member.name in replies else None
             if reported is None:
-                member.save_settings({"settings": base})  # It may be about to start.
+                member.save_settings({"settings": base})  # It may be starting.
             else:
-                trial = None if limited is None else live_settings(limited, stage)
-                work.append(admin.put_settings(http, member, reported, base, trial))
-        return "; ".join(filter(None, await asyncio.gather(*work)))
+                override_settings = None if override is None else live_settings(override, stage)
+                requests.append(admin.put_settings(http, member, reported, base, override_settings))
+        return "; ".join(filter(None, await asyncio.gather(*requests)))
 
-    def _remembered(self) -> State:
+    def _load(self) -> State:
         try:
             found = tuning_files.load(self._directory)
         except tuning_files.TuningMemoryError as error:
-            self._observe(Notice(f"what was learned before is lost, and tuning starts anew: {error}", warning=True))
+            self._observe(Notice(f"the saved state of tuning is lost: {error}", warning=True))
             return State()
         state = found.state if found else State()
-        if state.identity != self._identity:  # What was chosen for another machine is no start on this one.
+        if state.identity != self._identity:  # Settings of another machine or model do not apply.
             return msgspec.structs.replace(state, chosen=None, last_good=None)
         return state
 
     def _save(self, state: State, now: datetime) -> None:
-        wanted = self._pipeline.spec.slo.ttfa
-        window = now - timedelta(seconds=max(LATELY_SECONDS, self._policy.interval))
+        objectives = self._pipeline.spec.slo.ttfa
+        window = now - timedelta(seconds=max(SLO_WINDOW_SECONDS, self._policy.interval))
         evidence = self._tuner.evidence(self._pipeline.name, self._policy, None, window, now)
         memory = tuning_files.TuningMemory(
             state=state,
             observed_at=now,
             requested=self._policy.requested,
-            objectives=wanted,
-            slo=slo_reports(wanted, evidence),
+            objectives=objectives,
+            slo=slo_statuses(objectives, evidence),
         )
         tuning_files.save(self._directory, memory)
         self._state = state
 
-    def _tell_trouble(self, trouble: str) -> None:
-        """Once, however long it lasts."""
-        if trouble and trouble != self._trouble:
-            self._observe(Notice(trouble, warning=True))
-        self._trouble = trouble
+    def _report_error(self, error: str) -> None:
+        """Reports an error once while it lasts."""
+        if error and error != self._error:
+            self._observe(Notice(error, warning=True))
+        self._error = error
 
 
 def identity_of(pipeline: TTSPipeline) -> Identity:
-    """What is served, by which version, on what."""
+    """Returns the model, version and device that settings are valid for."""
     spec, machine = pipeline.spec, describe()
     devices = f"talker {spec.talker.device or 'cpu'}, codec {spec.codec.device or 'cpu'}"
     return Identity(
@@ -142,18 +142,18 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
     )
 
 
-def observe(members: Iterable[Member], answers: Mapping[str, StageReply], identity: Identity) -> Observation:
-    """What the stages said, as the tuner takes it. One that is not ready, or does not answer, is no time for trials."""
+def observe(members: Iterable[Member], replies: Mapping[str, StageReply], identity: Identity) -> Observation:
+    """Returns the tuner's input. Stages that are not ready or do not respond count as a disruption."""
     every = list(members)
-    silent = [f"{member.name} is not ready" for member in every if not member.is_ready]
-    silent += [answer.problem for answer in answers.values() if answer.problem]
-    gateways = [answers.get(member.name) for member in every if member.stage is Process.GATEWAY]
+    unavailable = [f"{member.name} is not ready" for member in every if not member.is_ready]
+    unavailable += [reply.problem for reply in replies.values() if reply.problem]
+    gateways = [replies.get(member.name) for member in every if member.stage is Process.GATEWAY]
     return Observation(
-        snapshots=tuple(answer.snapshot for answer in answers.values() if answer.snapshot is not None),
-        replicas=tuple(_worker(member, answers.get(member.name)) for member in _workers(every)),
+        snapshots=tuple(reply.snapshot for reply in replies.values() if reply.snapshot is not None),
+        replicas=tuple(_worker(member, replies.get(member.name)) for member in _workers(every)),
         identity=identity,
-        disruption="; ".join(silent),
-        problem="" if any(each and each.snapshot for each in gateways) else "the gateway does not answer",
+        disruption="; ".join(unavailable),
+        problem="" if any(each and each.snapshot for each in gateways) else "the gateway does not respond",
     )
 
 
@@ -161,8 +161,8 @@ def _workers(members: Iterable[Member]) -> list[Member]:
     return [member for member in members if member.stage is not Process.GATEWAY]
 
 
-def _worker(member: Member, answer: StageReply | None) -> ReplicaStats:
-    reported = answer.reported if answer else None
+def _worker(member: Member, reply: StageReply | None) -> ReplicaStats:
+    reported = reply.reported if reply else None
     return ReplicaStats(
         name=member.name,
         stage=Stage(member.stage.value),

@@ -1,4 +1,4 @@
-"""What the tuner beside `syrinx up` keeps in its pipeline's directory: its memory, and a log of what it decided."""
+"""Files of the local tuner in the pipeline's directory: its state, and a log of its decisions."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from syrinx_operator.resource.tuning_status import State, Timestamp
 STATE_FILE = "tuning.json"
 AUDIT_FILE = "tuning.jsonl"
 AUDIT_BYTES = 16 << 20
-"""Of the log at most, and as much again of what was before."""
+"""Size at which the log is rotated."""
 
 
 class TuningMemoryError(Exception):
-    """The memory cannot be read; the message names the file and says why."""
+    """The state cannot be read. The message names the file and the cause."""
 
 
 class TuningMemory(StatusStruct, frozen=True, kw_only=True):
-    """The tuner's memory, and what `syrinx tune` shows beside it."""
+    """The tuner's state, and further values for `syrinx tune`."""
 
-    state: Annotated[State, Meta(description="The memory.")]
-    observed_at: Annotated[Timestamp, Meta(description="When the metrics were looked at last.")]
-    requested: Annotated[Setting, Meta(description="What the resource asks for.")]
+    state: Annotated[State, Meta(description="State of the tuner.")]
+    observed_at: Annotated[Timestamp, Meta(description="Time of the last evaluation.")]
+    requested: Annotated[Setting, Meta(description="Settings in the resource.")]
     objectives: Annotated[tuple[TtfaObjective, ...], Meta(max_length=3, description="The objectives.")] = ()
-    slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3, description="How each task type did lately.")] = ()
+    slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3, description="Recent latency of each task type.")] = ()
 
 
 def save(directory: Path, kept: TuningMemory) -> None:
-    """Writes the memory whole. Raises `OSError`."""
+    """Writes the state atomically. Raises `OSError`."""
     write_atomically(directory / STATE_FILE, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
 def load(directory: Path) -> TuningMemory | None:
-    """The memory; None if there is none. Raises `TuningMemoryError`."""
+    """Returns the saved state, or None. Raises `TuningMemoryError`."""
     file = directory / STATE_FILE
     try:
         return msgspec.json.decode(file.read_bytes(), type=TuningMemory)
@@ -53,11 +53,11 @@ def load(directory: Path) -> TuningMemory | None:
 
 
 def audit_log(directory: Path) -> RotatedLog:
-    """Takes the audit's lines."""
+    """Returns the log of decisions."""
     return RotatedLog(directory / AUDIT_FILE, AUDIT_BYTES)
 
 
 def audit_files(directory: Path) -> list[Path]:
-    """What there is of the log, oldest first."""
+    """Returns the files of the log, oldest first."""
     file = directory / AUDIT_FILE
     return [each for each in (previous_file(file), file) if each.exists()]

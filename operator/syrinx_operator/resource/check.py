@@ -1,4 +1,4 @@
-"""Checks TTSPipeline resources: all problems at once, each with its place, its field and what would be accepted."""
+"""Validates TTSPipeline resources and reports all problems with position, field and accepted values."""
 
 from __future__ import annotations
 
@@ -14,54 +14,50 @@ from typing import Any
 import msgspec
 from msgspec import Struct, inspect
 
-from syrinx_operator.resource.documents import MAX_BYTES, Document, DocumentError, Mark, Path, read_documents
+from syrinx_operator.resource.documents import MAX_BYTES, Document, DocumentError, Path, Position, read_documents
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 
-SET_BY_THE_CLUSTER = (
+SERVER_METADATA = (
     *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName"),
     *("generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
 )
-"""Fields of `metadata` that a resource read from a cluster has, and that say nothing of what is to run."""
+"""Fields of `metadata` that the API server sets. They are ignored."""
 
 Finding = tuple[Path, str]
-"""A field and what is to be said about it."""
+"""A field and a message about it."""
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong in a file."""
+    """A problem in a file."""
 
     file: str
-    mark: Mark
+    position: Position
     path: Path
     message: str
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.mark.line}:{self.mark.column}"
+        where = f"{self.file}:{self.position.line}:{self.position.column}"
         return f"{where}: {field_name(self.path)}: {self.message}" if self.path else f"{where}: {self.message}"
 
 
-class Checked(Struct, frozen=True):
-    """What a file holds: its valid pipelines, and everything that is wrong with it."""
+class CheckResult(Struct, frozen=True):
+    """The valid pipelines of a file, and its problems."""
 
     pipelines: tuple[TTSPipeline, ...]
     problems: tuple[Problem, ...]
-    unused: tuple[Problem, ...] = ()
-    """What only a resource has that was read from a cluster."""
+    ignored: tuple[Problem, ...] = ()
+    """Ignored fields that the API server sets."""
     on_kubernetes: tuple[Problem, ...] = ()
-    """What is accepted here, but not on Kubernetes."""
+    """Problems on Kubernetes only."""
 
 
 class InvalidPipeline(Exception):
-    """A file does not hold what was asked for; the message has one line per problem."""
-
-
-def _tell_nobody(line: str) -> None:
-    pass
+    """A file does not contain a valid pipeline. The message has one line per problem."""
 
 
 def field_name(path: Path) -> str:
-    """`spec.codec.capturePairs[2].rows`."""
+    """Returns a path as text, for example `spec.codec.capturePairs[2].rows`."""
     text = ""
     for part in path:
         shown = part if isinstance(part, int) or (part.isprintable() and part.strip()) else repr(part)
@@ -72,47 +68,47 @@ def field_name(path: Path) -> str:
     return text
 
 
-def check(file: str, data: bytes) -> Checked:
-    """Reads every TTSPipeline of a file and leaves other kinds alone. `file` is only its name in messages."""
+def check(file: str, data: bytes) -> CheckResult:
+    """Validates every TTSPipeline of a file and ignores other kinds. `file` is its name in messages."""
     pipelines: list[TTSPipeline] = []
     problems: list[Problem] = []
-    unused: list[Problem] = []
+    ignored_fields: list[Problem] = []
     on_kubernetes: list[Problem] = []
     count = 0
     try:
         for document in read_documents(data):
             if _is_of_another_kind(document.value):
-                beside = (("kind",), f"on Kubernetes: {document.value['kind']}; not checked")
-                on_kubernetes += _in_order(file, document, [beside])
+                note = (("kind",), f"on Kubernetes: {document.value['kind']}; not checked")
+                on_kubernetes += _in_order(file, document, [note])
                 continue
             count += 1
-            value, left_out = _as_written(document.value)
+            value, ignored = _without_server_fields(document.value)
             found = list(problems_of(value))
             problems += _in_order(file, document, found)
             if found:
                 continue
             pipeline = msgspec.convert(value, TTSPipeline)
             if pipeline.name in (other.name for other in pipelines):
-                message = f"{pipeline.name!r} names an earlier pipeline of this file too"
+                message = f"{pipeline.name!r} is also the name of an earlier pipeline in this file"
                 problems += _in_order(file, document, [(("metadata", "name"), message)])
             pipelines.append(pipeline)
-            unused += _in_order(file, document, [(path, "set by the cluster; not used") for path in left_out])
-            elsewhere = [(each.path, f"on Kubernetes: {each.message}") for each in cluster_violations(pipeline)]
-            on_kubernetes += _in_order(file, document, elsewhere)
+            ignored_fields += _in_order(file, document, [(path, "set by the API server; ignored") for path in ignored])
+            found = [(each.path, f"on Kubernetes: {each.message}") for each in cluster_violations(pipeline)]
+            on_kubernetes += _in_order(file, document, found)
     except DocumentError as error:
-        problems.append(Problem(file, error.mark, error.path, str(error)))
+        problems.append(Problem(file, error.position, error.path, str(error)))
     if not count and not problems:
-        problems.append(Problem(file, Mark(1, 1), (), f"holds no resource; expected a {KIND}"))
-    return Checked(tuple(pipelines), tuple(problems), tuple(unused), tuple(on_kubernetes))
+        problems.append(Problem(file, Position(1, 1), (), f"contains no resource; expected a {KIND}"))
+    return CheckResult(tuple(pipelines), tuple(problems), tuple(ignored_fields), tuple(on_kubernetes))
 
 
 def _in_order(file: str, document: Document, found: list[Finding]) -> list[Problem]:
-    marked = [Problem(file, document.mark(path), path, message) for path, message in found]
-    return sorted(marked, key=lambda problem: (problem.mark.line, problem.mark.column))
+    located = [Problem(file, document.position(path), path, message) for path, message in found]
+    return sorted(located, key=lambda problem: (problem.position.line, problem.position.column))
 
 
 def _is_of_another_kind(value: Any) -> bool:
-    """Whether it is a resource that goes to the cluster beside the pipelines, as an autoscaler."""
+    """Returns whether a document is another resource, such as an autoscaler."""
     if not isinstance(value, dict):
         return False
     version, kind = value.get("apiVersion"), value.get("kind")
@@ -121,37 +117,40 @@ def _is_of_another_kind(value: Any) -> bool:
     return kind != KIND and version.partition("/")[0] != API_VERSION.partition("/")[0]
 
 
-def _as_written(value: Any) -> tuple[Any, list[Path]]:
-    """The resource as a person writes it, and what of one that was read from a cluster was left out."""
+def _without_server_fields(value: Any) -> tuple[Any, list[Path]]:
+    """Returns the resource without the fields that the API server sets, and the paths of these."""
     if not isinstance(value, dict):
         return value, []
     rest = {name: each for name, each in value.items() if name != "status"}
     unused: list[Path] = [("status",)] if "status" in value else []
     if isinstance(value.get("metadata"), dict):
-        rest["metadata"] = {name: each for name, each in value["metadata"].items() if name not in SET_BY_THE_CLUSTER}
-        unused += [("metadata", name) for name in value["metadata"] if name in SET_BY_THE_CLUSTER]
+        rest["metadata"] = {name: each for name, each in value["metadata"].items() if name not in SERVER_METADATA}
+        unused += [("metadata", name) for name in value["metadata"] if name in SERVER_METADATA]
     return rest, unused
 
 
-def load_one(file: str, data: bytes, tell: Callable[[str], None] = _tell_nobody) -> TTSPipeline:
-    """The one pipeline a file holds; tells what of the file is not used.
+def load_one(file: str, data: bytes, notify: Callable[[str], None] | None = None) -> TTSPipeline:
+    """Returns the only pipeline of a file. Calls `notify` with a line about ignored fields.
 
-    Raises `InvalidPipeline` with every problem, or if there are several.
+    Raises `InvalidPipeline` for problems, or if the file has several pipelines.
     """
     checked = check(file, data)
     if checked.problems:
         raise InvalidPipeline("\n".join(str(problem) for problem in checked.problems))
     if len(checked.pipelines) > 1:
         names = ", ".join(pipeline.name for pipeline in checked.pipelines)
-        raise InvalidPipeline(f"{file}: holds {len(checked.pipelines)} pipelines ({names}); one at a time can be run")
-    if checked.unused:
-        tell(f"set by a cluster and not used here: {', '.join(field_name(each.path) for each in checked.unused)}")
+        raise InvalidPipeline(f"{file}: contains {len(checked.pipelines)} pipelines ({names}); expected one")
+    if checked.ignored and notify is not None:
+        notify(f"set by the API server and ignored: {', '.join(field_name(each.path) for each in checked.ignored)}")
     return checked.pipelines[0]
 
 
-def load_file(file: str, tell: Callable[[str], None] = _tell_nobody) -> TTSPipeline:
-    """`load_one` for a path (`-`: standard input), with the model's path made absolute. Raises `InvalidPipeline`."""
-    pipeline = load_one(file, read_file(file), tell)
+def load_file(file: str, notify: Callable[[str], None] | None = None) -> TTSPipeline:
+    """Returns the only pipeline of a file (`-`: standard input), with an absolute model path.
+
+    Raises `InvalidPipeline`.
+    """
+    pipeline = load_one(file, read_file(file), notify)
     model = pipeline.spec.model
     if model.path is None:
         return pipeline
@@ -161,7 +160,7 @@ def load_file(file: str, tell: Callable[[str], None] = _tell_nobody) -> TTSPipel
 
 
 def read_file(file: str) -> bytes:
-    """A file's bytes, or those of standard input for `-`. Raises `InvalidPipeline`."""
+    """Returns the bytes of a file, or of standard input for `-`. Raises `InvalidPipeline`."""
     try:
         if file == "-":
             return sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -172,7 +171,7 @@ def read_file(file: str) -> bytes:
 
 
 def problems_of(value: Any) -> Iterator[Finding]:
-    """What is wrong with each field of a resource; if nothing is, what is wrong between them."""
+    """Yields the problems of single fields. If there are none, yields the violated rules between fields."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind is not None and kind != KIND:
         yield ("kind",), f"{_shown(kind)} is not accepted; expected {KIND}"
@@ -198,7 +197,7 @@ def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
     elif typing.get_origin(bare) is dict and isinstance(value, dict):
         key_type, value_type = typing.get_args(bare)
         found = [
-            ((*path, key), message.replace("is not accepted", "is no name that is accepted here", 1))
+            ((*path, key), message.replace("is not accepted", "is not accepted as a name", 1))
             for key in value
             for _, message in _value_problems(key, key_type, path)
         ]
@@ -228,7 +227,7 @@ def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[F
 
 def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
     if isinstance(value, str) and not value.isprintable() and not (_is_unicode(value) and _is_free(annotation)):
-        yield path, f"{_shown(value)} is not accepted: it holds a control character or a line break"
+        yield path, f"{_shown(value)} is not accepted: it contains a control character or a line break"
         return
     try:
         msgspec.convert(value, annotation)
@@ -237,7 +236,7 @@ def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding
 
 
 def _is_free(annotation: Any) -> bool:
-    """Whether a text may have line breaks, as that of an annotation."""
+    """Returns whether a text may contain line breaks, such as the value of an annotation."""
     kind = inspect.type_info(annotation)
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
@@ -249,7 +248,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _optional(bare: Any) -> Any:
-    """What a field takes besides null; None if that is not one thing."""
+    """Returns the type of an optional field without None; None if the field is not optional."""
     if typing.get_origin(bare) not in (typing.Union, types.UnionType) or type(None) not in typing.get_args(bare):
         return None
     others = [each for each in typing.get_args(bare) if each is not type(None)]
@@ -270,11 +269,11 @@ def _shown(value: Any) -> str:
 
 
 def _accepted(annotation: Any) -> str:
-    """What a field accepts, in words."""
-    return _words(inspect.type_info(annotation))
+    """Returns a description of the values that a field accepts."""
+    return _describe(inspect.type_info(annotation))
 
 
-def _words(kind: inspect.Type) -> str:
+def _describe(kind: inspect.Type) -> str:
     description = ""
     if isinstance(kind, inspect.Metadata):
         description = (kind.extra_json_schema or {}).get("description", "")
@@ -291,18 +290,18 @@ def _words(kind: inspect.Type) -> str:
         case inspect.LiteralType(values=values):
             return " or ".join(map(str, values))
         case inspect.UnionType(types=types_):
-            return " or ".join(_words(each) for each in types_ if not isinstance(each, inspect.NoneType))
+            return " or ".join(_describe(each) for each in types_ if not isinstance(each, inspect.NoneType))
         case inspect.VarTupleType(item_type=item):
-            return f"a list of {_count(kind)}, each {_words(item)}"
+            return f"a list of {_count(kind)}, each {_describe(item)}"
         case inspect.DictType():
             return f"a mapping of {_count(kind)}"
         case inspect.StructType(cls=struct):
             return f"the fields {_field_names(struct)}"
-    raise TypeError(f"the resource has no such type: {kind}")
+    raise TypeError(f"not a type of the resource: {kind}")
 
 
 def _field_names(struct: type[Struct]) -> str:
-    """First the struct's own fields, then those it has in common with others."""
+    """Returns the names of the fields, those of base classes last."""
     lineage = [each for each in struct.__mro__ if issubclass(each, Struct)]
     names = [
         field

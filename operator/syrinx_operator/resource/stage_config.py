@@ -1,9 +1,9 @@
-"""What a pipeline needs to run, as values: one start configuration per stage process. Pure."""
+"""Derives the start configuration of each stage process from a pipeline."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -16,7 +16,7 @@ from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, Stag
 
 
 class Stage(StrEnum):
-    """The kinds of stage process; the values are their packages' names in `syrinx_stages`."""
+    """The stages. The values are the names of their packages in `syrinx_stages`."""
 
     TALKER = "talker"
     CODEC = "codec"
@@ -24,33 +24,33 @@ class Stage(StrEnum):
 
 
 class StageProcess(Struct, frozen=True):
-    """One process to run."""
+    """A process to run."""
 
     stage: Stage
     config: StageConfig
     codec: StageConfig | None = None
-    """Of the codec that shares a talker's process."""
+    """Configuration of the codec in a colocated talker's process."""
 
     @property
     def stages(self) -> tuple[tuple[Stage, StageConfig], ...]:
-        """The stages in it."""
+        """The stages of the process with their configurations."""
         own = (self.stage, self.config)
         return (own,) if self.codec is None else (own, (Stage.CODEC, self.codec))
 
     @property
     def module(self) -> str:
-        """Its package in `syrinx_stages`."""
+        """The module in `syrinx_stages` to run."""
         return self.stage.value if self.codec is None else "colocated"
 
 
 class NotLocal(Exception):
-    """The pipeline runs on Kubernetes only; the message names the field and what would do."""
+    """The pipeline runs only on Kubernetes. The message names the field and an alternative."""
 
 
 def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
-    """Every process of the pipeline, talkers first, the gateway last. `version` is that of Syrinx.
+    """Returns the processes of a local pipeline: talkers first, the gateway last. `version` is that of Syrinx.
 
-    Raises `NotLocal` for a model, or for GPUs, that are to be had on Kubernetes only.
+    Raises `NotLocal` for a model or GPUs that are available only on Kubernetes.
     """
     spec = pipeline.spec
     _require_local_model(spec.model)
@@ -73,11 +73,11 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         device = stage.device or "cpu"
         return {"device": device, "max_resident": stage.max_resident, "drain_seconds": stage.drain_seconds}
 
-    gateway, shaping = spec.gateway, codec_process(spec)
+    gateway, codec = spec.gateway, codec_process(spec)
     engine = {"engine": spec.talker.engine, "vllm": vllm_options(spec.talker)}
     talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker))
-    codecs = replicas(Stage.CODEC, shaping.replicas, **compute(shaping))
-    [served] = replicas(
+    codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec))
+    [gateway_config] = replicas(
         Stage.GATEWAY,
         1,
         port=gateway.port,
@@ -89,27 +89,32 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     else:
         workers = [StageProcess(Stage.TALKER, config) for config in talkers]
         workers += [StageProcess(Stage.CODEC, config) for config in codecs]
-    return [*workers, StageProcess(Stage.GATEWAY, served)]
+    return [*workers, StageProcess(Stage.GATEWAY, gateway_config)]
+
+
+def configuration_hash(configurations: Sequence[StageConfig]) -> str:
+    """Returns a short hash of the stages' resolved configurations, to compare runs."""
+    return hashlib.sha256(msgspec.json.encode(configurations)).hexdigest()[:12]
 
 
 def codec_process(spec: PipelineSpec) -> CodecSpec:
-    """The codec as its process is shaped: by the talker's fields where they share one."""
+    """Returns the codec with the fields of its process. If it is colocated, these are the talker's."""
     if spec.topology == "Separate":
         return spec.codec
     return msgspec.structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
 
 
 def engine_suffix(spec: PipelineSpec) -> str:
-    """What follows where it is said on what a pipeline computes: the talker's engine, if it is not the usual one."""
+    """Returns a suffix for descriptions of the device: the talker's engine, if it is not the default."""
     return "" if spec.talker.engine == TalkerSpec().engine else f"; talker with {spec.talker.engine}"
 
 
 def ignored_locally(pipeline: TTSPipeline) -> list[str]:
-    """Fields that say something on Kubernetes only and that are not as by default, by name."""
-    return list(_unused(pipeline.spec, "spec"))
+    """Returns the names of fields that are set but apply only on Kubernetes."""
+    return list(_ignored(pipeline.spec, "spec"))
 
 
-def _unused(part: Struct, path: str) -> Iterator[str]:
+def _ignored(part: Struct, path: str) -> Iterator[str]:
     kind = inspect.type_info(type(part))
     assert isinstance(kind, inspect.StructType)
     for field in kind.fields:
@@ -119,53 +124,53 @@ def _unused(part: Struct, path: str) -> Iterator[str]:
             if value != default:
                 yield name
         elif isinstance(value, Struct):
-            yield from _unused(value, name)
+            yield from _ignored(value, name)
 
 
 def _require_local_model(model: ModelSpec) -> None:
     if model.hugging_face is not None:
         raise NotLocal(
-            "spec.model.huggingFace is fetched on Kubernetes only: download the checkpoint "
+            "spec.model.huggingFace is supported only on Kubernetes: download the checkpoint "
             f"(hf download {model.hugging_face.id} --revision {model.hugging_face.revision} --local-dir DIRECTORY) "
-            "and give its directory as spec.model.path"
+            "and set spec.model.path to its directory"
         )
     if model.claim is not None:
         raise NotLocal(
-            "spec.model.claim is a volume of Kubernetes: without it, spec.model.path is a directory of this machine"
+            "spec.model.claim is supported only on Kubernetes: remove it and set spec.model.path to a local directory"
         )
 
 
 def _require_local_gpus(talker: TalkerSpec) -> None:
     if vllm_options(talker).tensor_parallel_size > 1 and talker.device is None:
         raise NotLocal(
-            "spec.talker.vllm.tensorParallelSize takes GPUs, and spec.talker.resources gives them on Kubernetes only: "
-            "give spec.talker.device: cuda"
+            "spec.talker.vllm.tensorParallelSize needs GPUs, and spec.talker.resources applies only on Kubernetes: "
+            "set spec.talker.device: cuda"
         )
 
 
 def model_generation(spec: PipelineSpec, version: str) -> str:
-    """Names the model's weights, and the topology: stages meet only where both are the same for certain.
+    """Returns a hash of the model's weights and the topology. Only stages with the same hash exchange data.
 
-    The bundled voice comes with Syrinx, so its weights follow from `version`.
+    The bundled voice is part of Syrinx, so `version` identifies its weights.
     """
-    named = f"bundled {version}" if spec.model.path is None else f"path {spec.model.path}"
+    identity = f"bundled {version}" if spec.model.path is None else f"path {spec.model.path}"
     if spec.topology != "Separate":
-        named += f", {spec.topology}"
-    return hashlib.sha256(named.encode()).hexdigest()[:10]
+        identity += f", {spec.topology}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:10]
 
 
 def talker_settings(spec: TalkerSpec) -> TalkerSettings:
-    """The live settings that a talker starts with."""
+    """Returns the initial live settings of a talker."""
     return TalkerSettings(max_num_seqs=spec.max_num_seqs, lead_limit_seconds=spec.lead_limit_seconds)
 
 
 def vllm_options(spec: TalkerSpec) -> VllmOptions:
-    """What a talker starts vLLM with."""
+    """Returns the engine options of vLLM."""
     return VllmOptions() if spec.vllm is None else VllmOptions(**msgspec.structs.asdict(spec.vllm))
 
 
 def codec_settings(spec: CodecSpec) -> CodecSettings:
-    """The live settings that a codec starts with."""
+    """Returns the initial live settings of a codec."""
     return CodecSettings(
         max_num_seqs=spec.max_num_seqs,
         chunk_ramp=spec.chunk_ramp,
@@ -174,5 +179,5 @@ def codec_settings(spec: CodecSpec) -> CodecSettings:
 
 
 def gateway_settings(spec: GatewaySpec) -> GatewaySettings:
-    """The live settings that a gateway starts with."""
+    """Returns the initial live settings of a gateway."""
     return GatewaySettings(max_queue=spec.max_queue, max_queue_seconds=spec.max_queue_seconds)

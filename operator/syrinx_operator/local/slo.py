@@ -1,4 +1,4 @@
-"""How each task type did within a window, as people are told. Pure."""
+"""Latency of each task type within a window, for the status."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from syrinx_operator.tuner.workload import histogram, quantile
 from syrinx_stages.contract.family import FAMILY, TaskName
 
 
-def slo_reports(wanted: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloStatus, ...]:
-    """Of each task type that was asked for, or has an objective."""
-    objectives = {each.task_type: each for each in wanted}
-    heard = {route.task_type for route in evidence.routes}
+def slo_statuses(objectives: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloStatus, ...]:
+    """Returns the status of each task type with requests or an objective."""
+    by_type = {each.task_type: each for each in objectives}
+    requested = {route.task_type for route in evidence.routes}
     return tuple(
-        _one(name, objectives.get(name), evidence) for name in FAMILY.task_types if name in heard | {*objectives}
+        _status(name, by_type.get(name), evidence) for name in FAMILY.task_types if name in requested | {*by_type}
     )
 
 
-def _one(task_type: TaskName, objective: TtfaObjective | None, evidence: Evidence) -> SloStatus:
-    served = [one for route, one in evidence.routes.items() if route.task_type == task_type]
-    requests, within = sum(one.requests for one in served), sum(one.within_objective for one in served)
+def _status(task_type: TaskName, objective: TtfaObjective | None, evidence: Evidence) -> SloStatus:
+    served = [stats for route, stats in evidence.routes.items() if route.task_type == task_type]
+    requests, within = sum(stats.requests for stats in served), sum(stats.within_objective for stats in served)
     p95 = quantile(histogram(served), 0.95)
     share = within / requests if requests and objective else None
     return SloStatus(
