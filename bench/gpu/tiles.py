@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product as combinations
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import msgspec
 import torch
@@ -30,9 +31,10 @@ from syrinx_stages.kernels.attention import AttentionParams
 from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT
-from syrinx_stages.kernels.recorder import graph_recorder
+from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.model.layers import cos_sin_table
+from syrinx_stages.talker import frame as frame_module
 from syrinx_stages.talker.frame import FrameStep, new_device_state
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
 from syrinx_stages.talker.tiles import choose_tile
@@ -166,7 +168,7 @@ class Rig:
 
     def __init__(self, config: TalkerConfig, device: str, max_rows: int) -> None:
         self._config, self._weights = config, random_talker(config, device)
-        self._recorder = graph_recorder(torch.device(device))
+        self._recorder = GraphRecorder(torch.device(device))
         self._state = new_device_state(
             config, self._weights.norm, slots=max_rows + 1, pages=max_rows + 1, page_size=PAGE, text_rows=64, ring=2,
             max_rows=max_rows, max_prefill=64,
@@ -182,7 +184,8 @@ class Rig:
             found = tiles.get(product) if of == rows else None
             return found or choose_tile(of, weight, gated=gated, residual=residual)
 
-        frame = FrameStep(self._weights, self._config, self._state, rows, PAGES, choose)
+        with patch.object(frame_module, "choose_tile", choose):
+            frame = FrameStep(self._weights, self._config, self._state, rows, PAGES)
         index = torch.arange(1, rows + 1, dtype=torch.int32)
         for column, value in ((SLOT, index), (POSITION, MIDDLE), (FRAME, 20)):
             frame.metadata[:, column.value] = value

@@ -20,7 +20,7 @@ from syrinx_stages.codec.memory import ROW_COLUMNS, StreamStates, WorkspaceSize
 from syrinx_stages.codec.weights import CodecWeights
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.kernels.codec_frames import ROW_NEW_FRAMES, ROW_PAST_FRAMES, ROW_SLOT
-from syrinx_stages.kernels.recorder import Work, graph_recorder
+from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 MAX_FRAMES = 64
@@ -61,7 +61,7 @@ class CudaCodecEngine:
     ) -> None:
         """Copies the decoder's weights to `device` in `dtype`."""
         # Higher priority than a talker in the same process: calls are short, and a listener waits for the audio.
-        self._recorder = graph_recorder(device, priority=-1)
+        self._recorder = GraphRecorder(device, priority=-1)
         with self._recorder.on_stream():
             weights = CodecWeights(decoder, device, dtype)
             self.states = StreamStates(weights, max_resident, MAX_FRAMES)

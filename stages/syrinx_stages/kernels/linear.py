@@ -39,7 +39,8 @@ class MatrixTile:
         """Returns the bytes of shared memory that a program needs on a GPU of this compute capability."""
         # With the tensor core instructions of sm_8x the operands of the current step are in registers.
         buffers = self.num_stages - 1 if capability[0] == 8 else self.num_stages
-        return buffers * (self.rows + self.columns * (1 + gated)) * self.inner * element_size
+        # 64 bytes of barriers, on sm_100.
+        return 64 + buffers * (self.rows + self.columns * (1 + gated)) * self.inner * element_size
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
-from syrinx_stages.kernels.recorder import Work, graph_recorder
+from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
@@ -61,7 +61,7 @@ class CudaTalkerEngine:
     def __init__(self, checkpoint: Checkpoint, max_resident: int) -> None:
         """Computes in the dtype of `checkpoint`. Raises `CheckpointError` if its weights do not match its config."""
         self._device = checkpoint.device
-        self._recorder, self._prepare_recorder = graph_recorder(self._device), graph_recorder(self._device)
+        self._recorder, self._prepare_recorder = GraphRecorder(self._device), GraphRecorder(self._device)
         with self._recorder.on_stream():
             talker = checkpoint.load_talker()
             self._talker = talker

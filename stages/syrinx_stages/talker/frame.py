@@ -31,7 +31,7 @@ from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
 from syrinx_stages.model.sampling import MIN_TEMPERATURE
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
-from syrinx_stages.talker.tiles import MAX_SPLIT_K, TileChooser, choose_tile
+from syrinx_stages.talker.tiles import MAX_SPLIT_K, choose_tile
 
 Attend = Callable[[int, AttentionParams, Tensor, Tensor], None]
 """Computes a layer's attention: called with the layer's number, its parameters, qkv [rows, ...] and the output."""
@@ -117,14 +117,7 @@ class LayerStack:
     `x` [rows, H] is the input and the residual stream, `sum_of_squares` float32 [rows, parts] its sums of squares.
     """
 
-    def __init__(
-        self,
-        layers: list[PackedLayer],
-        eps: float,
-        rows: int,
-        workspace: SplitKWorkspace,
-        choose_tile: TileChooser = choose_tile,
-    ) -> None:
+    def __init__(self, layers: list[PackedLayer], eps: float, rows: int, workspace: SplitKWorkspace) -> None:
         """workspace: see `new_split_k_workspace`."""
         first = layers[0]
         width, inner = first.qkv.shape[1], first.down.shape[1]
@@ -165,14 +158,7 @@ class LayerStack:
 class CodeSampler:
     """Samples the 16 codes of `rows` rows from the talker's hidden states, with the code predictor."""
 
-    def __init__(
-        self,
-        weights: PackedTalker,
-        config: TalkerConfig,
-        workspace: SplitKWorkspace,
-        rows: int,
-        choose_tile: TileChooser = choose_tile,
-    ) -> None:
+    def __init__(self, weights: PackedTalker, config: TalkerConfig, workspace: SplitKWorkspace, rows: int) -> None:
         """workspace: see `new_split_k_workspace`, for twice the rows."""
         self._weights, self._config, self._workspace = weights, config, workspace
         like = weights.norm
@@ -180,9 +166,9 @@ class CodeSampler:
         self.codes = torch.zeros(rows, CODE_GROUPS, dtype=torch.int32, device=like.device)
         """int32 [rows, 16], output of `run`."""
         predictor = weights.predictor
-        self.pair = LayerStack(predictor, weights.predictor_eps, 2 * rows, workspace, choose_tile)
+        self.pair = LayerStack(predictor, weights.predictor_eps, 2 * rows, workspace)
         """For the predictor's first two positions, the hidden state and code 0, which are computed together."""
-        self.single = LayerStack(predictor, weights.predictor_eps, rows, workspace, choose_tile)
+        self.single = LayerStack(predictor, weights.predictor_eps, rows, workspace)
         heads = predictor[0].attention
         shape = (len(predictor), rows, 2, heads.num_kv_heads, CODE_GROUPS, heads.head_size)
         self._cache = like.new_zeros(shape)
@@ -234,21 +220,15 @@ class FrameStep:
     """One frame of `rows` requests."""
 
     def __init__(
-        self,
-        weights: PackedTalker,
-        config: TalkerConfig,
-        state: DeviceState,
-        rows: int,
-        max_pages: int,
-        choose_tile: TileChooser = choose_tile,
+        self, weights: PackedTalker, config: TalkerConfig, state: DeviceState, rows: int, max_pages: int
     ) -> None:
         """max_pages: cache pages of one request."""
         self._weights, self._state = weights, state
         self.rows = rows
         self.metadata = torch.zeros(rows, NUM_COLUMNS + max_pages, dtype=torch.int32, device=weights.norm.device)
         """The step's input, see `kernels.metadata`."""
-        self.code_sampler = CodeSampler(weights, config, state.workspace, rows, choose_tile)
-        self.talker = LayerStack(weights.layers, weights.eps, rows, state.workspace, choose_tile)
+        self.code_sampler = CodeSampler(weights, config, state.workspace, rows)
+        self.talker = LayerStack(weights.layers, weights.eps, rows, state.workspace)
 
     def sample_codes(self) -> None:
         """Samples the 16 codes of every row, copies them to the host, and embeds them as the talker's next input."""

@@ -8,7 +8,6 @@ that needs more shared memory than the GPU has is reduced until it fits.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from torch import Tensor
 
@@ -21,96 +20,52 @@ MAX_SPLIT_K = 8
 MIN_STAGES = 3
 """With fewer stages, loads hardly overlap with products."""
 
-
 TileTable = dict[tuple[int, int, bool], tuple[Tile, ...]]
 """By (columns, inner, gated): the tiles for up to each of `TABLE_ROWS` rows."""
 TABLE_ROWS = (1, 8, 16, 32, 64, 128)
 
 SM_90: TileTable = {
     (1024, 2048, False): (
-        DirectTile(columns=16, inner=32, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=64, num_warps=8, split_k=1, prefetch_depth=16),
-        DirectTile(columns=32, inner=64, num_warps=8, split_k=2, prefetch_depth=16),
-        DirectTile(columns=16, inner=32, num_warps=8, split_k=1, prefetch_depth=16),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=4, num_warps=4, split_k=4, swap=False),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=2, swap=False),
+        DirectTile(16, 32, 4), DirectTile(16, 64, 8), DirectTile(32, 64, 8, 2),
+        DirectTile(16, 32, 8), MatrixTile(64, 32, 128, 4, split_k=4), MatrixTile(64, 32, 128, 6, split_k=2),
     ),
     (1024, 3072, False): (
-        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
-        DirectTile(columns=32, inner=64, num_warps=8, split_k=3, prefetch_depth=16),
-        DirectTile(columns=16, inner=64, num_warps=8, split_k=1, prefetch_depth=16),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=4, swap=False),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=2, swap=False),
+        DirectTile(16, 128, 8), DirectTile(16, 128, 8), DirectTile(32, 64, 8, 3),
+        DirectTile(16, 64, 8), MatrixTile(64, 32, 128, 6, split_k=4), MatrixTile(64, 32, 128, 6, split_k=2),
     ),
     (4096, 1024, False): (
-        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=32, inner=64, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
-        DirectTile(columns=64, inner=32, num_warps=8, split_k=1, prefetch_depth=16),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
-        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
+        DirectTile(16, 128, 4), DirectTile(32, 64, 4), DirectTile(16, 128, 8),
+        DirectTile(64, 32, 8), MatrixTile(64, 32, 128, 6), MatrixTile(64, 64, 128, 4, swap=True),
     ),
     (3072, 1024, True): (
-        DirectTile(columns=16, inner=32, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=32, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=32, inner=32, num_warps=8, split_k=1, prefetch_depth=16),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
-        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=False),
+        DirectTile(16, 32, 4), DirectTile(16, 32, 4), DirectTile(16, 128, 4),
+        DirectTile(32, 32, 8), MatrixTile(64, 32, 128, 6), MatrixTile(64, 64, 128, 4),
     ),
     (2048, 1024, False): (
-        DirectTile(columns=16, inner=64, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=32, inner=128, num_warps=4, split_k=1, prefetch_depth=16),
-        DirectTile(columns=32, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=64, num_warps=8, split_k=2, prefetch_depth=16),
-        MatrixTile(rows=64, columns=16, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
+        DirectTile(16, 64, 4), DirectTile(32, 128, 4), DirectTile(32, 128, 8),
+        DirectTile(16, 64, 8, 2), MatrixTile(64, 16, 128, 6), MatrixTile(64, 32, 128, 6),
     ),
     (2048, 2048, False): (
-        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=64, num_warps=8, split_k=1, prefetch_depth=2),
-        MatrixTile(rows=16, columns=64, inner=128, num_stages=6, num_warps=4, split_k=2, swap=True),
-        MatrixTile(rows=32, columns=64, inner=128, num_stages=6, num_warps=4, split_k=2, swap=True),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
-        MatrixTile(rows=64, columns=32, inner=256, num_stages=4, num_warps=4, split_k=1, swap=False),
+        DirectTile(16, 128, 8), DirectTile(16, 64, 8, 1, 2), MatrixTile(16, 64, 128, 6, split_k=2, swap=True),
+        MatrixTile(32, 64, 128, 6, split_k=2, swap=True), MatrixTile(64, 32, 128, 6), MatrixTile(64, 32, 256, 4),
     ),
     (2048, 6144, False): (
-        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=2),
-        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=2),
-        MatrixTile(rows=16, columns=64, inner=128, num_stages=4, num_warps=4, split_k=4, swap=True),
-        MatrixTile(rows=32, columns=64, inner=256, num_stages=4, num_warps=4, split_k=3, swap=True),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=2, swap=False),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
+        DirectTile(16, 128, 8, 1, 2), DirectTile(16, 128, 4, 1, 2), MatrixTile(16, 64, 128, 4, split_k=4, swap=True),
+        MatrixTile(32, 64, 256, 4, split_k=3, swap=True), MatrixTile(64, 32, 128, 6, split_k=2),
+        MatrixTile(64, 32, 128, 6),
     ),
     (4096, 2048, False): (
-        DirectTile(columns=32, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
-        DirectTile(columns=16, inner=128, num_warps=8, split_k=1, prefetch_depth=16),
-        MatrixTile(rows=16, columns=64, inner=128, num_stages=6, num_warps=4, split_k=1, swap=True),
-        MatrixTile(rows=32, columns=64, inner=128, num_stages=6, num_warps=4, split_k=1, swap=True),
-        MatrixTile(rows=64, columns=32, inner=128, num_stages=6, num_warps=4, split_k=1, swap=False),
-        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
+        DirectTile(32, 128, 8), DirectTile(16, 128, 8), MatrixTile(16, 64, 128, 6, swap=True),
+        MatrixTile(32, 64, 128, 6, swap=True), MatrixTile(64, 32, 128, 6), MatrixTile(64, 64, 128, 4, swap=True),
     ),
     (6144, 2048, True): (
-        DirectTile(columns=16, inner=128, num_warps=4, split_k=1, prefetch_depth=2),
-        DirectTile(columns=32, inner=64, num_warps=4, split_k=1, prefetch_depth=2),
-        MatrixTile(rows=16, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
-        MatrixTile(rows=32, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
-        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=True),
-        MatrixTile(rows=64, columns=64, inner=128, num_stages=4, num_warps=4, split_k=1, swap=False),
+        DirectTile(16, 128, 4, 1, 2), DirectTile(32, 64, 4, 1, 2), MatrixTile(16, 64, 128, 4, swap=True),
+        MatrixTile(32, 64, 128, 4, swap=True), MatrixTile(64, 64, 128, 4, swap=True), MatrixTile(64, 64, 128, 4),
     ),
-}
-
+}  # fmt: skip
 
 TABLES: dict[tuple[int, int], TileTable] = {(9, 0): SM_90}
 """By compute capability."""
-
-
-class TileChooser(Protocol):
-    """`choose_tile`, or a replacement for it."""
-
-    def __call__(self, rows: int, weight: Tensor, /, *, gated: bool = False, residual: bool = False) -> Tile:
-        """Returns the tile for a product."""
 
 
 def choose_tile(

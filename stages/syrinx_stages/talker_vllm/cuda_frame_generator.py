@@ -14,7 +14,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
-from syrinx_stages.kernels.recorder import Work, graph_recorder
+from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.kernels.sampling import NUM_SAMPLING_PARAMS, SamplingInputs
 from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_codes, select_rows, store_frames
 from syrinx_stages.kernels.split_k import SplitKWorkspace
@@ -64,7 +64,7 @@ class CudaFrameGenerator:
             self._weights = pack(talker)
         self._config, self._device = talker.config, talker.device
         pages, device = slots * MEAN_PAGES, self._device
-        self._recorder = graph_recorder(device)
+        self._recorder = GraphRecorder(device)
 
         def int32_per_slot(*shape: int) -> Tensor:
             return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=device)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import VllmOptions
-from syrinx_stages.kernels.recorder import graph_recorder
+from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.runtime.errors import StartError
@@ -99,7 +99,7 @@ class VllmTalkerEngine:
         started regardless. Raises CheckpointError if the checkpoint is invalid, StartError if vLLM rejects it or the
         options.
         """
-        self._recorder, self._preparing = graph_recorder(checkpoint.device), graph_recorder(checkpoint.device)
+        self._recorder, self._preparing = GraphRecorder(checkpoint.device), GraphRecorder(checkpoint.device)
         self._config = checkpoint.config.talker_config
         self._max_positions = min(self._config.max_position_embeddings, MAX_POSITIONS)
         with self._preparing.on_stream():
