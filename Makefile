@@ -21,7 +21,7 @@ DEMO_vllm = $(VLLM_VENV)/bin/syrinx say --file examples/vllm.yaml
 # Of `python -m gpu.service`.
 GPU_ARGS ?=
 # What `make test` runs. Where operators, API servers and pods are many processes at once, one test runs at a time.
-USUAL := not voice and not trouble and not tuning and not vllm and not gpu and not cluster
+USUAL := not voice and not faults and not tuning and not vllm and not gpu and not cluster
 
 .DEFAULT_GOAL := help
 .PHONY: help demo unit test test-operator test-vllm test-tuning test-voice test-gpu test-cluster lint hooks docs coverage generate images bench-cpu bench-gpu clean
@@ -41,8 +41,8 @@ test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile tests/contract tests/pipeline tests/training
 	$(VENV)/bin/pytest -m "$(USUAL)" tests/operator
 
-test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and give it an API server in trouble
-	$(VENV)/bin/pytest -m trouble tests/operator
+test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and make the API server fail
+	$(VENV)/bin/pytest -m faults tests/operator
 
 test-vllm: $(VLLM_VENV)/.runs ## Test the talker on vLLM, for CPUs
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -m vllm tests/vllm

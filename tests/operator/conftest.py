@@ -1,4 +1,4 @@
-"""A cluster, and a desk to work at it from."""
+"""Fixtures: an emulated cluster, and a `Desk` of helpers for it."""
 
 from __future__ import annotations
 

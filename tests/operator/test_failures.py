@@ -1,4 +1,4 @@
-"""An API server in trouble, a watch that says nothing, requests that are refused: all of it passes or is told."""
+"""Failures of the API server: errors, lost responses, silent watches and missing rights."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from support.operator import Desk, OperatorProcess
 
-pytestmark = pytest.mark.trouble
+pytestmark = pytest.mark.faults
 AGENT = "syrinx-operator/"
 WRITES = "POST|PUT|PATCH|DELETE"
 WRITTEN = ("secrets", "statefulsets", "leases", "events", "/status")
 
 
 def ours(desk: Desk) -> list:
-    """What the operator itself asked, without kopf's watching."""
+    """Returns the operator's own requests, without kopf's watches."""
     return [request for request in desk.cluster.requests if request.agent.startswith(AGENT)]
 
 
@@ -27,7 +27,7 @@ async def speaks(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("code", [401, 409, 422, 429, 500, 503, 504])
-async def test_every_kind_of_write_may_be_refused_once(desk, code):
+async def test_every_kind_of_write_is_retried(desk, code):
     faults = [desk.cluster.faults.fail(code, WRITES, kind) for kind in WRITTEN]
     async with desk.operator() as operator:
         desk.apply()
@@ -39,7 +39,7 @@ async def test_every_kind_of_write_may_be_refused_once(desk, code):
 
 
 @pytest.mark.parametrize("code", [401, 403, 410, 429, 500, 503])
-async def test_every_kind_of_read_may_be_refused_once(desk, code):
+async def test_every_kind_of_read_is_retried(desk, code):
     kinds = ("ttspipelines/demo", "secrets", "configmaps", "statefulsets", "pods", "leases", "horizontalpodautoscalers")
     # Of our own, which come in pages or by name; kopf has its own tests.
     faults = [desk.cluster.faults.fail(code, "GET", f"/{kind}($|/demo|.*limit=)") for kind in kinds]
@@ -52,8 +52,8 @@ async def test_every_kind_of_read_may_be_refused_once(desk, code):
 
 
 @pytest.mark.parametrize("served", [True, False])
-async def test_every_answer_may_be_lost(desk, served):
-    """Whether the request took effect or not."""
+async def test_lost_responses_are_tolerated(desk, served):
+    """The request may or may not have taken effect."""
     faults = [desk.cluster.faults.reset(WRITES, kind, served=served) for kind in WRITTEN]
     async with desk.operator() as operator:
         desk.apply()
@@ -64,8 +64,8 @@ async def test_every_answer_may_be_lost(desk, served):
 
 @pytest.mark.parametrize("asked", [("GET", "/services.*limit="), ("PATCH",)], ids=["reading", "writing"])
 @pytest.mark.parametrize("code", [429, 503, 504])
-async def test_a_moment_of_trouble_is_not_told(desk, code, asked):
-    """Trouble in two looks in a row is more than a moment, so there is one fault."""
+async def test_a_transient_failure_is_not_reported(desk, code, asked):
+    """A failure in two reconciles in a row is reported, so there is one fault."""
     async with desk.operator():
         desk.apply(tuning={"mode": "Off"})
         await desk.settled()
@@ -73,30 +73,30 @@ async def test_a_moment_of_trouble_is_not_told(desk, code, asked):
         told = len(desk.events())
         fault = desk.cluster.faults.fail(code, *asked)
         desk.apply(tuning={"mode": "Off"}, gateway={"maxQueue": 7})
-        await desk.wait(lambda: fault.hit, "there is trouble")
+        await desk.wait(lambda: fault.hit, "the request fails")
         await desk.wait(
             lambda: "7" in desk.cluster.get("configmap", "demo-gateway")["data"]["settings.json"], "an edit"
         )
         assert not [event for event in desk.events()[told:] if event["type"] == "Warning"]
 
 
-async def test_lasting_trouble_with_one_kind_is_told(desk):
+async def test_a_lasting_failure_for_one_kind_is_reported(desk):
     fault = desk.cluster.faults.fail(503, "GET", "/networkpolicies", times=None)
     async with desk.operator():
         desk.apply()
-        await desk.wait(lambda: desk.condition("Degraded")["reason"] == "ApiError", "the trouble is told")
+        await desk.wait(lambda: desk.condition("Degraded")["reason"] == "ApiError", "the failure is reported")
         fault.release()
         await speaks(desk)
 
 
-async def test_a_slow_server_is_waited_for(desk):
+async def test_a_slow_server_is_tolerated(desk):
     desk.cluster.faults.latency = 0.05
     async with desk.operator():
         desk.apply()
         await speaks(desk)
 
 
-async def test_a_request_that_hangs_is_given_up(desk):
+async def test_a_hanging_request_times_out(desk):
     hanging = desk.cluster.faults.hang("PATCH", "statefulsets/demo-talker")
     async with desk.operator() as operator:
         desk.apply()
@@ -105,7 +105,7 @@ async def test_a_request_that_hangs_is_given_up(desk):
         assert "did not answer PATCH" in operator.log.read_text()
 
 
-async def test_retry_after_is_honoured(desk):
+async def test_retry_after_is_respected(desk):
     desk.cluster.faults.fail(429, "PATCH", "configmaps/demo-codec", retry_after=3)
     async with desk.operator():
         desk.apply()
@@ -116,7 +116,7 @@ async def test_retry_after_is_honoured(desk):
         await speaks(desk)
 
 
-async def test_a_server_that_is_down_is_asked_less_and_less(desk):
+async def test_requests_to_an_unavailable_server_back_off(desk):
     async with desk.operator(SYRINX_RESYNC_SECONDS="0.2") as operator:
         desk.apply()
         await desk.settled()
@@ -133,7 +133,7 @@ async def test_a_server_that_is_down_is_asked_less_and_less(desk):
         await desk.wait(lambda: desk.cluster.find("pod", "demo-talker-1"), "it goes on")
 
 
-async def test_what_is_refused_for_good_is_told_and_the_rest_is_done(desk):
+async def test_a_rejected_object_is_reported_and_the_others_are_applied(desk):
     words = "admission webhook denied the request: no gateways on Fridays"
     fault = desk.cluster.faults.fail(422, "PATCH", "deployments/demo-gateway", times=None, message=words)
     async with desk.operator():
@@ -152,7 +152,7 @@ async def test_what_is_refused_for_good_is_told_and_the_rest_is_done(desk):
         await speaks(desk)
 
 
-async def test_a_missing_right_is_told_and_may_come_later(desk):
+async def test_a_missing_right_is_reported_until_it_is_granted(desk):
     rights = desk.cluster.rights
     rules, rights.rules = rights.rules, [rule for rule in rights.rules if "statefulsets" not in rule[1]["resources"]]
     async with desk.operator():
@@ -165,7 +165,7 @@ async def test_a_missing_right_is_told_and_may_come_later(desk):
         await desk.wait(lambda: desk.condition("Degraded")["status"] == "False", "nothing is wrong any more")
 
 
-async def test_a_right_that_is_taken_away_is_told_in_the_status(desk):
+async def test_a_revoked_right_is_reported_in_the_status(desk):
     rules = desk.cluster.rights.rules
     async with desk.operator() as operator:
         desk.apply()
@@ -186,7 +186,7 @@ async def test_a_right_that_is_taken_away_is_told_in_the_status(desk):
         await desk.wait(lambda: desk.condition("Degraded")["status"] == "False", "nothing is wrong any more")
 
 
-async def test_watches_that_are_lost_are_taken_up_again(desk):
+async def test_dropped_watches_are_resumed(desk):
     async with desk.operator(SYRINX_RESYNC_SECONDS="60"):
         desk.apply()
         await desk.settled()
@@ -196,8 +196,8 @@ async def test_watches_that_are_lost_are_taken_up_again(desk):
             await desk.wait(lambda: len(desk.talkers()) == replicas, f"{replicas} talkers")  # noqa: B023
 
 
-async def test_a_history_that_has_expired_is_read_anew(desk):
-    """410 Gone: what happened in between is found by listing."""
+async def test_an_expired_watch_is_followed_by_a_list(desk):
+    """410 Gone: changes in between are found by listing."""
     async with desk.operator(SYRINX_RESYNC_SECONDS="60"):
         desk.apply()
         await desk.settled()
@@ -209,7 +209,7 @@ async def test_a_history_that_has_expired_is_read_anew(desk):
         await desk.settled("second")
 
 
-async def test_watches_that_stay_open_and_say_nothing_do_not_stop_it(desk):
+async def test_silent_watches_do_not_stop_reconciles(desk):
     async with desk.operator():
         desk.apply()
         await desk.settled()
@@ -220,8 +220,8 @@ async def test_watches_that_stay_open_and_say_nothing_do_not_stop_it(desk):
         await desk.wait(lambda: desk.cluster.find("configmap", "demo-codec"), "what is lost comes back")
 
 
-async def test_a_token_that_expires_is_replaced(desk):
-    """As with a rotated one: the first answer is 401, the credentials are read again."""
+async def test_an_expired_token_is_renewed(desk):
+    """After a rotation the first response is 401; the credentials are read again."""
     async with desk.operator() as operator:
         desk.apply()
         await desk.settled()

@@ -1,4 +1,4 @@
-"""What is installed works: objects are admitted, and the operator runs by its command with the rights it is given."""
+"""The installation: objects are admitted, and the operator runs with its command and its rights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def manifests(file):
 
 @contextlib.asynccontextmanager
 async def installed(made, account) -> AsyncIterator[KubeCluster]:
-    """A cluster that took all of it, and where the account may do what it was given."""
+    """Returns a cluster with all objects applied and the ServiceAccount's rights."""
     async with KubeCluster(rights=Rights.of_manifests(made, account)) as cluster:
         for manifest in made:
             cluster.apply(manifest)
@@ -49,7 +49,7 @@ async def until(holds, what):
     raise AssertionError(what)
 
 
-async def test_the_pods_are_admitted_where_only_restricted_ones_are():
+async def test_pods_are_admitted_in_a_restricted_namespace():
     hooks = [manifest for manifest in objects("syrinx", namespace="syrinx") if is_hook(manifest)]
     made = manifests(VARIANTS["namespaced"]) + hooks
     wanted = pods(made)
@@ -65,7 +65,7 @@ async def test_the_pods_are_admitted_where_only_restricted_ones_are():
 
 
 @EVERY
-async def test_the_operator_runs_as_installed_with_no_right_missing(file, tmp_path):
+async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
     made = manifests(file)
     container = one(made, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     with socket.socket() as found:
@@ -103,7 +103,7 @@ async def test_the_operator_runs_as_installed_with_no_right_missing(file, tmp_pa
 
 
 async def asked(cluster, directory):
-    """What the test pod says, and how it ends."""
+    """Returns the exit status and the output of the test pod."""
     (pod,) = of_kind(objects("syrinx"), "Pod")
     command = pod["spec"]["containers"][0]["command"]
     words = [word.replace("$(NAMESPACE)", "speech") for word in command]
@@ -120,7 +120,7 @@ async def asked(cluster, directory):
 
 
 def without_rules(schema):
-    """A schema that knows fields, but no rules between them."""
+    """Returns the CRD without CEL rules."""
     if isinstance(schema, dict):
         return {key: without_rules(value) for key, value in schema.items() if key != "x-kubernetes-validations"}
     return [without_rules(item) for item in schema] if isinstance(schema, list) else schema
@@ -135,7 +135,7 @@ def without_rules(schema):
     ],
     ids=["installed", "of another version", "missing"],
 )
-async def test_helm_test_tells_whether_the_cluster_holds_pipelines_to_their_schema(definition, code, says, tmp_path):
+async def test_helm_test_checks_that_the_cluster_validates_pipelines(definition, code, says, tmp_path):
     hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
     account = one(hooks, "ServiceAccount")["metadata"]["name"]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}}

@@ -1,4 +1,4 @@
-"""The test cluster behaves as Kubernetes does, in what an operator relies on."""
+"""The emulated cluster behaves like Kubernetes as far as an operator relies on it."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ def refused(code, call, *arguments, **options):
 # --- server-side apply
 
 
-async def test_apply_creates_then_changes_then_leaves_alone(http):
+async def test_apply_creates_then_changes_then_does_nothing(http):
     made = await apply(http, f"{MAPS}/settings", config_map(a="1"))
     changed = await apply(http, f"{MAPS}/settings", config_map(a="2"))
     same = await apply(http, f"{MAPS}/settings", config_map(a="2"))
@@ -77,7 +77,7 @@ async def test_apply_creates_then_changes_then_leaves_alone(http):
     assert versions[0] != versions[1] == versions[2]
 
 
-async def test_apply_takes_away_what_its_manager_no_longer_asks_for_and_nothing_else(cluster):
+async def test_apply_removes_only_fields_that_its_manager_no_longer_applies(cluster):
     cluster.apply(config_map(mine="1", shared="1"), manager="operator")
     cluster.apply(config_map(shared="1", theirs="1"), manager="other")
     cluster.apply(config_map(), manager="operator")
@@ -98,12 +98,12 @@ async def test_apply_conflicts_with_another_owner_unless_forced(cluster, http):
     assert owners == {"operator": {"f:data": {"f:a": {}}}}
 
 
-async def test_two_managers_may_want_the_same_value(cluster, http):
+async def test_two_managers_may_apply_the_same_value(cluster, http):
     cluster.apply(config_map(a="1"), manager="other")
     assert (await apply(http, f"{MAPS}/settings", config_map(a="1"))).status_code == 200
 
 
-async def test_an_update_takes_the_fields_that_it_changes(cluster, http):
+async def test_an_update_owns_the_fields_that_it_changes(cluster, http):
     await apply(http, f"{MAPS}/settings", config_map(a="1", b="1"))
     cluster.patch("configmap", "settings", {"data": {"a": "2"}}, manager="edit")
     refusal = await apply(http, f"{MAPS}/settings", config_map(a="1", b="1"))
@@ -111,7 +111,7 @@ async def test_an_update_takes_the_fields_that_it_changes(cluster, http):
     assert 'conflict with "edit" using v1: .data.a' in refusal.json()["message"]
 
 
-async def test_lists_with_keys_merge_item_by_item(cluster):
+async def test_keyed_lists_merge_by_item(cluster):
     mine = workload(template=template(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]))
     cluster.apply(mine, manager="operator")
     theirs = {"name": "sidecar", "image": "s:1"}
@@ -125,7 +125,7 @@ async def test_lists_with_keys_merge_item_by_item(cluster):
     assert main["image"] == "a:1"
 
 
-async def test_an_item_that_nobody_asks_for_goes_with_its_defaults(cluster):
+async def test_a_list_item_without_owner_is_removed_with_its_defaults(cluster):
     ports = [{"containerPort": 80}, {"containerPort": 81, "name": "admin"}]
     cluster.apply(workload(template=template(ports=ports)))
     cluster.apply(workload(template=template(ports=ports[:1])))
@@ -133,12 +133,12 @@ async def test_an_item_that_nobody_asks_for_goes_with_its_defaults(cluster):
     assert container["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
 
 
-async def test_the_same_key_twice_is_refused(cluster):
+async def test_duplicate_list_keys_are_rejected(cluster):
     twice = template(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])
     assert "duplicate entries for key" in refused(500, cluster.apply, workload(template=twice))
 
 
-async def test_unknown_fields_are_refused_by_apply_and_dropped_by_create(cluster, http):
+async def test_unknown_fields_are_rejected_by_apply_and_dropped_by_create(cluster, http):
     wrong = {**config_map(), "datta": {}}
     refusal = await apply(http, f"{MAPS}/settings", wrong)
     assert refusal.status_code == 500
@@ -151,7 +151,7 @@ async def test_unknown_fields_are_refused_by_apply_and_dropped_by_create(cluster
     assert warned.headers["Warning"] == '299 - "unknown field "datta""'
 
 
-async def test_replicas_left_out_stay_what_the_autoscaler_made_them(cluster):
+async def test_omitted_replicas_keep_the_autoscalers_value(cluster):
     cluster.apply(workload(replicas=2), manager="operator")
     cluster.scale("statefulset", "web", 5, manager="autoscaler")
     left_out = workload()
@@ -172,7 +172,7 @@ async def test_a_dry_run_changes_nothing(cluster, http):
 # --- objects
 
 
-async def test_what_is_read_is_not_what_was_written(cluster):
+async def test_returned_objects_are_copies(cluster):
     probe = {"httpGet": {"port": 80}}
     resources = {"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": {"memory": "1.5Gi"}}
     cluster.apply(workload(template=template(resources=resources, readinessProbe=probe, args=[])))
@@ -185,7 +185,7 @@ async def test_what_is_read_is_not_what_was_written(cluster):
     assert (spec["revisionHistoryLimit"], spec["template"]["spec"]["dnsPolicy"]) == (10, "ClusterFirst")
 
 
-async def test_generation_counts_changes_of_the_spec_alone(cluster):
+async def test_generation_counts_spec_changes_only(cluster):
     cluster.apply(workload())
     await ready(cluster, "statefulset", "web", 2)
     cluster.patch("statefulset", "web", {"metadata": {"labels": {"a": "b"}}})
@@ -194,7 +194,7 @@ async def test_generation_counts_changes_of_the_spec_alone(cluster):
     assert cluster.get("statefulset", "web")["metadata"]["generation"] == 2
 
 
-async def test_the_status_is_written_only_at_its_own_path(cluster):
+async def test_the_status_is_written_only_by_its_subresource(cluster):
     cluster.apply(workload())
     cluster.manager.paused = True
     cluster.patch("statefulset", "web", {"status": {"replicas": 9}})
@@ -205,7 +205,7 @@ async def test_the_status_is_written_only_at_its_own_path(cluster):
     assert (obj["spec"]["replicas"], obj["status"]["replicas"]) == (2, 9)
 
 
-async def test_an_old_version_is_not_overwritten(cluster, http):
+async def test_an_outdated_resource_version_is_a_conflict(cluster, http):
     old = cluster.apply(config_map(a="1"))
     cluster.patch("configmap", "settings", {"data": {"a": "2"}})
     late = await http.put(f"{MAPS}/settings", json=old)
@@ -214,7 +214,7 @@ async def test_an_old_version_is_not_overwritten(cluster, http):
     refused(409, cluster.patch, "configmap", "settings", patch)
 
 
-async def test_what_exists_is_not_created_again(cluster, http):
+async def test_creating_an_existing_object_is_a_conflict(cluster, http):
     cluster.apply(config_map())
     answer = await http.post(MAPS, json=config_map())
     assert (answer.status_code, answer.json()["reason"]) == (409, "AlreadyExists")
@@ -254,7 +254,7 @@ async def test_immutable_fields(cluster, field):
     assert message in refused(422, cluster.patch, obj["kind"], "web", change)
 
 
-async def test_what_does_not_fit_together_is_refused(cluster):
+async def test_inconsistent_fields_are_rejected(cluster):
     mismatch = workload(template=template(app="y"))
     assert "`selector` does not match template `labels`" in refused(422, cluster.apply, mismatch)
     mount = workload(template=template(volumeMounts=[{"name": "none", "mountPath": "/x"}]))
@@ -268,7 +268,7 @@ async def test_secrets_are_stored_encoded(cluster):
     assert cluster.get("secret", "s")["data"] == {"key": "dGV4dA=="}
 
 
-async def test_json_patch_tests_before_it_changes(cluster, http):
+async def test_json_patch_checks_tests_first(cluster, http):
     cluster.apply(config_map(a="1"))
     steps = [{"op": "test", "path": "/data/a", "value": "0"}, {"op": "replace", "path": "/data/a", "value": "2"}]
     headers = {"Content-Type": "application/json-patch+json"}
@@ -298,7 +298,7 @@ async def test_lists_by_selectors_in_pages(cluster, http):
     assert (await http.get(MAPS, params=more)).status_code == 410
 
 
-async def test_metadata_alone(cluster, http):
+async def test_partial_object_metadata(cluster, http):
     cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"key": "text"}})
     accept = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
     found = (await http.get("/api/v1/namespaces/default/secrets/s", headers=accept)).json()
@@ -306,7 +306,7 @@ async def test_metadata_alone(cluster, http):
     assert "data" not in found
 
 
-async def test_discovery_tells_optional_kinds(http):
+async def test_discovery_lists_optional_kinds(http):
     served = (await http.get("/apis/monitoring.coreos.com/v1")).json()
     assert [resource["name"] for resource in served["resources"]] == ["podmonitors"]
     async with KubeCluster() as without, httpx.AsyncClient(base_url=without.url) as client:
@@ -315,7 +315,7 @@ async def test_discovery_tells_optional_kinds(http):
 
 
 class Watch:
-    """The events of a watch, as they come."""
+    """Yields the events of a watch."""
 
     def __init__(self, http, path, **params):
         self._request = http.stream("GET", path, params={"watch": "true", **params})
@@ -338,7 +338,7 @@ class Watch:
             return [json.loads(line)["type"] async for line in self._lines]
 
 
-async def test_a_watch_goes_on_where_a_list_ended(cluster, http):
+async def test_a_watch_continues_from_a_list(cluster, http):
     version = (await http.get(MAPS)).json()["metadata"]["resourceVersion"]
     cluster.apply(config_map(a="1"))
     async with Watch(http, MAPS, resourceVersion=version) as watch:
@@ -359,7 +359,7 @@ async def test_a_watch_with_a_selector_sees_objects_come_and_go_by_their_labels(
         assert (await watch.next())[0] == "DELETED"
 
 
-async def test_a_watch_from_too_long_ago_is_told_410(cluster, http):
+async def test_a_watch_from_an_expired_version_gets_410(cluster, http):
     cluster.apply(config_map())
     cluster.store.compact()
     async with Watch(http, MAPS, resourceVersion="1001") as watch:
@@ -381,7 +381,7 @@ async def test_watches_end_in_time_with_a_bookmark_and_when_they_are_dropped(clu
 # --- deletion
 
 
-async def test_what_is_owned_goes_with_its_owner(cluster):
+async def test_dependents_are_deleted_with_their_owner(cluster):
     owner = cluster.apply(config_map("owner"))
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
     cluster.apply({**config_map("owned"), "metadata": {"name": "owned", "ownerReferences": [reference]}})
@@ -389,13 +389,13 @@ async def test_what_is_owned_goes_with_its_owner(cluster):
     await cluster.wait(lambda: cluster.find("configmap", "owned") is None, SECONDS, "the owned one to go")
 
 
-async def test_what_names_an_owner_that_is_not_there_goes(cluster):
+async def test_objects_with_a_missing_owner_are_deleted(cluster):
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "none"}
     cluster.apply({**config_map("owned"), "metadata": {"name": "owned", "ownerReferences": [reference]}})
     await cluster.wait(lambda: cluster.find("configmap", "owned") is None, SECONDS, "the orphan to go")
 
 
-async def test_in_the_foreground_the_owner_goes_last(cluster):
+async def test_foreground_deletion_removes_the_owner_last(cluster):
     cluster.apply(workload())
     await ready(cluster, "statefulset", "web", 2)
     cluster.kubelet.keep("web-0")
@@ -406,7 +406,7 @@ async def test_in_the_foreground_the_owner_goes_last(cluster):
     await cluster.wait(lambda: cluster.find("statefulset", "web") is None, SECONDS, "the owner to go")
 
 
-async def test_a_finalizer_holds_an_object_until_it_is_taken_away(cluster, http):
+async def test_a_finalizer_delays_deletion(cluster, http):
     cluster.apply({**config_map(), "metadata": {"name": "settings", "finalizers": ["a.b/c"]}})
     kept = (await http.delete(f"{MAPS}/settings")).json()
     assert "deletionTimestamp" in kept["metadata"]
@@ -415,14 +415,14 @@ async def test_a_finalizer_holds_an_object_until_it_is_taken_away(cluster, http)
     assert (await http.delete(f"{MAPS}/settings")).status_code == 404
 
 
-async def test_only_the_object_that_was_meant_is_deleted(cluster, http):
+async def test_deletion_preconditions(cluster, http):
     cluster.apply(config_map())
     body = json.dumps({"preconditions": {"uid": "another"}})
     answer = await http.request("DELETE", f"{MAPS}/settings", content=body)
     assert answer.status_code == 409
 
 
-async def test_a_namespace_goes_with_all_that_is_in_it(cluster):
+async def test_deleting_a_namespace_deletes_its_objects(cluster):
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}})
     cluster.apply(workload(), namespace="speech")
     await cluster.wait(lambda: len(cluster.list("pod", namespace="speech")) == 2, SECONDS, "pods")
@@ -431,7 +431,7 @@ async def test_a_namespace_goes_with_all_that_is_in_it(cluster):
     assert cluster.list("pod", namespace=None) == []
 
 
-async def test_a_claim_stays_as_long_as_a_pod_uses_it(cluster):
+async def test_a_claim_in_use_is_not_deleted(cluster):
     size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": size}
     cluster.apply(claim)
@@ -489,7 +489,7 @@ async def test_a_stateful_set_scales(cluster):
     assert cluster.list("pod")[0]["metadata"]["name"] == "web-0"
 
 
-async def test_a_deployment_without_unavailable_pods_adds_before_it_takes_away(cluster):
+async def test_a_deployment_with_max_unavailable_zero_surges_first(cluster):
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     cluster.apply(workload("Deployment", strategy=strategy))
     await ready(cluster, "deployment", "web", 2)
@@ -509,7 +509,7 @@ async def test_a_deployment_without_unavailable_pods_adds_before_it_takes_away(c
     await cluster.wait(lambda: images(cluster) == [new, new], SECONDS, "both to be new")
 
 
-async def test_a_deleted_pod_comes_back(cluster):
+async def test_a_deleted_pod_is_recreated(cluster):
     cluster.apply(workload("Deployment", replicas=1))
     await ready(cluster, "deployment", "web", 1)
     [old] = cluster.list("pod")
@@ -531,7 +531,7 @@ async def test_pods_wait_for_their_service_account(cluster):
     await ready(cluster, "statefulset", "web", 2)
 
 
-async def test_a_pod_that_fits_nowhere_says_so(cluster):
+async def test_an_unschedulable_pod_has_a_condition(cluster):
     greedy = template(resources={"limits": {"nvidia.com/gpu": 1}})
     cluster.apply(workload(replicas=1, template=greedy))
     await cluster.wait(lambda: cluster.get("pod", "web-0")["status"].get("conditions"), SECONDS, "a condition")
@@ -575,7 +575,7 @@ async def test_an_idle_pod_answers_through_the_proxy(cluster, http):
 # --- rights and faults
 
 
-async def test_what_no_rule_allows_is_forbidden():
+async def test_requests_without_a_matching_rule_are_forbidden():
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch", "list"]}]
     rights = Rights.of_role(rules)
     async with KubeCluster(rights=rights) as cluster, httpx.AsyncClient(base_url=cluster.url) as http:
@@ -589,14 +589,14 @@ async def test_what_no_rule_allows_is_forbidden():
         assert (await apply(http, f"{MAPS}/settings", config_map(a="1"))).status_code == 200
 
 
-async def test_rights_that_nothing_asks_for_are_told():
+async def test_unused_rights_are_listed():
     rules = [{"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["list"]}]
     async with KubeCluster(rights=Rights.of_role(rules)) as cluster, httpx.AsyncClient(base_url=cluster.url) as http:
         assert (await http.get(MAPS)).status_code == 200
         assert cluster.rights.unused() == [("", "secrets", "list")]
 
 
-async def test_rights_are_what_bindings_give_to_an_account():
+async def test_rights_come_from_bindings_to_an_account():
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
     role = {"kind": "Role", "metadata": {"name": "reader", "namespace": "default"}, "rules": [rule]}
     subjects = [{"kind": "ServiceAccount", "name": "operator"}]
@@ -613,7 +613,7 @@ RESTRICTED = {
 }
 
 
-async def test_a_restricted_namespace_takes_restricted_pods_alone(cluster):
+async def test_a_restricted_namespace_admits_only_restricted_pods(cluster):
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": labels}})
     careful = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -627,7 +627,7 @@ async def test_a_restricted_namespace_takes_restricted_pods_alone(cluster):
     cluster.apply(pod, namespace="strict")
 
 
-async def test_faults_strike_the_requests_that_they_are_for(cluster, http):
+async def test_faults_apply_to_matching_requests(cluster, http):
     cluster.apply(config_map())
     cluster.faults.fail(429, "GET", "configmaps", skip=1, retry_after=2)
     codes = [(await http.get(MAPS)).status_code for _ in range(3)]
@@ -636,7 +636,7 @@ async def test_faults_strike_the_requests_that_they_are_for(cluster, http):
     assert (await http.get(MAPS)).headers["Retry-After"] == "2"
 
 
-async def test_an_answer_can_be_lost_after_the_deed(cluster, http):
+async def test_a_response_can_be_lost_after_the_request_took_effect(cluster, http):
     cluster.faults.reset("PATCH", served=True)
     with pytest.raises(httpx.HTTPError):
         await apply(http, f"{MAPS}/settings", config_map())
@@ -662,7 +662,7 @@ async def test_a_request_hangs_until_it_is_released(cluster, http):
     assert (await request).status_code == 200
 
 
-async def test_reactions_in_the_notation_of_kmock_come_first(cluster, http):
+async def test_kmock_reactions_take_precedence(cluster, http):
     cluster.server["get /api/v1/namespaces/default/configmaps"] << 418
     assert (await http.get(MAPS)).status_code == 418
     assert (await http.get(SETS)).status_code == 200

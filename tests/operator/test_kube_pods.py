@@ -1,4 +1,4 @@
-"""The test cluster's real pods: what containers see, and what becomes of their processes."""
+"""The emulated cluster's real pods: environment, volumes and processes of containers."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ async def ready(cluster, name="one", wanted=True):
 
 
 def members(group):
-    """The living processes of a group: a container and what it started."""
+    """Returns the live processes of a group: a container and its children."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ async def test_a_container_sees_its_environment_and_its_volumes(cluster):
     assert cluster.kubelet.logs("one").endswith("/plain/greeting|hello\n"), "paths in files lead to the volume"
 
 
-async def test_a_container_waits_for_what_it_needs(cluster):
+async def test_a_container_waits_for_its_volumes(cluster):
     missing = {"name": "GREETING", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "greeting"}}}
     cluster.apply(pod(["sh", "-c", "echo $GREETING; sleep 60"], env=[missing]))
     await cluster.wait(lambda: container_of(cluster)["state"]["waiting"]["message"], SECONDS, "a message")
@@ -117,7 +117,7 @@ async def test_a_container_waits_for_what_it_needs(cluster):
     await said(cluster, "hello")
 
 
-async def test_a_mounted_config_map_follows_its_object(cluster):
+async def test_a_mounted_config_map_is_updated(cluster):
     cluster.apply(config_map("files", ready="yes", page="old"))
     cluster.apply(server("files"))
     await ready(cluster)
@@ -130,7 +130,7 @@ async def test_a_mounted_config_map_follows_its_object(cluster):
                 await asyncio.sleep(0.01)
 
 
-async def test_readiness_decides_who_is_behind_a_service(cluster):
+async def test_only_ready_pods_receive_a_services_connections(cluster):
     cluster.apply(config_map("files", ready="yes", page="here"))
     cluster.apply(server("files"))
     spec = {"selector": {"app": "one"}, "ports": [{"port": 80, "targetPort": "http"}]}
@@ -145,7 +145,7 @@ async def test_readiness_decides_who_is_behind_a_service(cluster):
             await http.get("/page")
 
 
-async def test_a_name_of_a_service_leads_to_it_even_if_it_comes_later(cluster):
+async def test_a_service_name_resolves_before_the_service_exists(cluster):
     cluster.apply(config_map("files", ready="yes", page="found"))
     fetch = "import os, urllib.request as u; print(u.urlopen(os.environ['URL']).read().decode(), flush=True)"
     env = [{"name": "URL", "value": "http://web.default.svc:80/page"}]
@@ -157,7 +157,7 @@ async def test_a_name_of_a_service_leads_to_it_even_if_it_comes_later(cluster):
     await said(cluster, "found", "client")
 
 
-async def test_a_killed_container_comes_back(cluster):
+async def test_a_killed_container_is_restarted(cluster):
     cluster.apply(pod(["sh", "-c", "echo up; sleep 60"]))
     await said(cluster, "up")
     cluster.kubelet.kill("one")
@@ -166,7 +166,7 @@ async def test_a_killed_container_comes_back(cluster):
     assert container_of(cluster)["lastState"]["terminated"]["exitCode"] == 137
 
 
-async def test_init_containers_come_first_and_may_fail(cluster):
+async def test_init_containers_run_first_and_are_retried(cluster):
     script = "test -e /data/once || { touch /data/once; exit 1; }; echo done > /data/result"
     mounts = [{"name": "work", "mountPath": "/data"}]
     init = {"name": "init", "image": "any:1", "command": ["sh", "-c", script], "volumeMounts": mounts}
@@ -183,7 +183,7 @@ async def test_init_containers_come_first_and_may_fail(cluster):
     assert (told["restartCount"], told["state"]["terminated"]["exitCode"]) == (1, 0)
 
 
-async def test_a_deleted_pod_is_asked_first(cluster):
+async def test_a_deleted_pod_gets_sigterm_first(cluster):
     cluster.apply(config_map("files", ready="yes"))
     hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo leaving"]}}}
     cluster.apply(server("files", "two", lifecycle=hook))
@@ -196,7 +196,7 @@ async def test_a_deleted_pod_is_asked_first(cluster):
     assert members(process) == []
 
 
-async def test_one_that_does_not_listen_is_killed_when_its_grace_is_over(cluster):
+async def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace_period(cluster):
     deaf = ["sh", "-c", 'trap "" TERM; echo up; while true; do sleep 0.1; done']
     cluster.apply(pod(deaf, spec={"terminationGracePeriodSeconds": 1}))
     await said(cluster, "up")
@@ -206,7 +206,7 @@ async def test_one_that_does_not_listen_is_killed_when_its_grace_is_over(cluster
     assert members(process) == []
 
 
-async def test_nothing_outlives_the_cluster():
+async def test_no_process_outlives_the_cluster():
     async with KubeCluster(pods="real") as cluster:
         await cluster.wait(lambda: cluster.get("serviceaccount", "default"), SECONDS, "the namespace")
         cluster.apply(pod(["sh", "-c", "sleep 61 & echo up; wait"]))

@@ -1,4 +1,4 @@
-"""From a resource to running pods, through edits and accidents, and back to nothing."""
+"""A pipeline's lifecycle: creation, edits, drift, conflicts and deletion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from support.kube import KubeCluster
 from support.operator import CRD, Desk, rights
 
-pytestmark = pytest.mark.trouble
+pytestmark = pytest.mark.faults
 
 DEMO = {
     "configmap/demo-codec",
@@ -46,7 +46,7 @@ def generation(desk: Desk, stage: str) -> int | None:
     return desk.cluster.get("ttspipeline", "demo")["status"][stage].get("confirmedGeneration")
 
 
-async def test_a_resource_becomes_a_pipeline_that_is_ready(desk):
+async def test_a_new_pipeline_becomes_ready(desk):
     async with desk.operator():
         desk.apply()
         await desk.settled()
@@ -60,42 +60,42 @@ async def test_nothing_is_written_when_nothing_changes(desk):
         await desk.settled()
         await desk.quiet(operator)
         before = desk.writes()
-        looks = desk.looks()
-        await desk.wait(lambda: desk.looks() >= looks + 5, "five more looks")
+        reconciles = desk.reconciles()
+        await desk.wait(lambda: desk.reconciles() >= reconciles + 5, "five more reconciles")
         assert desk.writes()[len(before) :] == []
 
 
-async def test_secrets_are_made_and_never_read(desk):
+async def test_secrets_are_created_and_never_read(desk):
     async with desk.operator():
         desk.apply()
         await desk.settled()
     asked = [request for request in desk.cluster.requests if "/secrets" in request.path]
     assert {request.method for request in asked} == {"GET", "POST"}
     assert all(request.path.endswith("/secrets/demo-redis") for request in asked if request.method == "GET")
-    assert {asking.verb for asking in desk.cluster.rights.asked if asking.resource == "secrets"} == {"get", "create"}
+    assert {each.verb for each in desk.cluster.rights.asked if each.resource == "secrets"} == {"get", "create"}
 
 
-async def test_a_deleted_pipeline_leaves_nothing(desk):
+async def test_deleting_a_pipeline_removes_all_objects(desk):
     async with desk.operator() as operator:
         desk.apply()
         await desk.settled()
         desk.cluster.delete("ttspipeline", "demo")
-        await desk.wait(lambda: not desk.objects() and not desk.cluster.list("pod"), "everything is gone")
+        await desk.wait(lambda: not desk.objects() and not desk.cluster.list("pod"), "all objects are deleted")
         age = "oldest_reconcile_age_seconds 0.0"
         await operator.until(lambda: age in operator.get("/metrics").text, "the pipeline is forgotten")
         assert desk.objects() == {}
 
 
-async def test_a_pipeline_that_waits_for_its_objects_to_go_gets_no_new_ones(desk):
-    """Deleted in the foreground, it is there until everything that it owns is gone."""
+async def test_a_terminating_pipeline_gets_no_new_objects(desk):
+    """With foreground deletion it exists until all of its dependents are gone."""
     async with desk.operator(SYRINX_RESYNC_SECONDS="0.2"):
         desk.apply()
         await desk.settled()
         desk.cluster.delete("ttspipeline", "demo", propagationPolicy="Foreground")
-        await desk.wait(lambda: not desk.objects() and not desk.cluster.list("ttspipeline"), "everything is gone")
+        await desk.wait(lambda: not desk.objects() and not desk.cluster.list("ttspipeline"), "all objects are deleted")
 
 
-async def test_one_made_anew_under_the_name_of_a_deleted_one_gets_objects_of_its_own(desk):
+async def test_a_recreated_pipeline_gets_its_own_objects(desk):
     async with desk.operator():
         desk.apply()
         await desk.settled()
@@ -107,7 +107,7 @@ async def test_one_made_anew_under_the_name_of_a_deleted_one_gets_objects_of_its
             owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in desk.live()}
             return owners == {uid} and not set(old.values()) & set(uids(desk).values())
 
-        await desk.wait(all_new, "every object is the new one's")
+        await desk.wait(all_new, "every object belongs to the new pipeline")
         await desk.settled()
     assert set(desk.objects()) == DEMO
 
@@ -132,7 +132,7 @@ async def test_live_settings_reach_every_replica_without_a_restart(desk):
         assert uids(desk) == pods
 
 
-async def test_settings_go_through_the_api_servers_proxy_where_pods_cannot_be_reached(desk):
+async def test_settings_can_be_sent_through_the_api_servers_pod_proxy(desk):
     async with desk.operator(SYRINX_STAGE_ACCESS="proxy"):
         desk.apply()
         await desk.wait(lambda: generation(desk, "codec") == 1, "the first settings are confirmed")
@@ -141,7 +141,7 @@ async def test_settings_go_through_the_api_servers_proxy_where_pods_cannot_be_re
     assert desk.cluster.rights.denied == []
 
 
-async def test_a_replica_that_takes_no_settings_holds_up_only_its_own_confirmation(desk):
+async def test_a_replica_that_rejects_settings_delays_only_its_own_confirmation(desk):
     desk.cluster.kubelet.admins.deaf.add("demo-codec-1")
     async with desk.operator() as operator:
         desk.apply(codec={"replicas": 2})
@@ -159,7 +159,7 @@ async def test_a_replica_that_takes_no_settings_holds_up_only_its_own_confirmati
         await desk.wait(lambda: generation(desk, "codec") == 2, "both confirm")
 
 
-async def test_what_the_user_changes_rolls_through_and_what_leaves_the_plan_goes(desk):
+async def test_an_edit_rolls_out_and_removes_unplanned_objects(desk):
     async with desk.operator():
         desk.apply(talker={"replicas": 2, "env": [{"name": "A", "value": "1"}]})
         await desk.settled()
@@ -168,13 +168,13 @@ async def test_what_the_user_changes_rolls_through_and_what_leaves_the_plan_goes
         desk.apply(talker={"replicas": 1, "env": [{"name": "A", "value": "2"}]})
         await desk.wait(lambda: uids(desk).keys() == pods.keys() - {"demo-talker-1"}, "one talker is left")
         await desk.wait(lambda: set(desk.objects()) == DEMO, "its disruption budget goes")
-        await desk.wait(lambda: uids(desk)["demo-talker-0"] != pods["demo-talker-0"], "the talker is made anew")
+        await desk.wait(lambda: uids(desk)["demo-talker-0"] != pods["demo-talker-0"], "the talker is recreated")
         assert uids(desk)["demo-codec-0"] == pods["demo-codec-0"]
 
 
 @pytest.mark.parametrize("kind", sorted({each.partition("/")[0] for each in DEMO} - {"lease", "secret"}))
-async def test_a_deleted_object_comes_back(desk, kind):
-    """Also its pods: what they run with does not change by it."""
+async def test_a_deleted_object_is_recreated(desk, kind):
+    """Its pods keep their template."""
     async with desk.operator(SYRINX_RESYNC_SECONDS="60"):
         desk.apply()
         await desk.settled()
@@ -184,7 +184,7 @@ async def test_a_deleted_object_comes_back(desk, kind):
         await desk.settled()
 
 
-async def test_a_deleted_password_makes_a_new_one_and_new_pods(desk):
+async def test_a_deleted_password_is_replaced_and_restarts_pods(desk):
     async with desk.operator():
         desk.apply()
         await desk.settled()
@@ -196,7 +196,7 @@ async def test_a_deleted_password_makes_a_new_one_and_new_pods(desk):
         assert desk.cluster.get("secret", "demo-redis")["data"] != old["data"]
 
 
-async def test_what_somebody_changes_is_changed_back(desk):
+async def test_drift_is_reverted(desk):
     async with desk.operator(SYRINX_RESYNC_SECONDS="60"):
         desk.apply()
         await desk.settled()
@@ -216,17 +216,17 @@ async def test_what_somebody_changes_is_changed_back(desk):
         await desk.wait(repaired, "all is as before")
 
 
-async def test_what_others_add_stays(desk):
+async def test_fields_of_other_managers_are_kept(desk):
     async with desk.operator(SYRINX_RESYNC_SECONDS="0.2"):
         desk.apply()
         await desk.settled()
         desk.cluster.patch("service", "demo-gateway", {"metadata": {"labels": {"team": "speech"}}})
-        looks = desk.looks()
-        await desk.wait(lambda: desk.looks() >= looks + 3, "three more looks")
+        reconciles = desk.reconciles()
+        await desk.wait(lambda: desk.reconciles() >= reconciles + 3, "three more reconciles")
         assert desk.cluster.get("service", "demo-gateway")["metadata"]["labels"]["team"] == "speech"
 
 
-async def test_an_autoscaler_keeps_its_replicas(desk):
+async def test_an_autoscalers_replicas_are_kept(desk):
     target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-talker"}
     async with desk.operator(SYRINX_RESYNC_SECONDS="0.2"):
         desk.apply()
@@ -239,11 +239,11 @@ async def test_an_autoscaler_keeps_its_replicas(desk):
                 "spec": {"scaleTargetRef": target, "maxReplicas": 5},
             }
         )
-        looks = desk.looks()
-        await desk.wait(lambda: desk.looks() >= looks + 2, "the autoscaler is seen")
+        reconciles = desk.reconciles()
+        await desk.wait(lambda: desk.reconciles() >= reconciles + 2, "the autoscaler is seen")
         desk.cluster.scale("statefulset", "demo-talker", 3)
-        looks = desk.looks()
-        await desk.wait(lambda: desk.looks() >= looks + 5, "five more looks")
+        reconciles = desk.reconciles()
+        await desk.wait(lambda: desk.reconciles() >= reconciles + 5, "five more reconciles")
         assert desk.cluster.get("statefulset", "demo-talker")["spec"]["replicas"] == 3
         await desk.settled()
         desk.cluster.delete("horizontalpodautoscaler", "talkers")
@@ -253,7 +253,7 @@ async def test_an_autoscaler_keeps_its_replicas(desk):
         )
 
 
-async def test_an_object_of_somebody_else_is_left_alone_and_named(desk):
+async def test_an_object_of_another_owner_is_reported_and_not_changed(desk):
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "demo-codec"}, "data": {"mine": "x"}}
     desk.cluster.create(foreign)
     async with desk.operator():
@@ -274,7 +274,7 @@ async def test_an_object_of_somebody_else_is_left_alone_and_named(desk):
     assert set(desk.objects()) == DEMO
 
 
-async def test_a_lease_of_somebody_else_is_left_alone_and_named(desk):
+async def test_a_lease_of_another_owner_is_reported_and_not_changed(desk):
     desk.cluster.create(
         {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "demo-operator"}}
     )
@@ -287,7 +287,7 @@ async def test_a_lease_of_somebody_else_is_left_alone_and_named(desk):
         await desk.settled()
 
 
-async def test_a_secret_of_somebody_else_is_no_password(desk):
+async def test_a_secret_of_another_owner_is_not_used(desk):
     desk.cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-redis"}, "data": {}})
     async with desk.operator():
         desk.apply()
@@ -298,7 +298,7 @@ async def test_a_secret_of_somebody_else_is_no_password(desk):
         await desk.settled()
 
 
-async def test_a_field_that_this_operator_does_not_know_is_named_and_nothing_is_touched(desk, tmp_path):
+async def test_an_unknown_field_is_reported_and_nothing_is_changed(desk, tmp_path):
     crd = yaml.safe_load(CRD.read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     schema["properties"]["spec"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -325,7 +325,7 @@ async def test_a_field_that_this_operator_does_not_know_is_named_and_nothing_is_
             await desk.wait(lambda: desk.condition("Degraded")["status"] == "False", "nothing is wrong any more")
 
 
-async def test_pipelines_of_one_namespace_do_not_mix(desk):
+async def test_pipelines_in_one_namespace_are_independent(desk):
     async with desk.operator():
         desk.apply("demo")
         desk.apply("demo-two", talker={"replicas": 2})
@@ -353,7 +353,7 @@ async def test_an_operator_for_all_namespaces(desk, cluster):
     assert cluster.rights.denied == []
 
 
-async def test_events_tell_each_change_once(desk):
+async def test_each_change_causes_one_event(desk):
     async with desk.operator() as operator:
         desk.apply(tuning={"mode": "Off"})
         await desk.settled()
@@ -363,14 +363,14 @@ async def test_events_tell_each_change_once(desk):
         assert all(event["message"] and event["count"] == 1 for event in told)
     async with desk.operator(SYRINX_RESYNC_SECONDS="0.2") as operator:
         await operator.ready()
-        looks = desk.looks()
-        await desk.wait(lambda: desk.looks() >= looks + 3, "three looks of the next operator")
+        reconciles = desk.reconciles()
+        await desk.wait(lambda: desk.reconciles() >= reconciles + 3, "three reconciles of the next operator")
     assert desk.events() == told
     uid = desk.cluster.get("ttspipeline", "demo")["metadata"]["uid"]
     assert {event["involvedObject"]["uid"] for event in told} == {uid}
 
 
-async def test_the_operator_tells_about_itself(desk):
+async def test_the_operator_exports_metrics(desk):
     async with desk.operator() as operator:
         await operator.ready()
         assert operator.get("/healthz").status_code == 200
@@ -386,12 +386,12 @@ async def test_the_operator_tells_about_itself(desk):
     assert 'changes_total{kind="StatefulSet",result="unchanged"}' not in metrics
 
 
-async def test_without_the_resources_definition_it_waits(tmp_path):
+async def test_without_the_crd_it_waits(tmp_path):
     async with KubeCluster(rights=rights()) as cluster:
         desk = Desk(cluster, tmp_path)
         async with desk.operator() as operator:
             await operator.until(lambda: operator.get("/readyz").status_code == 503, "it is not ready")
-            await operator.until(lambda: "install the CRD" in operator.output, "it says what is missing")
+            await operator.until(lambda: "install the CRD" in operator.output, "it reports the missing CRD")
             assert operator.get("/healthz").status_code == 200
             cluster.apply(yaml.safe_load(CRD.read_text()))
             await operator.ready()
@@ -399,7 +399,7 @@ async def test_without_the_resources_definition_it_waits(tmp_path):
             await desk.settled()
 
 
-async def test_a_wrong_option_is_named_and_ends_it(desk):
+async def test_an_invalid_option_is_reported_at_start(desk):
     async with desk.operator(SYRINX_STAGE_ACCESS="sideways") as operator:
         await operator.running.wait()
     assert operator.running.returncode == 1
@@ -407,7 +407,7 @@ async def test_a_wrong_option_is_named_and_ends_it(desk):
     assert operator.output.strip() == words
 
 
-async def test_a_port_that_is_taken_ends_it(desk):
+async def test_a_port_in_use_is_reported_at_start(desk):
     async with desk.operator() as first:
         await first.ready()
         async with desk.operator(SYRINX_PORT=str(first.port)) as second:

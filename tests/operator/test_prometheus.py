@@ -1,4 +1,4 @@
-"""Measuring with a Prometheus: a real one where there is one, and what a real one answered everywhere."""
+"""Metrics from a Prometheus: a real one if available, otherwise recorded responses of a real one."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def pipeline(url, **spec):
 
 
 async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec):
-    """What a first look brings, and the evidence of the last minutes that follows from it."""
+    """Returns the first reading, and the evidence that follows from it."""
 
     async def scrape(replica):
-        raise AssertionError("the stages are not asked where there is a Prometheus")
+        raise AssertionError("stages are not scraped if there is a Prometheus")
 
     asked = pipeline(url, **spec)
     look = await MetricsReader(access).read(asked, owner, replicas, scrape)
@@ -63,7 +63,7 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec)
 
 
 async def measured(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
-    """The same, as the status tells it."""
+    """Returns the same as a summary for the status."""
     look, seen = await evidence(url, owner, access, **spec)
     return measure.summarize(look, policy_of(pipeline(url, **spec).spec), seen)
 
@@ -73,7 +73,7 @@ def answer_recorded(asked):
 
 
 def answers(**fields):
-    """The same for every question."""
+    """Returns the same response for every query."""
     return lambda asked: ScriptedResponse(**fields)
 
 
@@ -83,13 +83,13 @@ def vector(*values):
 
 
 def gateway_of(demo, age=0.0):
-    """A sample of a gateway that nobody uses."""
+    """Returns a series of an unused gateway."""
     metric = {"__name__": LIVE_STREAMS.name, "pod": f"demo-gateway-5f-{demo}"}
     return {"metric": metric, "values": [[round(time.time() - age, 3), "0"]]}
 
 
 async def measured_of(result, clock=0.0, **spec):
-    """What is made of series, by a Prometheus whose clock is so many seconds ahead."""
+    """Returns the reading of series from a Prometheus whose clock is `ahead` seconds ahead."""
 
     def answer(asked):
         if asked.query["query"] == clock_query():
@@ -103,7 +103,7 @@ async def measured_of(result, clock=0.0, **spec):
 
 @pytest.fixture(params=["recorded", "real"])
 async def address(request):
-    """A Prometheus that knows `support.prometheus.history`."""
+    """The URL of a Prometheus with the samples of `support.prometheus.history`."""
     if request.param == "recorded":
         async with http_server(answer_recorded) as server:
             yield server.url
@@ -115,11 +115,11 @@ async def address(request):
         yield url
 
 
-# What is counted ---------------------------------------------------------------------------------------------
+# Counters ----------------------------------------------------------------------------------------------------
 
 
-async def test_every_count_of_the_last_five_minutes_and_nobody_elses(address):
-    """Two jobs scrape one gateway, one restarts, one is gone; other pipelines and namespaces are beside them."""
+async def test_reads_the_pipelines_counters_of_the_last_five_minutes(address):
+    """Two jobs scrape one gateway, one restarts, one is removed; there are other pipelines and namespaces."""
     slo = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=200),))
     found = await measured(address, slo=slo)
     assert found.problem == ""
@@ -130,7 +130,7 @@ async def test_every_count_of_the_last_five_minutes_and_nobody_elses(address):
     assert (found.live_streams, found.underruns) == (26, 1)
 
 
-async def test_what_talkers_and_codecs_did_is_told_too(address):
+async def test_reads_talkers_and_codecs_too(address):
     _, found = await evidence(address)
     talker, codec = found.replicas
     assert (talker.frames, talker.errors) == (8, 0)
@@ -138,7 +138,7 @@ async def test_what_talkers_and_codecs_did_is_told_too(address):
     assert codec.calls == (CallStats(2, 8, "padded", 1, pytest.approx(0.05)),)
 
 
-async def test_listeners_are_told_apart_by_who_served_them(address):
+async def test_requests_are_split_by_talker_and_codec(address):
     _, found = await evidence(address)
     heard = {(route.talker, route.task_type): served.requests for route, served in found.routes.items()}
     assert heard == {
@@ -148,8 +148,8 @@ async def test_listeners_are_told_apart_by_who_served_them(address):
     }
 
 
-async def test_of_many_replicas_those_of_the_stage_that_is_tuned_are_told_apart(address):
-    """Prometheus sums over the others: the same counts, but of moments that it chose."""
+async def test_with_many_replicas_only_those_of_the_tuned_stage_are_split(address):
+    """Prometheus sums over the others, at times that it chooses."""
     many = tuple(
         Replica(name=f"demo-{stage}-{n}", component=stage, template="t")
         for stage in (Component.TALKER, Component.CODEC)
@@ -162,7 +162,7 @@ async def test_of_many_replicas_those_of_the_stage_that_is_tuned_are_told_apart(
     assert (found.live_streams, found.replicas[0].frames) == (26, 8)
 
 
-async def test_without_the_pipelines_series_it_says_what_is_missing():
+async def test_missing_series_are_reported():
     program = found()
     if program is None:
         pytest.skip("no prometheus with its promtool on this machine; PROMETHEUS names one")
@@ -188,21 +188,21 @@ async def test_no_data_is_never_zero(age, reason):
     assert (said.reason, said.task_types, said.live_streams) == (reason, (), 0)
 
 
-async def test_workers_alone_are_no_metrics_of_listeners():
+async def test_metrics_of_talkers_and_codecs_alone_are_not_enough():
     alone = {"metric": {"__name__": "syrinx_max_num_seqs", "pod": "demo-talker-0"}, "values": [[time.time(), "4"]]}
     assert (await measured_of([alone])).reason == "Missing"
 
 
 @pytest.mark.parametrize("seconds", [-60.0, 60.0])
-async def test_a_clock_that_differs_from_the_operators_is_told(seconds):
-    """What happened could not be ascribed to the settings that were in force."""
+async def test_clock_skew_is_reported(seconds):
+    """Requests could not be attributed to the settings in force."""
     said = await measured_of([gateway_of(demo="0")], clock=seconds)
     assert said.reason == "Error"
     assert "its clock differs from the operator's by" in said.problem
 
 
 @pytest.mark.parametrize("clock", ["NaN", "-1", "1e300", "SECRET", None])
-async def test_a_clock_that_shows_no_time_is_an_error(clock):
+async def test_an_invalid_clock_is_an_error(clock):
     async with http_server(answers(body=json.dumps(vector(*([clock] if clock else []))).encode())) as server:
         said = await measured(server.url)
     assert (said.reason, "SECRET" in said.problem) == ("Error", False)
@@ -221,7 +221,7 @@ async def test_a_clock_that_shows_no_time_is_an_error(clock):
         ("time", 1e300),
     ],
 )
-async def test_a_value_that_is_no_count_is_an_error(label, value):
+async def test_an_invalid_counter_value_is_an_error(label, value):
     odd = recorded()
     result = odd[counters_query(OWNER, 300, APART)]["data"]["result"]
     one = next(each for each in result if each["metric"].get("le") and each["metric"]["namespace"] == "voices")
@@ -235,7 +235,7 @@ async def test_a_value_that_is_no_count_is_an_error(label, value):
     assert (said.reason, said.problem) == ("Error", "spec.tuning.prometheus: Prometheus answers what is no count")
 
 
-async def test_series_that_were_not_asked_for_are_ignored():
+async def test_unrequested_series_are_ignored():
     more = recorded()
     result = more[counters_query(OWNER, 300, APART)]["data"]["result"]
     result.append({"metric": {"__name__": "up", "pod": "x"}, "values": [[1.0, "1"]]})
@@ -245,7 +245,7 @@ async def test_series_that_were_not_asked_for_are_ignored():
         assert (await measured(server.url)).live_streams == 26
 
 
-async def test_edges_may_be_written_with_and_without_a_decimal_point():
+async def test_bucket_boundaries_may_have_a_decimal_point():
     bucket = {"__name__": "syrinx_ttfa_seconds_bucket", "pod": "demo-gateway-5f-0", "task_type": "Base"}
     result = [gateway_of(demo="0", age=0.0), gateway_of(demo="0", age=30.0)]
     for edge, count in (("1", "4"), ("2.0", "6"), ("+Inf", "7")):
@@ -254,8 +254,8 @@ async def test_edges_may_be_written_with_and_without_a_decimal_point():
     assert (await measured_of(result, slo=slo)).task_types[0].within == 6
 
 
-async def test_a_second_look_asks_for_no_more_than_is_new():
-    """What two answers both hold counts once."""
+async def test_a_second_reading_queries_only_new_samples():
+    """Samples in both responses count once."""
     now = datetime.now(UTC)
     async with http_server(answer_recorded) as server:
         metrics = MetricsReader(clock=lambda: now)
@@ -267,36 +267,36 @@ async def test_a_second_look_asks_for_no_more_than_is_new():
     assert ranges == ["300s]", "90s]"]
 
 
-# The questions -----------------------------------------------------------------------------------------------
+# Queries -----------------------------------------------------------------------------------------------------
 
 
-def test_the_stages_are_found_by_labels_that_every_scrape_configuration_keeps():
+def test_stages_are_selected_by_common_labels():
     pods = r"demo\\-gateway-[a-z0-9]+(-[a-z0-9]+)?|demo\\-talker-[0-9]+|demo\\-codec-[0-9]+"
     assert selector(OWNER) == f'namespace="voices",pod=~"{pods}"'
 
 
-def test_what_is_no_name_stays_inside_its_string():
+def test_names_are_escaped_in_promql():
     odd = Owner('a"} or up{x="', 'b\\"\n', "u", generation=1)
     query = counters_query(odd, 300, APART)
     assert 'namespace="b\\\\\\"\\n"' in query
     assert '\\"\\\\}\\\\ or\\\\ up\\\\{x=\\"' in query
 
 
-def test_samples_are_asked_for_as_they_are_or_summed_at_ten_moments():
+def test_queries_select_raw_samples_or_ten_sums():
     assert counters_query(OWNER, 300, APART).endswith("}[300s]")
     assert counters_query(OWNER, 300, frozenset()).endswith("[300s:30s]")
 
 
-def test_sums_keep_the_stage_that_is_told_apart():
+def test_sums_keep_the_label_of_the_tuned_stage():
     query = counters_query(OWNER, 300, frozenset({Stage.CODEC}))
     assert query.startswith("sum by (__name__, pod, codec, device, frames, le, ")
     assert "talker," not in query.partition("(max by")[0]
 
 
-# Whoever answers there ---------------------------------------------------------------------------------------
+# Untrusted servers -------------------------------------------------------------------------------------------
 
 
-async def test_only_the_query_api_is_asked_below_the_addresss_own_path():
+async def test_only_the_query_api_below_the_urls_path_is_requested():
     async with http_server(answer_recorded) as server:
         assert (await measured(f"{server.url}/select/0/prometheus/")).problem == ""
     assert {(asked.method, asked.path) for asked in server.requests} == {("GET", "/select/0/prometheus/api/v1/query")}
@@ -311,7 +311,7 @@ async def test_redirects_are_not_followed():
     assert inside.requests == []
 
 
-async def test_the_environments_proxies_are_not_used(monkeypatch):
+async def test_proxies_from_the_environment_are_not_used(monkeypatch):
     async with http_server(answer_recorded) as proxy, http_server(answer_recorded) as server:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("ALL_PROXY", proxy.url)
@@ -324,41 +324,41 @@ async def test_the_environments_proxies_are_not_used(monkeypatch):
     [
         (ScriptedResponse(b"SECRET of an inside page"), "answers 200, and not as a Prometheus"),
         (ScriptedResponse(b"SECRET", status=401), "wants a token"),
-        (ScriptedResponse(b'{"status":"SECRET"}'), "an error of no known type"),
+        (ScriptedResponse(b'{"status":"SECRET"}'), "unknown error type"),
         (
             ScriptedResponse(b'{"status":"error","errorType":"SECRET","error":"SECRET"}', status=400),
-            "an error of no known type",
+            "unknown error type",
         ),
         (ScriptedResponse(b'{"status":"error","errorType":"timeout","error":"SECRET"}', status=503), "503: timeout"),
         (
             ScriptedResponse(b'{"status":"success","data":{"resultType":"vector","result":[{"metric":"SECRET"}]}}'),
-            "not as",
+            "not like a Prometheus API",
         ),
         (ScriptedResponse(json.dumps(vector("SECRET")).encode()), "spec.tuning.prometheus"),
     ],
     ids=["a page", "a refusal", "JSON", "an unknown error", "a known error", "another shape", "no number"],
 )
-async def test_nothing_of_an_answer_that_is_none_is_repeated(answer, said):
+async def test_text_of_an_invalid_response_is_not_repeated(answer, message):
     async with http_server(lambda asked: answer) as server:
         found = await measured(server.url)
     assert found.reason == "Error"
-    assert said in found.problem and "SECRET" not in found.problem
+    assert message in found.problem and "SECRET" not in found.problem
 
 
-async def test_an_answer_without_end_is_given_up(monkeypatch):
+async def test_a_too_large_response_is_refused(monkeypatch):
     monkeypatch.setattr(prometheus, "MAX_ANSWER", 1 << 20)
     async with http_server(answers(body=b" " * (3 << 20))) as server:
         assert "larger than 1 MiB" in (await measured(server.url)).problem
 
 
-async def test_a_prometheus_that_says_nothing_is_given_up(monkeypatch):
+async def test_a_silent_prometheus_times_out(monkeypatch):
     monkeypatch.setattr(prometheus, "TIMEOUT", 0.05)
     async with http_server(answers(hang=True)) as server:
         said = await measured(server.url)
     assert (said.reason, "within 0.05 seconds" in said.problem) == ("Error", True)
 
 
-async def test_an_address_where_nobody_is():
+async def test_an_unreachable_address():
     async with http_server(answer_recorded) as server:
         pass
     assert (await measured(server.url)).reason == "Error"
@@ -367,7 +367,7 @@ async def test_an_address_where_nobody_is():
 # Token and CA ------------------------------------------------------------------------------------------------
 
 
-async def test_the_token_goes_only_to_the_address_it_is_for(tmp_path):
+async def test_the_token_is_sent_only_to_its_address(tmp_path):
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     async with http_server(answer_recorded) as ours, http_server(answer_recorded) as theirs:
@@ -379,7 +379,7 @@ async def test_the_token_goes_only_to_the_address_it_is_for(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "two words", "s3cret\nX-More: yes", "s\u00e9cret"])
-async def test_a_file_that_holds_no_token_is_told_without_its_content(tmp_path, content):
+async def test_an_invalid_token_file_is_reported_without_its_content(tmp_path, content):
     token = tmp_path / "token"
     token.write_text(content)
     async with http_server(answer_recorded) as server:
@@ -387,13 +387,13 @@ async def test_a_file_that_holds_no_token_is_told_without_its_content(tmp_path, 
     assert said.problem == f"spec.tuning.prometheus: {token} holds no token"
 
 
-async def test_a_token_file_that_is_not_there_is_told(tmp_path):
+async def test_a_missing_token_file_is_reported(tmp_path):
     async with http_server(answer_recorded) as server:
         said = await measured(server.url, access=Access(url=server.url, token_file=str(tmp_path / "token")))
     assert "No such file" in said.problem
 
 
-async def test_a_server_is_checked_with_the_ca_that_is_mounted(tmp_path):
+async def test_servers_are_verified_with_the_mounted_ca(tmp_path):
     authority = Authority(tmp_path / "ca")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(*authority.server("IP:127.0.0.1"))
@@ -402,7 +402,7 @@ async def test_a_server_is_checked_with_the_ca_that_is_mounted(tmp_path):
         assert (await measured(server.url, access=Access(ca_file=str(authority.ca_file)))).problem == ""
 
 
-def test_the_installations_access_comes_from_its_environment():
+def test_access_is_read_from_the_environment():
     assert access({}) == DEFAULT_ACCESS
     mounted = {"SYRINX_PROMETHEUS_URL": "https://p:9090", "SYRINX_PROMETHEUS_TOKEN_FILE": "/t"}
     assert access({**mounted, "SYRINX_PROMETHEUS_CA_FILE": "/c"}) == Access(
@@ -411,6 +411,6 @@ def test_the_installations_access_comes_from_its_environment():
 
 
 @pytest.mark.parametrize("url", ["", "p:9090", "ftp://p", "https://"])
-def test_a_token_needs_the_address_it_is_for(url):
+def test_a_token_requires_its_address(url):
     with pytest.raises(ValueError, match="needs SYRINX_PROMETHEUS_URL"):
         access({"SYRINX_PROMETHEUS_URL": url, "SYRINX_PROMETHEUS_TOKEN_FILE": "/t"})

@@ -1,4 +1,4 @@
-"""The operator is killed at every step, starts again, and ends where it would have; two of them do no harm."""
+"""Restarts: an operator killed at any step converges after a restart; two operators do not interfere."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from support.operator import Desk, OperatorProcess
 
-pytestmark = pytest.mark.trouble
+pytestmark = pytest.mark.faults
 STEPS = 60
-"""More writes than any of this needs."""
+"""More writes than any test needs."""
 
 
 async def _killed(desk: Desk, operator: OperatorProcess, count: int) -> bool:
-    """Kills an operator after so many writes from now. False if it had no more to write than that."""
+    """Kills an operator after `count` more writes; returns False if it writes fewer."""
     stopped = asyncio.create_task(desk.cluster.faults.stopped.wait())
     quiet = asyncio.create_task(desk.quiet(operator))
     await asyncio.wait((stopped, quiet), return_when=asyncio.FIRST_COMPLETED)
@@ -33,8 +33,8 @@ def _named(desk: Desk, name: str) -> set[str]:
     return {each.replace(name, "NAME") for each in desk.objects()}
 
 
-async def test_killed_at_every_write_of_a_new_pipeline_it_makes_the_same_objects(desk):
-    """Each operator finishes what the one before it was killed at, and is killed one write later in the next."""
+async def test_killed_at_every_write_of_a_new_pipeline_it_creates_the_same_objects(desk):
+    """Each operator completes what the previous one was killed at."""
     desk.apply("cut-0", tuning={"mode": "Off"})
     expected: set[str] = set()
     cut = True
@@ -61,7 +61,7 @@ def _has(desk: Desk, name: str, expected: set[str]) -> bool:
     return _named(desk, name) == expected
 
 
-async def test_killed_at_every_write_of_an_edit_it_ends_in_the_same_objects(desk):
+async def test_killed_at_every_write_of_an_edit_it_converges(desk):
     specs = (
         {"tuning": {"mode": "Off"}},
         {
@@ -96,7 +96,7 @@ async def test_killed_at_every_write_of_an_edit_it_ends_in_the_same_objects(desk
     assert desk.cluster.get("secret", "demo-redis")["metadata"]["uid"] == password
 
 
-async def test_settings_generations_never_go_back_over_restarts(desk):
+async def test_settings_generations_never_decrease_over_restarts(desk):
     seen = []
     for rows in (3, 4, 5):
         desk.apply(codec={"maxNumSeqs": rows})
@@ -112,7 +112,7 @@ def _confirmed(desk: Desk, rows: int) -> bool:
     return codec["settings"]["maxNumSeqs"] == rows and codec.get("confirmedGeneration") == codec["settingsGeneration"]
 
 
-async def test_it_ends_soon_when_it_is_told_to_and_gives_its_leases_back(desk):
+async def test_sigterm_stops_it_quickly_and_releases_its_leases(desk):
     async with desk.operator() as operator:
         desk.apply()
         await desk.settled()
@@ -123,7 +123,7 @@ async def test_it_ends_soon_when_it_is_told_to_and_gives_its_leases_back(desk):
     assert desk.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == ""
 
 
-async def test_told_to_end_in_the_middle_of_things_it_ends_soon_too(desk):
+async def test_sigterm_during_a_reconcile_stops_it_quickly(desk):
     hanging = desk.cluster.faults.hang("PATCH", "statefulsets")
     async with desk.operator() as operator:
         desk.apply()
@@ -135,7 +135,7 @@ async def test_told_to_end_in_the_middle_of_things_it_ends_soon_too(desk):
         await desk.settled()
 
 
-async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_goes(desk):
+async def test_a_second_operator_takes_over_when_the_first_stops(desk):
     async with desk.operator("operator-0") as first, desk.operator("operator-1") as second:
         await first.ready()
         await second.ready()
@@ -143,7 +143,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_goes(
         await desk.settled()
         holder = desk.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"]
         works, watches = (first, second) if holder == "operator-0" else (second, first)
-        await watches.until(lambda: 'outcome="standby"' in watches.get("/metrics").text, "the other watches")
+        await watches.until(lambda: 'outcome="standby"' in watches.get("/metrics").text, "the other is on standby")
         assert "changes_total{" not in await watches.metrics()
         await works.stop()
         desk.apply(talker={"replicas": 2})
@@ -151,7 +151,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_goes(
         assert desk.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == watches.name
 
 
-async def test_an_operator_that_died_is_replaced_when_its_lease_is_over(desk):
+async def test_a_killed_operator_is_replaced_when_its_lease_expires(desk):
     async with desk.operator("operator-0", SYRINX_LEASE_SECONDS="2") as first:
         desk.apply()
         await desk.settled()
@@ -162,8 +162,8 @@ async def test_an_operator_that_died_is_replaced_when_its_lease_is_over(desk):
     assert desk.cluster.get("lease", "demo-operator")["spec"]["leaseTransitions"] == 1
 
 
-async def test_an_operator_that_was_frozen_writes_nothing_after_it_wakes(desk):
-    """Its Lease is over, and it knows by its own clock."""
+async def test_an_operator_resumed_after_its_lease_expired_writes_nothing(desk):
+    """Its Lease has expired by its own clock."""
     async with (
         desk.operator("operator-0", SYRINX_LEASE_SECONDS="2", SYRINX_RESYNC_SECONDS="0.3") as frozen,
         desk.operator("operator-1", SYRINX_LEASE_SECONDS="2", SYRINX_RESYNC_SECONDS="0.3") as other,
@@ -181,7 +181,7 @@ async def test_an_operator_that_was_frozen_writes_nothing_after_it_wakes(desk):
         await desk.quiet(other)
         before = {name: each["metadata"]["resourceVersion"] for name, each in _all(desk).items()}
         frozen.running.send_signal(signal.SIGCONT)
-        await frozen.until(lambda: 'outcome="standby"' in frozen.get("/metrics").text, "it watches")
+        await frozen.until(lambda: 'outcome="standby"' in frozen.get("/metrics").text, "it is on standby")
         await desk.quiet(other)
         assert {name: each["metadata"]["resourceVersion"] for name, each in _all(desk).items()} == before
         assert desk.cluster.get("lease", "demo-operator")["spec"]["holderIdentity"] == other.name

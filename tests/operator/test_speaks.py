@@ -1,4 +1,4 @@
-"""From `kubectl apply -f examples/pipeline.yaml` to speech, and through what happens after: every pod is real."""
+"""A pipeline from `kubectl apply` to speech, edits and failures, with real stage processes as pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from syrinx_stages.contract.family import FAMILY
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
-"""How long anything may take on a busy machine."""
+"""Timeout for any step on a busy machine."""
 TEXT = "The old teacher carried seven green apples before breakfast. Her brother opened a broken window."
 SEED = 7
 
@@ -34,8 +34,8 @@ SEED = 7
 @pytest.fixture
 async def cluster() -> AsyncIterator[KubeCluster]:
     table = [
-        {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}
-        for right in (*RBAC_RULES, *PROXY_RBAC_RULES)
+        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+        for rule in (*RBAC_RULES, *PROXY_RBAC_RULES)
     ]
     crd = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
     async with KubeCluster(pods="real", crd=crd, rights=Rights.of_role(table)) as running:
@@ -43,7 +43,7 @@ async def cluster() -> AsyncIterator[KubeCluster]:
 
 
 async def speak(cluster: KubeCluster, heard: Callable[[int], None] = lambda frames: None) -> bytes:
-    """PCM of the text, through the gateway's Service; `heard` is told the frames so far."""
+    """Returns PCM of the text from the gateway's Service; calls `on_frames` with the number of frames so far."""
     body = {"input": TEXT, "voice": "us", "response_format": "pcm", "stream": True, "seed": SEED}
     pcm = b""
     async with (
@@ -65,12 +65,12 @@ def is_speech(pcm: bytes) -> bool:
 
 
 def pods(cluster: KubeCluster) -> dict[str, str]:
-    """UID by name."""
+    """Returns UIDs by pod name."""
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in cluster.list("pod", "syrinx.dev/pipeline=demo")}
 
 
 async def settings(cluster: KubeCluster, pod: str, port: int = 9090) -> dict[str, object]:
-    """What a replica has in force."""
+    """Returns a replica's settings in force."""
     address = cluster.get("pod", pod)["status"]["podIP"]
     async with httpx.AsyncClient(timeout=SECONDS) as client:
         found: dict[str, object] = (await client.get(f"http://{address}:{port}/settings")).json()["settings"]
@@ -81,7 +81,7 @@ def edit(cluster: KubeCluster, **spec: object) -> None:
     cluster.patch("ttspipeline", "demo", {"spec": spec})
 
 
-async def test_a_pipeline_lives(desk, cluster):
+async def test_the_lifecycle_of_a_pipeline(desk, cluster):
     async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
         await desk.settled()
@@ -97,7 +97,7 @@ async def test_a_pipeline_lives(desk, cluster):
         assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
         assert pods(cluster) == before
 
-        # More talkers; one is killed while it speaks: the listener hears nothing of it.
+        # Scale out the talkers and kill one during a stream: the audio does not change.
         edit(cluster, talker={"replicas": 2})
         await desk.settled()
         assert set(pods(cluster)) == {*before, "demo-talker-1"}
@@ -134,7 +134,7 @@ async def test_a_pipeline_lives(desk, cluster):
         assert cluster.rights.denied == []
 
 
-async def test_a_colocated_pipeline_lives(desk, cluster):
+async def test_the_lifecycle_of_a_colocated_pipeline(desk, cluster):
     async with desk.operator(SYRINX_STAGE_ACCESS="direct"):
         resource = yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text())
         resource["spec"] |= {"topology": "Colocated"}
@@ -155,7 +155,7 @@ async def test_a_colocated_pipeline_lives(desk, cluster):
         assert (await settings(cluster, "demo-talker-0", 9091))["chunk_ramp"] == [1, 2, 4]
         assert pods(cluster) == before
 
-        # More of both; what dies is both, and the listener hears nothing of it.
+        # Scale out both and kill a pod with both stages during a stream: the audio does not change.
         edit(cluster, talker={"replicas": 2})
         await desk.settled()
         assert set(pods(cluster)) == {*before, "demo-talker-1"}
@@ -168,7 +168,7 @@ async def test_a_colocated_pipeline_lives(desk, cluster):
 
 
 def at_frame(frame: int, do: Callable[[], None]) -> Callable[[int], None]:
-    """Does something once, when so many frames are heard."""
+    """Returns a callback that acts once, after a number of frames."""
     done = False
 
     def heard(frames: int) -> None:
@@ -181,7 +181,7 @@ def at_frame(frame: int, do: Callable[[], None]) -> Callable[[int], None]:
 
 
 def kill_talkers(cluster: KubeCluster) -> None:
-    """Whoever it is that speaks: both, a restart apart from each other would be luck."""
+    """Kills all talkers, because the test cannot know which one serves the stream."""
     for pod in ("demo-talker-0", "demo-talker-1"):
         cluster.kubelet.kill(pod)
 
@@ -204,7 +204,7 @@ KINDS = ("StatefulSet", "Deployment", "Service", "ConfigMap", "Secret", "Service
 
 
 def manifests(cluster: KubeCluster) -> dict[str, dict]:
-    """What the operator applied and nobody else writes to, by kind and name."""
+    """Returns the objects that only the operator writes, by kind and name."""
     names = [name for name in KINDS if name not in ("StatefulSet", "Deployment")]
     return {
         f"{kind}/{obj['metadata']['name']}": obj
@@ -214,14 +214,14 @@ def manifests(cluster: KubeCluster) -> dict[str, dict]:
 
 
 def left(cluster: KubeCluster) -> list[str]:
-    """All that still belongs to the pipeline."""
+    """Returns all remaining objects of the pipeline."""
     kinds = [kind.plural for kind in cluster.api.kinds if kind.namespaced]
     found = [obj for kind in kinds for obj in cluster.list(kind, "syrinx.dev/pipeline=demo")]
     return [f"{obj['kind']}/{obj['metadata']['name']}" for obj in found]
 
 
-@pytest.mark.trouble
-async def test_real_stages_run_what_is_tried_and_return_by_themselves_if_the_operator_dies(desk, cluster):
+@pytest.mark.faults
+async def test_real_stages_run_overrides_until_they_expire_without_an_operator(desk, cluster):
     async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
         edit(cluster, tuning={"mode": "Auto", "intervalSeconds": 60})

@@ -1,4 +1,4 @@
-"""`syrinx tune` of a pipeline on Kubernetes: it reads the resource, and needs no other right."""
+"""`syrinx tune` of a pipeline on Kubernetes requires only the right to read the resource."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def cluster() -> AsyncIterator[KubeCluster]:
 
 @pytest.fixture
 def tune(cluster: KubeCluster, tmp_path: Path) -> Callable[..., Awaitable[tuple[int | None, str]]]:
-    """The command: its exit status and what it told."""
+    """Runs the command and returns its exit status and output."""
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig"))}
 
     async def run(*arguments: str) -> tuple[int | None, str]:
@@ -46,7 +46,7 @@ def resource(name: str = "demo", **spec: object) -> dict[str, Any]:
     return {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": name}, "spec": spec}
 
 
-async def test_it_tells_what_the_status_says(cluster: KubeCluster, tune: Any) -> None:
+async def test_it_prints_the_status(cluster: KubeCluster, tune: Any) -> None:
     cluster.apply(resource(slo={"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 300}]}))
     chosen = setting_of(default_pipeline().spec).with_value(Knob.TALKER_ROWS, 16)
     state = State(mode="Auto", phase="Watching", message="the objectives are met", chosen=chosen)
@@ -61,7 +61,7 @@ async def test_it_tells_what_the_status_says(cluster: KubeCluster, tune: Any) ->
     assert cluster.rights is not None and cluster.rights.denied == []
 
 
-async def test_what_is_not_there_is_said(cluster: KubeCluster, tune: Any) -> None:
+async def test_a_missing_pipeline_is_reported(cluster: KubeCluster, tune: Any) -> None:
     cluster.apply(resource())
     cluster.apply(resource("off", tuning={"mode": "Off"}))
     answers = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""The operator tunes: what the status remembers is in force, whoever wrote it, and nothing that is tried stays."""
+"""Tuning: settings follow from the status, whichever operator wrote it, and overrides expire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.operator import Desk
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Period, Promotion, Soak, State, Trial
 
-pytestmark = pytest.mark.trouble
+pytestmark = pytest.mark.faults
 
 CODECS = ("demo-codec-0", "demo-codec-1")
 SPEC = {"codec": {"replicas": 2}, "tuning": {"mode": "Auto", "intervalSeconds": 60}}
@@ -28,7 +28,7 @@ def now() -> datetime:
 
 
 def trial() -> Trial:
-    """Of CHOSEN against TRIED, under way on the second codec."""
+    """Returns a trial of TRIED against CHOSEN on the second codec."""
     period = Period(
         index=0,
         start_time=now(),
@@ -61,11 +61,11 @@ PHASES = {
         phase="Promoting", promotion=Promotion(id=3, setting=TRIED, replicas=CODECS[1:], last_step_time=now())
     ),
 }
-"""In each, the second codec runs TRIED for a limited time, and all else CHOSEN."""
+"""States in which the second codec has overrides (TRIED) and everything else CHOSEN."""
 
 
 def remember(desk: Desk, state: State) -> None:
-    """What the operator finds in the status, as if it had decided it."""
+    """Writes a tuner state to the status."""
     desk.cluster.patch(
         "ttspipeline", "demo", {"status": {"tuning": None}}, manager="syrinx-operator", subresource="status"
     )
@@ -81,18 +81,18 @@ def tuning(desk: Desk) -> dict:
 
 
 def rows(desk: Desk, *, base: bool = False) -> list[int]:
-    """`max_num_seqs` of each codec: in force, or what it returns to."""
+    """Returns `max_num_seqs` of each codec, in force or of its base settings."""
     reports = [desk.cluster.kubelet.admins.report(pod) for pod in CODECS]
     return [report["base" if base else "settings"]["max_num_seqs"] for report in reports]
 
 
 def limited(desk: Desk) -> list[str]:
-    """Codecs with settings for a limited time."""
+    """Returns the codecs with overrides."""
     return [pod for pod in CODECS if "seconds" in desk.cluster.kubelet.admins.report(pod)]
 
 
 def configured(desk: Desk) -> int:
-    """What a codec that starts comes up with."""
+    """Returns the settings with which a new codec starts."""
     data = desk.cluster.get("configmap", "demo-codec")["data"]
     found: int = json.loads(data["settings.json"])["settings"]["max_num_seqs"]
     return found
@@ -104,7 +104,7 @@ def told(desk: Desk, reason: str) -> list[str]:
 
 @pytest.fixture
 async def pipeline(desk: Desk) -> Desk:
-    """A pipeline that an operator has made and left."""
+    """A ready pipeline whose operator has stopped."""
     desk.apply(**SPEC)
     async with desk.operator() as operator:
         await desk.settled()
@@ -114,7 +114,7 @@ async def pipeline(desk: Desk) -> Desk:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-async def test_an_operator_goes_on_where_another_died(pipeline, phase):
+async def test_an_operator_continues_the_state_of_a_killed_one(pipeline, phase):
     desk = pipeline
     remember(desk, PHASES[phase]())
     for _ in range(2):
@@ -129,7 +129,7 @@ async def test_an_operator_goes_on_where_another_died(pipeline, phase):
 
 
 def _renewed(desk: Desk, before: int) -> bool:
-    """Told more than once since so many were."""
+    """Waits until overrides were sent more than once after the first `count`."""
     puts = desk.cluster.kubelet.admins.puts[before:]
     return sum(pod == CODECS[1] and put.get("seconds") == 60 for pod, put in puts) > 1
 
@@ -145,7 +145,7 @@ def _renewed(desk: Desk, before: int) -> bool:
     ],
     ids=["Off", "Recommend", "paused", "a knob", "bounds"],
 )
-async def test_an_edit_ends_what_is_tried_at_once(pipeline, edit, asked):
+async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
     desk = pipeline
     remember(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
@@ -159,8 +159,8 @@ async def test_an_edit_ends_what_is_tried_at_once(pipeline, edit, asked):
         assert len([words for words in told(desk, "Superseded") if "trial 3" in words]) == 1
 
 
-async def test_what_nobody_tries_any_more_is_ended_by_whoever_comes(pipeline):
-    """An operator died between its verdict and what follows of it."""
+async def test_leftover_overrides_are_ended_by_the_next_operator(pipeline):
+    """An operator was killed between its verdict and applying it."""
     desk = pipeline
     remember(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
@@ -171,7 +171,7 @@ async def test_what_nobody_tries_any_more_is_ended_by_whoever_comes(pipeline):
         await desk.wait(lambda: rows(desk) == [16, 16] and not limited(desk), "it is over")
 
 
-async def test_a_codec_that_is_started_anew_ends_the_trial_that_it_ran(pipeline):
+async def test_a_restarted_codec_ends_its_trial(pipeline):
     desk = pipeline
     remember(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
@@ -192,18 +192,18 @@ def _counted(metrics: str, verdict: str) -> bool:
     return line in metrics
 
 
-async def test_codecs_of_an_image_that_knows_of_no_limited_settings_are_left_at_the_base(pipeline):
+async def test_codecs_without_support_for_overrides_keep_the_base_settings(pipeline):
     desk = pipeline
     desk.cluster.kubelet.admins.old.update(CODECS)
     remember(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
         await desk.wait(lambda: configured(desk) == 16, "what was chosen is written")
-        looks = desk.looks()
-        await desk.wait(lambda: desk.looks() >= looks + 3, f"three looks of {operator.name}")
+        reconciles = desk.reconciles()
+        await desk.wait(lambda: desk.reconciles() >= reconciles + 3, f"three reconciles of {operator.name}")
         assert not [put for _, put in desk.cluster.kubelet.admins.puts if "seconds" in put]
 
 
-async def test_while_nothing_changes_nothing_is_written(pipeline):
+async def test_an_unchanged_state_causes_no_writes(pipeline):
     desk = pipeline
     remember(desk, remembers(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))
     async with desk.operator() as operator:
@@ -214,7 +214,7 @@ async def test_while_nothing_changes_nothing_is_written(pipeline):
         assert len(desk.cluster.kubelet.admins.puts) == before
 
 
-async def test_what_was_chosen_outlives_a_status_that_is_lost(pipeline):
+async def test_the_chosen_setting_survives_a_lost_status(pipeline):
     desk = pipeline
     remember(desk, remembers())
     async with desk.operator() as operator:
@@ -231,7 +231,7 @@ async def test_what_was_chosen_outlives_a_status_that_is_lost(pipeline):
     assert len(desk.cluster.kubelet.admins.puts) == puts, "nothing else was in force for a moment"
 
 
-async def test_the_metrics_of_a_pipeline_go_with_it(pipeline):
+async def test_a_deleted_pipelines_metrics_are_removed(pipeline):
     desk = pipeline
     async with desk.operator() as operator:
         await operator.until(lambda: "syrinx_tuning_knob{" in operator.get("/metrics").text, "they are there")
@@ -254,18 +254,18 @@ FEW = {
         },
     },
 }
-"""A bad start, and one way out of it."""
+"""A bad initial setting with one possible improvement."""
 
 
 def listeners(desk: Desk, *, rows: int) -> None:
-    """From now on people listen: they are heard soon by codecs with so many rows."""
+    """Simulates traffic whose latency depends on the codecs' rows."""
     admins = desk.cluster.kubelet.admins
     crowd = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], per_second=30.0, rows=rows)
     admins.metrics = crowd.metrics
 
 
-async def test_a_bad_start_is_mended_while_people_listen_and_the_operator_is_killed_meanwhile(desk):
-    """Watching, trial and soak, with a kill -9 in each of them; all replicas together, as nobody is served well."""
+async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed(desk):
+    """Kills the operator during watching, trial and soak."""
     seen: set[str] = set()
     listeners(desk, rows=2)
     desk.apply(**FEW)
@@ -288,7 +288,7 @@ async def test_a_bad_start_is_mended_while_people_listen_and_the_operator_is_kil
         await operator.stop()
 
 
-async def test_what_would_be_tried_is_only_said_unless_asked_for(desk):
+async def test_mode_recommend_only_reports_candidates(desk):
     listeners(desk, rows=2)
     desk.apply(**{**FEW, "tuning": {**FEW["tuning"], "mode": "Recommend"}})
     async with desk.operator():

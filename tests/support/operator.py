@@ -1,4 +1,4 @@
-"""The operator as a real process, against a cluster in the test's process."""
+"""Runs the operator as a real process against the emulated cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
 START_SECONDS = 30.0
 SECONDS = 30.0
-"""How long anything may take on a busy machine."""
+"""Timeout for any step on a busy machine."""
 
 MANAGED = "app.kubernetes.io/managed-by=syrinx-operator"
 OBJECTS = (
@@ -40,7 +40,7 @@ OBJECTS = (
 
 
 class OperatorProcess:
-    """`kopf run`, as in the operator's image, with short periods. `async with` ends it as Kubernetes does."""
+    """`kopf run` as in the operator's image, with short periods. Leaving `async with` sends SIGTERM."""
 
     def __init__(
         self, cluster: KubeCluster, directory: Path, name: str, scope: tuple[str, ...], **environment: str
@@ -81,12 +81,12 @@ class OperatorProcess:
         return self._process
 
     async def ready(self) -> Self:
-        """Returns when it is at work."""
+        """Waits until the operator is ready."""
         await self.until(lambda: self.get("/readyz").status_code == 200, "the operator is ready")
         return self
 
     async def until(self, holds: Callable[[], Any], what: str) -> None:
-        """Until something about the process holds."""
+        """Waits until `holds()` is true; `what` names it in the error."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             assert self.running.returncode is None, f"the operator ended with {self.running.returncode}\n{self.output}"
@@ -105,13 +105,13 @@ class OperatorProcess:
         return (await asyncio.to_thread(self.get, "/metrics")).text
 
     async def kill(self) -> None:
-        """As by the kernel: nothing is tidied up."""
+        """Sends SIGKILL and waits for the process to end."""
         if self.running.returncode is None:
             self.running.send_signal(signal.SIGKILL)
         await self.running.wait()
 
     async def stop(self) -> None:
-        """As by Kubernetes: it may tidy up."""
+        """Sends SIGTERM and waits for the process to end."""
         if self.running.returncode is None:
             self.running.send_signal(signal.SIGTERM)
             try:
@@ -119,7 +119,7 @@ class OperatorProcess:
                     await self.running.wait()
             except TimeoutError:
                 await self.kill()
-                raise AssertionError(f"the operator does not end\n{self.output}") from None
+                raise AssertionError(f"the operator did not stop\n{self.output}") from None
 
     @property
     def output(self) -> str:
@@ -127,7 +127,7 @@ class OperatorProcess:
 
 
 class Desk:
-    """What tests do with the cluster, and what they wait for."""
+    """Helpers to act on the cluster and to wait for conditions."""
 
     def __init__(self, cluster: KubeCluster, directory: Path) -> None:
         self.cluster = cluster
@@ -137,13 +137,13 @@ class Desk:
     def operator(
         self, name: str = "operator-0", scope: tuple[str, ...] = ("-n", "default"), **environment: str
     ) -> OperatorProcess:
-        """A process to enter; one with the name of a former one finds its Leases again."""
+        """Returns a process to enter; the same name holds the same Leases."""
         process = OperatorProcess(self.cluster, self._directory, name, scope, **environment)
         self._processes.append(process)
         return process
 
     def apply(self, name: str = "demo", **spec: Any) -> dict[str, Any]:
-        """As a user: `kubectl apply --server-side`."""
+        """Applies a pipeline like `kubectl apply --server-side`."""
         return self.cluster.apply(
             {
                 "apiVersion": "syrinx.dev/v1alpha1",
@@ -161,59 +161,59 @@ class Desk:
             raise AssertionError(f"{error}\n{logs}") from None
 
     async def settled(self, name: str = "demo", seconds: float = SECONDS) -> None:
-        """Until the newest spec is carried out and speaks."""
+        """Waits until the newest spec is applied and the pipeline is Ready."""
 
         def holds() -> bool:
             pipeline = self.cluster.get("ttspipeline", name)
-            seen = pipeline["status"]["observedGeneration"] == pipeline["metadata"]["generation"]
-            return seen and self.condition("Ready", name)["status"] == "True"
+            observed = pipeline["status"]["observedGeneration"] == pipeline["metadata"]["generation"]
+            return observed and self.condition("Ready", name)["status"] == "True"
 
-        await self.wait(holds, f"{name} is as wanted", seconds)
+        await self.wait(holds, f"{name} is ready", seconds)
 
     def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
         conditions = self.cluster.get("ttspipeline", name)["status"]["conditions"]
         return next(condition for condition in conditions if condition["type"] == kind)
 
     def objects(self) -> dict[str, dict[str, Any]]:
-        """Everything that belongs to pipelines, by kind and name, without what differs every time."""
+        """Returns all objects of pipelines by kind and name, without fields that differ in each run."""
         return {
-            f"{kind}/{each['metadata']['name']}": _essence(each)
+            f"{kind}/{each['metadata']['name']}": _stable_fields(each)
             for kind in OBJECTS
             for each in self.cluster.list(kind, MANAGED)
         }
 
     def live(self) -> list[dict[str, Any]]:
-        """Everything that belongs to pipelines, as it is."""
+        """Returns all objects of pipelines."""
         return [each for kind in OBJECTS for each in self.cluster.list(kind, MANAGED)]
 
-    def looks(self) -> int:
-        """How often an operator has read a pipeline so far."""
+    def reconciles(self) -> int:
+        """Returns how often an operator has read a pipeline."""
         return sum("/ttspipelines/" in request.path and request.method == "GET" for request in self.cluster.requests)
 
     def writes(self) -> list[str]:
-        """What operators have written so far, without their Leases."""
+        """Returns the operators' writes without those of Leases."""
         written = (each for each in self.cluster.writes if each.agent.startswith("syrinx-operator/"))
         return [f"{each.method} {each.path}" for each in written if "/leases" not in each.path]
 
     async def quiet(self, operator: OperatorProcess) -> None:
-        """Until three looks in a row have written nothing."""
+        """Waits until three reconciles in a row have written nothing."""
         deadline = time.monotonic() + SECONDS
         while True:
-            looks, writes = self.looks(), len(self.writes())
-            await self.wait(lambda: self.looks() >= looks + 3, f"three looks of {operator.name}")  # noqa: B023
+            reconciles, writes = self.reconciles(), len(self.writes())
+            await self.wait(lambda: self.reconciles() >= reconciles + 3, f"three reconciles of {operator.name}")  # noqa: B023
             if len(self.writes()) == writes:
                 return
-            assert time.monotonic() < deadline, f"it goes on writing: {self.writes()[-20:]}"
+            assert time.monotonic() < deadline, f"it keeps writing:  {self.writes()[-20:]}"
 
     def talkers(self) -> list[dict[str, Any]]:
-        """Pods of talkers."""
+        """Returns the talkers' pods."""
         return self.cluster.list("pod", "syrinx.dev/component=talker")
 
     def events(self) -> list[dict[str, Any]]:
         return self.cluster.list("event")
 
 
-def _essence(live: dict[str, Any]) -> dict[str, Any]:
+def _stable_fields(live: dict[str, Any]) -> dict[str, Any]:
     metadata = {key: live["metadata"].get(key) for key in ("name", "labels")}
     metadata["owners"] = [reference["name"] for reference in live["metadata"].get("ownerReferences", ())]
     return {"kind": live["kind"], "metadata": metadata, "keys": sorted(live.get("data", {}))}
@@ -226,9 +226,9 @@ def _free_port() -> int:
 
 
 def rights() -> Rights:
-    """What the operator is given: a namespaced Role, as in the chart."""
+    """Returns the operator's rights: a namespaced Role as in the chart."""
     table = [
-        {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}
-        for right in (*RBAC_RULES, *PROXY_RBAC_RULES)
+        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+        for rule in (*RBAC_RULES, *PROXY_RBAC_RULES)
     ]
     return Rights.of_role(table)

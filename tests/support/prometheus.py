@@ -1,4 +1,4 @@
-"""A real Prometheus: with a history written by gateways' own metrics code, or scraping; and its answers as recorded."""
+"""A real Prometheus with generated samples or scraping targets, and its recorded responses."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from syrinx_operator.resource.knobs import Stage
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 ANSWERS = Path(__file__).parents[1] / "fixtures" / "prometheus" / "answers.json"
-"""What a Prometheus 2.42 answered about `history`: to each query, and when. Made by running this file."""
+"""Responses of Prometheus 2.42 for `history` by query, and their time. Run this file to record them."""
 START_SECONDS = 60.0
 FETCHED = Path(sys.prefix) / "prometheus" / "prometheus"
-"""Where `make test` puts one."""
+"""Where `make test` installs Prometheus."""
 
 
 def found() -> str | None:
-    """The `prometheus` on this machine, or the fetched one (PROMETHEUS names another), if its `promtool` is with it."""
+    """Returns the path of `prometheus` from PROMETHEUS, PATH or `make test`, if `promtool` is beside it."""
     program = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or shutil.which(FETCHED)
     return program if program and promtool(program).exists() else None
 
 
 def promtool(program: str) -> Path:
-    """What comes with a `prometheus`: it checks rules, tries them out, and writes histories."""
+    """Returns the path of promtool, which checks and tests rules and writes samples."""
     return Path(program).parent / "promtool"
 
 
 def history(until: float) -> str:
-    """Ten minutes of scrapes, every 15 s, as OpenMetrics with timestamps.
+    """Returns ten minutes of scrapes, every 15 s, as OpenMetrics with timestamps.
 
-    In the last five: one gateway is used by two talkers and scraped by two jobs, one restarts, one goes, a talker and a
-    codec work, and others' pipelines and namespaces go on beside them.
+    In the last five minutes two jobs scrape one gateway that uses two talkers, one gateway restarts, one is removed,
+    a talker and a codec work, and there are other pipelines and namespaces.
     """
     talker, codec = Worker("demo-talker-0", "talker"), Worker("demo-codec-0", "codec")
     busy, restarting, going = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("aaaaa", "bbbbb", "ccccc"))
@@ -80,7 +80,7 @@ def history(until: float) -> str:
 
 
 def _scraped(gateway: Gateway | Worker, at: float, **labels: str) -> list[str]:
-    """Every sample of one scrape, with the labels that Prometheus adds."""
+    """Returns all samples of one scrape with the labels that Prometheus adds."""
     added = {"namespace": "voices", "pod": gateway.replica.name, "pipeline": "whatever", "job": "pods", **labels}
     text = ",".join(f'{name}="{value}"' for name, value in added.items())
     lines = []
@@ -95,7 +95,7 @@ def _scraped(gateway: Gateway | Worker, at: float, **labels: str) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def running(program: str, text: str) -> AsyncIterator[str]:
-    """The address of a Prometheus with this history; it scrapes nothing."""
+    """Yields the URL of a Prometheus with these samples; it scrapes nothing."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "history.txt").write_text(text)
@@ -109,7 +109,7 @@ async def running(program: str, text: str) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def scraping(program: str, targets: Mapping[str, Mapping[str, str]], rules: Any = None) -> AsyncIterator[str]:
-    """The address of a Prometheus that scrapes `targets` (host:port, and the labels each gets) every second.
+    """Yields the URL of a Prometheus that scrapes `targets` (host:port and additional labels) every second.
 
     `rules`, as in a PrometheusRule's spec, are evaluated every second too.
     """
@@ -179,7 +179,7 @@ def recorded() -> dict[str, Any]:
 
 
 async def _record() -> None:
-    """Asks a real Prometheus what the operator asks, and keeps the answers."""
+    """Records the responses of a real Prometheus to the operator's queries."""
     program = found()
     assert program, "there is no prometheus on this machine"
     until = time.time()

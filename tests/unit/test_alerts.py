@@ -1,4 +1,4 @@
-"""Every alert fires when it should, in words that say what is wrong, and not otherwise: promtool tries the rules."""
+"""Every alert fires when it should and only then; promtool evaluates the rules."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ TUNED = {"pipeline_namespace": "speech", "pipeline": "demo"}
 
 
 def series(name, values, /, **labels):
-    """A series with a value for every minute: `0+2x30` is 0, 2, 4, … to 60."""
+    """Returns a series with one value per minute: `0+2x30` is 0, 2, 4, … to 60."""
     text = ",".join(f'{label}="{value}"' for label, value in labels.items())
     return {"series": f"{name}{{{text}}}", "values": values}
 
@@ -29,7 +29,7 @@ def age(values):
     return series("syrinx_operator_oldest_reconcile_age_seconds", values, **OPERATOR)
 
 
-def looks(outcome, values):
+def reconciles(outcome, values):
     return series("syrinx_operator_reconciles_total", values, **OPERATOR, outcome=outcome)
 
 
@@ -37,8 +37,8 @@ def condition(kind, status, values):
     return series("syrinx_operator_pipelines", values, **OPERATOR, condition=kind, status=status)
 
 
-def heard(requests, within):
-    """Requests of a task type, and those within the objective."""
+def ttfa(requests, within):
+    """Returns the TTFA histogram of requests and of those within the objective."""
     served = {**HEARD, "pod": "demo-gateway-0", "talker": "demo-talker-0", "codec": "demo-codec-0"}
     return [
         series("syrinx_ttfa_seconds_count", requests, **served),
@@ -81,7 +81,7 @@ def rendered():
 
 
 def alerts(name, data, minute, tmp_path, labels=None, summary=""):
-    """What promtool says of an alert at a minute: empty if it is as expected (firing only with `labels`)."""
+    """Returns promtool's error for an alert at a minute; empty if it is as expected (firing only with `labels`)."""
     assert PROGRAM
     group = next(each for each in rendered() if any(rule.get("alert") == name for rule in each["rules"]))
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": [group]}))
@@ -106,7 +106,13 @@ FIRES = {
         ("it hangs", [age("0+60x30")], 10, OPERATOR, "The operator operator-0 has not looked at a pipeline for 10m 0s.")
     ],
     "SyrinxReconcileErrors": [
-        ("all fail", [looks("failed", "0+1x60")], 30, OPERATOR, "The operator operator-0 keeps failing on a pipeline.")
+        (
+            "all fail",
+            [reconciles("failed", "0+1x60")],
+            30,
+            OPERATOR,
+            "The operator operator-0 keeps failing on a pipeline.",
+        )
     ],
     "SyrinxPipelineNotReady": [
         (
@@ -118,10 +124,10 @@ FIRES = {
         )
     ],
     "SyrinxSLOBurnFast": [
-        ("late", heard("0+60x120", "0+6x120"), 70, HEARD, f"demo is heard too late: 90% {FAST}"),
+        ("late", ttfa("0+60x120", "0+6x120"), 70, HEARD, f"demo is heard too late: 90% {FAST}"),
         (
-            "refused while those who are heard are heard in time",
-            [*heard("0+1x120", "0+1x120"), ended("refused", "0+9x120")],
+            "requests are refused and the others are in time",
+            [*ttfa("0+1x120", "0+1x120"), ended("refused", "0+9x120")],
             70,
             HEARD,
             f"demo is heard too late: 90% {FAST}",
@@ -135,12 +141,12 @@ FIRES = {
         ),
     ],
     "SyrinxSLOBurnSlow": [
-        ("often late", heard("0+60x400", "0+36x400"), 380, HEARD, f"demo is often heard too late: 40% {SLOW}")
+        ("often late", ttfa("0+60x400", "0+36x400"), 380, HEARD, f"demo is often heard too late: 40% {SLOW}")
     ],
     "SyrinxUnderruns": [
         (
             "in every twentieth",
-            [*heard("0+60x60", "0+60x60"), underruns("0+3x60")],
+            [*ttfa("0+60x60", "0+60x60"), underruns("0+3x60")],
             30,
             PIPELINE,
             "Playback of demo has to wait in 5% of the requests.",
@@ -231,24 +237,29 @@ FIRES = {
 }
 QUIET = {
     "SyrinxOperatorDown": [("it is there", [age("0x30")], 10)],
-    "SyrinxOperatorStalled": [("it looks", [age("20x30")], 10), ("one slow look", [age("0x5 130x1 0x20")], 8)],
-    "SyrinxReconcileErrors": [("it failed once", [looks("failed", "3x60"), looks("succeeded", "0+4x60")], 30)],
+    "SyrinxOperatorStalled": [
+        ("it reconciles", [age("20x30")], 10),
+        ("one slow reconcile", [age("0x5 130x1 0x20")], 8),
+    ],
+    "SyrinxReconcileErrors": [
+        ("it failed once", [reconciles("failed", "3x60"), reconciles("succeeded", "0+4x60")], 30)
+    ],
     "SyrinxPipelineNotReady": [
         ("all are", [condition("Ready", "False", "0x40"), condition("Ready", "True", "2x40")], 30)
     ],
     "SyrinxSLOBurnFast": [
-        ("in time", heard("0+60x120", "0+57x120"), 70),
-        ("it is over", heard("0+60x120", "0x60 57+57x60"), 70),
-        ("only just begun", heard("0+60x120", "0+57x67 3819x50"), 70),
-        ("too few to say", heard("0x60 1 2x60", "0x120"), 64),
-        ("nobody asks", heard("7x120", "2x120"), 70),
+        ("in time", ttfa("0+60x120", "0+57x120"), 70),
+        ("it has ended", ttfa("0+60x120", "0x60 57+57x60"), 70),
+        ("only just begun", ttfa("0+60x120", "0+57x67 3819x50"), 70),
+        ("too few requests", ttfa("0x60 1 2x60", "0x120"), 64),
+        ("no requests", ttfa("7x120", "2x120"), 70),
         ("what is refused as wrong is nobody's wait", [ended("refused", "0+9x120", task_type="unknown")], 70),
     ],
     "SyrinxSLOBurnSlow": [
-        ("as promised", heard("0+60x400", "0+57x400"), 380),
-        ("it is over", heard("0+60x400", "0x300 57+57x100"), 390),
+        ("within the target", ttfa("0+60x400", "0+57x400"), 380),
+        ("it has ended", ttfa("0+60x400", "0x300 57+57x100"), 390),
     ],
-    "SyrinxUnderruns": [("one in many", [*heard("0+600x60", "0+600x60"), underruns("0+1x60")], 30)],
+    "SyrinxUnderruns": [("one in many", [*ttfa("0+600x60", "0+600x60"), underruns("0+1x60")], 30)],
     "SyrinxRequestErrors": [("clients that leave", [ended("cancelled", "0+9x60"), ended("stop", "0+9x60")], 30)],
     "SyrinxQueueOld": [("a moment", [gateway("syrinx_queue_oldest_age_seconds", "0x5 9x1 0x20")], 7)],
     "SyrinxGraphHitsLow": [
@@ -277,7 +288,7 @@ def cases(table):
     return [pytest.param(name, *case[1:], id=f"{name}: {case[0]}") for name, listed in table.items() for case in listed]
 
 
-def test_every_alert_is_tried_both_ways():
+def test_every_alert_has_firing_and_silent_cases():
     names = {name for name, rule in RULES.items() if "alert" in rule}
     assert names == FIRES.keys() == QUIET.keys()
 
@@ -292,7 +303,7 @@ def test_it_does_not_fire(name, data, minute, tmp_path):
     assert alerts(name, data, minute, tmp_path) == ""
 
 
-def test_the_rules_are_such_that_prometheus_takes_them(tmp_path):
+def test_prometheus_accepts_the_rules(tmp_path):
     assert PROGRAM
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": rendered()}))
     subprocess.run([promtool(PROGRAM), "check", "rules", "--lint-fatal", "rules.yml"], cwd=tmp_path, check=True)

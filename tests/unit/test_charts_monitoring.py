@@ -1,4 +1,4 @@
-"""Rules, dashboards and monitors ask for metrics and labels that exist, and are made only where they can be."""
+"""Rules, dashboards and monitors use existing metrics and labels, and are rendered only if the cluster serves them."""
 
 import json
 import re
@@ -30,15 +30,15 @@ AGGREGATION = re.compile(r"by \(([^)]*)\) \((?:(?:rate|increase|changes)\()?(syr
 HISTOGRAM = ("_bucket", "_count", "_sum")
 
 
-def told():
-    """Every sample of a pipeline with a trial under way."""
+def trial_samples():
+    """Returns all samples of a pipeline with a running trial."""
     tuning = Telemetry().tuning
     tell(tuning)
     return [sample for family in tuning.collect() for sample in family.samples]
 
 
 def exported():
-    """Every series name with its labels, those that a scrape adds too."""
+    """Returns every series name with its labels, including those that a scrape adds."""
     found = {}
     for metric in {metric for metrics in BY_STAGE.values() for metric in metrics}:
         names = [metric.name + suffix for suffix in HISTOGRAM] if metric.kind == "histogram" else [metric.name]
@@ -48,7 +48,7 @@ def exported():
             suffixes = {"counter": ("_total",), "gauge": ("",), "histogram": HISTOGRAM}[collector._type]
             labels = {*collector._labelnames, "namespace", "pod"}
             found |= {collector._name + suffix: labels for suffix in suffixes}
-    for sample in told():
+    for sample in trial_samples():
         found[sample.name] = {*sample.labels, "namespace", "pod"}
     return {name: labels | ({"le"} if name.endswith("_bucket") else set()) for name, labels in found.items()}
 
@@ -57,7 +57,7 @@ SERIES = exported()
 
 
 def calls(pairs):
-    """What the codec calls a decoder call of one row and two frames, with these captured shapes."""
+    """Returns the codec's label for a decoder call of one row and two frames with these captured shapes."""
     settings = CodecSettings(max_num_seqs=1, chunk_ramp=(2,), capture_pairs=pairs)
     return schedule([Row(id="a", accepted_at=0.0, live=True, pending=2)], 0.0, settings, pairs, 0).call.result
 
@@ -73,13 +73,13 @@ VALUES = {
     "outcome": {*EndReason, "refused", *Outcome},
     "task_type": {"unknown"},
 }
-"""What the labels can be that are asked for by value."""
+"""Possible values of labels that expressions select by value."""
 CHOSEN = re.compile(r"\$\w+|speech|voices\|books")
-"""Values of a dashboard's variables, and namespaces."""
+"""Values of dashboard variables, and namespaces."""
 
 
 def unknown(expression):
-    """What an expression asks for that nobody exports."""
+    """Returns the metrics and labels in an expression that nothing exports."""
     problems = [name for name, _ in SELECTOR.findall(expression) if name not in SERIES]
     for name, selector in SELECTOR.findall(expression):
         matchers = MATCHER.findall(selector)
@@ -96,7 +96,7 @@ def unknown(expression):
 
 
 def aggregated(expression):
-    """The labels that its results can have."""
+    """Returns the labels that an expression's results can have."""
     return {label for labels, _ in AGGREGATION.findall(expression) for label in re.split(r",\s*", labels)}
 
 
@@ -104,7 +104,7 @@ def alerts(values=None):
     return {name: rule for name, rule in rules(values).items() if "alert" in rule}
 
 
-def test_the_list_of_series_has_both_sides():
+def test_the_exported_series_include_operator_and_stages():
     assert "task_type" in SERIES["syrinx_ttfa_seconds_bucket"]
     assert "outcome" in SERIES["syrinx_operator_reconciles_total"]
 
@@ -120,7 +120,7 @@ def test_the_list_of_series_has_both_sides():
         ('syrinx_tuning_knob{knob="talker.rows"}', ["syrinx_tuning_knob.knob=talker.rows"]),
     ],
 )
-def test_what_does_not_exist_would_be_noticed(expression, problems):
+def test_unknown_metrics_and_labels_are_detected(expression, problems):
     assert unknown(expression) == problems or len(unknown(expression)) == problems
 
 
@@ -128,7 +128,7 @@ def test_what_does_not_exist_would_be_noticed(expression, problems):
 
 
 @pytest.mark.parametrize("values", [{}, {"clusterWide": True}, {"watchNamespaces": ["voices", "books"]}])
-def test_rules_ask_for_what_exists_and_say_what_to_do(values):
+def test_rules_use_existing_metrics_and_have_annotations(values):
     found = rules(values)
     for name, rule in found.items():
         expression = expanded(rule["expr"], found)
@@ -141,7 +141,7 @@ def test_rules_ask_for_what_exists_and_say_what_to_do(values):
         assert set(used) <= aggregated(expanded(rule["expr"], found)), name
 
 
-def test_every_alert_has_a_section_in_the_guide_and_links_to_it_if_the_guide_is_published():
+def test_every_alert_has_a_runbook_section_and_links_to_it_if_published():
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/operating/alerts.md").read_text(), re.MULTILINE)
     guide = "https://docs.example/operating/alerts/"
     linked = alerts({"prometheusRule": {"runbookUrl": guide}})
@@ -150,7 +150,7 @@ def test_every_alert_has_a_section_in_the_guide_and_links_to_it_if_the_guide_is_
         assert rule["annotations"]["runbook_url"] == f"{guide}#{name.lower()}"
 
 
-def test_rules_are_about_the_pipelines_that_the_operator_keeps():
+def test_rules_select_the_operators_namespaces():
     def matchers(values):
         expression = rules(values)["SyrinxQueueOld"]["expr"]
         return SELECTOR.search(expression)[2]
@@ -161,7 +161,7 @@ def test_rules_are_about_the_pipelines_that_the_operator_keeps():
 
 
 @OBJECTIVES
-def test_the_objective_is_an_edge_as_it_is_exported(ms):
+def test_the_objective_is_a_bucket_boundary(ms):
     objectives = {"prometheusRule": {"objectives": {"ttfaMs": ms}}}
     expression = rules(objectives)["syrinx:late_requests:ratio_rate5m"]["expr"]
     (edge,) = re.findall(r'le="([^"]+)"', expression)
@@ -171,7 +171,7 @@ def test_the_objective_is_an_edge_as_it_is_exported(ms):
 
 
 def ends(values):
-    """What each alert's first comparison compares with, by name."""
+    """Returns the threshold of each alert's first comparison, by name."""
     return {
         name: re.search(r"[<>]=?\s+([\d.]+)", rule["expr"])[1]
         for name, rule in alerts({"prometheusRule": values}).items()
@@ -199,19 +199,19 @@ def test_objectives_reach_the_rules():
     assert labels == {(("severity", "warning"), ("team", "voice"))}
 
 
-def test_an_easy_target_can_still_be_missed():
-    """14.4 times what a target of 90 % allows would be more late requests than there are."""
+def test_a_low_target_can_still_be_missed():
+    """14.4 times the error budget of a 90 % target would be more than all requests."""
     assert ends({"objectives": {"target": 0.9}})["SyrinxSLOBurnFast"] == "0.9"
     assert ends({"objectives": {"target": 0.99}})["SyrinxSLOBurnFast"] == "0.144"
 
 
-def test_a_trial_that_goes_on_as_it_should_is_not_stuck():
+def test_a_regular_trial_does_not_count_as_stuck():
     periods = 2 * trial.MAX_PAIRS * 1.5 + trial.MAX_DISCARDED
     each = trial.CONFIRM_SECONDS + trial.wash_out(policy_of(PipelineSpec())) + trial.MAX_PERIOD_SECONDS
     assert float(ends({})["SyrinxTrialStuck"]) > periods * each
 
 
-def test_an_operator_that_looks_seldom_is_not_taken_for_a_stuck_one():
+def test_a_long_resync_period_does_not_count_as_stalled():
     assert rules()["SyrinxOperatorStalled"]["expr"].endswith("> 120")
     assert rules({"resyncSeconds": 60})["SyrinxOperatorStalled"]["expr"].endswith("> 480")
 
@@ -220,7 +220,7 @@ def test_an_operator_that_looks_seldom_is_not_taken_for_a_stuck_one():
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_dashboards_ask_for_what_exists(name):
+def test_dashboards_use_existing_metrics(name):
     board = DASHBOARDS[name]
     assert board["uid"] == f"syrinx-{name}"
     for title, target in targets(board):
@@ -239,7 +239,7 @@ def test_dashboards_ask_for_what_exists(name):
 
 
 @pytest.mark.parametrize("name", ["service", "tuner"])
-def test_the_objective_of_a_dashboard_is_one_of_the_edges(name):
+def test_the_objective_of_a_dashboard_is_a_bucket_boundary(name):
     (objective,) = [variable for found, _, _, variable in variables(DASHBOARDS[name]) if found == "objective"]
     assert float(objective["current"]["value"]) in TTFA_BUCKETS
     assert re.fullmatch(objective["regex"].strip("/"), "+Inf") is None
@@ -280,7 +280,7 @@ def _names(expression):
     return [name for name, _ in SELECTOR.findall(expression)]
 
 
-def test_grafana_finds_the_dashboards():
+def test_the_dashboards_have_grafanas_sidecar_label():
     made = [m for m in of_kind(objects("syrinx"), "ConfigMap") if m["metadata"]["labels"].get("grafana_dashboard")]
     shipped = {name: json.loads(text) for manifest in made for name, text in manifest["data"].items()}
     assert shipped == {f"syrinx-{name}.json": board for name, board in DASHBOARDS.items()}
@@ -293,7 +293,7 @@ KINDS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_monitors_are_made_only_where_the_cluster_has_them(kind):
+def test_monitors_are_rendered_only_if_the_cluster_serves_them(kind):
     assert not of_kind(objects("syrinx"), *KINDS)
     (made,) = of_kind(objects("syrinx", serves=(f"monitoring.coreos.com/v1/{kind}",)), *KINDS)
     assert made["kind"] == kind
@@ -301,7 +301,7 @@ def test_monitors_are_made_only_where_the_cluster_has_them(kind):
     assert kind not in {manifest["kind"] for manifest in objects("syrinx", off, serves=MONITORING)}
 
 
-def test_the_service_monitor_reaches_the_operator():
+def test_the_service_monitor_selects_the_operator():
     made = objects("syrinx", serves=MONITORING)
     monitor, service, deployment = (one(made, kind) for kind in ("ServiceMonitor", "Service", "Deployment"))
     template = deployment["spec"]["template"]
@@ -312,7 +312,7 @@ def test_the_service_monitor_reaches_the_operator():
     assert port["targetPort"] in {each["name"] for each in template["spec"]["containers"][0]["ports"]}
 
 
-def test_the_pod_monitor_reaches_every_stage_of_every_pipeline():
+def test_the_pod_monitor_selects_every_stage():
     spec = one(objects("syrinx", serves=MONITORING), "PodMonitor")["spec"]
     golden = yaml.safe_load_all((CHARTS.parent / "tests" / "unit" / "golden" / "default.yaml").read_text())
     stages = [manifest for manifest in golden if manifest["kind"] in ("StatefulSet", "Deployment")]
@@ -334,7 +334,7 @@ def _selects(expression, labels):
     return value is not None if expression["operator"] == "Exists" else value in expression["values"]
 
 
-def test_prometheus_may_read_the_operators_metrics_and_nobody_else():
+def test_only_prometheus_may_read_the_operators_metrics():
     policy = one(objects("syrinx"), "NetworkPolicy")["spec"]
     (rule,) = policy["ingress"]
     assert rule["from"] == [
