@@ -11,7 +11,8 @@ import pytest
 import soundfile
 from fastapi import FastAPI, Response
 
-from support.gateway import Gateway, base_checkpoint, gateway, serve
+from support.gateway import Gateway, base_checkpoint, gateway
+from support.http_server import serve
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway import reference
 

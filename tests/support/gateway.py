@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import uvicorn
 from prometheus_client import CollectorRegistry
 
+from support.http_server import serve
 from syrinx_stages.connector.base import Append, Claim, Gone
 from syrinx_stages.connector.memory import MemoryConnector
 from syrinx_stages.connector.memory_streams import MemoryStreams
@@ -184,16 +183,3 @@ async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIte
         await service.close()
         await connector.close()
     assert len(streams) == 0, "a request was not released"
-
-
-@contextlib.asynccontextmanager
-async def serve(app) -> AsyncIterator[str]:
-    """Runs an application on a free loopback port."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off"))
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task

@@ -1,13 +1,17 @@
-"""An HTTP server with scripted responses that records its requests."""
+"""HTTP servers on loopback: one with scripted responses that records its requests, and one for applications."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import uvicorn
 
 
 @dataclass
@@ -72,3 +76,17 @@ async def http_server(
         hanging.set()
         server.close()
         await server.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def serve(app: Any) -> AsyncIterator[str]:
+    """Runs an ASGI application on a free loopback port and yields its URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off"))
+    server.capture_signals = contextlib.nullcontext
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task

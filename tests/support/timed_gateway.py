@@ -1,10 +1,7 @@
 """A fake gateway that streams PCM on a fixed schedule over a real server, to test load generators."""
 
 import asyncio
-import contextlib
-import socket
 
-import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.requests import Request
@@ -50,20 +47,6 @@ class TimedGateway:
                 await asyncio.sleep(delay)
                 yield chunk
             if self.cut_off:
-                raise ConnectionAbortedError("as asked")
+                raise ConnectionAbortedError("scripted")
         finally:
             self.concurrent -= 1
-
-
-@contextlib.asynccontextmanager
-async def serve(app):
-    """Runs an application on a free port and yields its URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
-    server.capture_signals = contextlib.nullcontext
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task

@@ -14,7 +14,7 @@ from syrinx_stages.model.prompt import build_prompt
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
 
-NEIGHBOURS = [1, 2, 7, 40]
+OTHERS = [1, 2, 7, 40]
 FRAMES = 4
 
 
@@ -75,11 +75,11 @@ def test_codes_are_the_same_alone_and_in_a_batch(checkpoint: Checkpoint, talker:
     alone = Row(checkpoint, talker, 1, age=0)
     for _ in range(FRAMES):
         step(talker, [alone])
-    company = [Row(checkpoint, talker, 2 + i, age=i % 7) for i in range(max(NEIGHBOURS))]
-    for count in NEIGHBOURS:
+    pool = [Row(checkpoint, talker, 2 + i, age=i % 7) for i in range(max(OTHERS))]
+    for count in OTHERS:
         together = Row(checkpoint, talker, 1, age=0)
         for frame in range(FRAMES):
-            others = company[frame : frame + count] if count < len(company) else company
+            others = pool[frame : frame + count] if count < len(pool) else pool
             place = (frame * 3) % (count + 1)
             step(talker, [*others[:place], together, *others[place:]])
         assert together.codes == alone.codes, count

@@ -82,11 +82,11 @@ def test_unused_codebook_entries_do_not_divide_by_zero(decoder: CodecDecoder, ex
     assert pcm.isfinite().all()
 
 
-@pytest.mark.parametrize(("value", "place"), [(-1, (0, 1, 15)), (32, (1, 0, 0)), (3000, (1, 2, 7))])
-def test_codes_outside_the_codebook_are_named(decoder: CodecDecoder, value: int, place: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(("value", "index"), [(-1, (0, 1, 15)), (32, (1, 0, 0)), (3000, (1, 2, 7))])
+def test_codes_outside_the_codebook_are_named(decoder: CodecDecoder, value: int, index: tuple[int, int, int]) -> None:
     codes = torch.zeros(2, 3, 16, dtype=torch.long)
-    codes[place] = value
-    message = f"codes: {value} in row {place[0]}, frame {place[1]}, quantizer {place[2]} is not in 0..31"
+    codes[index] = value
+    message = f"codes: {value} in row {index[0]}, frame {index[1]}, quantizer {index[2]} is not in 0..31"
     with pytest.raises(ValueError, match=message):
         decode(decoder, codes)
     with pytest.raises(ValueError, match=message):

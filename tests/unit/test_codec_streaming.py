@@ -1,4 +1,4 @@
-"""Streaming: samples depend on nothing but the request's own codes. Not nearly: bit for bit, on one CPU thread."""
+"""Streaming: on one CPU thread, samples are a bit-exact function of the request's own codes."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from syrinx_stages.model.config import read_speech_tokenizer_config
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 VOICE = Path(syrinx_stages.__file__).parent / "voice"
 FRAME = 1920
-SPEECHES, FRAMES = 4, 36
+STREAMS, FRAMES = 4, 36
 """More frames than the fixture's attention window, which is 24."""
 
 
@@ -50,18 +50,18 @@ def decoder() -> CodecDecoder:
 
 @pytest.fixture(scope="module")
 def codes() -> Tensor:
-    return random_codes(SPEECHES, FRAMES, 32, seed=0)
+    return random_codes(STREAMS, FRAMES, 32, seed=0)
 
 
 @pytest.fixture(scope="module")
 def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
-    """Each speech decoded alone, in one call."""
-    return torch.cat([decode(decoder, speech[None], []) for speech in codes])
+    """Each stream decoded alone, in one call."""
+    return torch.cat([decode(decoder, stream[None], []) for stream in codes])
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(chunks=st.lists(st.integers(1, 30), max_size=40))
-def test_any_chunking_gives_the_same_samples(
+def test_chunking_does_not_change_samples(
     decoder: CodecDecoder, codes: Tensor, whole: Tensor, chunks: list[int]
 ) -> None:
     assert torch.equal(decode(decoder, codes[:1], chunks), whole[:1])
@@ -69,20 +69,20 @@ def test_any_chunking_gives_the_same_samples(
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_requests_of_all_ages_share_batches_without_touching_each_other(
+def test_batches_of_different_ages_do_not_change_samples(
     decoder: CodecDecoder, codes: Tensor, whole: Tensor, data: st.DataObject
 ) -> None:
-    """An arena of slots; each call takes some requests, in any order, with any lengths, padding and a spare row."""
-    arena = decoder.new_state(SPEECHES + 1)
-    arena.data.normal_()  # What earlier requests left behind; a reset must clear it.
+    """Each call decodes some requests of an arena, in any order and of any lengths, with padding and a scratch row."""
+    arena = decoder.new_state(STREAMS + 1)
+    arena.data.normal_()  # State of earlier requests, which a reset must clear.
     arena.position.fill_(77)
-    slots = data.draw(st.permutations(range(SPEECHES + 1)))
+    slots = data.draw(st.permutations(range(STREAMS + 1)))
     *own, scratch = slots
     arena.reset_(torch.tensor(own))
-    done = [0] * SPEECHES
-    heard: list[list[Tensor]] = [[] for _ in range(SPEECHES)]
+    done = [0] * STREAMS
+    decoded: list[list[Tensor]] = [[] for _ in range(STREAMS)]
     while min(done) < FRAMES:
-        waiting = [speech for speech in range(SPEECHES) if done[speech] < FRAMES]
+        waiting = [stream for stream in range(STREAMS) if done[stream] < FRAMES]
         rows = data.draw(st.lists(st.sampled_from(waiting), unique=True, min_size=1))
         fresh = [data.draw(st.integers(1, min(25, FRAMES - done[row]))) for row in rows]
         spare = data.draw(st.integers(0, 1))
@@ -93,14 +93,14 @@ def test_requests_of_all_ages_share_batches_without_touching_each_other(
         pcm, state = decoder(batch, torch.tensor(fresh + [1] * spare), arena.gather(used))
         arena.scatter_(used, state)
         for index, (row, count) in enumerate(zip(rows, fresh, strict=True)):
-            heard[row].append(pcm[index, : count * FRAME])
+            decoded[row].append(pcm[index, : count * FRAME])
             done[row] += count
             assert arena.position[own[row]] == done[row]
-    for speech in range(SPEECHES):
-        assert torch.equal(torch.cat(heard[speech]), whole[speech])
+    for stream in range(STREAMS):
+        assert torch.equal(torch.cat(decoded[stream]), whole[stream])
 
 
-def test_the_given_state_and_rows_of_length_zero_stay_as_they_were(decoder: CodecDecoder, codes: Tensor) -> None:
+def test_input_state_and_rows_of_length_zero_are_unchanged(decoder: CodecDecoder, codes: Tensor) -> None:
     _, state = decoder(codes[:2, :5], torch.tensor([5, 3]), decoder.new_state(2))
     data, position = state.data.clone(), state.position.clone()
     _, after = decoder(codes[:2, 5:9], torch.tensor([4, 0]), state)

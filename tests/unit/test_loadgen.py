@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from support.timed_gateway import LOUD, SECOND, TimedGateway, serve
+from support.http_server import serve
+from support.timed_gateway import LOUD, SECOND, TimedGateway
 from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, speaker
 from syrinx_operator.commands.bench.stats import Loop, summarise
 from syrinx_operator.commands.client import SpeechError, connect, voices
