@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from syrinx_stages.codec.engine import CodecEngine
     from syrinx_stages.contract.settings import StageConfig, TalkerSettings
     from syrinx_stages.model.describe import Description
+    from syrinx_stages.model.tokenizer import Tokenizer
     from syrinx_stages.runtime.settings import LiveSettings
     from syrinx_stages.talker.engine import TalkerEngine
 
@@ -28,6 +29,9 @@ class Implementation(Protocol):
 
         `model`: a directory, or `bundled`. Raises `CheckpointError` naming file and field.
         """
+
+    def load_tokenizer(self, model: str) -> Tokenizer:
+        """The text tokenizer of a checkpoint; importing it imports no torch. Raises `CheckpointError`."""
 
     def load_talker_engine(
         self, config: StageConfig, device: torch.device, settings: LiveSettings[TalkerSettings]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from syrinx_stages.model.describe import describe
+from syrinx_stages.model.config import read_model_config
+from syrinx_stages.model.describe import checkpoint_directory, describe
 from syrinx_stages.runtime.errors import StartError
 
 if TYPE_CHECKING:
@@ -13,10 +14,19 @@ if TYPE_CHECKING:
 
     from syrinx_stages.codec.engine import CodecEngine
     from syrinx_stages.contract.settings import StageConfig, TalkerSettings
+    from syrinx_stages.model.tokenizer import Tokenizer
     from syrinx_stages.runtime.settings import LiveSettings
     from syrinx_stages.talker.engine import TalkerEngine
 
-__all__ = ["describe", "load_codec_engine", "load_talker_engine"]
+__all__ = ["describe", "load_codec_engine", "load_talker_engine", "load_tokenizer"]
+
+
+def load_tokenizer(model: str) -> Tokenizer:
+    """See `Implementation`."""
+    from syrinx_stages.model import tokenizer
+
+    directory = checkpoint_directory(model)
+    return tokenizer.load_tokenizer(directory, read_model_config(directory))
 
 
 def load_talker_engine(

@@ -23,9 +23,6 @@ from syrinx_stages.gateway.errors import ApiError, bad_request, unavailable
 from syrinx_stages.gateway.fanout import FanOut, PlaybackReporter
 from syrinx_stages.gateway.monitor import CONNECTOR_SECONDS, PipelineMonitor
 from syrinx_stages.gateway.speech import SpeechStream
-from syrinx_stages.model.config import read_model_config
-from syrinx_stages.model.describe import checkpoint_directory
-from syrinx_stages.model.tokenizer import load_tokenizer
 from syrinx_stages.runtime.metrics import Metrics, export_settings
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.tasks import Tasks
@@ -51,8 +48,7 @@ class GatewayService:
         self.model_name = config.model_name
         self.created = int(time.time())
         self.checkpoint = IMPLEMENTATION.describe(config.model)
-        directory = checkpoint_directory(config.model)
-        self._tokenizer = load_tokenizer(directory, read_model_config(directory))
+        self._tokenizer = IMPLEMENTATION.load_tokenizer(config.model)
         self._hosts = config.reference_hosts
         self._connector = connector
         self._metrics = metrics
