@@ -20,7 +20,7 @@ from gpu import table
 from gpu.generators import Generators, Heard
 from gpu.requests import Requests
 from syrinx_operator.commands.bench.run import corpus
-from syrinx_operator.commands.bench.stats import Loop, summarise
+from syrinx_operator.commands.bench.stats import Loop, summarize
 from syrinx_operator.local import die_with_parent
 from syrinx_stages.contract.family import FAMILY
 
@@ -82,7 +82,7 @@ async def measure(servers: int, generators: int, seconds: float) -> str:
     rows = []
 
     def add(load: str, heard: Heard) -> None:
-        point = summarise(Loop.OPEN, 0, heard.outcomes, heard.wall_seconds)
+        point = summarize(Loop.OPEN, 0, heard.outcomes, heard.wall_seconds)
         assert point.ttfa is not None, "the stand-in is loud"
         times = (point.ttfa.p50, point.ttfa.p95, point.ttfa.p99)
         cells = [f"{point.underrun_share:.2%}", f"{heard.burden.late_p99_ms:.1f}", f"{heard.burden.cpu_share:.0%}"]

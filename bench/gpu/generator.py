@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from gpu.client import Client
 from gpu.requests import Requests
-from syrinx_operator.commands.bench.loadgen import PAUSE_AFTER_ERROR, Limit, closed_loop
+from syrinx_operator.commands.bench.loadgen import PAUSE_AFTER_ERROR, Limit, closed_loop, open_loop
 from syrinx_operator.commands.bench.stats import Outcome
 
 
@@ -69,33 +69,8 @@ class Answer(Struct, frozen=True):
     """Of one core, while the task lasted."""
 
 
-AWAKE_SECONDS = 0.006
-"""Before a request is due."""
-
 Send = Callable[[float], Awaitable[Outcome]]
 """Sends the next request, which was due at this `time.monotonic()`."""
-
-
-async def open_loop(send: Send, arrivals: Sequence[float]) -> list[Outcome]:
-    """Sends each request when it is due, whatever became of the others."""
-    begin = time.monotonic()
-    async with asyncio.TaskGroup() as group:
-        tasks = []
-        for at in arrivals:
-            await _punctually(begin + at)
-            tasks.append(group.create_task(_send(send, begin + at)))
-    return [task.result() for task in tasks]
-
-
-async def _punctually(due: float) -> None:
-    """Waits until then, the last bit awake: timers of some machines are milliseconds late."""
-    await asyncio.sleep(due - AWAKE_SECONDS - time.monotonic())
-    while time.monotonic() < due:  # noqa: ASYNC110  Not polling: staying awake is the purpose.
-        await asyncio.sleep(0)
-
-
-async def _send(send: Send, due: float) -> Outcome:
-    return await send(due)
 
 
 async def live_loop(send: Send, load: Live) -> list[Outcome]:
@@ -149,7 +124,7 @@ async def perform(task: Task) -> Answer:
 async def _apply(load: Open | Closed | Live, send: Send) -> list[Outcome]:
     match load:
         case Open(arrivals=arrivals):
-            return await open_loop(send, arrivals)
+            return (await open_loop(lambda number, due: send(due), arrivals))[0]
         case Closed(clients=clients, seconds=seconds):
             return (await closed_loop(lambda number, due: send(due), clients, Limit(seconds=seconds)))[0]
         case Live():

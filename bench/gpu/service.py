@@ -32,7 +32,7 @@ from gpu.results import ServicePoint, ServiceRun, save
 from gpu.system import System
 from gpu.watch import Watch
 from syrinx_operator.commands.bench.run import corpus
-from syrinx_operator.commands.bench.stats import Loop, Point, summarise
+from syrinx_operator.commands.bench.stats import Loop, Point, summarize
 from syrinx_operator.commands.client import SpeechError, connect, voices
 from syrinx_operator.local.machine import describe, publishable_command, revision
 from syrinx_operator.local.pipeline import LocalError
@@ -113,7 +113,7 @@ class Bench:
             amount=amount,
             seconds=seconds,
             chunk_ramp=ramp if system is not None else (),
-            heard=summarise(Loop.OPEN if loop == "open" else Loop.CLOSED, amount, heard.outcomes, heard.wall_seconds),
+            heard=summarize(Loop.OPEN if loop == "open" else Loop.CLOSED, amount, heard.outcomes, heard.wall_seconds),
             watched=seen[0],
             generator=heard.burden,
         )

@@ -242,7 +242,7 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     rows = markdown.decode().splitlines()
     assert code == 0
     assert rows[0].startswith("| load | requests |")
-    assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 at once", "2 at once", "2 req/s"]
+    assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 concurrent", "2 concurrent", "2 req/s"]
 
 
 def test_a_talker_that_is_killed_comes_back_and_the_pipeline_speaks_on(up, tmp_path):

@@ -18,7 +18,7 @@ from gpu.results import ServicePoint, ServiceRun
 from gpu.watch import Watched
 from syrinx_operator.commands.bench.playback import Playback
 from syrinx_operator.commands.bench.run import corpus
-from syrinx_operator.commands.bench.stats import Loop, Outcome, summarise
+from syrinx_operator.commands.bench.stats import Loop, Outcome, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline
@@ -52,7 +52,7 @@ def point(load: str, amount: float, outcomes: list[Outcome]) -> ServicePoint:
         amount=amount,
         seconds=10,
         chunk_ramp=(2, 4),
-        heard=summarise(Loop.OPEN, amount, outcomes, 10.0),
+        heard=summarize(Loop.OPEN, amount, outcomes, 10.0),
         watched=Watched([], {}, {}, None),
         generator=Burden(4, 0.1, 1.0),
     )
@@ -117,11 +117,11 @@ def test_the_search_finds_how_many_listeners_are_carried_to_one_part_in_sixteen(
 
 def test_a_level_with_a_gap_an_error_or_a_long_wait_is_not_carried():
     good = [heard(0.05)] * 200
-    assert live.gap_free(summarise(Loop.CLOSED, 1, good, 10.0))
-    one_gap = summarise(Loop.CLOSED, 1, [*good, heard(0.05, underruns=1)], 10.0)
+    assert live.gap_free(summarize(Loop.CLOSED, 1, good, 10.0))
+    one_gap = summarize(Loop.CLOSED, 1, [*good, heard(0.05, underruns=1)], 10.0)
     assert not live.gap_free(one_gap) and live.nearly(one_gap)
     for spoiled in ([*good, Outcome(error="http 503")], [heard(0.6)] * 200, []):
-        assert not live.nearly(summarise(Loop.CLOSED, 1, spoiled, 10.0))
+        assert not live.nearly(summarize(Loop.CLOSED, 1, spoiled, 10.0))
 
 
 def test_the_full_plan_has_the_loads_that_were_asked_for_and_enough_requests():

@@ -6,8 +6,8 @@ import pytest
 
 from support.http_server import serve
 from support.timed_gateway import LOUD, SECOND, TimedGateway
-from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, speaker
-from syrinx_operator.commands.bench.stats import Loop, summarise
+from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, make_sender, open_loop
+from syrinx_operator.commands.bench.stats import Loop, summarize
 from syrinx_operator.commands.client import SpeechError, connect, voices
 
 SCRIPT = Script(["Hello."], ["us"], seed=0)
@@ -17,13 +17,13 @@ SLACK = 0.2
 
 async def measure(gateway, load):
     async with asyncio.timeout(30), serve(gateway.app) as url, connect(url) as client:
-        return await load(speaker(client, SCRIPT))
+        return await load(make_sender(client, SCRIPT))
 
 
 async def test_the_times_of_a_known_stream_are_measured():
     silent_start = bytes(SECOND // 4) + LOUD * (SECOND // 8)
     gateway = TimedGateway([(0.1, silent_start), (0.2, LOUD * (SECOND // 2)), (0.7, LOUD * (SECOND // 4))])
-    outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    outcomes, _ = await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=1)))
     heard = outcomes[0].playback
     assert heard.duration == pytest.approx(2.0)
     assert heard.first_byte == pytest.approx(0.1, abs=SLACK)
@@ -35,7 +35,7 @@ async def test_the_times_of_a_known_stream_are_measured():
 
 async def test_an_underrun_of_a_known_length_is_measured():
     gateway = TimedGateway([(0.1, LOUD * (SECOND // 10)), (0.5, LOUD * (SECOND // 10))])
-    outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    outcomes, _ = await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=1)))
     heard = outcomes[0].playback
     assert heard.underruns == 1
     assert heard.underrun_seconds == pytest.approx(0.5 - 0.2, abs=SLACK)
@@ -43,7 +43,7 @@ async def test_an_underrun_of_a_known_length_is_measured():
 
 async def test_a_closed_loop_keeps_so_many_clients_busy_and_no_more():
     gateway = TimedGateway([(0.05, LOUD * 4800)])
-    outcomes, wall = await measure(gateway, lambda speak: closed_loop(speak, 3, Limit(requests=9)))
+    outcomes, wall = await measure(gateway, lambda send: closed_loop(send, 3, Limit(requests=9)))
     assert len(outcomes) == 9
     assert gateway.max_concurrent == 3
     assert wall == pytest.approx(0.15, abs=2 * SLACK)
@@ -51,7 +51,7 @@ async def test_a_closed_loop_keeps_so_many_clients_busy_and_no_more():
 
 async def test_a_closed_loop_ends_in_time_and_counts_what_it_had_begun():
     gateway = TimedGateway([(0.1, LOUD * 4800)])
-    outcomes, wall = await measure(gateway, lambda speak: closed_loop(speak, 2, Limit(seconds=0.25)))
+    outcomes, wall = await measure(gateway, lambda send: closed_loop(send, 2, Limit(seconds=0.25)))
     assert len(outcomes) == len(gateway.bodies) > 2
     assert all(outcome.playback for outcome in outcomes)
     assert 0.25 <= wall < 0.25 + 0.1 + SLACK
@@ -59,7 +59,7 @@ async def test_a_closed_loop_ends_in_time_and_counts_what_it_had_begun():
 
 async def test_an_open_loop_does_not_wait_for_answers():
     gateway = TimedGateway([(0.5, LOUD * 4800)])
-    outcomes, wall = await measure(gateway, lambda speak: open_loop(speak, [0.01 * n for n in range(20)]))
+    outcomes, wall = await measure(gateway, lambda send: open_loop(send, [0.01 * n for n in range(20)]))
     assert len(outcomes) == 20
     assert gateway.max_concurrent == 20
     assert wall == pytest.approx(0.19 + 0.5, abs=2 * SLACK)
@@ -69,11 +69,11 @@ async def test_an_open_loop_counts_from_when_a_request_was_due():
     """A sender that is held up makes its requests late for their listeners: that is not hidden."""
     due = []
 
-    async def speak(number, at):
+    async def send(number, at):
         due.append(at)
         return None
 
-    await open_loop(speak, [0.0, 0.05])
+    await open_loop(send, [0.0, 0.05])
     assert due[1] - due[0] == pytest.approx(0.05, abs=1e-6)
 
 
@@ -87,25 +87,25 @@ async def test_an_open_loop_counts_from_when_a_request_was_due():
 async def test_failures_are_counted_by_kind(refuse, kind):
     gateway = TimedGateway([])
     gateway.refuse = refuse
-    outcomes, wall = await measure(gateway, lambda speak: open_loop(speak, [0.0, 0.01]))
-    assert summarise(Loop.OPEN, 1, outcomes, wall).errors == {kind: 2}
+    outcomes, wall = await measure(gateway, lambda send: open_loop(send, [0.0, 0.01]))
+    assert summarize(Loop.OPEN, 1, outcomes, wall).errors == {kind: 2}
 
 
 async def test_a_stream_that_is_cut_off_is_a_failure_and_not_a_short_success():
     gateway = TimedGateway([(0.0, LOUD * 4800)])
     gateway.cut_off = True
-    outcomes, _ = await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    outcomes, _ = await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=1)))
     assert outcomes[0].error == "cut off"
 
 
 async def test_a_stream_without_audio_is_a_failure():
-    outcomes, _ = await measure(TimedGateway([]), lambda speak: closed_loop(speak, 1, Limit(requests=1)))
+    outcomes, _ = await measure(TimedGateway([]), lambda send: closed_loop(send, 1, Limit(requests=1)))
     assert outcomes[0].error == "no audio"
 
 
 async def test_nobody_there_is_a_failure_that_names_the_address():
     async with connect("http://127.0.0.1:1") as client:
-        outcomes, _ = await open_loop(speaker(client, SCRIPT), [0.0])
+        outcomes, _ = await open_loop(make_sender(client, SCRIPT), [0.0])
         assert outcomes[0].error == "connection"
         with pytest.raises(SpeechError, match=r"cannot connect to http://127\.0\.0\.1:1"):
             await voices(client)
@@ -113,5 +113,5 @@ async def test_nobody_there_is_a_failure_that_names_the_address():
 
 async def test_the_requests_are_what_the_script_says():
     gateway = TimedGateway([(0.0, LOUD * 4800)])
-    await measure(gateway, lambda speak: closed_loop(speak, 1, Limit(requests=2)))
+    await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=2)))
     assert gateway.bodies == [SCRIPT.body(0), SCRIPT.body(1)]

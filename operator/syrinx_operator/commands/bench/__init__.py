@@ -1,1 +1,1 @@
-"""`syrinx bench`: load on a pipeline, and what its listeners would have heard."""
+"""`syrinx bench`: measures latency and throughput of a pipeline under load."""

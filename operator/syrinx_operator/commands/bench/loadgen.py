@@ -1,4 +1,4 @@
-"""Sends requests: closed loop (so many clients) and open loop (so many a second, come what may)."""
+"""Load generator: closed loop (fixed number of clients) and open loop (fixed arrival times)."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from syrinx_operator.commands.bench.stats import Outcome
 from syrinx_operator.commands.client import SpeechError, speech
 
 PAUSE_AFTER_ERROR = 0.5
-"""Seconds a closed-loop client waits after a failure, so that refusals do not become a storm."""
+"""Seconds that a closed-loop client waits after a failed request."""
 
-Speak = Callable[[int, float], Awaitable[Outcome]]
-"""Sends request number n (from 0), which was due at this `time.monotonic()`."""
+AWAKE_SECONDS = 0.006
+"""Busy-wait before a request is due, because timers of some machines are milliseconds late."""
+
+Send = Callable[[int, float], Awaitable[Outcome]]
+"""Sends request number n (from 0) that is due at this `time.monotonic()`."""
 
 
 class Limit(Struct, frozen=True):
-    """When a point has sent its last request: after so many requests, or so many seconds."""
+    """The end of a load point: after a number of requests, or of seconds."""
 
     requests: int | None = None
     seconds: float | None = None
 
     def reached(self, sent: int, elapsed: float) -> bool:
-        """Whether request number `sent` (from 0), `elapsed` seconds after the start, is one too many."""
+        """Returns whether no further request is sent after `sent` requests and `elapsed` seconds."""
         return (self.requests is not None and sent >= self.requests) or (
             self.seconds is not None and elapsed >= self.seconds
         )
 
 
 class Script(Struct, frozen=True):
-    """What is said: request n is the same in every run with the same seed."""
+    """The requests of a benchmark. Request n is the same in all runs with the same seed."""
 
     texts: Sequence[str]
     voices: Sequence[str]
     seed: int
 
     def body(self, number: int) -> dict[str, object]:
-        """The request's JSON. Voices go round; texts come in a seeded order, each as often as any other."""
-        turn, place = divmod(number, len(self.texts))
+        """Returns the JSON of a request. Cycles through voices, and through texts in a random order."""
+        turn, index = divmod(number, len(self.texts))
         order = random.Random(f"{self.seed}:{turn}").sample(range(len(self.texts)), len(self.texts))
         body: dict[str, object] = {
-            "input": self.texts[order[place]],
+            "input": self.texts[order[index]],
             "response_format": "pcm",
             "stream": True,
             "stream_format": "audio",
@@ -57,10 +60,10 @@ class Script(Struct, frozen=True):
         return body
 
 
-def speaker(client: httpx.AsyncClient, script: Script) -> Speak:
-    """Sends the script's requests and listens to the answers."""
+def make_sender(client: httpx.AsyncClient, script: Script) -> Send:
+    """Returns a function that sends a request of the script and measures its playback."""
 
-    async def speak(number: int, due: float) -> Outcome:
+    async def send(number: int, due: float) -> Outcome:
         recorder = PlaybackRecorder()
         try:
             async with speech(client, script.body(number)) as pieces:
@@ -70,22 +73,22 @@ def speaker(client: httpx.AsyncClient, script: Script) -> Speak:
             return Outcome(error=error.kind)
         return Outcome(playback=recorder.playback()) if recorder.has_audio else Outcome(error="no audio")
 
-    return speak
+    return send
 
 
 def poisson(rate: float, seed: int, limit: Limit) -> list[float]:
-    """When requests are sent, in seconds from the start: a Poisson process of `rate` a second up to the limit."""
-    chance = random.Random(f"{seed}:{rate}")
+    """Returns arrival times in seconds from the start: a Poisson process of `rate` per second up to the limit."""
+    generator = random.Random(f"{seed}:{rate}")
     times: list[float] = []
-    at = chance.expovariate(rate)
+    at = generator.expovariate(rate)
     while not limit.reached(len(times), at):
         times.append(at)
-        at += chance.expovariate(rate)
+        at += generator.expovariate(rate)
     return times
 
 
-async def closed_loop(speak: Speak, clients: int, limit: Limit) -> tuple[list[Outcome], float]:
-    """Every client sends its next request when its last has ended. Returns outcomes and wall seconds."""
+async def closed_loop(send: Send, clients: int, limit: Limit) -> tuple[list[Outcome], float]:
+    """Each client sends its next request when the last one has ended. Returns outcomes and wall time in seconds."""
     outcomes: list[Outcome] = []
     begin = time.monotonic()
     sent = 0
@@ -94,7 +97,7 @@ async def closed_loop(speak: Speak, clients: int, limit: Limit) -> tuple[list[Ou
         nonlocal sent
         while not limit.reached(sent, time.monotonic() - begin):
             number, sent = sent, sent + 1
-            outcome = await speak(number, time.monotonic())
+            outcome = await send(number, time.monotonic())
             outcomes.append(outcome)
             if outcome.error is not None:
                 await asyncio.sleep(PAUSE_AFTER_ERROR)
@@ -105,19 +108,25 @@ async def closed_loop(speak: Speak, clients: int, limit: Limit) -> tuple[list[Ou
     return outcomes, time.monotonic() - begin
 
 
-async def open_loop(speak: Speak, arrivals: Sequence[float]) -> tuple[list[Outcome], float]:
-    """Sends each request when it is due and counts from then, whatever became of the others.
+async def open_loop(send: Send, arrivals: Sequence[float]) -> tuple[list[Outcome], float]:
+    """Sends each request when it is due, independently of other requests. Returns outcomes and wall time in seconds.
 
-    A request that this machine sent late was late for its recorder too. Returns outcomes and wall seconds.
+    Latency counts from the due time, so that a delay of the load generator is not hidden.
     """
     begin = time.monotonic()
     async with asyncio.TaskGroup() as group:
         tasks = []
         for number, at in enumerate(arrivals):
-            await asyncio.sleep(begin + at - time.monotonic())
-            tasks.append(group.create_task(_speak(speak, number, begin + at)))
+            await _sleep_until(begin + at)
+            tasks.append(group.create_task(_send(send, number, begin + at)))
     return [task.result() for task in tasks], time.monotonic() - begin
 
 
-async def _speak(speak: Speak, number: int, due: float) -> Outcome:
-    return await speak(number, due)
+async def _sleep_until(due: float) -> None:
+    await asyncio.sleep(due - AWAKE_SECONDS - time.monotonic())
+    while time.monotonic() < due:  # noqa: ASYNC110  A busy-wait on purpose.
+        await asyncio.sleep(0)
+
+
+async def _send(send: Send, number: int, due: float) -> Outcome:
+    return await send(number, due)

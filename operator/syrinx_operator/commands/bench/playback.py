@@ -1,4 +1,4 @@
-"""What a recorder hears of a stream, from when its pieces arrived. Pure."""
+"""Simulates the playback of a stream from the arrival times of its chunks."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.silence import first_audible
 
 PREROLL_SECONDS = 0.1
-"""A player starts once it holds this much audio, or all of it."""
+"""A player starts when it has buffered this much audio, or all of it."""
 
 SAMPLE_BYTES = 2
 
 
 class Arrival(Struct, frozen=True):
-    """A piece of audio: when it came (seconds from the request) and how many samples it brought."""
+    """A chunk of audio: its arrival time in seconds from the request, and its number of samples."""
 
     at: float
     samples: int
 
 
 class Playback(Struct, frozen=True):
-    """What was heard. All in seconds; times count from the request."""
+    """Timing of a stream in seconds. Times count from the request."""
 
     first_byte: float
     first_playable: float
-    """When a player could start: `PREROLL_SECONDS` of audio were there, or all of it."""
+    """When a player can start: `PREROLL_SECONDS` of audio are buffered, or all of it."""
     ttfa: float | None
-    """When the first audible sample is heard: leading silence and stalls before it count. None: never."""
+    """Time to the first audible sample, including leading silence and stalls. None without an audible sample."""
     end: float
-    """When the last piece came."""
+    """Arrival of the last chunk."""
     duration: float
-    """Of the audio."""
+    """Duration of the audio."""
     underruns: int
-    """Times playback had to wait."""
+    """Number of times that playback stalled."""
     underrun_seconds: float
-    """How long it waited, in all."""
+    """Total duration of the stalls."""
     gaps: tuple[float, ...]
-    """Between one piece and the next."""
+    """Times between consecutive chunks."""
 
     @property
     def rtf(self) -> float:
-        """Wall seconds per audio second."""
+        """Real-time factor: wall time per second of audio."""
         return self.end / self.duration
 
 
 def simulate(arrivals: Sequence[Arrival], audible: int | None) -> Playback:
-    """Plays a stream at its own speed from the moment it is playable; `audible` is its first audible sample.
+    """Simulates playback in real time; `audible` is the index of the first audible sample.
 
-    A piece that comes after its first sample was due stalls playback until it is there.
+    A chunk that arrives after its first sample is due stalls playback. Raises ValueError without arrivals.
     """
     if not arrivals:
         raise ValueError("no audio arrived")
@@ -89,7 +89,7 @@ def _playable(arrivals: Sequence[Arrival]) -> float:
 
 
 class PlaybackRecorder:
-    """Takes a PCM stream's bytes as they come, however they are cut, and remembers what playback needs."""
+    """Records the arrival of a PCM stream's bytes, in chunks of any size."""
 
     def __init__(self) -> None:
         self._arrivals: list[Arrival] = []
@@ -98,7 +98,7 @@ class PlaybackRecorder:
         self._audible: int | None = None
 
     def add(self, at: float, data: bytes) -> None:
-        """`data` (16-bit little-endian mono PCM) came `at` seconds after the request."""
+        """Records `data` (16-bit little-endian mono PCM), which arrived `at` seconds after the request."""
         data = self._odd + data
         whole = len(data) - len(data) % SAMPLE_BYTES
         self._odd = data[whole:]
@@ -112,9 +112,9 @@ class PlaybackRecorder:
 
     @property
     def has_audio(self) -> bool:
-        """Whether any audio came."""
+        """Whether any audio arrived."""
         return bool(self._arrivals)
 
     def playback(self) -> Playback:
-        """What was heard."""
+        """Returns the simulated playback."""
         return simulate(self._arrivals, self._audible)

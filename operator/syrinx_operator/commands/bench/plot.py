@@ -1,4 +1,4 @@
-"""A bench run as a picture: TTFA and throughput over load."""
+"""A bench run as a plot: TTFA and throughput over load."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from syrinx_operator.commands.bench.report import Report, writing
 from syrinx_operator.commands.bench.stats import Loop, Point
 
-_AXIS = {Loop.CLOSED: "streams at once (closed loop)", Loop.OPEN: "requests a second (open loop, Poisson)"}
+_AXIS = {Loop.CLOSED: "concurrent streams (closed loop)", Loop.OPEN: "requests per second (open loop, Poisson)"}
 
 
 def plot(report: Report, file: Path) -> None:
-    """Writes a PNG: a row per kind of loop, TTFA left, audio seconds a second right. Raises `ReportError`."""
+    """Writes a PNG with a row for each kind of loop: TTFA and throughput. Raises `ReportError`."""
     matplotlib.use("Agg")
     rows = [(loop, points) for loop in Loop if (points := _points(report, loop))]
     figure = Figure(figsize=(10, 3.6 * len(rows)), layout="constrained")
@@ -50,4 +50,4 @@ def _ttfa(axes: Axes, points: list[Point]) -> None:
 def _throughput(axes: Axes, points: list[Point]) -> None:
     loads = [point.load for point in points]
     axes.plot(loads, [point.audio_seconds_per_second for point in points], marker="o", color="tab:green")
-    axes.set_ylabel("audio seconds a second")
+    axes.set_ylabel("audio seconds per second")

@@ -1,4 +1,4 @@
-"""A bench run as a file and as tables."""
+"""The report of a benchmark as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from syrinx_operator.resource.spec import TTSPipeline
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Everything a run says; what `--json` holds."""
+    """The report of a run, as written by `--json`."""
 
     created: str
     """UTC, ISO 8601."""
@@ -27,22 +27,22 @@ class Report(Struct, frozen=True, kw_only=True):
     revision: str | None
     machine: Machine
     pipeline: TTSPipeline | None
-    """None when a URL was measured."""
+    """None if a URL was measured."""
     seed: int
     texts: int
-    """Sentences in the corpus."""
+    """Number of sentences in the corpus."""
     voices: list[str]
     preroll_seconds: float = PREROLL_SECONDS
     points: list[Point]
 
 
 class ReportError(Exception):
-    """A file holds no bench report, or cannot be written."""
+    """A file is not a bench report, or cannot be written."""
 
 
 @contextlib.contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Makes the file's folder; failures within are `ReportError`."""
+    """Creates the file's directory and converts `OSError` to `ReportError`."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -51,19 +51,19 @@ def writing(file: Path) -> Iterator[None]:
 
 
 def check_writable(file: Path) -> None:
-    """Raises `ReportError` before an hour of measuring rather than after."""
+    """Raises `ReportError` if a file cannot be written, before the measurement."""
     with writing(file):
         file.open("ab").close()
 
 
 def save(report: Report, file: Path) -> None:
-    """Writes `--json`. Raises `ReportError`."""
+    """Writes a report. Raises `ReportError`."""
     with writing(file):
         file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
 
 def load(file: Path) -> Report:
-    """Reads it. Raises `ReportError`."""
+    """Reads a report. Raises `ReportError`."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Report)
     except OSError as error:
@@ -86,7 +86,7 @@ def _milliseconds(pick: Callable[[Point], Spread | None]) -> Callable[[Point], s
 
 
 def _load(point: Point) -> str:
-    return f"{point.load:g} at once" if point.loop == Loop.CLOSED else f"{point.load:g} req/s"
+    return f"{point.load:g} concurrent" if point.loop == Loop.CLOSED else f"{point.load:g} req/s"
 
 
 def _rtf(point: Point) -> str:
@@ -102,7 +102,7 @@ def _errors(point: Point) -> str:
 
 
 _TABLE_WIDTH = 110
-"""A narrower terminal wraps the table's lines rather than lose numbers."""
+"""Minimum width of the table, so that no numbers are truncated."""
 COLUMNS: Sequence[_Column] = (
     _Column("load", _load),
     _Column("requests", lambda point: str(point.requests)),
@@ -117,21 +117,21 @@ COLUMNS: Sequence[_Column] = (
     _Column("errors", _errors),
 )
 CAPTION = (
-    "Times are p50/p95. TTFA: request sent to first audible sample heard, leading silence included; playable: "
-    f"{PREROLL_SECONDS * 1000:.0f} ms of audio there; underruns: streams whose playback had to wait; RTF: wall seconds "
-    "per audio second, median."
+    "Times are p50/p95. TTFA: from the request to the first audible sample, including leading silence; playable: "
+    f"{PREROLL_SECONDS * 1000:.0f} ms of audio buffered; underruns: share of streams with a stall; RTF: wall time "
+    "per second of audio, median."
 )
 
 
 def line(point: Point) -> str:
-    """A point in a line, for whoever waits for the next one."""
-    ttfa = "nothing heard" if point.ttfa is None else f"TTFA {_milliseconds(lambda p: p.ttfa)(point)} ms"
-    speed = f"{point.audio_seconds_per_second:.2f} audio seconds a second"
+    """Returns a one-line summary of a load point."""
+    ttfa = "no audible audio" if point.ttfa is None else f"TTFA {_milliseconds(lambda p: p.ttfa)(point)} ms"
+    speed = f"{point.audio_seconds_per_second:.2f} audio s/s"
     return f"{_load(point)}: {point.requests} requests, {ttfa}, {speed}, errors: {_errors(point)}"
 
 
 def show(points: Sequence[Point], console: Console) -> None:
-    """The table for people."""
+    """Prints the table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in COLUMNS:
         table.add_column(column.head.replace(" ", "\n"), justify="right", no_wrap=True)
@@ -143,7 +143,7 @@ def show(points: Sequence[Point], console: Console) -> None:
 
 
 def markdown(report: Report) -> str:
-    """The table as Markdown, with what it was measured on."""
+    """Returns the table as Markdown, with a description of the machine."""
     lines = [
         "| " + " | ".join(column.head for column in COLUMNS) + " |",
         "|" + " ---: |" * len(COLUMNS),

@@ -1,4 +1,4 @@
-"""From what single requests met to what a load point says. Pure."""
+"""Statistics of a load point from the outcomes of its requests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from syrinx_operator.commands.bench.playback import Playback
 
 
 class Loop(StrEnum):
-    """How requests are sent."""
+    """The arrival process of requests."""
 
     CLOSED = "closed"
-    """A fixed number of clients; each sends its next request when its last has ended."""
+    """A fixed number of clients, each of which sends its next request when the last one has ended."""
     OPEN = "open"
-    """Requests arrive at random at a given mean rate, whatever became of earlier ones."""
+    """Poisson arrivals at a given rate, independent of earlier requests."""
 
 
 class Outcome(Struct, frozen=True):
-    """What became of one request: what was heard of it, or the kind of its failure."""
+    """The outcome of a request: its playback, or the kind of its failure."""
 
     playback: Playback | None = None
     error: str | None = None
@@ -39,7 +39,7 @@ class Spread(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """One load and what came of it. Times in seconds; None where no request gave a value."""
+    """A load and its measurements. Times in seconds; None if no request has a value."""
 
     loop: Loop
     load: float
@@ -52,23 +52,23 @@ class Point(Struct, frozen=True):
     audio_seconds: float
     audio_seconds_per_second: float
     requests_per_second: float
-    """Completed ones."""
+    """Completed requests per second."""
     first_byte: Spread | None
     first_playable: Spread | None
     ttfa: Spread | None
     gap: Spread | None
-    """Between the pieces of a stream."""
+    """Times between chunks of a stream."""
     rtf: Spread | None
     silent: int
     """Completed requests without an audible sample."""
     underrun_share: float | None
-    """Of completed requests, those whose playback had to wait."""
+    """Share of completed requests with underruns."""
     underrun_seconds: float
-    """Waited, in all."""
+    """Total duration of underruns."""
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The `q` quantile (0 to 1) of values in any order, linear between the two nearest ranks."""
+    """Returns the `q` quantile (0 to 1) with linear interpolation. Raises ValueError without values."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
@@ -79,15 +79,15 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """A distribution's summary; None if there are no values."""
+    """Returns the summary of a distribution; None without values."""
     if not values:
         return None
     p50, p95, p99 = (quantile(values, q) for q in (0.5, 0.95, 0.99))
     return Spread(math.fsum(values) / len(values), p50, p95, p99, max(values))
 
 
-def summarise(loop: Loop, load: float, outcomes: Sequence[Outcome], wall_seconds: float) -> Point:
-    """What a load point says."""
+def summarize(loop: Loop, load: float, outcomes: Sequence[Outcome], wall_seconds: float) -> Point:
+    """Returns the measurements of a load point."""
     played = [outcome.playback for outcome in outcomes if outcome.playback is not None]
     audio = math.fsum(playback.duration for playback in played)
     return Point(
