@@ -1,7 +1,7 @@
 """Measures the parts of a talker's frame: a part costs the time that the frame saves without it.
 
-The kernels of a frame overlap and prefetch weights for each other, so a part's own time says little. The rest is the
-time that no part accounts for: what they have in common, or, below zero, the time that their overlap saves.
+The kernels of a frame overlap and prefetch weights for each other, so the time of a part alone is not its cost. The
+rest is the time that no part accounts for: what they have in common, or, below zero, the time that overlap saves.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ class PacedTalkerEngine:
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
         """Returns an empty prompt."""
-        none = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
+        no_codes = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
         return Prepared(
-            request=request, prompt=Prompt(_NOTHING, _NOTHING, _NOTHING), codes=none, max_frames=request.max_frames
+            request=request, prompt=Prompt(_NOTHING, _NOTHING, _NOTHING), codes=no_codes, max_frames=request.max_frames
         )
 
     def admit(self, prepared: Sequence[Prepared]) -> None:

@@ -89,21 +89,21 @@ def eager(talker: Talker, prompts: Sequence[Prompt], sampler: Sampler, given: Te
     hidden = torch.stack([talker.prefill(prompt.embeds, cache) for prompt, cache in zip(prompts, caches, strict=True)])
     seen = torch.zeros(rows, talker.config.vocab_size, dtype=torch.bool, device=device)
     for number in range(FRAMES):
-        draw = sampler.step(torch.full((rows,), number, device=device))
+        sample = sampler.step(torch.full((rows,), number, device=device))
         forced = None if given is None else given[number].to(device)
 
-        def used(sampled: Tensor, group: int, forced: Tensor | None = forced) -> Tensor:
+        def fed(sampled: Tensor, group: int, forced: Tensor | None = forced) -> Tensor:
             outputs.sampled.append(sampled.cpu())
             return sampled if forced is None else forced[:, group]
 
-        def choose(scores: Tensor, group: int, draw: Any = draw, used: Any = used) -> Tensor:
+        def choose(scores: Tensor, group: int, sample: Any = sample, fed: Any = fed) -> Tensor:
             outputs.scores.append(scores.to("cpu", torch.float32, copy=True))
-            chosen: Tensor = used(draw.residual(scores, group), group)
+            chosen: Tensor = fed(sample.residual(scores, group), group)
             return chosen
 
         logits = talker.logits(hidden)
         outputs.logits.append(logits.to("cpu", torch.float32, copy=True))
-        codes = talker.predict(hidden, used(draw.code0(logits, seen), 0), choose)
+        codes = talker.predict(hidden, fed(sample.code0(logits, seen), 0), choose)
         seen.scatter_(1, codes[:, :1], True)
         texts = torch.stack([prompt.text_row(number) for prompt in prompts])
         hidden = talker.decode(talker.embed_frame(codes) + texts, caches)
@@ -160,11 +160,11 @@ class Forced:
             copy_rows(table[self.codes[:, group].long()], x, sum_of_squares)
 
 
-def engine(checkpoint: Checkpoint, asked: Sequence[SpeechRequest], given: Tensor) -> Outputs:
+def engine(checkpoint: Checkpoint, speech_requests: Sequence[SpeechRequest], given: Tensor) -> Outputs:
     """Returns the engine's outputs, fed the codes `given` [frames, rows, 16]."""
-    rows, ids, forced = len(asked), [request.id for request in asked], Forced()
+    rows, ids, forced = len(speech_requests), [request.id for request in speech_requests], Forced()
     talker = CudaTalkerEngine(checkpoint, rows)
-    prepared = [talker.prepare(request, b"", None) for request in asked]
+    prepared = [talker.prepare(request, b"", None) for request in speech_requests]
     length = bucket_for(PREFILL_LENGTHS, max(len(each.prompt.embeds) for each in prepared))
     # Not captured as graphs, because the given codes change with each frame.
     runner = talker.runner
@@ -228,14 +228,14 @@ def compare(load: Callable[[torch.dtype], Checkpoint]) -> dict[str, dict[str, fl
     """
     checkpoint = load(torch.float32)
     config: TalkerConfig = checkpoint.config.talker_config
-    asked = requests(checkpoint.config)
-    samplings, seeds = [request.sampling for request in asked], [request.seed for request in asked]
+    speech_requests = requests(checkpoint.config)
+    samplings, seeds = [request.sampling for request in speech_requests], [request.seed for request in speech_requests]
 
     def run_modules(dtype: torch.dtype, given: Tensor | None) -> Outputs:
         own = load(dtype)
         talker = own.load_talker()
         prompter = Prompter(Checkpoint(str(own.directory), own.device), talker)
-        prompts = [prompter.build(request, None)[0] for request in asked]
+        prompts = [prompter.build(request, None)[0] for request in speech_requests]
         return eager(talker, prompts, Sampler(samplings, seeds, config, own.device), given)
 
     # "highest" disables TF32 in products; the MATH backend has none in attention.
@@ -245,8 +245,8 @@ def compare(load: Callable[[torch.dtype], Checkpoint]) -> dict[str, dict[str, fl
     codes = expected.codes()
     sampler = Sampler(samplings, seeds, config, torch.device("cpu"))
     variants: dict[str, Callable[[], Outputs]] = {
-        "engine, bfloat16": lambda: engine(load(torch.bfloat16), asked, codes),
-        "engine, float32": lambda: engine(load(torch.float32), asked, codes),
+        "engine, bfloat16": lambda: engine(load(torch.bfloat16), speech_requests, codes),
+        "engine, float32": lambda: engine(load(torch.float32), speech_requests, codes),
         "PyTorch, bfloat16": lambda: run_modules(torch.bfloat16, codes),
     }
     return {name: compare_outputs(run(), expected, codes, sampler) for name, run in variants.items()}

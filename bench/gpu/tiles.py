@@ -84,39 +84,39 @@ def parts(config: TalkerConfig) -> dict[str, tuple[Product, ...]]:
     }
 
 
-def candidates(wanted: Product, rows: int) -> Iterator[Tile]:
+def candidates(product: Product, rows: int) -> Iterator[Tile]:
     """Yields tiles that divide the matrix, fit a multiprocessor and occupy most of them."""
     if rows <= DirectTile.MAX_ROWS:
-        yield from _direct(wanted, max(8, rows))
+        yield from _direct(product, max(8, rows))
     if rows > 8:
-        yield from _matrix(wanted, rows)
+        yield from _matrix(product, rows)
 
 
-def _direct(wanted: Product, rows: int) -> Iterator[DirectTile]:
+def _direct(product: Product, rows: int) -> Iterator[DirectTile]:
     default = DirectTile.prefetch_depth
     for columns, warps, split_k, depth in combinations((16, 32, 64), (4, 8), (1, 2, 3, 4, 6), (default, 2)):
-        sums = columns * (1 + wanted.gated)
+        sums = columns * (1 + product.gated)
         for inner in (128, 64, 32):
-            steps = wanted.inner / (split_k * warps * inner)
+            steps = product.inner / (split_k * warps * inner)
             weights = sums * inner * min(steps, depth) / 64
             registers = 14 + weights + rows * inner / 64 * min(steps, 2) + sums * rows / 32
             differs = depth == default or depth < steps
-            busy = 60 <= wanted.outer // columns * split_k <= 800 and columns <= 4 * rows
+            busy = 60 <= product.outer // columns * split_k <= 800 and columns <= 4 * rows
             if steps == int(steps) and differs and registers <= MAX_REGISTERS and busy:
                 yield DirectTile(columns, inner, warps, split_k, depth)
 
 
-def _matrix(wanted: Product, rows: int) -> Iterator[MatrixTile]:
+def _matrix(product: Product, rows: int) -> Iterator[MatrixTile]:
     gpu = gpu_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     for columns, (inner, stages), split_k, swap in combinations(
         (16, 32, 64), ((128, 4), (128, 6), (256, 4)), (1, 2, 3, 4), (True, False)
     ):
         height = min(rows, 64) if swap else 64
         tile = MatrixTile(height, columns, inner, stages, 4, split_k, swap)
-        memory = tile.shared_memory(wanted.gated, 2, gpu.capability)
-        programs = wanted.outer // columns * split_k * -(-rows // height)
-        shaped = columns >= 64 if swap else columns < 64 or wanted.gated
-        divides = wanted.inner % (inner * split_k) == 0 and inner * stages <= wanted.inner // split_k * 2
+        memory = tile.shared_memory(product.gated, 2, gpu.capability)
+        programs = product.outer // columns * split_k * -(-rows // height)
+        shaped = columns >= 64 if swap else columns < 64 or product.gated
+        divides = product.inner % (inner * split_k) == 0 and inner * stages <= product.inner // split_k * 2
         if shaped and divides and 60 <= programs <= 520 and 48 << 10 <= memory <= gpu.shared_memory:
             yield tile
 
@@ -216,7 +216,7 @@ def trials(config: TalkerConfig, rows: Iterable[int]) -> Iterator[Trial]:
                 yield Trial(count, part, product, tile)
 
 
-def beside(trial: Trial, products: Iterable[Product]) -> Tiles:
+def with_residual_pair(trial: Trial, products: Iterable[Product]) -> Tiles:
     """Returns the trial's tile and, for the other product with its residual, the first with as many columns.
 
     Returns nothing if there is none.
@@ -241,20 +241,20 @@ def compile_some(config: TalkerConfig, some: list[Trial]) -> Failures:
     rig, failures = Rig(config, "cuda", max(trial.rows for trial in some)), Failures()
     for trial in some:
         try:
-            if tiles := beside(trial, parts(config)[trial.part]):
+            if tiles := with_residual_pair(trial, parts(config)[trial.part]):
                 rig.microseconds(trial.rows, trial.part, tiles)
         except Exception as error:
             failures[trial] = repr(error)
     return failures
 
 
-def compile_all(config: TalkerConfig, wanted: list[Trial]) -> Failures:
-    """Does the same on all cores."""
+def compile_all(config: TalkerConfig, all_trials: list[Trial]) -> Failures:
+    """Compiles candidates on all cores; returns the error of each that failed."""
     workers = max(1, (os.cpu_count() or 1) - 1)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        found = pool.map(compile_some, [config] * workers, [wanted[index::workers] for index in range(workers)])
+        found = pool.map(compile_some, [config] * workers, [all_trials[index::workers] for index in range(workers)])
         failures = {trial: why for each in found for trial, why in each.items()}
-    print(f"{len(wanted)} candidates, {len(failures)} failed", flush=True)
+    print(f"{len(all_trials)} candidates, {len(failures)} failed", flush=True)
     print(*(f"{trial}: {why:.300}" for trial, why in list(failures.items())[:3]), sep="\n", flush=True)
     return failures
 
@@ -287,17 +287,17 @@ def sweep(
 
 
 def best_pair(
-    adding: tuple[Product, ...], options: Options, timed: Callable[[Tiles], float], beside: Tiles
+    adding: tuple[Product, ...], options: Options, timed: Callable[[Tiles], float], others: Tiles
 ) -> tuple[Tiles, dict[Product, Timed]]:
     """Does the same for the two products of one residual, whose tiles must have the same number of columns."""
     best: tuple[float, Tiles, dict[Product, Timed]] = math.inf, {}, {}
     for columns in sorted(set.intersection(*({tile.columns for tile in options[each]} for each in adding))):
         matching = {each: [tile for tile in options[each] if tile.columns == columns] for each in adding}
         pair: Tiles = {each: matching[each][0] for each in adding}
-        pair |= {each: beside[each] for each in adding if beside.get(each) in matching[each]}
+        pair |= {each: others[each] for each in adding if others.get(each) in matching[each]}
         times: dict[Product, Timed] = {}
         for each in adding:
-            times[each] = time_tiles(each, matching[each], beside | pair, timed)
+            times[each] = time_tiles(each, matching[each], others | pair, timed)
             pair[each] = times[each][0][1]
         best = min(best, (times[adding[-1]][0][0], pair, times), key=lambda each: each[0])
     return best[1:]
@@ -308,8 +308,8 @@ def table(best: dict[int, Tiles]) -> str:
     shapes = dict.fromkeys(product[:3] for tiles in best.values() for product in tiles)
     lines = []
     for shape in shapes:
-        cuts = (tile for tiles in best.values() for product, tile in tiles.items() if product[:3] == shape)
-        lines += [f"    {shape}: (", *(f"        {tile}," for tile in cuts), "    ),"]
+        chosen = (tile for tiles in best.values() for product, tile in tiles.items() if product[:3] == shape)
+        lines += [f"    {shape}: (", *(f"        {tile}," for tile in chosen), "    ),"]
     return "\n".join(lines)
 
 
@@ -329,9 +329,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS / "h200_tiles.json")
     given = parser.parse_args()
     config = msgspec.convert(talker_settings("1b7", 0), ModelConfig).talker_config
-    begin = time.monotonic()
+    started = time.monotonic()
     failures = compile_all(config, list(trials(config, given.rows)))
-    print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
     rig = Rig(config, "cuda", max(given.rows))
     result: dict[str, Any] = {"benchmark": "tiles", "gpu": torch.cuda.get_device_name(), "rows": {}}
     best: dict[int, Tiles] = {rows: {} for rows in given.rows}

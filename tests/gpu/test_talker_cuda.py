@@ -130,11 +130,11 @@ def test_direct_tiles() -> None:
     config = msgspec.convert(talker_settings("1b7", 0), ModelConfig).talker_config
     cases = []
     for graph in tiles.parts(config).values():
-        for wanted, rows in combinations(graph, (1, 8, 13, 32, 61)):
-            found = [tile for tile in tiles.candidates(wanted, rows) if isinstance(tile, DirectTile)]
-            fusion = {"adds": True} if wanted.residual else {"parts": 64, "gated": wanted.gated}
+        for product, rows in combinations(graph, (1, 8, 13, 32, 61)):
+            found = [tile for tile in tiles.candidates(product, rows) if isinstance(tile, DirectTile)]
+            fusion = {"adds": True} if product.residual else {"parts": 64, "gated": product.gated}
             for tile in {found[0], found[-1]}:
-                cases.append(Case(tile=tile, rows=rows, outer=wanted.outer, inner=wanted.inner, **fusion))
+                cases.append(Case(tile=tile, rows=rows, outer=product.outer, inner=product.inner, **fusion))
     check(cases)
 
 

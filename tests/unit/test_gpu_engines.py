@@ -51,6 +51,6 @@ def test_pass_lasts_from_its_first_graph_to_its_end(monkeypatch: pytest.MonkeyPa
     with watched(engine) as passes:  # type: ignore[arg-type]
         assert [engine.launch(graphs) for graphs in (2, 0, 1)] == [2, 0, 1]
     engine.launch(1)
-    two, none, one = ["event", "graph", "graph", "event"], [], ["event", "graph", "event"]
-    assert queued == ["prepare", *two, "prepare", *none, "prepare", *one, "prepare", "graph"]
+    two, empty, one = ["event", "graph", "graph", "event"], [], ["event", "graph", "event"]
+    assert queued == ["prepare", *two, "prepare", *empty, "prepare", *one, "prepare", "graph"]
     assert (len(passes.started), len(passes.ended)) == (2, 2)

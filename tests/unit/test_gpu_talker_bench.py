@@ -67,7 +67,7 @@ def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos
     settings["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
     file.write_text(json.dumps(settings))
     exact, rounded = (
-        checkpoint.DrawnCheckpoint(tmp_path, "cpu", kind).load_talker() for kind in (torch.float32, torch.bfloat16)
+        checkpoint.DrawnCheckpoint(tmp_path, "cpu", dtype).load_talker() for dtype in (torch.float32, torch.bfloat16)
     )
     assert rounded.codec_head.weight.dtype is torch.bfloat16
     for name, weight in exact.named_parameters():
@@ -84,16 +84,18 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 @torch.inference_mode()
 def test_engine_scores_given_codes_as_the_modules_do(voice, monkeypatch):
     monkeypatch.setattr(precision, "FRAMES", 2)
-    asked = precision.requests(voice.config)[:1]
-    sampler = Sampler([each.sampling for each in asked], [each.seed for each in asked], voice.config.talker_config, CPU)
+    requests = precision.requests(voice.config)[:1]
+    sampler = Sampler(
+        [each.sampling for each in requests], [each.seed for each in requests], voice.config.talker_config, CPU
+    )
     modules = voice.load_talker()
-    prompts = [Prompter(voice, modules).build(each, None)[0] for each in asked]
+    prompts = [Prompter(voice, modules).build(each, None)[0] for each in requests]
     own = precision.eager(modules, prompts, sampler)
     # Codes that were not sampled.
     given = (own.codes() + 7) % small_talker.CODES
-    wanted = precision.eager(modules, prompts, sampler, given)
-    assert precision.error(wanted.logits[1:], own.logits[1:]) > 0.1
-    found = precision.compare_outputs(precision.engine(voice, asked, given), wanted, given, sampler)
+    expected = precision.eager(modules, prompts, sampler, given)
+    assert precision.error(expected.logits[1:], own.logits[1:]) > 0.1
+    found = precision.compare_outputs(precision.engine(voice, requests, given), expected, given, sampler)
     assert found.pop("code0_error") < 1e-5 and found.pop("residual_error") < 1e-5
     assert set(found.values()) == {1.0}
 
@@ -107,10 +109,10 @@ def test_results_of_a_variant_that_differs():
 
     config = msgspec.convert(small_talker.settings(), ModelConfig).talker_config
     sampler = Sampler([precision.Sampling()], [0], config, CPU)
-    wanted = outputs(0.0, 1)
-    same = precision.compare_outputs(wanted, wanted, wanted.codes(), sampler)
+    expected = outputs(0.0, 1)
+    same = precision.compare_outputs(expected, expected, expected.codes(), sampler)
     assert same["code0_error"] == 0 and same["residual_best_equal"] == 1
-    other = precision.compare_outputs(outputs(2.0, 2), wanted, wanted.codes(), sampler)
+    other = precision.compare_outputs(outputs(2.0, 2), expected, expected.codes(), sampler)
     assert other["code0_error"] == pytest.approx(2.0, rel=0.01)
     assert (other["code0_equal"], other["residual_equal"]) == (1, 0)
     assert (other["code0_best_equal"], other["residual_best_equal"]) == (0, 0)

@@ -91,10 +91,10 @@ def test_compiled_tiles_are_those_that_are_timed() -> None:
     products = tiles.parts(OFFICIAL)["sample_codes"]
     output, down, qkv = products[:3]
     for tile in tiles.candidates(output, 16):
-        cut = tiles.beside(tiles.Trial(16, "sample_codes", output, tile), products)
-        assert cut[output] == tile and cut[down].columns == tile.columns
+        chosen = tiles.with_residual_pair(tiles.Trial(16, "sample_codes", output, tile), products)
+        assert chosen[output] == tile and chosen[down].columns == tile.columns
     (tile, *_) = tiles.candidates(qkv, 16)
-    assert tiles.beside(tiles.Trial(16, "sample_codes", qkv, tile), products) == {qkv: tile}
+    assert tiles.with_residual_pair(tiles.Trial(16, "sample_codes", qkv, tile), products) == {qkv: tile}
 
 
 def shapes(packed: PackedTalker) -> Iterator[tuple[str, torch.Size]]:

@@ -41,7 +41,7 @@ def eager(voice: Checkpoint) -> EagerTalkerEngine:
 def make(voice: Checkpoint) -> Make:
     """Creates engines with poisoned memory. Their steps have all rows: one row at a time is slow in the interpreter."""
 
-    def made(resident: int, *, wide: bool = True) -> CudaTalkerEngine:
+    def create(resident: int, *, wide: bool = True) -> CudaTalkerEngine:
         engine = CudaTalkerEngine(voice, resident)
         if wide:
             engine.runner.batch_sizes = [resident]
@@ -49,17 +49,17 @@ def make(voice: Checkpoint) -> Make:
         poison(engine)
         return engine
 
-    return made
+    return create
 
 
 def alone(eager: EagerTalkerEngine, request: SpeechRequest, frames: int) -> list[bytes | End]:
     """Returns a request's frames on a CPU: up to `frames`, or until its end."""
     eager.admit([eager.prepare(request, b"", None)])
-    said: list[bytes | End] = []
-    while len(said) < frames and not (said and isinstance(said[-1], End)):
-        said.append(eager.read(eager.launch([request.id]))[request.id])
+    results: list[bytes | End] = []
+    while len(results) < frames and not (results and isinstance(results[-1], End)):
+        results.append(eager.read(eager.launch([request.id]))[request.id])
     eager.release(request.id)
-    return said
+    return results
 
 
 def is_empty(engine: CudaTalkerEngine) -> bool:

@@ -5,7 +5,7 @@ thread and load, without a detour through shared memory. All weights of a progra
 kernel ends. The warps split the inner axis and are summed at the end.
 
 Each thread holds eight consecutive inner elements (`k_width=8`), whereas the instruction takes pairs. Both operands
-are permuted alike, so the sum is the same. `mma_v2` exists on every GPU since Ampere (sm_80).
+are permuted the same way, so the sum is the same. `mma_v2` exists on every GPU since Ampere (sm_80).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inputs and sampled codes of the talker's requests by slot, for vLLM's layers, which know only a row's position.
 
-A position encodes `generation << 27 | slot << 16 | place` (see `talker_vllm.positions`), where `place` is the
+A position encodes `generation << 27 | slot << 16 | offset` (see `talker_vllm.positions`), where `offset` is the
 position within the request. A row is unassigned if its slot is 0 or its generation differs from the slot's.
 """
 
@@ -18,14 +18,14 @@ from .metadata import FRAME, SLOT
 
 @triton.jit
 def _decode_position(positions, row, generations, prompt_lengths, SLOTS: tl.constexpr):
-    """Returns a row's slot (0 if unassigned), its place, and the frame after that place: below 0 within the prompt."""
+    """Returns a row's slot (0 if unassigned), its offset, and the frame after it: below 0 within the prompt."""
     position = tl.load(positions + row)
     slot = ((position >> 16) & 2047).to(tl.int32)
-    place = (position & 65535).to(tl.int32)
+    offset = (position & 65535).to(tl.int32)
     valid = (slot > 0) & (slot < SLOTS)
     generation = tl.load(generations + slot, mask=valid, other=-1)
     slot = tl.where(valid & (generation == (position >> 27).to(tl.int32)), slot, 0)
-    return slot, place, place + 1 - tl.load(prompt_lengths + slot)
+    return slot, offset, offset + 1 - tl.load(prompt_lengths + slot)
 
 
 @triton.jit
@@ -36,13 +36,13 @@ def _embed_inputs_kernel(
 ):  # fmt: skip
     row, i = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
-    slot, place, next_frame = _decode_position(positions, row, generations, prompt_lengths, SLOTS)
+    slot, offset, next_frame = _decode_position(positions, row, generations, prompt_lengths, SLOTS)
     frame = next_frame - 1
     total = tl.zeros((BLOCK,), tl.float32)
     if slot > 0:
         if frame < 0:
-            page = tl.load(prompt_pages + slot * PAGES + place // PAGE_SIZE)
-            source = page * PAGE_SIZE + place % PAGE_SIZE
+            page = tl.load(prompt_pages + slot * PAGES + offset // PAGE_SIZE)
+            source = page * PAGE_SIZE + offset % PAGE_SIZE
         else:
             page = tl.load(text_pages + slot * PAGES + frame // PAGE_SIZE)
             # Row 0 is the padding after the last text row.
@@ -82,10 +82,10 @@ def _store_frames_kernel(
     slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
     frame = tl.load(metadata + row * METADATA_STRIDE + FRAME)
     if slot > 0:
-        offset = (slot.to(tl.int64) * FRAMES + frame) * GROUPS + group
+        index = (slot.to(tl.int64) * FRAMES + frame) * GROUPS + group
         code = tl.load(sampled + row * GROUPS + group).to(codes.dtype.element_ty)
-        tl.store(codes + offset, code)
-        tl.store(host_codes + offset, code)
+        tl.store(codes + index, code)
+        tl.store(host_codes + index, code)
         tl.store(num_frames + slot, frame + 1)
 
 
