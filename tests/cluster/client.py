@@ -1,4 +1,4 @@
-"""A small synchronous Kubernetes client for the cluster tests: what kubectl would do, each call with a deadline."""
+"""A small synchronous Kubernetes client for the cluster tests; every call has a timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kubernetes import client, config
 Object = dict[str, Any]
 CALL_SECONDS = 30.0
 STREAM_SECONDS = 120.0
-"""The longest silence within a proxied stream."""
+"""Maximum seconds between two chunks of a proxied stream."""
 POLL_SECONDS = 0.5
 
 _CORE = (
@@ -52,7 +52,7 @@ _PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
 class ApiError(Exception):
-    """The API server's refusal."""
+    """An error response of the API server."""
 
     def __init__(self, status: int, body: str) -> None:
         super().__init__(f"{status}: {body[:2000]}")
@@ -64,11 +64,11 @@ class ApiError(Exception):
 
 
 class TimedOut(AssertionError):
-    """A condition did not come true in time; the message says which and what was seen last."""
+    """A condition did not become true in time; the message says which and what was observed last."""
 
 
 class Kubernetes:
-    """The cluster that KUBECONFIG names, or the one this runs in; objects go to and come from one namespace."""
+    """The cluster of KUBECONFIG, or the one this runs in, restricted to one namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -79,18 +79,18 @@ class Kubernetes:
         )
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One request; raises `ApiError` unless it was answered 2xx."""
+        """Sends a request. Raises ApiError unless the status is 2xx."""
         response = self.http.request(method, path, **self._authorised(options))
         if not response.is_success:
             raise ApiError(response.status_code, response.text)
         return response
 
     def stream(self, method: str, path: str, **options: Any) -> Any:
-        """As `httpx.Client.stream`, authorised."""
+        """Like `httpx.Client.stream`, with credentials."""
         return self.http.stream(method, path, **self._authorised(options))
 
     def connect(self, path: str) -> httpx.AsyncClient:
-        """A client of what the API server proxies at `path`, for any number of requests at once."""
+        """Returns a client for a path proxied by the API server, with unlimited concurrency."""
         return httpx.AsyncClient(
             base_url=self.configuration.host.rstrip("/") + path,
             verify=_tls(self.configuration),
@@ -110,14 +110,14 @@ class Kubernetes:
         return options
 
     def path(self, kind: str, name: str = "", subresource: str = "") -> str:
-        """The URL path of a kind, an object, or a subresource."""
+        """Returns the URL path of a kind, an object or a subresource."""
         plural = _PLURALS.get(kind) or kind.lower() + ("es" if kind.endswith("s") else "s")
         root = "/api/v1" if kind in _CORE else f"/apis/{_GROUPS[kind]}"
         scope = "" if kind in _CLUSTER_WIDE else f"/namespaces/{self.namespace}"
         return root + scope + f"/{plural}" + (f"/{name}" if name else "") + (f"/{subresource}" if subresource else "")
 
     def get(self, kind: str, name: str) -> Object | None:
-        """The object, or None if there is none."""
+        """Returns the object, or None if it does not exist."""
         try:
             body: Object = self.call("GET", self.path(kind, name)).json()
         except ApiError as error:
@@ -127,13 +127,13 @@ class Kubernetes:
         return body
 
     def list(self, kind: str, selector: str = "") -> list[Object]:
-        """The kind's objects in the namespace, by name."""
+        """Returns the kind's objects in the namespace, sorted by name."""
         parameters = {"labelSelector": selector} if selector else {}
         items: list[Object] = self.call("GET", self.path(kind), params=parameters).json().get("items") or []
         return sorted(items, key=lambda item: str(item["metadata"]["name"]))
 
     def apply(self, manifest: Object, dry_run: bool = False) -> Object:
-        """`kubectl apply --server-side`; unknown fields are refused."""
+        """Applies like `kubectl apply --server-side`; unknown fields are rejected."""
         parameters = {"fieldManager": "syrinx-tests", "force": "true", "fieldValidation": "Strict"}
         if dry_run:
             parameters["dryRun"] = "All"
@@ -148,7 +148,7 @@ class Kubernetes:
         return body
 
     def patch(self, kind: str, name: str, change: Object, subresource: str = "") -> Object:
-        """A merge patch, as `kubectl patch --type merge` or `kubectl edit` send it."""
+        """Applies a merge patch like `kubectl patch --type merge`."""
         response = self.call(
             "PATCH",
             self.path(kind, name, subresource),
@@ -159,7 +159,7 @@ class Kubernetes:
         return body
 
     def delete(self, kind: str, name: str, grace: int | None = None) -> None:
-        """Deletes an object; that it is gone already is fine."""
+        """Deletes an object if it exists."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
@@ -175,7 +175,7 @@ class Kubernetes:
                 raise
 
     def logs(self, pod: str, lines: int = 60) -> str:
-        """The last lines of a pod's logs, or why there are none."""
+        """Returns the last lines of a pod's logs, or why there are none."""
         try:
             return self.call("GET", self.path("Pod", pod, "log"), params={"tailLines": str(lines)}).text
         except (ApiError, httpx.HTTPError) as error:
@@ -183,7 +183,7 @@ class Kubernetes:
 
 
 def wait_until(what: str, seconds: float, check: Callable[[], Any]) -> Any:
-    """Polls `check` until it gives something true, and returns that.
+    """Polls `check` until its result is true and returns it.
 
     Raises `TimedOut` with `what` and the last false value (or error) after `seconds`.
     """

@@ -1,4 +1,4 @@
-"""Tests on the cluster that KUBECONFIG names: `make test-cluster`. Parameters are in `parameters.py`."""
+"""Tests on the cluster of KUBECONFIG: `make test-cluster`. Parameters are in `parameters.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """These tests need a cluster, so they run only when asked for."""
+    """Skips these tests unless requested, because they need a cluster."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def installed() -> Iterator[Installation]:
-    """Everything installed and the operator running, in a namespace of its own."""
+    """A test namespace with everything installed and a running operator."""
     installation = Installation(Parameters())
     print(f"\n{installation.parameters}\n{installation.cluster.configuration.host}")
     try:
@@ -35,7 +35,7 @@ def installed() -> Iterator[Installation]:
 
 @pytest.fixture(autouse=True)
 def explained(request: pytest.FixtureRequest, installed: Installation) -> Iterator[None]:
-    """A failed test is followed by what the operator and the pods say."""
+    """Adds the logs of operator and pods to a failed test."""
     failed_before = request.session.testsfailed
     yield
     if request.session.testsfailed > failed_before:

@@ -1,4 +1,4 @@
-"""Installs CRD, rights and operator from the charts, makes pipelines, and takes everything away again."""
+"""Installs CRD, RBAC and operator from the charts, creates pipelines, and uninstalls everything."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ EXAMPLES = ROOT / "examples"
 RELEASE = "syrinx"
 REMOVED_SECONDS = 180.0
 ANYWHERE = {"cidr": "0.0.0.0/0"}
-"""Who may reach admin ports when the operator runs outside: the API server's proxy comes from some node's address."""
+"""Peers of admin ports if the operator runs outside: the API server's proxy has a node's address."""
 SHOWN = ("Ready", "GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady", "Progressing", "Degraded")
 
 
 class Installation:
-    """The charts' objects in the test namespace and an operator that runs."""
+    """The charts' objects in the test namespace and a running operator."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self.cluster = Kubernetes(parameters.namespace)
         self.made: list[Object] = []
-        """What to take away in the end, in order of making."""
+        """Objects to delete at the end, in creation order."""
         self.operator: Operator = OperatorProcess(self.cluster, "", parameters)
 
     def install(self) -> None:
-        """Namespace, CRD, the chart and the operator. Everything that was there before stays there."""
+        """Creates namespace, CRD, chart objects and operator; existing objects are kept at uninstall."""
         self._make({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.parameters.namespace}})
         for manifest in self._rendered("syrinx-crds", {}):
             self._make(manifest)
@@ -56,7 +56,7 @@ class Installation:
         self.operator.start()
 
     def uninstall(self) -> None:
-        """Takes away what `install` has made, the newest first."""
+        """Deletes what `install` has created, newest first."""
         self.operator.kill()
         for manifest in reversed(self.made):
             self.cluster.delete(manifest["kind"], manifest["metadata"]["name"])
@@ -65,7 +65,7 @@ class Installation:
             wait_until(f"{kind} {name} to be gone", REMOVED_SECONDS, lambda k=kind, n=name: not self.cluster.get(k, n))
 
     def create(self, name: str, **spec: object) -> None:
-        """Applies `examples/pipeline.yaml` under a name, with images and storage of this cluster."""
+        """Applies `examples/pipeline.yaml` with a name and this cluster's images and storage."""
         pipeline = yaml.safe_load((EXAMPLES / "pipeline.yaml").read_text())
         pipeline["metadata"] = {"name": name}
         pipeline["spec"]["imagePullPolicy"] = self.parameters.pull_policy
@@ -81,7 +81,7 @@ class Installation:
         self.cluster.patch("TTSPipeline", name, {"spec": spec})
 
     def wait_ready(self, name: str) -> Object:
-        """Waits until the newest generation is Ready and nothing more is going on."""
+        """Waits until the newest generation is Ready and not Progressing."""
 
         def ready() -> Object | None:
             body = self.cluster.get("TTSPipeline", name) or {}
@@ -103,7 +103,7 @@ class Installation:
         wait_until(f"{name} to be gone", REMOVED_SECONDS, lambda: self.cluster.get("TTSPipeline", name) is None)
 
     def describe(self, name: str) -> str:
-        """What a person would look at: conditions, pods, events and logs."""
+        """Returns conditions, pods, Events and logs as text."""
         lines = [f"=== {name} in {self.cluster.namespace}"]
         body = self.cluster.get("TTSPipeline", name)
         lines += [f"{kind}: {condition(body, kind)}" for kind in SHOWN]
@@ -144,7 +144,7 @@ class Installation:
         return values
 
     def _rendered(self, chart: str, values: Object) -> Iterator[Object]:
-        """A chart's objects without its hooks, in the order Helm installs them."""
+        """Yields a chart's objects without hooks, in Helm's install order."""
         loaded = helm_python.Chart.load(ROOT / "charts" / chart)
         files = loaded.render(values, name=RELEASE, namespace=self.parameters.namespace, is_install=True)
         manifests = [
@@ -159,7 +159,7 @@ class Installation:
 
 
 def image(reference: str) -> Object:
-    """An image reference as the charts' values take it."""
+    """Returns an image reference in the format of the charts' values."""
     repository, _, digest = reference.partition("@")
     if digest:
         return {"repository": repository, "digest": digest}
@@ -169,7 +169,7 @@ def image(reference: str) -> Object:
 
 
 def merge(into: Object, change: Object) -> None:
-    """A merge patch in place."""
+    """Applies a merge patch in place."""
     for key, value in change.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             merge(into[key], value)

@@ -19,20 +19,20 @@ GONE_SECONDS = 60.0
 
 
 class Operator(Protocol):
-    """What the tests do to it."""
+    """Operations on the operator under test."""
 
     def start(self, stages_image: str | None = None) -> None:
-        """Starts it, with another default image of the stages if one is given."""
+        """Starts the operator, optionally with another default stage image."""
 
     def kill(self) -> None:
-        """As `kill -9`: no goodbye."""
+        """Kills the operator like `kill -9`."""
 
     def logs(self) -> str:
-        """Its last words."""
+        """Returns the end of its log."""
 
 
 class OperatorPod:
-    """The chart's Deployment. A killed pod's successor is held back by scaling to none."""
+    """The chart's Deployment. Scaling to zero keeps a killed pod from being replaced."""
 
     def __init__(self, cluster: Kubernetes, deployment: Object, parameters: Parameters) -> None:
         self._cluster = cluster
@@ -62,14 +62,14 @@ class OperatorPod:
         wait_until("the operator's pod to be available", self._parameters.ready_seconds, available)
 
     def kill(self) -> None:
-        """Scales to none and ends the pod without grace."""
+        """Scales to zero and deletes the pod without a grace period."""
         self._cluster.patch("Deployment", self._name, {"spec": {"replicas": 0}})
         for pod in self._cluster.list("Pod", self._selector):
             self._cluster.delete("Pod", pod["metadata"]["name"], grace=0)
         wait_until("the operator's pod to be gone", GONE_SECONDS, lambda: not self._cluster.list("Pod", self._selector))
 
     def logs(self) -> str:
-        """Of every pod of it."""
+        """Returns the logs of all of its pods."""
         pods = self._cluster.list("Pod", self._selector)
         return "\n".join(
             f"--- {pod['metadata']['name']}\n{self._cluster.logs(pod['metadata']['name'])}" for pod in pods
@@ -77,7 +77,7 @@ class OperatorPod:
 
 
 class OperatorProcess:
-    """`kopf run` of this checkout, as the chart's ServiceAccount; it reaches stages through the API server."""
+    """`kopf run` of this checkout as the chart's ServiceAccount, with stages reached through the API server."""
 
     def __init__(self, cluster: Kubernetes, account: str, parameters: Parameters) -> None:
         self._cluster = cluster
@@ -88,7 +88,7 @@ class OperatorProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, stages_image: str | None = None) -> None:
-        """Starts the process; it is working when its pipelines move."""
+        """Starts the process."""
         environment = {
             **os.environ,
             "KUBECONFIG": str(self._kubeconfig()),
@@ -107,18 +107,18 @@ class OperatorProcess:
             raise AssertionError(f"the operator did not start:\n{self.logs()}")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(GONE_SECONDS)
             self._process = None
 
     def logs(self) -> str:
-        """The end of what it has written."""
+        """Returns the end of its log."""
         return self._log.read_text(errors="replace")[-8000:] if self._log.exists() else "(it has written nothing)"
 
     def _kubeconfig(self) -> Path:
-        """A kubeconfig with a token of the chart's ServiceAccount, so that its rights are put to the test too."""
+        """Writes a kubeconfig with a token of the chart's ServiceAccount, so that its rights are tested too."""
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",

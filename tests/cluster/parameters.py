@@ -1,4 +1,4 @@
-"""What the cluster tests can be told, by environment variables; `make test-cluster` lists them."""
+"""Parameters of the cluster tests from environment variables; `make test-cluster` lists them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def _text(name: str, default: str = "") -> str:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The cluster's peculiarities."""
+    """Properties of the cluster."""
 
     namespace: str = field(default_factory=lambda: _text("NAMESPACE") or f"syrinx-test-{uuid4().hex[:8]}")
-    """Made if it is not there, and then removed in the end."""
+    """Created if it does not exist, and deleted at the end."""
     operator_image: str = _text("OPERATOR_IMAGE")
     """Empty: the operator runs from this checkout, as a process, with the rights of the chart's ServiceAccount."""
     stages_image: str = _text("STAGES_IMAGE", f"syrinx/stages:{__version__}")
     redis_image: str = _text("REDIS_IMAGE", "redis:7.2-alpine")
     pull_policy: str = _text("PULL_POLICY", "IfNotPresent")
     pull_secret: str = _text("PULL_SECRET")
-    """Name of a Secret with registry credentials, already in the namespace."""
+    """Name of an existing Secret with registry credentials in the namespace."""
     storage_class: str = _text("STORAGE_CLASS")
-    """Of volumes; empty takes the cluster's default class, `none` leaves volumes untested."""
+    """Storage class; empty uses the cluster's default, `none` skips tests of volumes."""
     ready_seconds: float = float(_text("READY_SECONDS", "600"))
-    """A pipeline may take this long to start: images are pulled, models are loaded."""
+    """Timeout for a pipeline's start, including image pulls and model loading."""
     pcm_tolerance: int = int(_text("PCM_TOLERANCE", "0"))
-    """By how much samples (of 32768) may differ after a takeover: above 0 for nodes with different CPUs, or GPUs."""
+    """Maximum sample difference (of 32768) after a takeover; above 0 for nodes with different CPUs or GPUs."""
     keep: bool = bool(_text("KEEP"))
-    """Leave namespace and pipelines behind, to look at them."""
+    """Keep namespace and pipelines for inspection."""

@@ -1,4 +1,4 @@
-"""Speech through the API server's proxy to the pipeline's Service: works wherever the API server can be reached."""
+"""Speech requests to the pipeline's Service through the API server's proxy."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cluster.client import ApiError, Kubernetes
 SENTENCE = "The old teacher found two heavy bags near the river."
 LONG = " ".join([SENTENCE, "Her brother bought seven green apples.", "The farmer opened the garden gate."] * 2)
 SPEAK_SECONDS = 120.0
-"""For a whole utterance on a slow CPU."""
+"""Timeout for an utterance on a slow CPU."""
 QUIET = 0.01
-"""Root mean square of a signal in -1..1 below which nobody would hear speech."""
+"""Root mean square of a signal in -1..1 below which it counts as silence."""
 
 
 def service_path(cluster: Kubernetes, pipeline: str, path: str) -> str:
-    """The proxied URL path of a pipeline's Service."""
+    """Returns the proxied URL path of a pipeline's Service."""
     port = cluster.get("Service", f"{pipeline}-gateway")["spec"]["ports"][0]["port"]  # type: ignore[index]
     return cluster.path("Service", f"{pipeline}-gateway:{port}", "proxy") + path
 
 
 def speak(cluster: Kubernetes, pipeline: str, text: str = SENTENCE, seed: int = 7) -> np.ndarray:
-    """The samples of an utterance, -1..1 at 24 kHz. Raises `ApiError` if it is refused."""
+    """Returns the samples of an utterance, -1..1 at 24 kHz. Raises ApiError if it is refused."""
     body = {"input": text, "voice": "us", "seed": seed, "response_format": "wav"}
     response = cluster.call(
         "POST",
@@ -41,7 +41,7 @@ def speak(cluster: Kubernetes, pipeline: str, text: str = SENTENCE, seed: int = 
 
 
 def stream(cluster: Kubernetes, pipeline: str, text: str, on_audio: Callable[[], None], seed: int = 7) -> bytes:
-    """The PCM of a live stream; `on_audio` is called once, when the first of it has arrived."""
+    """Returns the PCM of a live stream; `on_audio` is called once, after the first chunk."""
     body = {"input": text, "voice": "us", "seed": seed, "response_format": "pcm", "stream": True}
     pcm = bytearray()
     with cluster.stream(
@@ -61,18 +61,18 @@ def stream(cluster: Kubernetes, pipeline: str, text: str, on_audio: Callable[[],
 
 
 def samples(wav: bytes) -> np.ndarray:
-    """A WAV file's samples, -1..1. Raises `wave.Error` if it is none, `AssertionError` if not 24 kHz mono."""
+    """Returns a WAV file's samples, -1..1. Raises wave.Error, or AssertionError if it is not 24 kHz mono."""
     with wave.open(io.BytesIO(wav)) as file:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24_000, 1, 2)
         return np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
 
 
 def is_speech(audio: np.ndarray) -> bool:
-    """Long enough for the sentence, and loud enough to hear."""
+    """Returns whether the audio has a plausible length and volume."""
     return bool(audio.size > 24_000 and np.sqrt(np.mean(audio**2)) > QUIET)
 
 
 def condition(body: dict[str, Any] | None, kind: str) -> dict[str, Any]:
-    """A condition of the resource; an empty one if it is not there."""
+    """Returns a condition of the resource; empty if absent."""
     conditions = ((body or {}).get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each["type"] == kind), {})

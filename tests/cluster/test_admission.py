@@ -1,4 +1,4 @@
-"""What the API server refuses and what it says, before any operator sees it."""
+"""Admission of pipelines by a real API server."""
 
 import pytest
 import yaml
@@ -36,7 +36,7 @@ def resource(name="refused", **spec):
         ({"gateway": {"port": 80}}, "spec.gateway.port"),
     ],
 )
-def test_a_mistake_is_refused_by_the_name_of_its_field(installed, spec, named):
+def test_an_invalid_field_is_rejected_by_name(installed, spec, named):
     with pytest.raises(ApiError) as refused:
         installed.cluster.apply(resource(**spec), dry_run=True)
     assert refused.value.status in (400, 422, 500), refused.value
@@ -44,14 +44,14 @@ def test_a_mistake_is_refused_by_the_name_of_its_field(installed, spec, named):
 
 
 @pytest.mark.parametrize("name", ["a" * 41, "9lives"])
-def test_a_name_that_would_not_fit_is_refused(installed, name):
+def test_a_too_long_name_is_rejected(installed, name):
     with pytest.raises(ApiError) as refused:
         installed.cluster.apply(resource(name=name), dry_run=True)
     assert refused.value.status == 422
     assert "name" in refused.value.message
 
 
-def test_an_almost_empty_resource_gets_its_defaults(installed):
+def test_an_empty_spec_gets_defaults(installed):
     accepted = installed.cluster.apply({**BASE, "metadata": {"name": "almost-empty"}, "spec": {}}, dry_run=True)
     assert accepted["spec"]["model"]["bundled"] is True
     assert accepted["spec"]["connector"]["managed"] is True
@@ -66,7 +66,7 @@ def test_every_example_is_accepted(installed, file):
         installed.cluster.apply(document, dry_run=True)
 
 
-def test_every_field_is_explained(installed):
+def test_every_field_has_a_description(installed):
     schema = installed.cluster.get("CustomResourceDefinition", "ttspipelines.syrinx.dev")
     root = schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     ours = [root["properties"]["spec"], root["properties"]["status"]]

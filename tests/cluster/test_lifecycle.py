@@ -1,6 +1,6 @@
-"""A pipeline's life, in the order people live it: applied, heard, edited, scaled, broken, mended, deleted.
+"""The lifecycle of a pipeline, in order: apply, speak, edit, scale, break, fix, delete.
 
-One pipeline for the whole file, since it takes minutes to start; each test leaves it Ready.
+One pipeline serves the whole file because it takes minutes to start; each test leaves it Ready.
 """
 
 import base64
@@ -14,7 +14,7 @@ from cluster.client import ApiError, wait_until
 
 PIPELINE = "demo"
 CONVERGES = 120.0
-"""Seconds for anything that starts no pod."""
+"""Timeout in seconds for changes that start no pod."""
 OWNED = (
     "StatefulSet",
     "Deployment",
@@ -32,7 +32,7 @@ SELECTOR = f"syrinx.dev/pipeline={PIPELINE}"
 
 @pytest.fixture(scope="module")
 def demo(installed):
-    """The pipeline of this file, Ready; removed in the end."""
+    """The Ready pipeline of this file; deleted at the end."""
     installed.create(PIPELINE)
     installed.wait_ready(PIPELINE)
     yield installed
@@ -40,7 +40,7 @@ def demo(installed):
 
 
 def pods(installed, component=None):
-    """Pods by name; those that are on their way out do not count."""
+    """Returns pods by name, without terminating ones."""
     selector = SELECTOR + (f",syrinx.dev/component={component}" if component else "")
     found = installed.cluster.list("Pod", selector)
     return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
@@ -72,7 +72,7 @@ def status(installed):
 
 
 def confirmed(installed, component, **settings):
-    """Whether every replica of a stage has confirmed the newest settings, and they hold these values."""
+    """Returns whether every replica of a stage has confirmed the newest settings with these values."""
     stage = status(installed).get(component, {})
     replicas = stage.get("confirmed", [])
     return (
@@ -82,12 +82,12 @@ def confirmed(installed, component, **settings):
     )
 
 
-def test_it_speaks(demo):
+def test_it_generates_speech(demo):
     audio = speech.speak(demo.cluster, PIPELINE)
     assert speech.is_speech(audio)
 
 
-def test_its_status_reads_well(demo):
+def test_the_status_is_complete(demo):
     body = demo.cluster.get("TTSPipeline", PIPELINE)
     seen = body["status"]
     assert seen["observedGeneration"] == body["metadata"]["generation"]
@@ -115,12 +115,12 @@ def test_kubectl_get_shows_its_columns(demo):
     assert (shown["Ready"], shown["Talker"], shown["Codec"], shown["Mode"]) == ("True", "1/1", "1/1", "Recommend")
 
 
-def test_events_tell_its_story(demo):
+def test_events_report_the_start(demo):
     events = [each for each in demo.cluster.list("Event") if each["involvedObject"].get("name") == PIPELINE]
     assert any(each["reason"] == "Ready" or "Ready" in each["reason"] for each in events), events
 
 
-def test_pods_are_restricted_and_hold_no_token(demo):
+def test_pods_meet_the_restricted_profile_and_have_no_token(demo):
     for name, pod in pods(demo).items():
         spec = pod["spec"]
         assert spec.get("automountServiceAccountToken") is False, name
@@ -145,7 +145,7 @@ def test_a_live_setting_changes_without_a_restart(demo):
     wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
 
 
-def test_a_talker_killed_in_the_middle_is_not_heard(demo):
+def test_killing_a_talker_during_a_stream_does_not_change_the_audio(demo):
     quiet = speech.stream(demo.cluster, PIPELINE, speech.LONG, on_audio=lambda: None)
     killed = threading.Event()
 
@@ -161,7 +161,7 @@ def test_a_talker_killed_in_the_middle_is_not_heard(demo):
     demo.wait_ready(PIPELINE)
 
 
-def test_a_codec_killed_in_the_middle_is_not_heard(demo):
+def test_killing_a_codec_during_a_stream_does_not_change_the_audio(demo):
     quiet = speech.stream(demo.cluster, PIPELINE, speech.LONG, on_audio=lambda: None, seed=11)
     disturbed = speech.stream(
         demo.cluster,
@@ -200,8 +200,8 @@ def test_kubectl_scale_scales_the_talkers(demo):
     demo.wait_ready(PIPELINE)
 
 
-def test_an_autoscaler_keeps_what_it_chose(demo):
-    """As a HorizontalPodAutoscaler does it: through the scale subresource of the stage's StatefulSet."""
+def test_an_autoscalers_replicas_are_kept(demo):
+    """Like a HorizontalPodAutoscaler: through the scale subresource of the StatefulSet."""
     target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": f"{PIPELINE}-codec"}
     demo.cluster.apply(
         {
@@ -244,7 +244,7 @@ def test_an_autoscaler_keeps_what_it_chose(demo):
         ("StatefulSet", f"{PIPELINE}-talker"),
     ],
 )
-def test_a_deleted_child_comes_back(demo, kind, name):
+def test_a_deleted_object_is_recreated(demo, kind, name):
     uid = demo.cluster.get(kind, name)["metadata"]["uid"]
     demo.cluster.delete(kind, name)
 
@@ -256,7 +256,7 @@ def test_a_deleted_child_comes_back(demo, kind, name):
     demo.wait_ready(PIPELINE)
 
 
-def test_a_lost_password_is_made_anew_and_used_by_all(demo):
+def test_a_deleted_password_is_replaced_and_used_by_all(demo):
     before = secret(demo)
     demo.cluster.delete("Secret", f"{PIPELINE}-redis")
     wait_until("a new password", CONVERGES, lambda: demo.cluster.get("Secret", f"{PIPELINE}-redis"))
@@ -273,7 +273,7 @@ def secret(demo):
     return base64.b64decode(demo.cluster.get("Secret", f"{PIPELINE}-redis")["data"]["password"])
 
 
-def test_drift_is_repaired(demo):
+def test_drift_is_reverted(demo):
     demo.cluster.patch("Service", f"{PIPELINE}-gateway", {"spec": {"selector": {"syrinx.dev/component": "nobody"}}})
     demo.cluster.patch("StatefulSet", f"{PIPELINE}-talker", {"spec": {"replicas": 3}})
 
@@ -287,7 +287,7 @@ def test_drift_is_repaired(demo):
     demo.wait_ready(PIPELINE)
 
 
-def test_an_edit_of_pods_rolls_only_that_stage(demo):
+def test_a_pod_template_edit_rolls_only_its_stage(demo):
     before = uids(demo)
     demo.edit(PIPELINE, {"talker": {"podAnnotations": {"example.org/edition": "2"}}})
 
@@ -304,7 +304,7 @@ def test_an_edit_of_pods_rolls_only_that_stage(demo):
     }
 
 
-def test_twenty_edits_in_a_row_converge_and_leave_no_orphan(demo):
+def test_twenty_edits_in_a_row_converge_without_orphans(demo):
     expected = owned(demo)
     for number in range(20):
         demo.edit(
@@ -324,7 +324,7 @@ def test_twenty_edits_in_a_row_converge_and_leave_no_orphan(demo):
     wait_until("no orphan and nothing missing", CONVERGES, lambda: owned(demo) == expected)
 
 
-def test_an_operator_killed_at_any_time_loses_nothing(demo):
+def test_killing_the_operator_at_any_time_loses_nothing(demo):
     before = uids(demo)
     for number in range(3):
         demo.edit(PIPELINE, {"talker": {"maxNumSeqs": 4 + number}})
@@ -350,7 +350,7 @@ def test_an_operator_with_other_default_images_restarts_no_pod(demo):
     wait_until("talkers to confirm maxNumSeqs 8", CONVERGES, lambda: confirmed(demo, "talker", maxNumSeqs=8))
 
 
-def test_a_rollout_that_cannot_work_says_so_and_the_next_edit_mends_it(demo):
+def test_a_failing_rollout_is_reported_and_the_next_edit_fixes_it(demo):
     demo.edit(PIPELINE, {"talker": {"nodeSelector": {"example.org/no-such-node": "true"}}})
 
     def told():
@@ -364,7 +364,7 @@ def test_a_rollout_that_cannot_work_says_so_and_the_next_edit_mends_it(demo):
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
 
 
-def test_deleting_it_leaves_nothing(demo):
+def test_deleting_it_removes_all_objects(demo):
     demo.cluster.delete("TTSPipeline", PIPELINE)
 
     def nothing_is_left():

@@ -1,6 +1,6 @@
-"""The operator tunes a pipeline while people listen: what it tries, who may die meanwhile, and what is left of it.
+"""Tuning of a pipeline under load, with failures of the operator.
 
-One badly set pipeline and one crowd for the whole file; the tests follow them through two trials, in order.
+One pipeline with bad settings and one load for the whole file; the tests follow two trials, in order.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from typing import NamedTuple
 import pytest
 
 from cluster.client import wait_until
-from cluster.crowd import Crowd, measure
 from cluster.installation import ANYWHERE, Installation
+from cluster.load import Load, measure
 
 PIPELINE = "tuned"
 SHARE_OF_CAPACITY = 0.8
-"""Of what the pipeline does with its default settings: more than it can do with one row a step."""
+"""Share of the default settings' throughput, more than one row per step can serve."""
 BADLY_SET = {
     "talker": {"maxNumSeqs": 1},
     "codec": {"maxNumSeqs": 1},
@@ -25,7 +25,7 @@ BADLY_SET = {
 VERDICTS = {"Promoted", "RolledBack", "Inconclusive"}
 STAGES = ("talker", "codec")
 LIMIT_SECONDS = 60.0
-"""How long settings that are tried stay in force unless they are renewed."""
+"""Seconds that overrides stay in force unless they are renewed."""
 CONVERGES = 60.0
 TRIAL_STARTS = 180.0
 TRIAL_ENDS = 420.0
@@ -33,19 +33,19 @@ TRIAL_ENDS = 420.0
 
 class Tuned(NamedTuple):
     installed: Installation
-    crowd: Crowd
+    load: Load
 
 
 @pytest.fixture(scope="module")
 def tuned(installed):
-    """A pipeline that is badly set while a crowd listens; removed in the end."""
+    """A pipeline with bad settings under load; deleted at the end."""
     installed.create(PIPELINE, tuning={"mode": "Off"}, monitoring={"allowFrom": [ANYWHERE]})
     installed.wait_ready(PIPELINE)
     audio, capacity = asyncio.run(measure(installed.cluster, PIPELINE))
     print(f"\n{capacity:.2f} requests a second untuned")
     installed.edit(PIPELINE, BADLY_SET)
-    with Crowd(installed.cluster, PIPELINE, SHARE_OF_CAPACITY * capacity, audio) as crowd:
-        yield Tuned(installed, crowd)
+    with Load(installed.cluster, PIPELINE, SHARE_OF_CAPACITY * capacity, audio) as load:
+        yield Tuned(installed, load)
     installed.remove(PIPELINE)
 
 
@@ -54,25 +54,25 @@ def tuning(tuned):
 
 
 def report(tuned, stage):
-    """What a stage's only replica answers to GET /settings."""
+    """Returns the response of a stage's only replica to GET /settings."""
     cluster = tuned.installed.cluster
     return cluster.call("GET", cluster.path("Pod", f"{PIPELINE}-{stage}-0:9090", "proxy") + "/settings").json()
 
 
 def configured(tuned, stage):
-    """What a replica that starts comes up with."""
+    """Returns the settings with which a new replica starts."""
     data = tuned.installed.cluster.get("ConfigMap", f"{PIPELINE}-{stage}")["data"]
     return json.loads(data["settings.json"])["settings"]
 
 
 def told(tuned, reason, trial):
-    """The resource's Events of a trial, as `kubectl describe` shows them."""
+    """Returns the Events of a trial."""
     events = [each for each in tuned.installed.cluster.list("Event") if each["involvedObject"].get("name") == PIPELINE]
     return [each for each in events if each["reason"] == reason and f"trial {trial}," in each["message"]]
 
 
 def tried(tuned):
-    """The trial under way and the report of the stage that runs its candidate, once there is one."""
+    """Waits for a trial; returns it with the settings report of the stage that runs its candidate."""
 
     def found():
         trial = tuning(tuned).get("trial")
@@ -84,8 +84,8 @@ def tried(tuned):
     return wait_until("a candidate to be in force", TRIAL_STARTS, found)
 
 
-def as_asked(tuned):
-    """Whether every stage has in force what the resource asks for, for good."""
+def runs_the_spec(tuned):
+    """Returns whether every stage runs the spec's settings without overrides."""
     reports = [report(tuned, stage) for stage in STAGES]
     return all("seconds" not in each and each["settings"] == each["base"] for each in reports) and all(
         each["settings"]["max_num_seqs"] == 1 for each in reports
@@ -93,14 +93,14 @@ def as_asked(tuned):
 
 
 def pods(tuned):
-    """UIDs and restarts, by name."""
+    """Returns UIDs and restarts by pod name."""
     return {
         pod["metadata"]["name"]: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
         for pod in tuned.installed.cluster.list("Pod", f"syrinx.dev/pipeline={PIPELINE}")
     }
 
 
-def test_what_is_tried_is_in_force_for_a_limited_time(tuned):
+def test_a_trials_settings_are_overrides_that_expire(tuned):
     trial, seen = tried(tuned)
     stage = trial["knob"].split(".")[0]
     assert trial["design"] == "Switchback", "there is one replica"
@@ -112,11 +112,11 @@ def test_what_is_tried_is_in_force_for_a_limited_time(tuned):
     assert len(told(tuned, "TrialStarted", trial["id"])) == 1
 
 
-def test_switched_off_in_the_middle_of_a_trial_it_thaws(tuned):
+def test_switching_off_tuning_during_a_trial_ends_its_overrides(tuned):
     before = pods(tuned)
     trial, _ = tried(tuned)
     tuned.installed.edit(PIPELINE, {"tuning": {"mode": "Off"}})
-    wait_until("what was tried to be over", CONVERGES, lambda: as_asked(tuned))
+    wait_until("the trial to end", CONVERGES, lambda: runs_the_spec(tuned))
     wait_until("the trial to be over", CONVERGES, lambda: tuning(tuned)["phase"] == "Off")
     left = tuning(tuned)
     assert not {"trial", "promotion", "soak", "chosen", "recommendation"} & set(left)
@@ -125,13 +125,13 @@ def test_switched_off_in_the_middle_of_a_trial_it_thaws(tuned):
     assert pods(tuned) == before
 
 
-def test_a_trial_outlives_the_operator_and_what_it_tries_does_not(tuned):
+def test_a_trial_survives_the_operator_but_its_overrides_expire(tuned):
     installed, before = tuned.installed, pods(tuned)
     installed.edit(PIPELINE, {"tuning": {"mode": "Auto"}})
     tried(tuned)
     installed.operator.kill()
     left = tuning(tuned)
-    wait_until("what was tried to end by itself", LIMIT_SECONDS + CONVERGES, lambda: as_asked(tuned))
+    wait_until("the overrides to expire", LIMIT_SECONDS + CONVERGES, lambda: runs_the_spec(tuned))
     assert tuning(tuned) == left, "while nobody was there"
     installed.operator.start()
 
@@ -150,15 +150,15 @@ def test_a_trial_outlives_the_operator_and_what_it_tries_does_not(tuned):
     print(f"\n{record}")
 
 
-def test_switched_off_for_good_what_the_resource_asks_for_is_in_force(tuned):
+def test_with_tuning_off_the_specs_settings_are_in_force(tuned):
     tuned.installed.edit(PIPELINE, {"tuning": {"mode": "Off"}})
-    wait_until("what the resource asks for", CONVERGES, lambda: tuning(tuned)["phase"] == "Off" and as_asked(tuned))
+    wait_until("the spec's settings", CONVERGES, lambda: tuning(tuned)["phase"] == "Off" and runs_the_spec(tuned))
     assert [configured(tuned, stage)["max_num_seqs"] for stage in STAGES] == [1, 1]
 
 
-def test_no_stream_has_failed_and_none_was_changed(tuned):
-    assert not tuned.crowd.errors
-    assert len(tuned.crowd.heard) >= 5 and all(tuned.crowd.heard)
-    served = [outcome for outcome in tuned.crowd.outcomes if outcome.error is None]
-    print(f"\n{len(served)} of {len(tuned.crowd.outcomes)} were served, {len(tuned.crowd.heard)} compared")
+def test_no_stream_failed_and_none_was_changed(tuned):
+    assert not tuned.load.errors
+    assert len(tuned.load.matches) >= 5 and all(tuned.load.matches)
+    served = [outcome for outcome in tuned.load.outcomes if outcome.error is None]
+    print(f"\n{len(served)} of {len(tuned.load.outcomes)} were served, {len(tuned.load.matches)} compared")
     assert served

@@ -122,15 +122,15 @@ async def test_requests_to_an_unavailable_server_back_off(desk):
         await desk.settled()
         desk.cluster.faults.stop_after_writes(0)
         before = len(ours(desk))
-        await operator.until(lambda: "cannot be reached" in operator.output, "it notices")
+        await operator.until(lambda: "is unreachable" in operator.output, "it reports the outage")
         started = time.monotonic()
         await desk.wait(lambda: time.monotonic() - started > 4, "some seconds pass")
-        # At 0.5, 1, 2, ... seconds, for a look and a Lease each; without backing off it would be dozens.
+        # At 0.5, 1, 2, ... seconds, for a reconcile and a Lease each; without backing off it would be dozens.
         assert len(ours(desk)) - before <= 15
         assert operator.get("/healthz").status_code == 200
         desk.cluster.faults.resume()
         desk.apply(talker={"replicas": 2})
-        await desk.wait(lambda: desk.cluster.find("pod", "demo-talker-1"), "it goes on")
+        await desk.wait(lambda: desk.cluster.find("pod", "demo-talker-1"), "it continues")
 
 
 async def test_a_rejected_object_is_reported_and_the_others_are_applied(desk):
@@ -227,5 +227,5 @@ async def test_an_expired_token_is_renewed(desk):
         await desk.settled()
         desk.cluster.faults.fail(401, path="namespaces/default", times=4)
         desk.apply(talker={"replicas": 2})
-        await desk.wait(lambda: len(desk.talkers()) == 2, "it goes on")
+        await desk.wait(lambda: len(desk.talkers()) == 2, "it continues")
         assert isinstance(operator, OperatorProcess) and operator.running.returncode is None

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from support.http_server import ScriptedResponse, http_server
-from support.prometheus import OWNER, found, history, recorded, running
+from support.prometheus import OWNER, find_prometheus, history, recorded, running
 from support.tls import Authority
 from syrinx_operator.cluster import measure, prometheus
 from syrinx_operator.cluster.measure import MetricsReader, window
@@ -108,7 +108,7 @@ async def address(request):
         async with http_server(answer_recorded) as server:
             yield server.url
         return
-    program = found()
+    program = find_prometheus()
     if program is None:
         pytest.skip("no prometheus with its promtool on this machine; PROMETHEUS names one")
     async with running(program, history(time.time())) as url:
@@ -163,17 +163,17 @@ async def test_with_many_replicas_only_those_of_the_tuned_stage_are_split(addres
 
 
 async def test_missing_series_are_reported():
-    program = found()
+    program = find_prometheus()
     if program is None:
         pytest.skip("no prometheus with its promtool on this machine; PROMETHEUS names one")
     async with running(program, history(time.time())) as url:
-        said = await measured(url, Owner("demo", "elsewhere", "u-2", generation=1))
-    assert said.reason == "Missing"
-    assert "demo-gateway-…" in said.problem and "elsewhere" in said.problem
+        found = await measured(url, Owner("demo", "elsewhere", "u-2", generation=1))
+    assert found.reason == "Missing"
+    assert "demo-gateway-…" in found.problem and "elsewhere" in found.problem
 
 
 async def test_a_prometheus_that_stopped_scraping_is_stale():
-    program = found()
+    program = find_prometheus()
     if program is None:
         pytest.skip("no prometheus with its promtool on this machine; PROMETHEUS names one")
     async with running(program, history(time.time() - 150)) as url:
@@ -184,8 +184,8 @@ async def test_a_prometheus_that_stopped_scraping_is_stale():
 
 @pytest.mark.parametrize(("age", "reason"), [(80.0, ""), (95.0, "Stale"), (None, "Missing")])
 async def test_no_data_is_never_zero(age, reason):
-    said = await measured_of([] if age is None else [gateway_of(demo="0", age=age)])
-    assert (said.reason, said.task_types, said.live_streams) == (reason, (), 0)
+    found = await measured_of([] if age is None else [gateway_of(demo="0", age=age)])
+    assert (found.reason, found.task_types, found.live_streams) == (reason, (), 0)
 
 
 async def test_metrics_of_talkers_and_codecs_alone_are_not_enough():
@@ -196,16 +196,16 @@ async def test_metrics_of_talkers_and_codecs_alone_are_not_enough():
 @pytest.mark.parametrize("seconds", [-60.0, 60.0])
 async def test_clock_skew_is_reported(seconds):
     """Requests could not be attributed to the settings in force."""
-    said = await measured_of([gateway_of(demo="0")], clock=seconds)
-    assert said.reason == "Error"
-    assert "its clock differs from the operator's by" in said.problem
+    found = await measured_of([gateway_of(demo="0")], clock=seconds)
+    assert found.reason == "Error"
+    assert "its clock differs from the operator's by" in found.problem
 
 
 @pytest.mark.parametrize("clock", ["NaN", "-1", "1e300", "SECRET", None])
 async def test_an_invalid_clock_is_an_error(clock):
     async with http_server(answers(body=json.dumps(vector(*([clock] if clock else []))).encode())) as server:
-        said = await measured(server.url)
-    assert (said.reason, "SECRET" in said.problem) == ("Error", False)
+        found = await measured(server.url)
+    assert (found.reason, "SECRET" in found.problem) == ("Error", False)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,11 @@ async def test_an_invalid_counter_value_is_an_error(label, value):
         one["values"][0][["time", "value"].index(label)] = value
 
     async with http_server(lambda asked: ScriptedResponse(json.dumps(odd[asked.query["query"]]).encode())) as server:
-        said = await measured(server.url)
-    assert (said.reason, said.problem) == ("Error", "spec.tuning.prometheus: Prometheus answers what is no count")
+        found = await measured(server.url)
+    assert (found.reason, found.problem) == (
+        "Error",
+        "spec.tuning.prometheus: Prometheus returned values that are not counters",
+    )
 
 
 async def test_unrequested_series_are_ignored():
@@ -306,8 +309,8 @@ async def test_redirects_are_not_followed():
     async with http_server(answer_recorded) as inside:
         elsewhere = {"Location": f"{inside.url}/api/v1/query"}
         async with http_server(answers(status=302, headers=elsewhere)) as server:
-            said = await measured(server.url)
-    assert said.reason == "Error" and "302" in said.problem
+            found = await measured(server.url)
+    assert found.reason == "Error" and "302" in found.problem
     assert inside.requests == []
 
 
@@ -320,10 +323,10 @@ async def test_proxies_from_the_environment_are_not_used(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
-        (ScriptedResponse(b"SECRET of an inside page"), "answers 200, and not as a Prometheus"),
-        (ScriptedResponse(b"SECRET", status=401), "wants a token"),
+        (ScriptedResponse(b"SECRET of an inside page"), "HTTP status 200, not like a Prometheus API"),
+        (ScriptedResponse(b"SECRET", status=401), "it requires a token"),
         (ScriptedResponse(b'{"status":"SECRET"}'), "unknown error type"),
         (
             ScriptedResponse(b'{"status":"error","errorType":"SECRET","error":"SECRET"}', status=400),
@@ -354,8 +357,8 @@ async def test_a_too_large_response_is_refused(monkeypatch):
 async def test_a_silent_prometheus_times_out(monkeypatch):
     monkeypatch.setattr(prometheus, "TIMEOUT", 0.05)
     async with http_server(answers(hang=True)) as server:
-        said = await measured(server.url)
-    assert (said.reason, "within 0.05 seconds" in said.problem) == ("Error", True)
+        found = await measured(server.url)
+    assert (found.reason, "within 0.05 seconds" in found.problem) == ("Error", True)
 
 
 async def test_an_unreachable_address():
@@ -383,14 +386,14 @@ async def test_an_invalid_token_file_is_reported_without_its_content(tmp_path, c
     token = tmp_path / "token"
     token.write_text(content)
     async with http_server(answer_recorded) as server:
-        said = await measured(server.url, access=Access(url=server.url, token_file=str(token)))
-    assert said.problem == f"spec.tuning.prometheus: {token} holds no token"
+        found = await measured(server.url, access=Access(url=server.url, token_file=str(token)))
+    assert found.problem == f"spec.tuning.prometheus: {token} contains no token"
 
 
 async def test_a_missing_token_file_is_reported(tmp_path):
     async with http_server(answer_recorded) as server:
-        said = await measured(server.url, access=Access(url=server.url, token_file=str(tmp_path / "token")))
-    assert "No such file" in said.problem
+        found = await measured(server.url, access=Access(url=server.url, token_file=str(tmp_path / "token")))
+    assert "No such file" in found.problem
 
 
 async def test_servers_are_verified_with_the_mounted_ca(tmp_path):

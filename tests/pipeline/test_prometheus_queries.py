@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from support.prometheus import found, scraping
+from support.prometheus import find_prometheus, scraping
 from support.queries import DASHBOARDS, asked_by_dashboards, groups, parts, rules, substituted, variables
 from support.tuning import tell
 from syrinx_operator.cluster import prometheus
@@ -30,7 +30,7 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.tuner.snapshot import WANTED_METRICS
 from syrinx_stages.contract import metrics
 
-PROGRAM = found()
+PROGRAM = find_prometheus()
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(PROGRAM is None, reason="no prometheus on this machine; `make test` fetches one"),

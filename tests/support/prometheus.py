@@ -32,7 +32,7 @@ FETCHED = Path(sys.prefix) / "prometheus" / "prometheus"
 """Where `make test` installs Prometheus."""
 
 
-def found() -> str | None:
+def find_prometheus() -> str | None:
     """Returns the path of `prometheus` from PROMETHEUS, PATH or `make test`, if `promtool` is beside it."""
     program = os.environ.get("PROMETHEUS") or shutil.which("prometheus") or shutil.which(FETCHED)
     return program if program and promtool(program).exists() else None
@@ -180,7 +180,7 @@ def recorded() -> dict[str, Any]:
 
 async def _record() -> None:
     """Records the responses of a real Prometheus to the operator's queries."""
-    program = found()
+    program = find_prometheus()
     assert program, "there is no prometheus on this machine"
     until = time.time()
     async with running(program, history(until)) as url, httpx.AsyncClient(trust_env=False) as client:

@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from support.prometheus import found, promtool
+from support.prometheus import find_prometheus, promtool
 from support.queries import groups, rules
 
-PROGRAM = found()
+PROGRAM = find_prometheus()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no promtool on this machine; `make test` fetches one")
 
 RULES = rules()

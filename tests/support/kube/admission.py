@@ -1,4 +1,4 @@
-"""What is asked of new objects after they are valid: where they are put, and what pods may do there."""
+"""Admission of new objects: namespaces, and pod security."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 def into_namespace(kind: Kind, new: Object, namespace: Object) -> None:
-    """Raises `ApiError` 403 if the namespace is going, or does not take such a pod."""
+    """Raises ApiError 403 if the namespace is terminating or does not admit the pod."""
     name, where = new["metadata"]["name"], namespace["metadata"]
     if where.get("deletionTimestamp"):
         said = f"unable to create new content in namespace {where['name']} because it is being terminated"
@@ -24,7 +24,7 @@ def into_namespace(kind: Kind, new: Object, namespace: Object) -> None:
 
 
 def complete(new: Object) -> None:
-    """What only new objects are given, in place."""
+    """Sets the defaults that only new objects get, in place."""
     if new["kind"] == "Pod":
         new.setdefault("status", {"phase": "Pending", "qosClass": "Burstable"})
     if new["kind"] == "PersistentVolumeClaim":
@@ -34,7 +34,7 @@ def complete(new: Object) -> None:
 
 
 def _unrestricted(spec: Object) -> list[str]:
-    """What the restricted level of pod security does not allow."""
+    """Returns violations of the restricted pod security level."""
     problems = [f"host namespaces ({field}=true)" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
     allowed = {
         "configMap",

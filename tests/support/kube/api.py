@@ -1,4 +1,4 @@
-"""What the API server does with objects: validation, defaults, ownership of fields, versions, deletion."""
+"""The API server's storage layer: validation, defaults, field ownership, versions, deletion."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSe
 
 @dataclass
 class Write:
-    """Who writes, and how."""
+    """The writer and the options of a write."""
 
     manager: str = "unknown"
     dry_run: bool = False
     validation: str = "Warn"
-    """Unknown fields: `Strict` refuses, `Warn` drops and tells, `Ignore` drops."""
+    """Field validation: `Strict` rejects unknown fields, `Warn` drops them with a warning, `Ignore` drops them."""
     force: bool = False
     trusted: bool = False
-    """A controller of the cluster itself: types are not checked again."""
+    """Whether a built-in controller writes, whose types are not checked again."""
     before_create: Callable[[], None] = lambda: None
-    """Called when an apply is to make a new object, which is a right of its own. May raise `ApiError` 403."""
+    """Called before an apply creates an object, which needs the verb `create`. May raise ApiError 403."""
     warnings: list[str] = field(default_factory=list)
 
 
 class Api:
-    """The verbs. Objects that are returned must not be changed."""
+    """The API verbs. Callers must not modify returned objects."""
 
     def __init__(self, kinds: Kinds, store: Store, addresses: Addresses) -> None:
         self.kinds = kinds
@@ -87,7 +87,7 @@ class Api:
     def patch(
         self, kind: Kind, namespace: str | None, name: str, body: Any, form: str, write: Write, subresource: str = ""
     ) -> tuple[Object, bool]:
-        """Returns the object, and whether it was made by an apply."""
+        """Returns the object, and whether the apply created it."""
         if form == APPLY:
             return self._apply(kind, namespace, name, body, write, subresource)
         if write.force:
@@ -102,7 +102,7 @@ class Api:
         return self._update(kind, old, new, write, subresource), False
 
     def delete(self, kind: Kind, namespace: str | None, name: str, options: Object) -> Object:
-        """Returns the object while it goes, or as it was when it went."""
+        """Returns the terminating object, or its last state."""
         return self._deletion.delete(kind, self.get(kind, namespace, name), options)
 
     def set_scale(self, kind: Kind, old: Object, body: Object, write: Write) -> Object:
@@ -116,7 +116,7 @@ class Api:
         return self._update(kind, old, new, write, "scale")
 
     def _identify(self, kind: Kind, namespace: str | None, obj: Object, name: str = "") -> None:
-        """Checks that body and URL name the same thing."""
+        """Checks that body and URL name the same object."""
         obj.setdefault("apiVersion", kind.api_version)
         obj.setdefault("kind", kind.kind)
         if (obj["apiVersion"], obj["kind"]) != (kind.api_version, kind.kind):
@@ -203,7 +203,7 @@ class Api:
         return self._finish(kind, old, self._joined(kind, old, new, subresource), write, managers, manager)
 
     def _joined(self, kind: Kind, old: Object, new: Object, subresource: str) -> Object:
-        """What this endpoint may change from the new object, all else from the old."""
+        """Returns the old object with the fields that this endpoint may change taken from the new one."""
         if subresource == "status":
             joined = copy(old)
             joined.pop("status", None)
@@ -246,7 +246,7 @@ class Api:
         return self.store.put(kind, new)
 
     def _prepared(self, kind: Kind, obj: Object, old: Object | None, write: Write) -> Object:
-        """With defaults, without what is unknown, valid."""
+        """Returns the object validated, with defaults and without unknown fields."""
         meta, unknown = obj["metadata"], list[str]()
         managed = meta.pop("managedFields", None)
         new: Object = schemas.decode(kind.schema, obj, "", unknown, exact=kind.crd is not None)
@@ -270,7 +270,7 @@ class Api:
         return new
 
     def _admitted(self, kind: Kind, new: Object) -> None:
-        """Admission of new objects."""
+        """Runs admission for new objects."""
         namespace = self.store.get(self.kinds.named("namespace"), None, new["metadata"].get("namespace", ""))
         if namespace is not None:
             admission.into_namespace(kind, new, namespace)
@@ -293,7 +293,7 @@ class Api:
 
 
 def _same(old: Object, new: Object) -> bool:
-    """Whether nothing but times of ownership differ."""
+    """Returns whether two objects differ only in the times of managedFields."""
 
     def essence(obj: Object) -> tuple[Any, ...]:
         meta = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
@@ -304,12 +304,12 @@ def _same(old: Object, new: Object) -> bool:
 
 
 def _content(kind: Kind, obj: Object) -> Object:
-    """What metadata.generation counts the changes of."""
+    """Returns the part of an object whose changes metadata.generation counts."""
     ignored = {"metadata", "status"} if kind.crd is None or "status" in kind.subresources else {"metadata"}
     return {key: value for key, value in obj.items() if key not in ignored}
 
 
 def _cause(message: str) -> tuple[str, str]:
-    """Of `field: what is wrong`."""
+    """Returns the causes of messages of the form `field: problem`."""
     field, _, said = message.partition(": ")
     return field, said

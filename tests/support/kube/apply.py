@@ -1,4 +1,4 @@
-"""Who owns which field, and server-side apply: a merge that takes away what its manager no longer asks for."""
+"""Field ownership and server-side apply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Manager:
-    """An entry of managedFields without its fields and time."""
+    """Identifies an entry of managedFields."""
 
     name: str
     operation: str
@@ -35,7 +35,7 @@ class Manager:
 
 
 Managers = dict[Manager, tuple[Fields, str]]
-"""What each owns, and since when."""
+"""Owned fields and time, by manager."""
 
 
 def read_managers(obj: Object) -> Managers:
@@ -69,7 +69,7 @@ def write_managers(obj: Object, managers: Managers) -> None:
 
 
 def track_update(node: Node, manager: Manager, old: Object | None, new: Object, managers: Managers) -> Managers:
-    """Ownership after a create, put or patch: the writer owns what it changed, and nobody what is gone."""
+    """Returns ownership after a create, put or patch: the writer owns what it changed; removed fields have no owner."""
     changed, removed = fields.compare(node, old or {}, new)
     if not changed and not removed:
         return managers
@@ -92,7 +92,7 @@ def apply(
     force: bool,
     drop: set[str],
 ) -> tuple[Object, Managers]:
-    """The object after an apply, before defaults, and who owns what then. Raises `ApiError` on a conflict.
+    """Returns the object after an apply, before defaults, and its ownership. Raises ApiError on a conflict.
 
     `drop` are the top-level fields that this endpoint ignores.
     """
@@ -115,7 +115,7 @@ def apply(
 
 
 def merge(node: Node, live: Any, config: Any) -> Any:
-    """What is asked over what is there; lists with keys item by item."""
+    """Merges the applied value into the live one; keyed lists by item."""
     shape = schemas.shape(node, config)
     if shape == "map" and isinstance(live, dict):
         merged = dict(live)
@@ -133,7 +133,7 @@ def merge(node: Node, live: Any, config: Any) -> Any:
 
 
 def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
-    """Asked items in the order asked; those only there stay before what they stood before."""
+    """Returns applied items in their order; live-only items keep their relative position."""
     result: list[Any] = []
     waiting = list(after)
     for key, item in before.items():
@@ -147,7 +147,7 @@ def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
 
 
 def _prune(node: Node, merged: Object, gone: Fields, owners: dict[Manager, Fields]) -> None:
-    """Removes what the manager no longer asks for and nobody owns."""
+    """Removes fields that the manager no longer applies and nobody else owns."""
     held = frozenset().union(*owners.values())
     parents = {path[:depth] for path in held for depth in range(1, len(path))}
     removable = sorted(path for path in gone if path not in held and path not in parents)

@@ -1,4 +1,4 @@
-"""`KubeCluster`: a Kubernetes cluster within the test's process, for clients that speak to it over HTTP."""
+"""`KubeCluster`: a Kubernetes cluster in the test's process, with an HTTP API."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMESPACE = "default"
 
 
 class KubeCluster:
-    """`async with KubeCluster() as cluster:` has one that serves at `cluster.url`.
+    """A cluster that serves at `cluster.url` within `async with KubeCluster() as cluster:`.
 
     `pods` is `idle` (no processes: see `IdleKubelet`) or `real` (local processes: see `RealKubelet`). Methods that
     take a kind take any of its names; `namespace` is `default` unless told otherwise. What is done by these methods
@@ -112,16 +112,16 @@ class KubeCluster:
 
     @property
     def requests(self) -> list[Request]:
-        """What came over HTTP so far."""
+        """All HTTP requests so far."""
         return self.server.seen
 
     @property
     def writes(self) -> list[Request]:
-        """Those of them that were to change something."""
+        """All writing HTTP requests so far."""
         return [request for request in self.requests if request.method in ("POST", "PUT", "PATCH", "DELETE")]
 
     def kubeconfig(self, path: Path, namespace: str = NAMESPACE) -> Path:
-        """Writes a client configuration."""
+        """Writes a kubeconfig and returns its path."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -134,7 +134,7 @@ class KubeCluster:
         return path
 
     def apply(self, obj: Object, *, manager: str = "kubectl", namespace: str = NAMESPACE) -> Object:
-        """Server-side, by force."""
+        """Server-side apply with force."""
         kind = self.api.kinds.of(obj)
         where = obj["metadata"].get("namespace", namespace) if kind.namespaced else None
         write = Write(manager, validation="Strict", force=True)
@@ -147,15 +147,15 @@ class KubeCluster:
         return copy(self.api.create(kind, where, obj, Write(manager, validation="Strict")))
 
     def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Object:
-        """Raises `ApiError` 404."""
+        """Returns an object. Raises ApiError 404."""
         return copy(self.api.get(self.api.kinds.named(kind), namespace, name))
 
     def find(self, kind: str, name: str, namespace: str = NAMESPACE) -> Object | None:
-        """None if there is none."""
+        """Returns an object; None if it does not exist."""
         return copy(self.store.get(self.api.kinds.named(kind), namespace, name))
 
     def list(self, kind: str, labels: str = "", namespace: str | None = NAMESPACE) -> list[Object]:
-        """By name; of all namespaces with None."""
+        """Returns objects sorted by name; of all namespaces if `namespace` is None."""
         found = self.api.kinds.named(kind)
         test = select.by_query(labels)
         return [copy(obj) for obj in self.store.all(found, namespace if found.namespaced else None) if test(obj)]
@@ -170,7 +170,7 @@ class KubeCluster:
         subresource: str = "",
         namespace: str = NAMESPACE,
     ) -> Object:
-        """Merges (RFC 7386)."""
+        """Applies a merge patch (RFC 7386)."""
         write = Write(manager, validation="Strict")
         changed, _ = self.api.patch(self.api.kinds.named(kind), namespace, name, patch, MERGE, write, subresource)
         return copy(changed)
@@ -178,7 +178,7 @@ class KubeCluster:
     def scale(
         self, kind: str, name: str, replicas: int, *, manager: str = "autoscaler", namespace: str = NAMESPACE
     ) -> None:
-        """By the scale subresource, as an autoscaler."""
+        """Sets replicas through the scale subresource, like an autoscaler."""
         found = self.api.kinds.named(kind)
         old = self.api.get(found, namespace, name)
         self.api.set_scale(found, old, {"spec": {"replicas": replicas}}, Write(manager))
@@ -187,7 +187,7 @@ class KubeCluster:
         self.api.delete(self.api.kinds.named(kind), namespace, name, options)
 
     async def wait(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Until `holds()` is true, and returns what it returned; what is not there is false. Fails by saying `what`."""
+        """Waits until `holds()` is true and returns its result; a missing object counts as false. Fails with `what`."""
         deadline = time.monotonic() + seconds
         while True:
             self._raise_failures()
@@ -199,19 +199,19 @@ class KubeCluster:
             await asyncio.sleep(0.01)
 
     def _raise_failures(self) -> None:
-        """What went wrong in the cluster itself is no reason to wait for something."""
+        """Raises an error of the emulator itself, so that no test waits for a timeout instead."""
         if self._running.done():
             self._running.result()
         for failure in self.kubelet.failures:
             raise failure
 
     def service_url(self, name: str, namespace: str = NAMESPACE) -> str:
-        """Where a service's first port is reached; with real pods."""
+        """Returns the URL of a Service's first port; requires real pods."""
         spec = self.get("service", name, namespace)["spec"]
         return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
 
     def describe(self) -> str:
-        """What there is, in a few lines."""
+        """Returns a short description of all objects."""
         lines = []
         for obj in self.store.everything():
             kind, meta = self.api.kinds.of(obj), obj["metadata"]

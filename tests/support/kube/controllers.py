@@ -1,4 +1,4 @@
-"""The controllers of the cluster: each compares what is wanted with what is there, and does the next step."""
+"""The built-in controllers: each compares desired and actual state and takes the next step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from support.kube.select import by_labels
 from support.kube.store import Change, Object
 
 ROUNDS = 200
-"""After so many rounds without rest two controllers fight."""
+"""Rounds after which two controllers are considered to fight."""
 
 
 class Controller:
-    """`sync` does all there is to do now; it is called again after every change."""
+    """`sync` does everything that is possible now; it runs after every change."""
 
     manager = "kube-controller-manager"
 
@@ -42,12 +42,12 @@ class Controller:
         return self.api.store.all(self.kind(name), namespace)
 
     def owned(self, name: str, owner: Object) -> list[Object]:
-        """Objects of a kind that an owner controls."""
+        """Returns the objects of a kind that an owner controls."""
         uid = owner["metadata"]["uid"]
         return [obj for obj in self.all(name, owner["metadata"]["namespace"]) if controller_of(obj) == uid]
 
     def create(self, name: str, namespace: str, obj: Object) -> None:
-        """Does nothing where it is refused; the next sync tries again."""
+        """Creates an object; if that is rejected, the next sync retries."""
         with contextlib.suppress(ApiError):
             self.api.create(self.kind(name), namespace, obj, self.write)
 
@@ -65,7 +65,7 @@ class Controller:
             self._replace(name, obj, new, "")
 
     def _replace(self, name: str, obj: Object, new: Object, subresource: str) -> None:
-        """Does nothing where the object has changed meanwhile: the next sync sees it."""
+        """Updates an object; on a conflict the next sync retries."""
         meta = obj["metadata"]
         try:
             self.api.replace(self.kind(name), meta.get("namespace"), meta["name"], new, self.write, subresource)
@@ -75,14 +75,14 @@ class Controller:
 
 
 class Manager:
-    """Runs controllers until nothing changes any more, then waits for the next change."""
+    """Runs all controllers until nothing changes, then waits for the next change."""
 
     def __init__(self, api: Api, controllers: list[Controller]) -> None:
         self._api = api
         self._controllers = controllers
         self._changed = asyncio.Event()
         self.paused = False
-        """True: nothing is controlled, as when the control plane is away."""
+        """True stops all controllers, as with an unavailable control plane."""
         api.store.listeners.append(self._hear)
 
     def _hear(self, change: Change) -> None:
@@ -146,7 +146,7 @@ def is_over(pod: Object) -> bool:
 
 
 def set_condition(conditions: list[Object], kind: str, holds: bool, reason: str, message: str = "") -> None:
-    """With the time of its last transition, in place."""
+    """Sets a condition with its transition time, in place."""
     old = next((found for found in conditions if found["type"] == kind), None)
     status = "True" if holds else "False"
     since = old["lastTransitionTime"] if old and old["status"] == status else now()
@@ -173,7 +173,7 @@ def pod_from(template: Object, owner: Object, labels: dict[str, str]) -> Object:
 
 
 class ReplicaSets(Controller):
-    """As many pods as wanted."""
+    """ReplicaSets: keeps the desired number of pods."""
 
     def sync(self) -> None:
         for obj in self.all("replicaset"):
@@ -199,7 +199,7 @@ class ReplicaSets(Controller):
 
 
 class Deployments(Controller):
-    """Rolling updates by ReplicaSets."""
+    """Deployments: rolling updates through ReplicaSets."""
 
     def sync(self) -> None:
         for obj in self.all("deployment"):
@@ -262,7 +262,7 @@ class Deployments(Controller):
         unready = has - current["status"].get("availableReplicas", 0)
         may_go = asked - (wanted - missing) - unready
         for found in old:
-            # Those that do not serve go first, and cost nothing.
+            # Unready pods are removed first; that costs no availability.
             broken = found["spec"]["replicas"] - found["status"].get("availableReplicas", 0)
             gone = min(broken, max(may_go, 0))
             spare = min(found["spec"]["replicas"] - gone, max(0, min(may_go - gone, available - (wanted - missing))))
@@ -291,7 +291,7 @@ class Deployments(Controller):
 
 
 class Services(Controller):
-    """Endpoints of ready pods, and addresses for load balancers."""
+    """Services: endpoints of ready pods, and load balancer addresses."""
 
     def sync(self) -> None:
         for obj in self.all("service"):

@@ -1,4 +1,4 @@
-"""What the API server writes into built-in objects that do not say it themselves."""
+"""The API server's defaults for built-in kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Object = dict[str, Any]
 
 
 def fill(obj: Object) -> None:
-    """Defaults of one object, in place."""
+    """Sets the defaults of an object, in place."""
     if filler := _BY_KIND.get(obj["kind"]):
         filler(obj)
 

@@ -1,4 +1,4 @@
-"""How objects go: grace, finalizers, and who is asked to wait."""
+"""Deletion: grace periods, finalizers and propagation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.kube.store import Object, Store
 
 
 class Deletion:
-    """`delete` as the API server does it; the garbage collector does the rest."""
+    """Deletes like the API server; the garbage collector does the rest."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,14 +48,14 @@ class Deletion:
 
     @staticmethod
     def may_go(obj: Object) -> bool:
-        """Whether an object that is to be deleted has nothing left to wait for."""
+        """Returns whether a terminating object can be removed."""
         meta = obj["metadata"]
         waits = meta.get("finalizers") or (obj["kind"] == "Namespace" and obj["spec"].get("finalizers"))
         return not waits and not meta.get("deletionGracePeriodSeconds")
 
 
 def _grace(kind: Kind, obj: Object, options: dict[str, Any]) -> int:
-    """Seconds that a pod is given; everything else goes at once."""
+    """Returns the grace period in seconds; 0 for anything but pods."""
     if kind.kind != "Pod" or not obj["spec"].get("nodeName") or obj["status"].get("phase") in ("Succeeded", "Failed"):
         return 0
     asked = options.get("gracePeriodSeconds")

@@ -1,4 +1,4 @@
-"""What the server says that it serves."""
+"""API discovery."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "updat
 
 
 def serve(kinds: Kinds, path: str) -> dict[str, Any] | None:
-    """The answer to a discovery path; None if it is none. Raises `ApiError` 404 for a group that is not served."""
+    """Returns the response to a discovery path; None for other paths. Raises ApiError 404 for an unserved group."""
     steps = path.strip("/").split("/")
     if steps == ["version"]:
         major, minor, _ = VERSION.split(".")

@@ -1,4 +1,4 @@
-"""What an API server answers when it does not do what it was asked."""
+"""Error responses of the API server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """A `Status` with its HTTP code."""
+    """An error response (`kind: Status`) with its HTTP code."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ def expired(oldest: int, asked: int) -> ApiError:
 
 
 def invalid(kind: str, name: str, *causes: tuple[str, str]) -> ApiError:
-    """`causes` are (field, message) pairs."""
+    """Returns a 422 error; `causes` are (field, message) pairs."""
     said = [f"{field}: {message}" for field, message in causes]
     text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
     details = {

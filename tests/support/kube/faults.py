@@ -1,4 +1,4 @@
-"""Things that go wrong on purpose."""
+"""Fault injection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASONS = {
 
 @dataclass
 class Fault:
-    """What happens to requests that match, after `skip` of them, `times` times (None: always)."""
+    """A fault for matching requests, after `skip` of them, `times` times (None: always)."""
 
     method: re.Pattern[str]
     path: re.Pattern[str]
@@ -36,15 +36,15 @@ class Fault:
     reset: bool = False
     hang: bool = False
     served: bool = False
-    """The request takes effect, and only its answer is lost."""
+    """Whether the request takes effect and only its response is lost."""
     hit: int = 0
-    """How many requests it happened to."""
+    """Number of affected requests."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
     struck: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it happened first."""
+    """Set when the first request is affected."""
 
     def release(self) -> None:
-        """Ends it; what hangs goes on."""
+        """Removes the fault; hanging requests continue."""
         self.times = 0
         self.released.set()
 
@@ -62,15 +62,15 @@ class Fault:
 
 
 class Faults:
-    """The faults of one API server; each applies to requests over HTTP only."""
+    """The faults of an API server; they apply only to HTTP requests."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._writes_left: int | None = None
         self.stopped = asyncio.Event()
-        """Set when the server stopped serving (`stop_after_writes`)."""
+        """Set when the server has stopped (`stop_after_writes`)."""
         self.latency = 0.0
-        """Seconds before every answer."""
+        """Delay of every response in seconds."""
 
     def fail(
         self,
@@ -83,35 +83,35 @@ class Faults:
         retry_after: float | None = None,
         message: str = "",
     ) -> Fault:
-        """Answers with an error. `method` and `path` are regular expressions."""
+        """Responds with an error. `method` and `path` are regular expressions."""
         said = message or f"{_REASONS[code]} on purpose"
         return self._add(method, path, skip, times, error=ApiError(code, _REASONS[code], said, retry_after=retry_after))
 
     def hang(self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0) -> Fault:
-        """Answers nothing until it is released."""
+        """Delays the response until the fault is removed."""
         return self._add(method, path, skip, times, hang=True)
 
     def reset(
         self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0, served: bool = False
     ) -> Fault:
-        """Closes the connection; with `served`, after the request has taken effect."""
+        """Closes the connection; with `served` after the request has taken effect."""
         return self._add(method, path, skip, times, reset=True, served=served)
 
     def slow(self, seconds: float, method: str = ".*", path: str = "", *, times: int | None = None) -> Fault:
-        """Waits before it serves."""
+        """Delays requests."""
         return self._add(method, path, 0, times, seconds=seconds)
 
     def stop_after_writes(self, count: int) -> None:
-        """Serves `count` more writes, then nothing (every connection is closed) until `resume`."""
+        """Serves `count` more writes, then closes every connection until `resume`."""
         self._writes_left = count
         self.stopped.clear()
 
     def resume(self) -> None:
-        """Serves again."""
+        """Resumes serving after `stop_after_writes`."""
         self._writes_left = None
 
     def clear(self) -> None:
-        """Nothing goes wrong any more."""
+        """Removes all faults."""
         for fault in self._faults:
             fault.release()
         self._faults.clear()
@@ -119,11 +119,11 @@ class Faults:
         self.resume()
 
     def next(self, method: str, path: str) -> Fault | None:
-        """What happens to this request."""
+        """Returns the fault for a request."""
         return next((fault for fault in self._faults if fault.takes(method, path)), None)
 
     def refuses(self, method: str) -> bool:
-        """Whether the server is down; counts writes."""
+        """Returns whether the server is stopped; counts writes."""
         if self._writes_left is None:
             return False
         if self._writes_left <= 0:

@@ -1,4 +1,4 @@
-"""Sets of fields, as `managedFields` names them, and what is at them in an object.
+"""Field sets as in `managedFields`, and their values in an object.
 
 A path is a tuple of steps in the notation of fieldsV1: `f:NAME` for a field, `k:{...}` for an item of a list by its
 keys, `v:VALUE` for a member of a set.
@@ -17,7 +17,7 @@ Path = tuple[str, ...]
 Fields = frozenset[Path]
 
 _ITEM = object()
-"""At the path of a list's item itself: that it is there."""
+"""Path element for the existence of a list item."""
 _KEY_DEFAULTS = {"protocol": "TCP"}
 _SERVERS_OWN = {
     ("f:apiVersion",),
@@ -29,7 +29,7 @@ _SERVERS_OWN = {
 
 
 def key_of(node: Node, item: Any) -> str:
-    """The step that leads to an item of a keyed list. Raises `ApiError` if a key is missing."""
+    """Returns the path element of an item in a keyed list. Raises ApiError if a key is missing."""
     keys = {}
     for name in schemas.map_keys(node):
         value = item.get(name, _KEY_DEFAULTS.get(name)) if isinstance(item, dict) else None
@@ -40,7 +40,7 @@ def key_of(node: Node, item: Any) -> str:
 
 
 def by_key(node: Node, items: list[Any], path: Path = ()) -> dict[str, Any]:
-    """A keyed list's items by step. Raises `ApiError` if two have the same keys."""
+    """Returns a keyed list's items by path element. Raises ApiError for duplicate keys."""
     found: dict[str, Any] = {}
     for item in items:
         step = key_of(node, item)
@@ -55,7 +55,7 @@ def member(value: Any) -> str:
 
 
 def flatten(node: Node, value: Any, path: Path = ()) -> dict[Path, Any]:
-    """Every field that somebody can own, with its value."""
+    """Yields every field that can be owned, with its value."""
     shape = schemas.shape(node, value)
     if shape == "leaf" or not value:
         return {path: value} if path else {}
@@ -73,19 +73,19 @@ def flatten(node: Node, value: Any, path: Path = ()) -> dict[Path, Any]:
 
 
 def owned(node: Node, value: dict[str, Any]) -> Fields:
-    """The fields of an object that belong to whoever wrote them."""
+    """Returns the fields of an object that can have an owner."""
     return frozenset(path for path in flatten(node, value) if path not in _SERVERS_OWN)
 
 
 def compare(node: Node, old: dict[str, Any], new: dict[str, Any]) -> tuple[Fields, Fields]:
-    """(fields added or changed, fields removed)."""
+    """Returns (fields added or changed, fields removed)."""
     before, after = flatten(node, old), flatten(node, new)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
     return frozenset(changed - _SERVERS_OWN), frozenset((before.keys() - after.keys()) - _SERVERS_OWN)
 
 
 def encode(fields: Fields) -> dict[str, Any]:
-    """As fieldsV1."""
+    """Returns the fields in the fieldsV1 format."""
     tree: dict[str, Any] = {}
     for path in sorted(fields):
         node = tree
@@ -100,7 +100,7 @@ def _trim(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode(tree: dict[str, Any], path: Path = ()) -> Fields:
-    """From fieldsV1."""
+    """Returns the fields of a fieldsV1 value."""
     found: set[Path] = set()
     for step, below in tree.items():
         if step == ".":
@@ -113,7 +113,7 @@ def decode(tree: dict[str, Any], path: Path = ()) -> Fields:
 
 
 def remove(node: Node, value: Any, path: Path) -> None:
-    """Takes what is at a path out of an object, in place, and parents that are empty then."""
+    """Removes a field from an object, in place, and parents that become empty."""
     step, rest = path[0], path[1:]
     if step.startswith("f:") and isinstance(value, dict):
         key = step[2:]
@@ -136,7 +136,7 @@ def remove(node: Node, value: Any, path: Path) -> None:
 
 
 def dotted(path: Path) -> str:
-    """As messages name it: `.spec.containers[name="x"].image`."""
+    """Returns the path as in messages: `.spec.containers[name="x"].image`."""
     text = ""
     for step in path:
         if step.startswith("f:"):

@@ -1,4 +1,4 @@
-"""What goes when its owner goes, and what comes with a namespace or a claim."""
+"""Garbage collection, and the objects that come with namespaces and claims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.kube.store import Object
 
 
 class GarbageCollector(Controller):
-    """Deletes what has no owner left; in the foreground if the owner waits for it."""
+    """Deletes objects without a remaining owner; in the foreground if the owner waits for them."""
 
     def sync(self) -> None:
         everything = list(self.api.store.everything())
@@ -67,7 +67,7 @@ def _waits(owner: Object) -> bool:
 
 
 class Namespaces(Controller):
-    """A new one gets its service account and CA; one that goes is emptied."""
+    """Namespaces: a new one gets its ServiceAccount and CA; a terminating one is emptied."""
 
     def sync(self) -> None:
         for namespace in self.all("namespace"):
@@ -94,7 +94,7 @@ class Namespaces(Controller):
 
 
 class Claims(Controller):
-    """Volumes are there at once; a claim that is used stays until its pods are gone."""
+    """Claims: bound immediately; one in use stays until its pods are gone."""
 
     def sync(self) -> None:
         for claim in self.all("persistentvolumeclaim"):

@@ -1,4 +1,4 @@
-"""A kubelet without processes: pods become ready when they may. Their admin port answers as a stage's does."""
+"""A kubelet without processes: pods become ready, and their admin ports respond like a stage's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.kube.store import Object
 
 
 class IdleKubelet(Controller):
-    """Every pod is ready at once, but for those that a test holds, breaks or keeps."""
+    """Makes every pod ready immediately, except those that a test holds, breaks or keeps."""
 
     manager = "kubelet"
 
@@ -36,23 +36,23 @@ class IdleKubelet(Controller):
         self.failures: list[BaseException] = []
 
     def hold(self, pods: str) -> None:
-        """Pods whose names match (a regular expression) run and are not ready, from now on."""
+        """Makes pods whose names match a regular expression run without becoming ready."""
         self._held[pods] = "held"
         self.sync()
 
     def break_image(
         self, image: str, reason: str = "ImagePullBackOff", message: str = "Back-off pulling image"
     ) -> None:
-        """Containers with an image that matches do not start."""
+        """Makes containers with a matching image fail to start."""
         self._broken[image] = (reason, message)
         self.sync()
 
     def keep(self, pods: str) -> None:
-        """Pods that match do not go when they are deleted, as on a node that is lost."""
+        """Keeps matching pods terminating when they are deleted, as on a lost node."""
         self._kept.add(pods)
 
     def release(self, what: str | None = None) -> None:
-        """Ends `hold`, `break_image` and `keep` for this expression, or for all."""
+        """Ends `hold`, `break_image` and `keep` for an expression, or for all."""
         for group in (self._held, self._broken):
             for expression in list(group):
                 if what in (None, expression):
@@ -61,7 +61,7 @@ class IdleKubelet(Controller):
         self.sync()
 
     def restart(self, pod: str) -> None:
-        """Counts a restart of a pod's containers, and forgets what was set live."""
+        """Restarts a pod's containers, which drops live settings."""
         self._restarts[pod] = self._restarts.get(pod, 0) + 1
         self.admins.forget(pod)
         self.sync()
@@ -96,7 +96,7 @@ class IdleKubelet(Controller):
         await self.admins.close()
 
     def mounted_settings(self, pod: Object) -> dict[str, Any]:
-        """What a stage would read at its start."""
+        """Returns the settings that a stage reads at its start."""
         for volume in pod["spec"].get("volumes", ()):
             name = volume.get("configMap", {}).get("name", "")
             found = self.api.store.get(self.kind("configmap"), pod["metadata"]["namespace"], name) if name else None
@@ -107,7 +107,7 @@ class IdleKubelet(Controller):
 
 
 class Live:
-    """Settings that can be put, for good or for some seconds, as a stage takes them."""
+    """Live settings with overrides that expire, like a stage's."""
 
     def __init__(self, generation: int, settings: dict[str, Any]) -> None:
         self.generation = generation
@@ -116,7 +116,7 @@ class Live:
         self._until = 0.0
 
     def put(self, asked: dict[str, Any]) -> str:
-        """Why it is refused; empty if it is not."""
+        """Returns why a body is rejected; empty if it is accepted."""
         limited = "seconds" in asked
         if asked["generation"] < self.generation or (limited and asked["generation"] > self.generation):
             return f"generation {asked['generation']} is not that of the base, {self.generation}"
@@ -133,7 +133,7 @@ class Live:
 
 
 class Admins:
-    """The admin port of idle pods: health, metrics as a test makes them, and settings that can be put."""
+    """The admin ports of idle pods: health, metrics set by a test, and live settings."""
 
     def __init__(self, kubelet: IdleKubelet) -> None:
         self._kubelet = kubelet
@@ -141,24 +141,24 @@ class Admins:
         self._live: dict[str, Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.deaf: set[str] = set()
-        """Pods that refuse settings with 500."""
+        """Pods that reject settings with status 500."""
         self.old: set[str] = set()
-        """Pods that know of no settings for a limited time."""
+        """Pods that do not support overrides."""
         self.metrics: Callable[[str], str] = lambda pod: "ok\n"
-        """What a pod of this name answers at /metrics."""
+        """Response to /metrics by pod name."""
         self.puts: list[tuple[str, dict[str, Any]]] = []
-        """Settings that were sent and taken, with the pod's name, oldest first."""
+        """Accepted settings with the pod's name, oldest first."""
 
     def forget(self, pod: str) -> None:
         for uid in [uid for uid in self._live if uid.endswith(f"/{pod}")]:
             del self._live[uid]
 
     def report(self, pod: str) -> dict[str, Any]:
-        """What a pod of this name answers at /settings."""
+        """Returns a pod's response to /settings."""
         return next(live.report() for uid, live in self._live.items() if uid.endswith(f"/{pod}"))
 
     def follow(self, pods: list[Object]) -> None:
-        """Serves exactly these pods' admin ports."""
+        """Serves the admin ports of exactly these pods."""
         wanted = {f"{pod['metadata']['uid']}/{pod['metadata']['name']}": pod for pod in pods if _admin_port(pod)}
         for uid in self._runners.keys() - wanted.keys():
             self._later(self._runners.pop(uid).cleanup())

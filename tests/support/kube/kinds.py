@@ -1,4 +1,4 @@
-"""The kinds that the cluster serves."""
+"""The served kinds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Kind:
     short: tuple[str, ...] = ()
     subresources: frozenset[str] = frozenset()
     generation: bool = False
-    """Whether metadata.generation counts the changes of its spec."""
+    """Whether metadata.generation counts spec changes."""
     crd: Any = field(default=None, compare=False, hash=False, repr=False)
-    """The CustomResourceDefinition that it comes from."""
+    """The CustomResourceDefinition of a custom kind."""
 
     @property
     def api_version(self) -> str:
@@ -30,12 +30,12 @@ class Kind:
 
     @property
     def resource(self) -> str:
-        """As messages name it: `deployments.apps`."""
+        """The resource as in messages: `deployments.apps`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def titled(self) -> str:
-        """As messages on its content name it: `Deployment.apps`."""
+        """The kind as in validation messages: `Deployment.apps`."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     @property
@@ -45,7 +45,7 @@ class Kind:
         return schemas.custom(crd_version(self.crd)["schema"]["openAPIV3Schema"])
 
     def path(self, namespace: str | None, name: str = "") -> str:
-        """Of the object's URL."""
+        """Returns the URL path of an object or of all objects."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{root}{within}/{self.plural}" + (f"/{name}" if name else "")
@@ -146,7 +146,7 @@ POD_MONITOR_CRD: dict[str, Any] = {
 
 
 class Kinds:
-    """What is served now; custom kinds come and go."""
+    """The currently served kinds, including custom ones."""
 
     def __init__(self, without: frozenset[str] = frozenset()) -> None:
         """`without` names API groups that this cluster does not serve."""
@@ -166,7 +166,7 @@ class Kinds:
         return kind if kind and kind.version == version else None
 
     def named(self, name: str) -> Kind:
-        """By kind, plural or short name. Raises `KeyError`."""
+        """Returns a resource by kind, plural or short name. Raises KeyError."""
         wanted = name.lower()
         for kind in self._kinds.values():
             if wanted in (kind.kind.lower(), kind.plural, kind.resource, *kind.short):
@@ -174,7 +174,7 @@ class Kinds:
         raise KeyError(name)
 
     def of(self, obj: dict[str, Any]) -> Kind:
-        """Raises `KeyError`."""
+        """Returns a resource by group and plural. Raises KeyError."""
         group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
         for kind in self._kinds.values():
             if (kind.group, kind.version, kind.kind) == (group, version, obj.get("kind")):

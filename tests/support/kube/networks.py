@@ -10,16 +10,16 @@ Object = dict[str, Any]
 
 
 _numbers = itertools.count()
-"""Of all clusters of this process: what one has left is not taken up by the next."""
+"""Shared by all clusters of this process, so that addresses are never reused."""
 
 
 class Addresses:
-    """Hands out loopback addresses: what shall be a pod or a service can listen on its own."""
+    """Allocates a loopback address for each pod and Service."""
 
     def __init__(self) -> None:
         self._ports = itertools.count(30_000)
         self._services: dict[tuple[str, str], str] = {}
-        # Other test processes take other networks.
+        # Other test processes use other networks.
         own = os.getpid() % 32_000
         self._pods = f"127.{1 + own // 256}.{own % 256}"
         self._cluster = f"127.{128 + own // 256 % 126}.{own % 256}"
@@ -28,14 +28,14 @@ class Addresses:
         return f"{self._pods}.{next(_numbers) % 250 + 2}"
 
     def service(self, namespace: str, name: str) -> str:
-        """Where the service is, or will be when it is made."""
+        """Returns the address of a Service, which need not exist yet."""
         key = (namespace, name)
         if key not in self._services:
             self._services[key] = f"{self._cluster}.{next(_numbers) % 250 + 2}"
         return self._services[key]
 
     def assign(self, new: Object, old: Object | None) -> None:
-        """Gives a Service its cluster address and node ports, in place."""
+        """Sets a Service's cluster IP and node ports, in place."""
         spec, before = new["spec"], (old or {}).get("spec", {})
         if spec["type"] != "ExternalName":
             address = self.service(new["metadata"]["namespace"], new["metadata"]["name"])

@@ -21,7 +21,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """Raises `ApiError` 422 where a `test` or a path fails."""
+    """Applies a JSON patch. Raises ApiError 422 if a `test` or a path fails."""
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")
     result = copy(target)

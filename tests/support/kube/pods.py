@@ -1,4 +1,4 @@
-"""How a pod's status is told, and where pods are put."""
+"""Pod status and scheduling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 @dataclass
 class ContainerState:
-    """One container, as the kubelet tells it."""
+    """The state of a container as the kubelet reports it."""
 
     name: str
     image: str
@@ -56,7 +56,7 @@ def terminated(code: int, since: str) -> Object:
 def status_of(
     pod: Object, address: str, containers: list[ContainerState], init: list[ContainerState], initialized: bool
 ) -> Object:
-    """The whole status of a pod on the node."""
+    """Returns the complete status of a scheduled pod."""
     old = pod.get("status", {})
     conditions: list[Object] = copy(old.get("conditions", []))
     ready = bool(containers) and all(container.ready for container in containers)
@@ -83,7 +83,7 @@ def status_of(
 
 
 class Scheduler(Controller):
-    """One node. What asks for more than it has stays pending, and says why."""
+    """Schedules pods to one node; pods that request more stay Pending with a reason."""
 
     manager = "kube-scheduler"
 
@@ -91,7 +91,7 @@ class Scheduler(Controller):
         super().__init__(api)
         self.labels = {"kubernetes.io/hostname": NODE, "kubernetes.io/os": "linux"}
         self.extended: dict[str, int] = {}
-        """Devices per pod that the node has: `{"nvidia.com/gpu": 1}`."""
+        """Extended resources that the node offers per pod: `{"nvidia.com/gpu": 1}`."""
 
     def sync(self) -> None:
         for pod in self.all("pod"):

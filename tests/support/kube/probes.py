@@ -10,7 +10,7 @@ import aiohttp
 from support.kube.store import Object
 
 Execute = Callable[[list[str], float], Awaitable[int]]
-"""Runs a command in the container for some seconds at most; returns its exit status."""
+"""Runs a command in the container with a timeout in seconds; returns its exit status."""
 
 
 def port_number(container: Object, port: int | str) -> int:
@@ -21,7 +21,7 @@ def port_number(container: Object, port: int | str) -> int:
 
 
 async def passes(probe: Object, container: Object, address: str, execute: Execute) -> bool:
-    """One attempt."""
+    """Returns whether one probe succeeds."""
     seconds = float(probe["timeoutSeconds"])
     try:
         async with asyncio.timeout(seconds):
@@ -41,7 +41,7 @@ async def passes(probe: Object, container: Object, address: str, execute: Execut
 
 
 async def until(wanted: bool, attempts: int, period: float, attempt: Callable[[], Awaitable[bool]]) -> None:
-    """Returns when so many attempts in a row have ended as wanted."""
+    """Waits until `threshold` probes in a row have the desired result."""
     row = 0
     while True:
         row = row + 1 if await attempt() is wanted else 0

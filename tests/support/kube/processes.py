@@ -15,15 +15,15 @@ from syrinx_operator.local import die_with_parent
 from syrinx_stages.connector.server import find_redis_server
 
 _ENTRY_POINTS = {"redis": ["redis-server"], "valkey": ["redis-server"]}
-"""By the image's name, for containers without a command."""
+"""Entry points by image name, for containers without a command."""
 
 
 class NoCommand(Exception):
-    """An image whose entry point is not known here."""
+    """The image's entry point is unknown."""
 
 
 def make_programs(directory: Path) -> Path:
-    """What is found on a container's PATH: this Python, and a Redis that keeps to the pod's address."""
+    """Creates the directory on a container's PATH: this Python, and a Redis bound to the pod's address."""
     redis = find_redis_server()
     programs = {
         "python": f'exec "{sys.executable}" "$@"',
@@ -39,7 +39,7 @@ def make_programs(directory: Path) -> Path:
 
 
 def command_of(container: Object) -> list[str]:
-    """With the image's entry point where the container has no command. Raises `NoCommand`."""
+    """Returns a container's command, or the image's entry point. Raises NoCommand."""
     image = container["image"].rpartition("/")[2].partition(":")[0].partition("@")[0]
     command = container.get("command") or _ENTRY_POINTS.get(image)
     if command is None:
@@ -48,7 +48,7 @@ def command_of(container: Object) -> list[str]:
 
 
 class Process:
-    """One run of a command. It dies with this process, however that ends."""
+    """One run of a command; it is killed when this process ends."""
 
     def __init__(self, command: list[str], environment: dict[str, str], directory: Path, log: Path) -> None:
         with log.open("ab") as output:
@@ -64,7 +64,7 @@ class Process:
         self.pid = self._process.pid
 
     async def ended(self) -> int:
-        """Waits for its end; returns the exit status, 128 + N after signal N."""
+        """Waits for the end; returns the exit status, 128 + N after signal N."""
         descriptor, event = os.pidfd_open(self.pid), asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(descriptor, event.set)
@@ -78,12 +78,12 @@ class Process:
         return code if code >= 0 else 128 - code
 
     def terminate(self) -> None:
-        """SIGTERM, to the process alone."""
+        """Sends SIGTERM to the process only."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL, to it and all that it started."""
+        """Sends SIGKILL to the process and all of its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 

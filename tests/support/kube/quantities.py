@@ -1,4 +1,4 @@
-"""Resource quantities in the one form in which the API server gives them back."""
+"""Resource quantities in the API server's canonical form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 def canonical(value: object) -> str:
-    """`1000m` is `1`, `1024Mi` is `1Gi`, `0.5` is `500m`. Raises `ValueError`."""
+    """Returns the canonical form: `1000m` is `1`, `1024Mi` is `1Gi`, `0.5` is `500m`. Raises ValueError."""
     text = str(value)
     match = _FORM.match(text)
     if isinstance(value, bool) or not match:

@@ -1,4 +1,4 @@
-"""A kubelet whose pods are processes of this machine."""
+"""A kubelet that runs pods as processes on this machine."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from support.kube.store import Object
 from support.kube.volumes import NotMounted, Translation, Volume, value_of
 
 HASTE = 10.0
-"""Start and readiness are looked at so many times as often as a pod asks for; their deadlines stay."""
+"""Factor by which startup and readiness probes run more often than specified; timeouts are unchanged."""
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before a container's restarts."""
+"""Backoff in seconds before a container restarts."""
 RETRY = 0.05
-"""Seconds until what was missing is looked for again."""
+"""Seconds between checks for missing volumes."""
 
 
 class RealKubelet(Controller):
-    """Every pod's containers run as processes, on an address of their own."""
+    """Runs every pod's containers as processes with their own address."""
 
     manager = "kubelet"
 
@@ -40,7 +40,7 @@ class RealKubelet(Controller):
         self.programs = make_programs(self.directory / "bin")
         self._pods: dict[str, Pod] = {}
         self.failures: list[BaseException] = []
-        """What went wrong in the kubelet itself."""
+        """Errors of the kubelet itself."""
 
     def sync(self) -> None:
         for obj in self.all("pod"):
@@ -54,7 +54,7 @@ class RealKubelet(Controller):
             self._pods.pop(uid).abandon()
 
     def kill(self, pod: str, container: str | None = None) -> None:
-        """`kill -9` of the processes of a pod's containers (or of one)."""
+        """Sends SIGKILL to the processes of a pod's containers, or of one."""
         for running_pod in self._pods.values():
             if running_pod.name == pod:
                 running_pod.kill(container)
@@ -63,7 +63,7 @@ class RealKubelet(Controller):
         return [pid for each in self._pods.values() if each.name == pod for pid in each.pids()]
 
     def logs(self, pod: str) -> str:
-        """What the containers of a pod of this name wrote, also those that are gone."""
+        """Returns the output of a pod's containers, including removed pods of this name."""
         return "".join(path.read_text(errors="replace") for path in sorted(self.directory.glob(f"*/{pod}.*.log")))
 
     async def close(self) -> None:
@@ -76,7 +76,7 @@ class RealKubelet(Controller):
 
 
 class Pod:
-    """One pod, from its volumes to its end."""
+    """The lifecycle of one pod."""
 
     def __init__(self, kubelet: RealKubelet, obj: Object) -> None:
         self._kubelet = kubelet
@@ -96,7 +96,7 @@ class Pod:
         self.task.add_done_callback(self._ended)
 
     def see(self, obj: Object) -> None:
-        """Takes note of the pod's present state, and of what its volumes hold."""
+        """Updates the pod's state and its volumes."""
         self.obj = obj
         if is_going(obj):
             self._going.set()
@@ -105,7 +105,7 @@ class Pod:
                 volume.refresh(self.find, obj, self.translation)
 
     def abandon(self) -> None:
-        """It is gone from the API: so are its processes, at once."""
+        """Kills the processes of a pod that was removed from the API."""
         self.task.cancel()
 
     def kill(self, container: str | None) -> None:
@@ -128,7 +128,7 @@ class Pod:
         self._kubelet.set_status("pod", found, status)
 
     def environment(self, container: Object) -> dict[str, str]:
-        """Of a container's processes. Raises `NotMounted`."""
+        """Returns the environment of a container. Raises NotMounted."""
         found: dict[str, str] = {}
         for source in container.get("envFrom", ()):
             name = next(iter(source.values()))["name"]
@@ -149,7 +149,7 @@ class Pod:
         return [self.translation.text(expand(word, environment)) for word in words]
 
     def _service(self, host: str) -> str | None:
-        """The address of a service that a name stands for, whether it is there already or not."""
+        """Returns the address for a Service name, which need not exist yet."""
         name, *rest = host.split(".")
         namespaces = self._kubelet.all("namespace")
         known = not rest or rest[0] in {namespace["metadata"]["name"] for namespace in namespaces}
@@ -211,7 +211,7 @@ class Pod:
 
 
 class Container:
-    """One container: started, probed, restarted, stopped."""
+    """The lifecycle of one container."""
 
     def __init__(self, pod: Pod, spec: Object) -> None:
         self._pod = pod
@@ -224,7 +224,7 @@ class Container:
         self._environment: dict[str, str] = {}
 
     async def run(self, *, once: bool = False) -> None:
-        """Again and again; `once`: until it has succeeded."""
+        """Runs the container repeatedly; with `once` until it succeeds."""
         while True:
             code = await self._run_once()
             if self._stopping:
@@ -267,7 +267,7 @@ class Container:
                 await asyncio.sleep(RETRY)
 
     async def _watch(self) -> None:
-        """Start, then readiness and liveness."""
+        """Runs the startup probe, then readiness and liveness probes."""
         if probe := self.spec.get("startupProbe"):
             attempts = round(probe["failureThreshold"] * HASTE)
             if not await self._started(probe, attempts):
@@ -315,7 +315,7 @@ class Container:
         return await probes.passes(probe, self.spec, self._pod.address, self._execute)
 
     async def _execute(self, words: list[str], seconds: float) -> int:
-        """A command in the container."""
+        """Runs a command in the container."""
         command = self._pod.command(words, self._environment)
         process = Process(command, self._environment, self._pod.directory, self._log)
         try:
@@ -327,7 +327,7 @@ class Container:
             process.reap()
 
     async def stop(self, grace: float) -> None:
-        """preStop, SIGTERM, and after `grace` seconds SIGKILL."""
+        """Runs preStop, sends SIGTERM, and SIGKILL after `grace` seconds."""
         self._stopping = True
         process = self.process
         if process is None:
@@ -354,7 +354,7 @@ class Container:
 
 
 def expand(text: str, environment: dict[str, str]) -> str:
-    """`$(NAME)` by its value where it has one; `$$(NAME)` is `$(NAME)`."""
+    """Expands `$(NAME)` if the variable exists; `$$(NAME)` becomes `$(NAME)`."""
 
     def replaced(match: re.Match[str]) -> str:
         if match[0].startswith("$$"):

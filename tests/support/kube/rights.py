@@ -1,4 +1,4 @@
-"""Authorisation by RBAC rules, with a record of what was asked."""
+"""Authorization by RBAC rules, with a record of all checks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """One question: may this be done?"""
+    """One authorization check."""
 
     verb: str
     group: str
     resource: str
-    """With its subresource: `pods/proxy`."""
+    """Resource with subresource: `pods/proxy`."""
     namespace: str
-    """Empty for the whole cluster."""
+    """Empty for cluster-wide requests."""
     name: str
 
 
 @dataclass
 class Rights:
-    """Rules by where they hold: a namespace, or everywhere (None)."""
+    """Rules by namespace, or cluster-wide (None)."""
 
     rules: list[tuple[str | None, Object]] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
@@ -33,12 +33,12 @@ class Rights:
 
     @staticmethod
     def of_role(rules: list[Object], namespace: str = "default") -> Rights:
-        """As bound by a RoleBinding."""
+        """Returns the rights of a Role bound in a namespace."""
         return Rights([(namespace, rule) for rule in rules])
 
     @staticmethod
     def of_manifests(manifests: list[Object], account: str) -> Rights:
-        """What the bindings among the manifests give to a service account."""
+        """Returns the rights that the bindings in manifests give to a ServiceAccount."""
         roles = {
             (obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"]): obj.get("rules") or []
             for obj in manifests
@@ -58,7 +58,7 @@ class Rights:
         return rights
 
     def check(self, asked: Asked) -> None:
-        """Raises `ApiError` 403."""
+        """Raises ApiError 403 unless a rule allows the request."""
         self.asked.append(asked)
         if not self.allows(asked):
             self.denied.append(asked)
@@ -75,7 +75,7 @@ class Rights:
         return any(where in (None, asked.namespace) and _covers(rule, asked) for where, rule in self.rules)
 
     def unused(self) -> list[tuple[str, str, str]]:
-        """(group, resource, verb) that were granted and that nothing asked for."""
+        """Returns (group, resource, verb) that were granted but never used."""
         granted = {
             (group, resource, verb)
             for _, rule in self.rules

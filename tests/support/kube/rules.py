@@ -1,4 +1,4 @@
-"""What the API server refuses beyond types: immutable fields, names, and what must fit together."""
+"""Validation beyond types: immutable fields, names, and consistency between fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATEFUL_MESSAGE = (
 
 
 def check(obj: Object, old: Object | None) -> None:
-    """Raises `ApiError` 422 with everything that is wrong."""
+    """Raises ApiError 422 with all violations."""
     causes = [*_metadata(obj), *_content(obj)]
     if old is not None:
         causes += _immutable(obj, old)

@@ -10,7 +10,7 @@ Object = dict[str, Any]
 
 
 def read(kind: Kind, obj: Object) -> Object:
-    """As autoscaling/v1 Scale."""
+    """Returns the autoscaling/v1 Scale of an object."""
     meta = obj["metadata"]
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     wanted, current, selector = _paths(kind)
@@ -28,7 +28,7 @@ def read(kind: Kind, obj: Object) -> Object:
 
 
 def write(kind: Kind, obj: Object, body: Object) -> Object:
-    """Sets the replicas that `body` (a Scale) asks for, in place."""
+    """Sets the replicas of `body` (a Scale), in place."""
     *parents, last = _paths(kind)[0]
     target = obj
     for step in parents:

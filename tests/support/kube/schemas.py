@@ -1,4 +1,4 @@
-"""Types of objects: the published OpenAPI of Kubernetes, and that of custom resources, as one kind of tree."""
+"""Schemas of built-in kinds (Kubernetes OpenAPI) and of custom resources."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Node = dict[str, Any] | None
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _POINTERS = {"storageClassName", "holderIdentity", "volumeName", "subPathExpr", "path"}
-"""Strings that are kept when empty."""
+"""String fields that are kept if empty."""
 _ZEROES = {"minReadySeconds", "initialDelaySeconds", "hostPort", "nodePort", "healthCheckNodePort"}
 _FALSES = {"hostNetwork", "hostPID", "hostIPC", "tty", "stdin", "stdinOnce", "readOnly", "paused", "hostUsers"} | {
     "publishNotReadyAddresses"
 }
-"""Numbers and booleans that are left out when they are zero."""
+"""Number and boolean fields that are omitted if zero."""
 
 
 @cache
@@ -46,12 +46,12 @@ def _by_kind() -> dict[tuple[str, str, str], str]:
 
 
 def builtin(group: str, version: str, kind: str) -> dict[str, Any]:
-    """Raises `KeyError` if Kubernetes has no such kind."""
+    """Returns the schema of a built-in kind. Raises KeyError."""
     return {"$ref": f"#/$defs/{_by_kind()[group, version, kind]}"}
 
 
 def custom(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of a CRD's `openAPIV3Schema`."""
+    """Returns the schema of a CRD's `openAPIV3Schema`."""
     meta = {"$ref": f"#/$defs/{_META}"}
     any_text = {"type": "string"}
     fields = {**schema.get("properties", {}), "metadata": meta, "apiVersion": any_text, "kind": any_text}
@@ -65,7 +65,7 @@ def resolve(node: Node) -> Node:
 
 
 def child(node: Node, key: str) -> Node:
-    """The schema of a field or of a map's value; None if anything may be there."""
+    """Returns the schema of a field or map value; None if any value is valid."""
     node = resolve(node)
     if node is None:
         return None
@@ -81,7 +81,7 @@ def items(node: Node) -> Node:
 
 
 def shape(node: Node, value: Any) -> str:
-    """How it merges: `map`, `listmap`, `set`, or `leaf` (replaced whole)."""
+    """Returns the merge strategy: `map`, `listmap`, `set` or `leaf` (replaced as a whole)."""
     node = resolve(node)
     if isinstance(value, dict):
         return "leaf" if node and node.get("x-kubernetes-map-type") == "atomic" else "map"
@@ -97,7 +97,7 @@ def map_keys(node: Node) -> list[str]:
 
 
 def decode(node: Node, value: Any, path: str, unknown: list[str], *, exact: bool = False) -> Any:
-    """An object as the server holds it: nulls and unknown fields gone (and noted), quantities canonical.
+    """Returns an object as stored: without nulls and unknown fields (which are reported), with canonical quantities.
 
     Built-in objects also lose empty values that say nothing; `exact` keeps those.
     """
@@ -139,7 +139,7 @@ def _known(schema: Node, key: str) -> bool:
 
 
 def _omitted(schema: Node, key: str, value: Any) -> bool:
-    """Whether the server leaves an empty value out."""
+    """Returns whether the server omits an empty value."""
     if not schema or key not in schema.get("properties", {}) or key in schema.get("required", []):
         return False
     if value == "":
@@ -163,7 +163,7 @@ def _validator(name: str) -> jsonschema.Draft202012Validator:
 
 
 def validate(group: str, version: str, kind: str, obj: dict[str, Any]) -> None:
-    """Refuses what the published schema refuses, with the field's name."""
+    """Raises ApiError 422 for violations of the published schema, with field names."""
     causes = [
         (".".join(map(str, error.absolute_path)), error.message[:300])
         for error in _validator(_by_kind()[group, version, kind]).iter_errors(obj)

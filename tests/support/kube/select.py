@@ -17,13 +17,13 @@ _EXISTS = re.compile(r"^\s*(!?)\s*([^\s!=(),]+)\s*$")
 
 
 def by_query(labels: str = "", fields: str = "") -> Test:
-    """Raises `ApiError` 400 for what is no selector."""
+    """Returns a matcher for a selector. Raises ApiError 400 for an invalid one."""
     tests = [_label(part) for part in _split(labels)] + [_field(part) for part in _split(fields)]
     return lambda obj: all(test(obj) for test in tests)
 
 
 def by_labels(selector: Object, obj: Object) -> bool:
-    """A `LabelSelector`, or None-like for nothing."""
+    """Returns whether a LabelSelector matches labels; an absent one matches nothing."""
     labels = obj["metadata"].get("labels", {})
     if not selector.get("matchLabels", {}).items() <= labels.items():
         return False

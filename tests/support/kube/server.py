@@ -1,4 +1,4 @@
-"""The API over HTTP: kmock's server, with the cluster behind it."""
+"""The HTTP API: a kmock server backed by the cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "GET": "get", "DE
 
 @dataclass(frozen=True)
 class Request:
-    """What came in over HTTP."""
+    """An HTTP request."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass
 class Target:
-    """What a path names."""
+    """The resource or object that a path names."""
 
     kind: Kind
     namespace: str | None
@@ -47,7 +47,7 @@ class Target:
 
 
 class Server(KubernetesScaffold):
-    """Reactions given in kmock's notation (`server["get /path"] << 418`) come before the cluster's own answers."""
+    """Reactions in kmock's notation (`server["get /path"] << 418`) take precedence over the cluster."""
 
     def __init__(self, api: Api, watches: Watches, faults: Faults, rights: Rights | None) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Server(KubernetesScaffold):
         self.proxied: aiohttp.ClientSession | None = None
 
     def __attrs_post_init__(self) -> None:
-        """No fallbacks of kmock's own."""
+        """Disables kmock's own fallbacks."""
 
     async def __call__(self, raw: web.BaseRequest) -> web.StreamResponse:
         if self._payloads:
@@ -73,7 +73,7 @@ class Server(KubernetesScaffold):
             return await self._guarded(request._raw_request)
 
     async def _guarded(self, raw: web.BaseRequest) -> web.StreamResponse:
-        """With faults, and with errors as `Status`."""
+        """Handles a request with faults, and with errors as `Status`."""
         body = _parsed(await raw.read())
         agent = raw.headers.get("User-Agent", "")
         self.seen.append(Request(raw.method, raw.path, dict(raw.query), body, agent))
@@ -224,7 +224,7 @@ class Server(KubernetesScaffold):
                 "items": items,
             }
         if kind.crd is None:
-            # As the real one: items of built-in lists do not say what they are.
+            # Like a real server: items of built-in lists have no apiVersion and kind.
             found = [{key: value for key, value in obj.items() if key not in ("kind", "apiVersion")} for obj in found]
         return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta, "items": found}
 
@@ -329,7 +329,7 @@ def _json(body: dict[str, Any], write: Write, status: int = 200) -> web.Response
 
 
 def _cut(raw: web.BaseRequest) -> web.Response:
-    """Closes the connection without an answer."""
+    """Closes the connection without a response."""
     if raw.transport is not None:
         raw.transport.abort()
     return web.Response(status=503)

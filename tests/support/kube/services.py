@@ -1,4 +1,4 @@
-"""Connections to a service's address go to a ready pod."""
+"""Forwards connections to a Service's address to a ready pod."""
 
 from __future__ import annotations
 

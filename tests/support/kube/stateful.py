@@ -12,7 +12,7 @@ _REVISION = "controller-revision-hash"
 
 
 class StatefulSets(Controller):
-    """Pods NAME-0 … NAME-(n-1), updated from the highest number down to the partition."""
+    """StatefulSets: pods NAME-0 … NAME-(n-1), updated from the highest ordinal down to the partition."""
 
     def sync(self) -> None:
         for obj in self.all("statefulset"):
@@ -32,7 +32,7 @@ class StatefulSets(Controller):
         self._report(obj, current, update)
 
     def _revision(self, obj: Object) -> str:
-        """The name of the revision of the template of now, which is stored if it is new."""
+        """Returns the name of the current template's revision, which is stored if it is new."""
         meta, template = obj["metadata"], obj["spec"]["template"]
         name = f"{meta['name']}-{digest(template)}"
         stored = self.owned("controllerrevision", obj)
@@ -58,7 +58,7 @@ class StatefulSets(Controller):
     def _populate(
         self, obj: Object, by_number: dict[int, Object | None], pods: dict[str, Object], current: str, update: str
     ) -> bool:
-        """Makes what is missing. False: wait."""
+        """Creates missing pods; returns False to wait."""
         ordered = obj["spec"]["podManagementPolicy"] == "OrderedReady"
         for number, pod in by_number.items():
             if pod is not None and is_over(pod):
@@ -100,7 +100,7 @@ class StatefulSets(Controller):
             self.create("persistentvolumeclaim", obj["metadata"]["namespace"], new)
 
     def _thin_out(self, obj: Object, pods: dict[str, Object], by_number: dict[int, Object | None]) -> bool:
-        """Deletes what is too much, the highest number first. False: wait."""
+        """Deletes surplus pods from the highest ordinal; returns False to wait."""
         prefix = f"{obj['metadata']['name']}-"
         extra = [pod for name, pod in pods.items() if int(name.removeprefix(prefix)) not in by_number]
         extra.sort(key=lambda pod: -int(pod["metadata"]["name"].removeprefix(prefix)))
@@ -134,7 +134,7 @@ class StatefulSets(Controller):
     def _report(self, obj: Object, current: str, update: str) -> None:
         pods = [pod for pod in self.owned("pod", obj) if not is_over(pod)]
         ready = [pod for pod in pods if is_ready(pod)]
-        # As the real one: pods that are going are in no revision's count.
+        # Like the real controller: terminating pods count for no revision.
         count = {
             revision: sum(pod["metadata"]["labels"].get(_REVISION) == revision and not is_going(pod) for pod in pods)
             for revision in (current, update)

@@ -1,4 +1,4 @@
-"""The cluster's memory: objects by name, one version counter for all, and what happened since."""
+"""The object store: objects by name, one version counter, and the history of changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """One write. `before` is None for a new object, `after` for one that is gone."""
+    """One write. `before` is None for a new object, `after` for a deleted one."""
 
     version: int
     kind: Kind
@@ -40,7 +40,7 @@ class Store:
         self.version = 1000
         self.history: list[Change] = []
         self.oldest = self.version
-        """Watches may start here, and not before."""
+        """Oldest version from which a watch may start."""
         self.listeners: list[Callable[[Change], None]] = []
         self._objects: dict[Key, Object] = {}
 
@@ -48,7 +48,7 @@ class Store:
         return self._objects.get(key(kind, namespace, name))
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
-        """By namespace and name."""
+        """Yields objects sorted by namespace and name."""
         return [
             self._objects[found]
             for found in sorted(self._objects)
@@ -69,7 +69,7 @@ class Store:
         return obj
 
     def remove(self, kind: Kind, obj: Object) -> Object:
-        """Returns the object as it was last, with the version of its removal."""
+        """Removes an object; returns its last state with the version of its removal."""
         self.version += 1
         last = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         del self._objects[key(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"])]
@@ -77,7 +77,7 @@ class Store:
         return last
 
     def compact(self) -> None:
-        """Forgets what happened: a watch from before now is answered 410."""
+        """Drops the history: a watch from an older version gets 410."""
         self.history.clear()
         self.oldest = self.version
 

@@ -1,4 +1,4 @@
-"""A pod's volumes as directories, and its world in the terms of this machine: paths, names, its own address."""
+"""A pod's volumes as directories, and the translation of paths, names and addresses to this machine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 from support.kube.store import Object
 
 Find = Callable[[str, str], Object | None]
-"""An object of the pod's namespace, by kind and name."""
+"""Returns an object in the pod's namespace, by kind and name."""
 
 
 class NotMounted(Exception):
-    """What a volume or a variable needs is not there (yet)."""
+    """An object that a volume or variable references does not exist yet."""
 
 
 class Translation:
-    """Rewrites text from the container's view to this machine's."""
+    """Translates text from the container's view to this machine's."""
 
     def __init__(self, address: str, service: Callable[[str], str | None]) -> None:
-        """`service` gives the address of what a host name stands for; None if it is no service."""
+        """`service` returns the address of a Service's host name; None for other names."""
         self.address = address
         self._service = service
         self._paths: dict[str, str] = {}
@@ -34,14 +34,14 @@ class Translation:
         self._paths[path.rstrip("/")] = str(directory)
 
     def text(self, text: str) -> str:
-        """Paths below mount points become directories here, and services addresses."""
+        """Replaces paths below mount points with directories, and Service names with addresses."""
         if self._paths:
             mounts = "|".join(re.escape(path) for path in sorted(self._paths, key=len, reverse=True))
             text = re.sub(rf"(?<![\w./-])({mounts})(?![\w.-])", lambda match: self._paths[match[1]], text)
         return re.sub(r"(\w+://(?:[^/@\s\"]*@)?)([a-z0-9][-a-z0-9.]*)", self._host, text)
 
     def file(self, text: str) -> str:
-        """Also: a server that would listen on all addresses listens on the pod's."""
+        """Translates a command; a server that would listen on all addresses listens on the pod's."""
         text = self.text(text)
         with contextlib.suppress(ValueError):
             content = json.loads(text)
@@ -54,7 +54,7 @@ class Translation:
 
 
 def field(pod: Object, path: str) -> str:
-    """What a `fieldRef` refers to."""
+    """Returns the value of a `fieldRef`."""
     if match := re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path):
         return str(pod["metadata"].get(match[1], {}).get(match[2], ""))
     if path in ("metadata.labels", "metadata.annotations"):
@@ -67,7 +67,7 @@ def field(pod: Object, path: str) -> str:
 
 
 def value_of(find: Find, pod: Object, source: Object) -> str | None:
-    """An environment variable's `valueFrom`. None if it is optional and absent. Raises `NotMounted`."""
+    """Returns the value of a `valueFrom`; None if it is optional and absent. Raises NotMounted."""
     if "fieldRef" in source:
         return field(pod, source["fieldRef"]["fieldPath"])
     kind = "secret" if "secretKeyRef" in source else "configmap"
@@ -82,7 +82,7 @@ def value_of(find: Find, pod: Object, source: Object) -> str | None:
 
 
 class Volume:
-    """One volume in a directory."""
+    """A volume as a directory."""
 
     def __init__(self, source: Object, directory: Path, claims: Path) -> None:
         self._source = source
@@ -92,7 +92,7 @@ class Volume:
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def refresh(self, find: Find, pod: Object, translation: Translation) -> None:
-        """Brings its files up to date, all at once. Raises `NotMounted`."""
+        """Updates the files atomically. Raises NotMounted."""
         files = self._files(find, pod)
         version = json.dumps({name: content.decode("latin-1") for name, content in (files or {}).items()})
         if files is None or version == self._version:
@@ -141,7 +141,7 @@ def _selected(obj: Object | None, source: Object, decode: Callable[[str], bytes]
 
 
 def _switch(link: Path, target: str) -> None:
-    """Points a link elsewhere, at one stroke."""
+    """Replaces a symbolic link atomically."""
     temporary = link.with_name(f"{link.name}.new")
     temporary.unlink(missing_ok=True)
     os.symlink(target, temporary)

@@ -1,4 +1,4 @@
-"""Watches: what happens to the objects of a kind, from a version on."""
+"""Watches: changes to the objects of a kind since a version."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Event = dict[str, Any]
 
 
 class Watches:
-    """All watches of one store."""
+    """All watches of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._open: set[asyncio.Queue[Change | None]] = set()
         self.silent = False
-        """True: watches stay open and say nothing, as behind a broken load balancer."""
+        """True keeps watches open without events, as behind a broken load balancer."""
         store.listeners.append(self._hear)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def drop(self) -> None:
-        """Ends all watches, as when connections are lost."""
+        """Ends all watches, like lost connections."""
         for queue in self._open:
             queue.put_nowait(None)
 
@@ -41,7 +41,7 @@ class Watches:
     async def events(
         self, kind: Kind, namespace: str | None, test: Test, params: dict[str, str]
     ) -> AsyncIterator[Event]:
-        """Until `timeoutSeconds` are over or the watch is dropped."""
+        """Yields events until `timeoutSeconds` have passed or the watch is dropped."""
         queue: asyncio.Queue[Change | None] = asyncio.Queue()
         since, initial = params.get("resourceVersion", ""), params.get("sendInitialEvents") == "true"
         end = time.monotonic() + float(params.get("timeoutSeconds", 1800))
@@ -83,7 +83,7 @@ class Watches:
 
 
 def _event(change: Change, kind: Kind, namespace: str | None, test: Test) -> Event | None:
-    """What a watch with a selector sees of a change: objects come and go also by their labels."""
+    """Returns the event that a watch with a selector gets; a label change may add or remove an object."""
     obj = change.object
     if (change.kind.group, change.kind.plural) != (kind.group, kind.plural):
         return None

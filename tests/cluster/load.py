@@ -1,4 +1,4 @@
-"""People who listen while the operator works: steady load through the API server's proxy, in a thread of its own."""
+"""Steady load through the API server's proxy, in its own thread."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ PAUSE_AFTER_REFUSAL = 1.0
 JOIN_SECONDS = 60.0
 
 
-class Crowd:
-    """So many requests a second, at random times, and one listener who asks for the same sentences again and again.
+class Load:
+    """Sends random requests at a constant rate, and the same sentences repeatedly to compare their audio.
 
     Use as `with`; whoever still listens at its end leaves.
     """
 
     def __init__(self, cluster: Kubernetes, pipeline: str, rate: float, expected: Mapping[int, bytes]) -> None:
-        """`expected` is the audio of each sentence, by its number."""
+        """`expected` is the PCM of each sentence, by number."""
         self.outcomes: list[Outcome] = []
-        """Of the requests that are over."""
-        self.heard: list[bool] = []
-        """Of each sentence that was heard: whether it was as expected, bit for bit."""
+        """Outcome of each finished request."""
+        self.matches: list[bool] = []
+        """Whether each received sentence was identical to the expected PCM."""
         self._cluster = cluster
         self._pipeline = pipeline
         self._rate = rate
@@ -44,7 +44,7 @@ class Crowd:
         self._leave = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._come(),))
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> Load:
         self._thread.start()
         return self
 
@@ -55,7 +55,7 @@ class Crowd:
 
     @property
     def errors(self) -> set[str]:
-        """What failed, except that who comes while the queue is too long is told to come again."""
+        """Returns the failures except refusals because of a full queue."""
         return {outcome.error for outcome in list(self.outcomes) if outcome.error not in (None, REFUSED)}
 
     async def _come(self) -> None:
@@ -80,26 +80,26 @@ class Crowd:
         while True:
             for number, expected in self._expected.items():
                 try:
-                    self.heard.append(await pcm(client, number) == expected)
+                    self.matches.append(await pcm(client, number) == expected)
                 except SpeechError as error:
                     self.outcomes.append(Outcome(error=error.kind))
                     await asyncio.sleep(PAUSE_AFTER_REFUSAL)
 
 
 def connect(cluster: Kubernetes, pipeline: str) -> httpx.AsyncClient:
-    """A client of a pipeline's gateway, for any number of requests at once."""
+    """Returns a client for a pipeline's gateway, with unlimited concurrency."""
     return cluster.connect(service_path(cluster, pipeline, ""))
 
 
 async def pcm(client: httpx.AsyncClient, number: int) -> bytes:
-    """A sentence's audio, always with the same seed. Raises `SpeechError`."""
+    """Returns a sentence's PCM with a fixed seed. Raises SpeechError."""
     body = {"input": SENTENCES[number], "voice": VOICE, "response_format": "pcm", "stream": True, "seed": number}
     async with speech(client, body) as pieces:
         return b"".join([piece async for piece in pieces])
 
 
 async def measure(cluster: Kubernetes, pipeline: str) -> tuple[dict[int, bytes], float]:
-    """What listeners hear of a pipeline as it is: each sentence's audio, and the requests per second that it can do."""
+    """Returns each sentence's PCM, and the pipeline's maximum requests per second."""
     async with connect(cluster, pipeline) as client:
         audio = {number: await pcm(client, number) for number in range(len(SENTENCES))}
         speak = speaker(client, Script(corpus(), (VOICE,), 1))
