@@ -10,9 +10,9 @@ import httpx
 
 from cluster.client import Kubernetes
 from cluster.speech import service_path
-from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, poisson, speaker
+from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.run import corpus
-from syrinx_operator.commands.bench.stats import Loop, Outcome, summarise
+from syrinx_operator.commands.bench.stats import Loop, Outcome, summarize
 from syrinx_operator.commands.client import SpeechError, speech
 
 VOICE = "us"
@@ -68,7 +68,7 @@ class Load:
             await asyncio.wait(tasks)
 
     async def _ask(self, client: httpx.AsyncClient) -> None:
-        speak = speaker(client, Script(corpus(), (VOICE,), 1))
+        speak = make_sender(client, Script(corpus(), (VOICE,), 1))
 
         async def noted(number: int, due: float) -> Outcome:
             self.outcomes.append(await speak(number, due))
@@ -102,6 +102,6 @@ async def measure(cluster: Kubernetes, pipeline: str) -> tuple[dict[int, bytes],
     """Returns each sentence's PCM, and the pipeline's maximum requests per second."""
     async with connect(cluster, pipeline) as client:
         audio = {number: await pcm(client, number) for number in range(len(SENTENCES))}
-        speak = speaker(client, Script(corpus(), (VOICE,), 1))
+        speak = make_sender(client, Script(corpus(), (VOICE,), 1))
         outcomes, wall = await closed_loop(speak, AT_ONCE, Limit(seconds=MEASURE_SECONDS))
-    return audio, summarise(Loop.CLOSED, AT_ONCE, outcomes, wall).requests_per_second
+    return audio, summarize(Loop.CLOSED, AT_ONCE, outcomes, wall).requests_per_second

@@ -1,7 +1,7 @@
-"""What the API server does with a custom resource before it stores it: prune, default, validate, evaluate CEL.
+"""Emulates admission of custom resources by the API server: pruning, defaulting, validation, CEL rules.
 
-Follows Kubernetes 1.36 in order, paths and wording. Not done here: `metadata` beyond what the schema says, and
-ratcheting, which lets an update keep a field that was valid when it was written.
+Follows the order, paths and messages of Kubernetes 1.36. Not emulated: `metadata` beyond the schema, and ratcheting,
+which lets an update keep an unchanged invalid field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 class Refused(Exception):
-    """The API server's answer to a resource that it does not accept; one message per problem."""
+    """The API server refused a resource, with one message per problem."""
 
     def __init__(self, messages: list[str]) -> None:
         super().__init__("; ".join(messages))
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 class Error(Struct, frozen=True):
-    """One problem."""
+    """A problem."""
 
     path: str
     kind: str
@@ -54,12 +54,12 @@ class Error(Struct, frozen=True):
 
 
 def admit(crd: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None = None, *, strict: bool = True) -> Any:
-    """The resource as it is stored. Raises `Refused`.
+    """Returns the resource as it is stored. Raises `Refused`.
 
-    `old` is what is stored now, for an update. `strict`: unknown fields are refused, as kubectl asks for; else dropped.
+    `old` is the stored resource of an update. `strict` refuses unknown fields, like kubectl, instead of dropping them.
     """
     schema = storage_schema(crd)
-    stored = json.loads(json.dumps(new))  # As it comes over the wire: no part is shared.
+    stored = json.loads(json.dumps(new))  # Copies shared parts, like the wire format.
     unknown = list(_prune(stored, schema, "", root=True))
     if strict and unknown:
         raise Refused([f'strict decoding error: unknown field "{path}"' for path in unknown])
@@ -76,13 +76,13 @@ def admit(crd: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None =
 
 
 def storage_schema(crd: dict[str, Any]) -> Schema:
-    """The schema of the version that is stored."""
+    """Returns the schema of the storage version."""
     schema: Schema = next(version for version in crd["spec"]["versions"] if version["storage"])["schema"]
     return schema["openAPIV3Schema"]
 
 
 def _children(value: Any, schema: Schema, path: str = "") -> Iterator[tuple[Any, Any, Schema, str]]:
-    """Of what has a schema: key, value, schema and path."""
+    """Yields key, value, schema and path of each child with a schema."""
     if isinstance(value, dict):
         for key, each in value.items():
             if key in schema.get("properties", {}):
@@ -95,7 +95,7 @@ def _children(value: Any, schema: Schema, path: str = "") -> Iterator[tuple[Any,
 
 
 def _prune(value: Any, schema: Schema, path: str, *, root: bool = False) -> Iterator[str]:
-    """Drops unknown fields; tells which."""
+    """Drops unknown fields and yields their paths."""
     if schema.get("x-kubernetes-preserve-unknown-fields") or (root is False and path == "metadata"):
         return
     if isinstance(value, dict) and "additionalProperties" not in schema:
@@ -107,7 +107,7 @@ def _prune(value: Any, schema: Schema, path: str, *, root: bool = False) -> Iter
 
 
 def apply_defaults(value: Any, schema: Schema) -> None:
-    """Fills in what is missing, or null where that is not accepted."""
+    """Sets the defaults of fields that are absent, or null without being nullable."""
     if isinstance(value, dict):
         for name, node in schema.get("properties", {}).items():
             if "default" in node and value.get(name) is None and not (name in value and node.get("nullable")):
@@ -170,12 +170,12 @@ def _bound_errors(value: Any, schema: Schema, path: str) -> Iterator[tuple[str, 
 
 
 def _duplicates(value: Any, schema: Schema, path: str) -> Iterator[Error]:
-    """Items of a list-map that have the same keys."""
+    """Yields the items of a list-map with duplicate keys."""
     keys = schema.get("x-kubernetes-list-map-keys")
     if keys and isinstance(value, list):
         identities = [{key: item.get(key) for key in keys if key in item} for item in value if isinstance(item, dict)]
         for index, identity in enumerate(identities):
-            if identities[:index].count(identity) == 1:  # Told once.
+            if identities[:index].count(identity) == 1:  # Reported once.
                 yield Error(f"{path}[{index}]", "Duplicate value", f": {json.dumps(identity)}")
     for _, each, node, where in _children(value, schema, path):
         yield from _duplicates(each, node, where)
@@ -191,7 +191,7 @@ def _rule_errors(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Er
 
 
 def _correlated(schema: Schema, old: Any, key: Any, value: Any) -> Any:
-    """What a child was before; None if that cannot be told."""
+    """Returns the old value of a child; None if it cannot be correlated."""
     if isinstance(old, dict):
         return old.get(key)
     keys = schema.get("x-kubernetes-list-map-keys")

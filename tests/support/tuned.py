@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from syrinx_operator.commands.bench.loadgen import Limit, Script, open_loop, poisson, speaker
+from syrinx_operator.commands.bench.loadgen import Limit, Script, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Outcome
 from syrinx_operator.commands.client import SpeechError, connect, speech
@@ -109,7 +109,7 @@ async def load(url: str, rate: float, seed: int) -> AsyncIterator[list[Outcome]]
     """So many requests a second, at random times, until it is left. Gives the outcomes so far."""
     async with connect(url) as client:
         script = Script(corpus(), (VOICE,), seed)
-        speak, outcomes = speaker(client, script), []
+        speak, outcomes = make_sender(client, script), []
 
         async def noted(number: int, due: float) -> Outcome:
             outcomes.append(await speak(number, due))

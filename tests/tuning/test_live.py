@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from support.tuned import VOICE, Up, load, pcm
-from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, open_loop, poisson, speaker
+from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.run import corpus
-from syrinx_operator.commands.bench.stats import Loop, summarise
+from syrinx_operator.commands.bench.stats import Loop, summarize
 from syrinx_operator.commands.client import connect
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import identity_of
@@ -76,11 +76,11 @@ def untuned(tmp_path_factory: pytest.TempPathFactory) -> Untuned:
     async def measure(url: str) -> Untuned:
         audio = {seed: await pcm(url, text, seed) for seed, text in enumerate(SENTENCES)}
         async with connect(url) as client:
-            speak = speaker(client, Script(corpus(), (VOICE,), 1))
+            speak = make_sender(client, Script(corpus(), (VOICE,), 1))
             outcomes, wall = await closed_loop(speak, 8, Limit(seconds=20))
-            rate = SHARE_OF_CAPACITY * summarise(Loop.CLOSED, 8, outcomes, wall).requests_per_second
+            rate = SHARE_OF_CAPACITY * summarize(Loop.CLOSED, 8, outcomes, wall).requests_per_second
             outcomes, wall = await open_loop(speak, poisson(rate, 1, Limit(seconds=30)))
-            ttfa = summarise(Loop.OPEN, rate, outcomes, wall).ttfa
+            ttfa = summarize(Loop.OPEN, rate, outcomes, wall).ttfa
         return Untuned(rate, ttfa.p50, ttfa.p95, audio)
 
     with Up(tmp_path_factory.mktemp("untuned"), a_pipeline("untuned", 8, None)) as up:

@@ -389,7 +389,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         Rule(
             _ONE_GPU | _ENOUGH_GPUS,
-            f"needs as many GPUs in talker.resources.limits, as {GPU}",
+            f"needs as many {GPU} in talker.resources.limits",
             detail=f"needs {{self.vllm.tensor_parallel_size}} GPUs: set talker.resources.limits {GPU}: "
             "{self.vllm.tensor_parallel_size}",
             field="vllm.tensorParallelSize",
