@@ -1,4 +1,4 @@
-"""`syrinx tune` on the command line: what it finds, prints, follows and draws, and what it says if it cannot."""
+"""The command `syrinx tune`: sources, output formats, live view, plots, and error messages."""
 
 import asyncio
 import io
@@ -7,9 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from syrinx_operator.commands.cli import main
+from syrinx_operator.commands.tune.audit import AuditEntry
+from syrinx_operator.commands.tune.plot import plot_difference
 from syrinx_operator.commands.tune.source import Local, TuneError
 from syrinx_operator.commands.tune.watch import watch
 from syrinx_operator.local import tuning_files
@@ -49,73 +52,73 @@ def refusal(capsys, *arguments):
     return capsys.readouterr().err
 
 
-def test_it_tells_of_the_pipeline_that_is_up(up, capsys):
+def test_shows_the_running_pipeline(up, capsys):
     keep(up)
     assert main(["tune"]) == main(["tune", "demo"]) == 0
     assert "pipeline demo (http://127.0.0.1:1): tuning Auto, phase Watching" in capsys.readouterr().out
 
 
-def test_the_state_is_there_as_json(up, capsys):
+def test_prints_the_state_as_json(up, capsys):
     keep(up)
     assert main(["tune", "--json"]) == 0
     assert msgspec.convert(json.loads(capsys.readouterr().out), State) == STATE
 
 
-def test_what_would_help_is_said(root, capsys):
-    assert "no pipeline is up here: start one with `syrinx up`" in refusal(capsys)
+def test_errors_name_a_remedy(root, capsys):
+    assert "no local pipeline is running: run `syrinx up`" in refusal(capsys)
     with claim(root, "demo") as slot:
         slot.announce("http://127.0.0.1:1", "http://127.0.0.1:1", "Off")
         assert "demo is not tuned: its spec.tuning.mode is Off" in refusal(capsys)
-        assert "no pipeline named other is up here; up: demo" in refusal(capsys, "other")
+        assert "no local pipeline named other is running; running: demo" in refusal(capsys, "other")
         slot.announce("http://127.0.0.1:1", "http://127.0.0.1:1", "Auto")
         assert "demo has just started" in refusal(capsys)
         (slot.directory / tuning_files.STATE_FILE).write_text("{")
         assert "tuning.json: " in refusal(capsys)
-    assert "which pipeline of namespace speech?" in refusal(capsys, "-n", "speech")
-    assert "--trial and --audit belong to --plot" in refusal(capsys, "--trial", "3")
+    assert "name a pipeline of namespace speech" in refusal(capsys, "-n", "speech")
+    assert "--trial and --audit require --plot" in refusal(capsys, "--trial", "3")
 
 
-def test_a_cluster_that_is_not_there_is_said(root, capsys, monkeypatch):
+def test_reports_a_missing_cluster_configuration(root, capsys, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(root / "none"))
     assert "set KUBECONFIG to a kubeconfig file" in refusal(capsys, "-n", "speech", "demo")
 
 
-async def test_watching_without_a_terminal_prints_what_changes(up, monkeypatch):
+async def test_watch_without_a_terminal_prints_changes(up, monkeypatch):
     monkeypatch.setattr("syrinx_operator.commands.tune.watch.SECONDS", 0.01)
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(Local(None), Console(file=out, width=200)))
     await until(lambda: "Watching: the objectives are met" in out.getvalue())
-    keep(up, msgspec.structs.replace(STATE, phase="Paused", message="as asked for"))
-    await until(lambda: "Paused: as asked for" in out.getvalue())
+    keep(up, msgspec.structs.replace(STATE, phase="Paused", message="by request"))
+    await until(lambda: "Paused: by request" in out.getvalue())
     up.announce("")
-    await until(lambda: "no pipeline is up here" in out.getvalue())
+    await until(lambda: "no local pipeline is running" in out.getvalue())
     watching.cancel()
     assert len(out.getvalue().splitlines()) == 3
 
 
-async def test_watching_on_a_terminal_redraws_all_of_it(up, monkeypatch):
+async def test_watch_on_a_terminal_redraws_the_view(up, monkeypatch):
     monkeypatch.setattr("syrinx_operator.commands.tune.watch.SECONDS", 0.01)
     keep(up)
     out = io.StringIO()
     watching = asyncio.create_task(watch(Local(None), Console(file=out, width=200, height=40, force_terminal=True)))
-    await until(lambda: out.getvalue().count("knobs now") >= 2)
+    await until(lambda: out.getvalue().count("settings in force") >= 2)
     watching.cancel()
 
 
-async def test_watching_nothing_says_so_at_once(root):
-    with pytest.raises(TuneError, match="no pipeline is up here"):
+async def test_watch_fails_at_once_without_a_pipeline(root):
+    with pytest.raises(TuneError, match="no local pipeline is running"):
         await watch(Local(None), Console(file=io.StringIO()))
 
 
 def audit_lines():
-    """Two trials of one pipeline and one of another, with the setting in force after each line."""
+    """Entries of two trials of one pipeline, and of another pipeline."""
     chosen = INITIAL.with_value(Knob.TALKER_ROWS, 4)
     for number, knob, value in ((1, Knob.TALKER_ROWS, 4), (2, Knob.CODEC_ROWS, 8)):
         base = INITIAL if number == 1 else chosen
         since = NOW + timedelta(minutes=10 * number)
         for pairs in range(4):
-            cell = Stratum(
+            overall = Stratum(
                 task_type="all",
                 candidate=Counts(requests=30 * pairs, good=25 * pairs),
                 baseline=Counts(requests=30 * pairs, good=20 * pairs),
@@ -131,7 +134,7 @@ def audit_lines():
                 start_time=since,
                 period_seconds=20,
                 period=Period(index=2 * pairs, start_time=since),
-                strata=(cell,),
+                strata=(overall,),
             )
             reason = ("TrialStarted", "Compared", "Compared", "Promoted" if number == 1 else "RolledBack")[pairs]
             setting = chosen if number == 2 or reason == "Promoted" else INITIAL
@@ -146,25 +149,25 @@ def audit_lines():
     yield {"time": NOW, "pipeline": "speech/other", "reason": "Settled", "message": "words"}
 
 
-def in_front(line):
+def prefixed(line):
     return f"INFO {line}"
 
 
 def as_json(line):
-    """As the operator's log is by default."""
+    """The default format of the operator's log."""
     return json.dumps({"message": line, "timestamp": "2026-03-04T12:00:00+00:00", "severity": "info"})
 
 
-@pytest.fixture(params=[in_front, as_json])
+@pytest.fixture(params=[prefixed, as_json])
 def log(tmp_path, request):
-    """What `kubectl logs` prints: the audit's lines among others."""
+    """Output of `kubectl logs`: audit entries among other lines."""
     file = tmp_path / "log"
     lines = [msgspec.json.encode(line).decode() for line in audit_lines()]
     file.write_text("\n".join(map(request.param, ["something else", "{not json}", *lines])))
     return file
 
 
-def test_trials_are_drawn_from_the_operators_log(root, log, tmp_path, capsys):
+def test_plots_trials_from_the_operators_log(root, log, tmp_path, capsys):
     file = tmp_path / "all.png"
     assert main(["tune", "-n", "speech", "demo", "--audit", str(log), "--plot", str(file)]) == 0
     assert file.read_bytes().startswith(PNG)
@@ -173,7 +176,15 @@ def test_trials_are_drawn_from_the_operators_log(root, log, tmp_path, capsys):
     assert len(one.read_bytes()) < len(file.read_bytes())
 
 
-def test_trials_of_a_pipeline_that_was_up_are_drawn_from_its_directory(root, log, tmp_path, capsys):
+def test_difference_is_plotted_in_percent():
+    entries = [msgspec.convert(msgspec.to_builtins(each), AuditEntry) for each in audit_lines()]
+    axes = Figure().add_subplot()
+    plot_difference(axes, [each for each in entries if each.trial is not None and each.trial.id == 1])
+    assert list(axes.lines[1].get_ydata()) == pytest.approx([15.0, 15.0, 15.0])
+    assert axes.get_ylabel() == "good requests: difference in points"
+
+
+def test_plots_trials_of_a_stopped_local_pipeline(root, log, tmp_path, capsys):
     with claim(root, "demo") as slot:
         write = tuning_files.audit_log(slot.directory)
         for line in audit_lines():
@@ -183,21 +194,23 @@ def test_trials_of_a_pipeline_that_was_up_are_drawn_from_its_directory(root, log
     assert file.read_bytes().startswith(PNG)
 
 
-def test_what_cannot_be_drawn_is_said(root, up, log, tmp_path, capsys):
+def test_reports_what_cannot_be_plotted(root, up, log, tmp_path, capsys):
     file = str(tmp_path / "x.png")
-    assert "nothing was decided yet" in refusal(capsys, "--plot", file)
-    assert "no trial 7: there are 1 to 2" in refusal(
+    assert "the log has no decisions yet" in refusal(capsys, "--plot", file)
+    assert "no trial 7: the log has 1 to 2" in refusal(
         capsys, *("-n", "speech", "demo", "--audit", str(log), "--plot", file, "--trial", "7")
     )
-    assert "nothing was decided about speech/third there, only about speech/demo, speech/other" in refusal(
+    assert "the log has no decisions about speech/third, only about speech/demo, speech/other" in refusal(
         capsys, *("-n", "speech", "third", "--audit", str(log), "--plot", file)
     )
-    assert "no trial was made yet" in refusal(capsys, *("-n", "speech", "other", "--audit", str(log), "--plot", file))
+    assert "the log has no trials yet" in refusal(
+        capsys, *("-n", "speech", "other", "--audit", str(log), "--plot", file)
+    )
     assert "kubectl logs" in refusal(capsys, "-n", "speech", "demo", "--plot", file)
     assert "nowhere: No such file" in refusal(capsys, "--audit", "nowhere", "--plot", file)
 
 
-def test_the_log_of_decisions_is_bounded(tmp_path, monkeypatch):
+def test_audit_log_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning_files, "AUDIT_BYTES", 100)
     write = tuning_files.audit_log(tmp_path)
     for number in range(50):

@@ -191,7 +191,7 @@ def test_a_candidate_that_crashes_is_stopped_at_once_and_put_into_quarantine():
     world.restarts["talker-0"] += 1
     world.look()
     assert world.verdicts() == ["RolledBack"]
-    assert "started anew" in world.state.history[0].reason
+    assert "restarted" in world.state.history[0].reason
     assert [each.setting for each in world.state.quarantine] == [tried]
     assert is_thawed(world)
 
@@ -405,7 +405,7 @@ def check(world):
     assert len(msgspec.json.encode(state)) < 60_000
     for event in world.decisions[-1].events:
         if event.reason in ("Promoted", "RolledBack"):
-            assert not world.problem or "anew" in event.message
+            assert not world.problem or "restarted" in event.message
         assert len(event.message) <= 1000
         msgspec.json.encode(event)
 

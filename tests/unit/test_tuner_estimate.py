@@ -45,7 +45,7 @@ def of(rows=8, codec=8, ramp=(2, 2, 4, 8, 12)):
 def test_a_line_is_found_through_step_times():
     found = fit_curve([(1, 50, 50 * 0.011), (2, 10, 10 * 0.012), (8, 5, 5 * 0.018)])
     assert found.fixed == pytest.approx(0.010)
-    assert found.each == pytest.approx(0.001)
+    assert found.per_unit == pytest.approx(0.001)
 
 
 def test_of_one_size_the_slope_is_taken_to_be_small():
@@ -55,7 +55,7 @@ def test_of_one_size_the_slope_is_taken_to_be_small():
 
 
 def test_a_larger_step_is_never_quicker():
-    assert fit_curve([(1, 50, 1.0), (8, 50, 0.5)]).each == 0.0
+    assert fit_curve([(1, 50, 1.0), (8, 50, 0.5)]).per_unit == 0.0
 
 
 def test_of_nothing_nothing_is_known():

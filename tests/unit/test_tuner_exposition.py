@@ -98,7 +98,7 @@ def test_what_is_no_gateways_metrics_is_refused(text):
 def test_another_stages_metrics_are_refused():
     with pytest.raises(ValueError, match="these are not a codec's metrics"):
         read(Worker("t", "talker").text, "codec")
-    with pytest.raises(ValueError, match="there is no stage redis"):
+    with pytest.raises(ValueError, match="unknown stage redis"):
         read(Gateway().text, "redis")
 
 

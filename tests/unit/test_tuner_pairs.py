@@ -248,10 +248,10 @@ def measured(wanted, current=(), eager=eager_time, captured=captured_time) -> li
 
 
 def plan(wanted, current, budget=PLENTY, most_rows=64, captures=None, **kinds) -> CapturePlan | None:
-    most_new = kinds.pop("most_new", 2)
+    max_new = kinds.pop("max_new", 2)
     captures = [CaptureCost(r, f, 0.5, 1 << 20) for r, f in current] if captures is None else captures
     shapes = tuple(CaptureShape(rows=r, frames=f) for r, f in current)
-    return plan_captures(measured(wanted, current, **kinds), captures, shapes, budget, most_rows, most_new)
+    return plan_captures(measured(wanted, current, **kinds), captures, shapes, budget, most_rows, max_new)
 
 
 def shapes_of(planned: CapturePlan | None) -> list[tuple[int, int]]:
@@ -306,7 +306,7 @@ def test_where_capturing_gains_nothing_nothing_is_captured() -> None:
 def test_a_shape_that_hurts_goes() -> None:
     """The codec pads to it even where eager is quicker."""
     wanted = {(1, 1): 9000, (1, 2): 1000, (8, 12): 50, (9, 12): 40, (16, 12): 40}
-    planned = plan(wanted, [(8, 12)], most_new=0, eager=captured_time)
+    planned = plan(wanted, [(8, 12)], max_new=0, eager=captured_time)
     assert shapes_of(planned) == []
     assert "dropped: 8x12" in planned.rationale
 
@@ -351,7 +351,7 @@ def test_two_at_a_time_lead_as_far_as_all_at_once() -> None:
         planned = plan(wanted, current, budget)
         current = current if planned is None else shapes_of(planned)
     assert planned is None
-    at_once = plan(wanted, [(1, 2)], budget, most_new=6)
+    at_once = plan(wanted, [(1, 2)], budget, max_new=6)
     assert at_once is not None
     table = measured(wanted, current)
     assert sum(call.seconds for call in table) <= at_once.seconds_after * 1.05
@@ -363,10 +363,10 @@ def test_calls_larger_than_the_codec_now_makes_are_not_expected() -> None:
     assert shapes_of(planned) == [(1, 2), (2, 2)]
 
 
-@pytest.mark.parametrize("most_new", [1, 2, 4])
-def test_few_shapes_are_new_at_once(most_new: int) -> None:
+@pytest.mark.parametrize("max_new", [1, 2, 4])
+def test_few_shapes_are_new_at_once(max_new: int) -> None:
     wanted = {(r, f): 1000 for r in (1, 2, 4, 8) for f in (2, 4, 8)}
-    assert len(set(shapes_of(plan(wanted, [(1, 2)], most_new=most_new))) - {(1, 2)}) == most_new
+    assert len(set(shapes_of(plan(wanted, [(1, 2)], max_new=max_new))) - {(1, 2)}) == max_new
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -376,7 +376,7 @@ def test_the_budget_is_never_exceeded(seed: int) -> None:
     current = rng.sample(sorted(wanted), 4)
     captures = [CaptureCost(r, f, 0.2 + 0.01 * r * f, 1_000_000 + 10_000 * r * f) for r, f in current]
     budget = CaptureBudget(count=rng.randint(1, 8), seconds=rng.uniform(0.5, 5), bytes=rng.randint(1, 12) * 1_000_000)
-    planned = plan(wanted, current, budget=budget, captures=captures, most_new=rng.choice([1, 2, 4]))
+    planned = plan(wanted, current, budget=budget, captures=captures, max_new=rng.choice([1, 2, 4]))
     if planned is None:
         return
     shapes = shapes_of(planned)
@@ -414,7 +414,7 @@ def test_published_padding_ate_the_gain() -> None:
     calls += [CallStats(rows, 800, "padded", 100, 100 * seconds) for rows, seconds in padded.items()]
     current = tuple(CaptureShape(rows=rows, frames=3 * 325) for rows in padded)
     captures = [CaptureCost(rows, 3 * 325, 1.0, 1 << 20) for rows in padded]
-    planned = plan_captures(calls, captures, current, PLENTY, 8, most_new=0)
+    planned = plan_captures(calls, captures, current, PLENTY, 8, max_new=0)
     assert shapes_of(planned) == []
     assert planned.saved_ratio == pytest.approx(1 - sum(eager.values()) / sum(padded.values()), abs=0.01)
 

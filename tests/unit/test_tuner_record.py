@@ -47,7 +47,7 @@ class Past:
             self.record.add(parse_metrics(replica.name, replica.component.value, at(seconds), pod.text))
 
     def evidence(self, since, until, **seen):
-        given = {"workers": (), "identity": IDENTITY, "moving": "", "problem": "", **seen}
+        given = {"replicas": (), "identity": IDENTITY, "disruption": "", "problem": "", **seen}
         return self.record.evidence(POLICY, since=at(since), until=at(until), **given)
 
     def heard(self, since, until, **seen):
@@ -167,7 +167,7 @@ def test_what_a_talker_did_is_told_by_the_rows_of_its_steps():
     talker.ends("stop", 3)
     talker.ends("error")
     past.read(30)
-    (found,) = past.evidence(0, 30, workers=(worker(talker),)).replicas
+    (found,) = past.evidence(0, 30, replicas=(worker(talker),)).replicas
     assert (found.frames, found.errors) == (306, 1)
     assert found.steps == {4: StepStats(2, pytest.approx(0.06)), 1024: StepStats(1, pytest.approx(0.5))}
 
@@ -179,7 +179,7 @@ def test_what_a_codec_did_is_told_by_the_wanted_shapes_of_its_calls():
     codec.calls(2, 8, "hit", 0.01, 0.02)
     codec.calls(2, 8, "eager", 0.05)
     past.read(30)
-    (found,) = past.evidence(0, 30, workers=(worker(codec),)).replicas
+    (found,) = past.evidence(0, 30, replicas=(worker(codec),)).replicas
     assert found.calls == (CallStats(2, 8, "eager", 1, 0.05), CallStats(2, 8, "hit", 2, pytest.approx(0.03)))
 
 
@@ -188,12 +188,12 @@ def test_what_a_codecs_shapes_cost_to_capture_is_what_it_said_last():
     past = Past(gateway, codec)
     codec.captured(2, 8, 1.5, 4096)
     past.read(0)
-    (found,) = past.evidence(0, 30, workers=(worker(codec),)).replicas
+    (found,) = past.evidence(0, 30, replicas=(worker(codec),)).replicas
     assert found.captures == (CaptureCost(2, 8, 1.5, 4096),)
     codec.captured(2, 8, 0.5, 4096)
     codec.captured(1, 1, 0.25, 1024)
     past.read(30)
-    (found,) = past.evidence(0, 30, workers=(worker(codec),)).replicas
+    (found,) = past.evidence(0, 30, replicas=(worker(codec),)).replicas
     assert found.captures == (CaptureCost(1, 1, 0.25, 1024), CaptureCost(2, 8, 0.5, 4096))
 
 
@@ -202,7 +202,7 @@ def test_what_is_not_known_of_a_replica_is_not_zero_and_what_did_not_happen_is()
     past = Past(gateway, known)
     past.read(0)
     past.read(30, gateway, known, new)
-    idle, unknown = past.evidence(0, 30, workers=(worker(known), worker(new))).replicas
+    idle, unknown = past.evidence(0, 30, replicas=(worker(known), worker(new))).replicas
     assert (idle.frames, idle.errors, idle.steps) == (0, 0, {})
     assert (unknown.frames, unknown.errors, unknown.steps) == (None, None, {})
 
@@ -262,7 +262,7 @@ def test_a_replica_that_was_started_anew_counts_from_zero():
     gateway.serve(0.1, 0.1, underruns=1)
     talker.steps(8, 0.1)
     past.read(60)
-    found = past.evidence(0, 60, workers=(worker(talker),))
+    found = past.evidence(0, 60, replicas=(worker(talker),))
     assert (found.routes[ROUTE].requests, found.routes[ROUTE].underruns) == (3, 1)
     assert (found.replicas[0].frames, found.replicas[0].steps[8].count) == (8, 1)
 
@@ -284,8 +284,8 @@ def test_without_a_gateway_nothing_is_known_but_the_replicas():
     past = Past(talker)
     past.read(0)
     past.read(30)
-    found = past.evidence(0, 30, workers=(worker(talker),))
-    assert found.problem == "no gateway's counters are known"
+    found = past.evidence(0, 30, replicas=(worker(talker),))
+    assert found.problem == "no gateway metrics yet"
     assert (found.routes, found.seconds, found.queue_age, found.replicas[0].frames) == ({}, 0, None, 0)
 
 
@@ -296,7 +296,7 @@ def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
     gateway.serve(0.1)
     past.read(30)
     assert past.evidence(0, 120, problem="no route").problem == ""
-    assert past.evidence(0, 121).problem == "the gateways' newest counters are older than 90 seconds"
+    assert past.evidence(0, 121).problem == "the newest gateway metrics are older than 90 s"
     assert past.evidence(0, 121, problem="no route").problem == "no route"
     assert past.evidence(0, 121).routes == {}
 
@@ -304,7 +304,7 @@ def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
 def test_who_is_looked_at_seldom_is_stale_late():
     past = Past(Gateway())
     past.read(0)
-    assert past.evidence(0, 180, scraped_every=60.0).problem == ""
+    assert past.evidence(0, 180, scrape_interval=60.0).problem == ""
     slow = msgspec.structs.replace(POLICY, interval=600.0)
     assert past.record.evidence(slow, (), IDENTITY, "", "", at(0), at(1800)).problem == ""
 
@@ -361,7 +361,7 @@ def test_restarts_hide_what_was_not_read_and_nothing_is_made_up(steps):
 def test_nothing_counts_in_two_windows(steps, moments):
     past, reads = lived(steps)
     a, b, c = moments
-    never_stale = {"scraped_every": 3600.0}
+    never_stale = {"scrape_interval": 3600.0}
     parts = past.heard(a, b, **never_stale), past.heard(b, c, **never_stale)
     assert min(parts) >= 0
     assert sum(parts) <= past.heard(a, c, **never_stale) <= reads[-1][2]
@@ -389,7 +389,7 @@ def test_gateways_that_are_read_one_by_one_count_once_each(steps):
 
 
 def test_a_record_holds_only_so_much(monkeypatch):
-    monkeypatch.setattr(records, "MAX_LOOKS", 10)
+    monkeypatch.setattr(records, "MAX_DELTAS", 10)
     past, gateway = Past(gateway := Gateway()), gateway
     for step in range(30):
         past.read(step)

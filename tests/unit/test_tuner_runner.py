@@ -148,7 +148,7 @@ def test_pipelines_are_told_apart_and_forgotten():
     assert pipeline.tuner.devices("voices/other") == {}
     pipeline.tuner.forget("voices/demo")
     found = pipeline.tuner.evidence("voices/demo", pipeline.policy, None, *window)
-    assert (found.problem, found.replicas) == ("no gateway's counters are known", ())
+    assert (found.problem, found.replicas) == ("no gateway metrics yet", ())
 
 
 @pytest.mark.parametrize("mode", ["Recommend", "Auto"])

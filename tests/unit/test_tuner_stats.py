@@ -116,5 +116,5 @@ def test_more_cells_ask_for_more_evidence():
 
 @pytest.mark.parametrize("difference", [1.1, -1.1, math.nan])
 def test_what_is_no_difference_of_shares_is_refused(difference):
-    with pytest.raises(ValueError, match="between -1 and 1"):
+    with pytest.raises(ValueError, match=r"in \[-1, 1\]"):
         update_test(PairedTest(), difference)

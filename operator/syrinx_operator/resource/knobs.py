@@ -1,4 +1,4 @@
-"""What is tuned: settings, single knobs of them, and the bounded ladders that they move on. Pure."""
+"""The tuned settings, their knobs, and the ladders of values that a knob may take. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Mode = Literal["Off", "Recommend", "Auto"]
 
 
 class StatusStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What all parts of the tuner's state share: it is a status, in camelCase, without what is as by default."""
+    """Base of the types in `status.tuning`: camelCase names, defaults omitted."""
 
 
 class Identity(StatusStruct, frozen=True, kw_only=True):
-    """What knowledge holds for: with another one, all that was learned is forgotten."""
+    """Model, image and device that tuning results hold for. A change discards the results."""
 
     model: Annotated[str, Meta(max_length=64, description="Model generation.")]
     image: Annotated[str, Meta(max_length=512, description="Image of the stages, or the version of Syrinx.")]
@@ -27,7 +27,7 @@ class Identity(StatusStruct, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=256,
-            description="Where talker and codec compute, as far as it is known, and an engine that is not torch.",
+            description="Devices of talker and codec as far as known, and the engine if it is not torch.",
         ),
     ]
 
@@ -40,7 +40,7 @@ class Stage(StrEnum):
 
 
 class Knob(StrEnum):
-    """One thing that a trial changes, by its name in the resource."""
+    """A tuned field, named by its path in `spec`. A trial changes one knob."""
 
     TALKER_ROWS = "talker.maxNumSeqs"
     CODEC_ROWS = "codec.maxNumSeqs"
@@ -49,32 +49,30 @@ class Knob(StrEnum):
 
     @property
     def stage(self) -> Stage:
-        """The stage that has it."""
+        """The stage that the knob belongs to."""
         return Stage.TALKER if self is Knob.TALKER_ROWS else Stage.CODEC
 
 
 class Setting(StatusStruct, frozen=True, kw_only=True):
     """A value for each knob."""
 
-    talker_max_num_seqs: Annotated[Rows, Meta(description="Requests per talker step at most.")]
-    codec_max_num_seqs: Annotated[Rows, Meta(description="Requests per decoder call at most.")]
+    talker_max_num_seqs: Annotated[Rows, Meta(description="Maximum number of requests per talker step.")]
+    codec_max_num_seqs: Annotated[Rows, Meta(description="Maximum number of requests per decoder call.")]
     chunk_ramp: Annotated[
-        tuple[Frames, ...], Meta(max_length=16, description="Frames of a stream's first, second, ... chunk.")
+        tuple[Frames, ...], Meta(max_length=16, description="Frames of the first, second, ... chunk of a stream.")
     ]
-    capture_pairs: Annotated[
-        tuple[CaptureShape, ...], Meta(max_length=64, description="Decoder shapes kept ready.")
-    ] = ()
+    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64, description="Captured decoder shapes.")] = ()
 
     def value(self, knob: Knob) -> Any:
-        """What it has for a knob."""
+        """Returns the value of a knob."""
         return getattr(self, _FIELDS[knob])
 
     def with_value(self, knob: Knob, value: Any) -> Setting:
-        """The same but for one knob."""
+        """Returns a copy with another value of one knob."""
         return msgspec.structs.replace(self, **{_FIELDS[knob]: value})
 
     def differing_knobs(self, other: Setting) -> tuple[Knob, ...]:
-        """The knobs in which two settings differ."""
+        """Returns the knobs in which two settings differ."""
         return tuple(knob for knob in Knob if self.value(knob) != other.value(knob))
 
 
@@ -86,7 +84,7 @@ _FIELDS = {
 }
 
 ROWS_LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-"""Rungs of `maxNumSeqs`: a factor of two is the least that a trial of some minutes can tell apart."""
+"""Values of `maxNumSeqs`. A trial of some minutes cannot distinguish factors below two."""
 
 RAMP_LADDER = (
     (1, 2, 4, 8, 12),
@@ -95,11 +93,11 @@ RAMP_LADDER = (
     (8, 8, 12, 16),
     (16, 16, 25),
 )
-"""From the earliest first audio to the least work; one frame is 80 ms. Published ramps lie between its ends."""
+"""From the lowest TTFA to the least engine time. A frame is 80 ms. Published ramps lie in this range."""
 
 
 def setting_of(spec: PipelineSpec) -> Setting:
-    """What the resource asks for."""
+    """Returns the setting that a spec requests."""
     return Setting(
         talker_max_num_seqs=spec.talker.max_num_seqs,
         codec_max_num_seqs=spec.codec.max_num_seqs,
@@ -109,7 +107,7 @@ def setting_of(spec: PipelineSpec) -> Setting:
 
 
 def with_setting(spec: PipelineSpec, setting: Setting) -> PipelineSpec:
-    """The resource as if it asked for a setting."""
+    """Returns the spec with its tuned fields replaced by a setting."""
     talker: TalkerSpec = msgspec.structs.replace(spec.talker, max_num_seqs=setting.talker_max_num_seqs)
     codec: CodecSpec = msgspec.structs.replace(
         spec.codec,
@@ -121,7 +119,7 @@ def with_setting(spec: PipelineSpec, setting: Setting) -> PipelineSpec:
 
 
 def live_settings(setting: Setting, stage: Stage) -> dict[str, Any]:
-    """A stage's part, as the body of `PUT /settings` names and encodes it."""
+    """Returns the part of a setting for one stage, as the body of `PUT /settings`."""
     if stage is Stage.TALKER:
         return {"max_num_seqs": setting.talker_max_num_seqs}
     return {

@@ -1,4 +1,4 @@
-"""One decision in the making: what it starts from, what it leaves behind, and the bookkeeping that all phases share."""
+"""Mutable working copy of one decision, with the bookkeeping that all phases share."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.stats import interval
 from syrinx_operator.tuner.workload import similar
 
-LONGEST_COOL_DOWN = timedelta(minutes=30)
-LONGEST_QUARANTINE = timedelta(hours=24)
+MAX_COOL_DOWN = timedelta(minutes=30)
+MAX_QUARANTINE_TIME = timedelta(hours=24)
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something decided: one line of the audit log, and one event of the resource."""
+    """One decision, written as a line of the audit log and as an event of the resource."""
 
     kind: Literal["Normal", "Warning"] = "Normal"
     reason: str
-    """In one CamelCase word: TrialStarted, Promoted, RolledBack, ..."""
+    """CamelCase: TrialStarted, Promoted, RolledBack, ..."""
     message: str
     data: Mapping[str, Any] = {}
-    """For the audit log: what the decision was made from, JSON-encodable by msgspec."""
+    """Inputs of the decision for the audit log. msgspec can encode them as JSON."""
 
 
 class DecisionBuilder:
-    """One decision. The phases (`settling`, `watching`, `trying`, `promoting`) change `state` through `set`."""
+    """Builds one decision. `monitor`, `running` and `promotion` replace fields of `state` through `set`."""
 
     def __init__(self, policy: Policy, state: State, evidence: Evidence, now: datetime) -> None:
         self.policy = policy
@@ -56,29 +56,30 @@ class DecisionBuilder:
         self.state = msgspec.structs.replace(self.state, **fields)
 
     def set_phase(self, phase: Phase, message: str) -> None:
-        """Says what the tuner does now."""
+        """Sets the phase and its message."""
         self.set(phase=phase, message=message[:256])
 
     def emit(
         self, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Normal", trial: Trial | None = None
     ) -> None:
         """Adds an event."""
-        data: dict[str, Any] = {"context": self.state.workload}
+        data: dict[str, Any] = {"workload": self.state.workload}
         if trial is not None:
             data["trial"] = trial
         self.events.append(Event(kind=kind, reason=reason, message=message, data=data))
 
     def seconds_since(self, moment: datetime) -> float:
-        """Seconds since a moment."""
+        """Returns the seconds since a moment."""
         return float((self.now - moment).total_seconds())
 
+    @property
     def trial(self) -> Trial:
-        """The trial under way; there is one."""
+        """The trial in progress. Only valid if there is one."""
         assert self.state.trial is not None
         return self.state.trial
 
     def supersede(self, why: str) -> None:
-        """Ends what is under way, without a verdict."""
+        """Ends the trial, promotion or soak in progress without a verdict of its own."""
         if self.state.trial is not None:
             self.record_trial(self.state.trial, "Superseded", why)
             self.set(trial=None, last_change_time=self.now)
@@ -86,10 +87,10 @@ class DecisionBuilder:
             self.set(promotion=None, soak=None, last_change_time=self.now)
 
     def record_trial(self, trial: Trial, verdict: Verdict, reason: str) -> None:
-        """Writes the end of a trial into the history, and tells it."""
-        whole = trial.strata[0] if trial.strata else None
-        compared = whole is not None and whole.test.pairs > 0
-        lower, upper = interval(whole.test) if whole is not None and compared else (None, None)
+        """Appends the end of a trial to the history and emits an event."""
+        overall = trial.strata[0] if trial.strata else None
+        tested = overall is not None and overall.test.pairs > 0
+        lower, upper = interval(overall.test) if overall is not None and tested else (None, None)
         record = TrialRecord(
             id=trial.id,
             time=self.now,
@@ -100,43 +101,50 @@ class DecisionBuilder:
             after=format_value(trial.candidate, trial.knob),
             verdict=verdict,
             reason=reason[:256],
-            requests=whole.candidate.requests + whole.baseline.requests if whole else 0,
+            requests=overall.candidate.requests + overall.baseline.requests if overall else 0,
             baseline_min_good=min(
-                (cell.baseline_min_good for cell in trial.strata if cell.baseline_min_good is not None), default=None
+                (stratum.baseline_min_good for stratum in trial.strata if stratum.baseline_min_good is not None),
+                default=None,
             ),
-            difference=whole.test.mean if whole and compared else None,
+            difference=overall.test.mean if overall and tested else None,
             lower=lower,
             upper=upper,
         )
-        self.add_record(record)
-        what = f"trial {trial.id}, {trial.knob}: {record.after} instead of {record.before}: {reason}"
-        self.emit(verdict, what, kind="Warning" if verdict == "RolledBack" else "Normal", trial=trial)
+        self.append_history(record)
+        message = f"trial {trial.id}, {trial.knob} {record.before} -> {record.after}: {reason}"
+        self.emit(verdict, message, kind="Warning" if verdict == "RolledBack" else "Normal", trial=trial)
 
-    def add_record(self, record: TrialRecord) -> None:
-        """Adds to the bounded history."""
+    def append_history(self, record: TrialRecord) -> None:
+        """Appends to the bounded history."""
         self.set(history=(*self.state.history, record)[-MAX_HISTORY:])
 
+    def recorded(self, number: int) -> TrialRecord | None:
+        """Returns the latest history record of a trial, or None."""
+        return next((record for record in reversed(self.state.history) if record.id == number), None)
+
     def quarantine(self, setting: Setting, why: str, hours: float = 1.0) -> None:
-        """Not again under this workload, for some hours; each time twice as many."""
-        if self.state.workload is None:
+        """Bars a setting under the current workload for some hours, doubled with each failure."""
+        workload = self.state.workload
+        if workload is None:
             return
-        here = self.state.workload
-        before = next((q for q in self.state.quarantine if q.setting == setting and similar(q.workload, here)), None)
+        before = next(
+            (q for q in self.state.quarantine if q.setting == setting and similar(q.workload, workload)), None
+        )
         failures = before.failures + 1 if before else 1
-        until = self.now + min(timedelta(hours=hours) * 2 ** min(failures - 1, 10), LONGEST_QUARANTINE)
-        added = QuarantinedSetting(setting=setting, workload=here, reason=why[:256], failures=failures, until=until)
+        until = self.now + min(timedelta(hours=hours) * 2 ** min(failures - 1, 10), MAX_QUARANTINE_TIME)
+        added = QuarantinedSetting(setting=setting, workload=workload, reason=why[:256], failures=failures, until=until)
         others = [q for q in self.state.quarantine if q is not before]
         self.set(quarantine=(*others, added)[-MAX_QUARANTINE:])
 
     def cool_down(self, *, failed: bool) -> None:
-        """Some time between two trials, doubled after each failure in a row."""
+        """Delays the next trial; the delay doubles with each consecutive failure."""
         base = timedelta(seconds=max(10.0, self.policy.interval))
         failures = 0
         for record in reversed(self.state.history):
             if record.verdict not in ("RolledBack", "Regressed"):
                 break
             failures += 1
-        wait = min(base * 2 ** min(failures, 10), LONGEST_COOL_DOWN) if failed else base
+        wait = min(base * 2 ** min(failures, 10), MAX_COOL_DOWN) if failed else base
         self.set(
             next_trial_time=self.now + wait,
             consecutive_breaches=max(0, self.state.consecutive_breaches - 1),
@@ -145,7 +153,7 @@ class DecisionBuilder:
 
 
 def in_force(policy: Policy, state: State) -> Setting:
-    """What is in force, trials aside: with an edited resource, or in a mode other than Auto, what it asks for."""
+    """Returns the setting in force outside of trials: the chosen one in Auto mode, else the requested one."""
     edited = state.requested is not None and state.requested != policy.requested
     if policy.mode != "Auto" or state.chosen is None or edited:
         return policy.requested
@@ -153,13 +161,13 @@ def in_force(policy: Policy, state: State) -> Setting:
 
 
 def stage_of(base: Setting, setting: Setting) -> Stage:
-    """The stage in which two settings differ: never both, as trials change one knob."""
+    """Returns the stage in which two settings differ. A trial changes one knob, so it is never both."""
     differing = base.differing_knobs(setting)
     return differing[0].stage if differing else Stage.CODEC
 
 
 def format_value(setting: Setting, knob: Knob) -> str:
-    """A knob's value for people."""
+    """Returns a knob's value as text, at most 256 characters."""
     value = setting.value(knob)
     if knob is Knob.PAIRS:
         return ("[" + ", ".join(f"{shape.rows}x{shape.frames}" for shape in value) + "]")[:256]
@@ -167,5 +175,5 @@ def format_value(setting: Setting, knob: Knob) -> str:
 
 
 def format_setting(setting: Setting) -> str:
-    """All knobs for people."""
+    """Returns all knobs as text."""
     return ", ".join(f"{knob} {format_value(setting, knob)}" for knob in Knob)

@@ -1,6 +1,6 @@
-"""Which decoder shapes a codec should hold captured: computed from what its calls took, never searched by trial. Pure.
+"""Plans the decoder shapes that a codec captures, from the measured times of its calls. Pure.
 
-`pair_times` says what calls take, `pair_search` chooses; here is what a change must be worth.
+`capture_times` models the times and `capture_search` finds the best set. This module decides whether it is worth it.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from syrinx_operator.tuner.evidence import CallStats, CaptureCost
 from syrinx_operator.tuner.policy import CaptureBudget
 
 MIN_SAVED = 0.02
-"""Share of decoder time that a change must save: less is not worth a trial, nor told apart by one."""
+"""Fraction of the decoder time that a change must save. A trial could not detect less."""
 
 RARE = 0.001
-"""A shape that gets less than this share of the calls goes, unless that would cost as large a share of the time; a new
-one must save as much of it in any case."""
+"""Fraction of the calls below which a shape is dropped, unless that costs as large a fraction of the time. A new shape
+must save at least this fraction."""
 
 MAX_NEW = 2
-"""New shapes at a time. Estimates of shapes never captured may be wrong; with few, a trial's verdict is about them."""
+"""New shapes per plan. Predicted times of new shapes may be wrong; with few of them the trial tests exactly those."""
 
 
 class CapturePlan(Struct, frozen=True, kw_only=True):
-    """A set of shapes that is better than the current one."""
+    """A set of shapes that is predicted to be better than the current one."""
 
     shapes: tuple[CaptureShape, ...]
-    """By rows, then frames, as the resource wants them."""
+    """Sorted by rows, then frames."""
     reasons: tuple[str, ...]
-    """What each of them is good for."""
+    """Benefit of each shape, as text."""
     seconds_before: float
-    """Expected decoder seconds of the measured calls with the current shapes, ..."""
+    """Predicted decoder seconds of the measured calls with the current shapes."""
     seconds_after: float
-    """... and with these."""
+    """Predicted decoder seconds with the planned shapes."""
     saved_ratio: float
-    """Share of `before`."""
+    """Fraction of `seconds_before`."""
     optimality_gap: float
-    """Share of `before` that the best set within the limits may save beyond this at most; 0: this is the best."""
+    """Upper bound of what the optimal set would save in addition, as a fraction of `seconds_before`; 0 if optimal."""
     rationale: str
-    """In a line of at most 256 characters."""
+    """At most 256 characters."""
 
 
 def plan_captures(
@@ -50,60 +50,63 @@ def plan_captures(
     captures: Iterable[CaptureCost],
     current: tuple[CaptureShape, ...],
     budget: CaptureBudget,
-    most_rows: int,
-    most_new: int = MAX_NEW,
+    max_rows: int,
+    max_new: int = MAX_NEW,
 ) -> CapturePlan | None:
-    """The shapes to hold captured, at most `most_new` of them new; None: too little is known, or gained.
+    """Returns the shapes to capture, at most `max_new` of them new; None with too little data or gain.
 
-    `calls` were made with the `current` shapes, by codecs of equal speed; those of more rows than `most_rows` (what a
-    codec now takes into a call at most) teach what calls take, but are not expected again. No gain is known before a
-    captured call was measured: then the shapes that take the most time are a first try. No new shape is within budget
-    before the cost of one was measured. A current set over the budget is not a reason for a change by itself.
+    `calls` were computed with the `current` shapes by codecs of equal speed. Calls of more than `max_rows` rows (the
+    current limit of a call) contribute to the times but are not expected again. Before a captured call was measured,
+    the gain is unknown; then the shapes with the most decoder time are planned first. Before a capture cost was
+    measured, no new shape fits the budget. A current set that exceeds the budget is not changed for that reason alone.
     """
     calls = tuple(calls)
-    held = [(each.rows, each.frames) for each in current]
-    wanted = _wanted(calls, most_rows)
-    load = _load(calls, held, wanted)
+    current_shapes = [(each.rows, each.frames) for each in current]
+    requested = _requested(calls, max_rows)
+    grid = _call_grid(calls, current_shapes, requested)
     if budget.count == 0:
         return None
-    if load is None:
-        return _first(calls, captures, held, wanted, budget, most_new)
-    candidates = sorted({(r, f) for r in {r for r, _ in wanted} for f in {f for _, f in wanted}} | set(held))
-    before = load.seconds(held)
-    usable = [shape for shape in candidates if shape[0] <= most_rows]
-    limits = _limits(captures, usable, budget, most_new)
-    kept = [shape for shape in held if shape[0] <= most_rows]
-    found = Search(load, usable, kept, limits).run()
-    shapes = min(_without_spare(load, held, found.shapes, before), (), key=load.seconds)
-    after = load.seconds(shapes)
+    if grid is None:
+        return _first(calls, captures, current_shapes, requested, budget, max_new)
+    candidates = sorted(
+        {(r, f) for r in {r for r, _ in requested} for f in {f for _, f in requested}} | set(current_shapes)
+    )
+    before = grid.seconds(current_shapes)
+    usable = [shape for shape in candidates if shape[0] <= max_rows]
+    limits = _limits(captures, usable, budget, max_new)
+    kept = [shape for shape in current_shapes if shape[0] <= max_rows]
+    found = Search(grid, usable, kept, limits).run()
+    shapes = min(_prune(grid, current_shapes, found.shapes, before), (), key=grid.seconds)
+    after = grid.seconds(shapes)
     if before <= 0 or before - after < MIN_SAVED * before:
         return None
-    return _plan(load, held, shapes, before, (after - found.bound) / before)
+    return _plan(grid, current_shapes, shapes, before, (after - found.bound) / before)
 
 
 def _first(
     calls: Iterable[CallStats],
     captures: Iterable[CaptureCost],
-    held: list[Shape],
-    wanted: Mapping[Shape, int],
+    current_shapes: list[Shape],
+    requested: Mapping[Shape, int],
     budget: CaptureBudget,
-    most_new: int,
+    max_new: int,
 ) -> CapturePlan | None:
-    """Shapes to learn from, beside those held: what is wanted most, in seconds. None if captured calls were measured,
-    no eager ones were, or no shape's cost is known.
+    """Returns a first plan that adds the shapes with the most decoder time, to measure captured calls.
+
+    None if captured calls were measured already, no eager calls were, or no capture cost is known.
     """
-    eager, captured = mean_times(calls, held)
-    seconds = {shape: wanted[shape] * eager[shape].seconds for shape in wanted if shape in eager}
+    eager, captured = mean_times(calls, current_shapes)
+    seconds = {shape: requested[shape] * eager[shape].seconds for shape in requested if shape in eager}
     before = sum(seconds.values())
-    limits = _limits(captures, [*wanted, *held], budget, most_new)
+    limits = _limits(captures, [*requested, *current_shapes], budget, max_new)
     if captured or not before:
         return None
-    shapes = list(held)
+    shapes = list(current_shapes)
     for shape in sorted(seconds, key=lambda shape: (-seconds[shape], shape)):
-        enough = seconds[shape] >= MIN_SAVED * before and len(shapes) - len(held) < limits.max_new
-        if enough and shape not in held and limits.allow((*shapes, shape)):
+        enough = seconds[shape] >= MIN_SAVED * before and len(shapes) - len(current_shapes) < limits.max_new
+        if enough and shape not in current_shapes and limits.allow((*shapes, shape)):
             shapes.append(shape)
-    added = [f"{_name(shape)} ({seconds[shape] / before:.1%})" for shape in shapes[len(held) :]]
+    added = [f"{_name(shape)} ({seconds[shape] / before:.1%})" for shape in shapes[len(current_shapes) :]]
     if not added:
         return None
     return CapturePlan(
@@ -113,34 +116,34 @@ def _first(
         seconds_after=before,
         saved_ratio=0.0,
         optimality_gap=1.0,
-        rationale="no captured call was measured yet; first, by their share of decoder time: " + ", ".join(added),
+        rationale="no captured call was measured yet; starting with the most decoder time: " + ", ".join(added),
     )
 
 
-def _wanted(calls: Iterable[CallStats], most_rows: int) -> dict[Shape, int]:
-    """How often each shape is wanted."""
-    wanted: dict[Shape, int] = {}
+def _requested(calls: Iterable[CallStats], max_rows: int) -> dict[Shape, int]:
+    """Returns the number of calls by requested shape."""
+    requested: dict[Shape, int] = {}
     for call in calls:
-        if call.rows <= most_rows and call.count > 0:
-            wanted[call.rows, call.frames] = wanted.get((call.rows, call.frames), 0) + call.count
-    return wanted
+        if call.rows <= max_rows and call.count > 0:
+            requested[call.rows, call.frames] = requested.get((call.rows, call.frames), 0) + call.count
+    return requested
 
 
-def _load(calls: Iterable[CallStats], held: list[Shape], wanted: dict[Shape, int]) -> CallGrid | None:
-    """The calls with their times; None if too little was measured to know what they take now."""
-    rows = sorted({r for r, _ in (*wanted, *held)})
-    frames = sorted({f for _, f in (*wanted, *held)})
-    eager, captured = mean_times(calls, held)
+def _call_grid(calls: Iterable[CallStats], current_shapes: list[Shape], requested: dict[Shape, int]) -> CallGrid | None:
+    """Returns the calls with their times; None if the time of the current set is unknown."""
+    rows = sorted({r for r, _ in (*requested, *current_shapes)})
+    frames = sorted({f for _, f in (*requested, *current_shapes)})
+    eager, captured = mean_times(calls, current_shapes)
     known = estimate_times(eager, captured, rows, frames)
-    if known is None or not wanted:
+    if known is None or not requested:
         return None
-    load = CallGrid(rows, frames, wanted, known)
-    served = sum(load.calls_by_shape(held).values())
-    return load if eager or served == load.call_count else None
+    grid = CallGrid(rows, frames, requested, known)
+    captured_calls = sum(grid.calls_by_shape(current_shapes).values())
+    return grid if eager or captured_calls == grid.call_count else None
 
 
-def _limits(captures: Iterable[CaptureCost], usable: list[Shape], budget: CaptureBudget, most_new: int) -> Limits:
-    """Within the budget; a shape that replicas captured at different costs counts with the largest."""
+def _limits(captures: Iterable[CaptureCost], usable: list[Shape], budget: CaptureBudget, max_new: int) -> Limits:
+    """Returns the budget as search constraints. The largest measured cost of a shape counts."""
     seconds: dict[Shape, float] = {}
     memory: dict[Shape, float] = {}
     for each in captures:
@@ -153,32 +156,38 @@ def _limits(captures: Iterable[CaptureCost], usable: list[Shape], budget: Captur
         ({shape: capture_cost(shape, known) for shape in usable}, most)
         for known, most in ((seconds, budget.seconds), (memory, float(budget.bytes)))
     )
-    return Limits(budget.count, most_new, costs)
+    return Limits(budget.count, max_new, costs)
 
 
-def _without_spare(load: CallGrid, held: list[Shape], shapes: tuple[Shape, ...], before: float) -> tuple[Shape, ...]:
-    """Leaves out rare shapes and new ones, the least worth first, as long as that costs next to nothing."""
+def _prune(grid: CallGrid, current_shapes: list[Shape], shapes: tuple[Shape, ...], before: float) -> tuple[Shape, ...]:
+    """Drops rare and new shapes, least valuable first, while that costs less than `RARE` of the time."""
     while True:
-        served, seconds = load.calls_by_shape(shapes), load.seconds(shapes)
-        spare = [shape for shape in shapes if shape not in held or served[shape] < RARE * load.call_count]
-        rests = [tuple(each for each in shapes if each != shape) for shape in spare]
-        rest = min(rests, key=lambda rest: (load.seconds(rest), rest), default=shapes)
-        if rest == shapes or load.seconds(rest) - seconds >= RARE * before:
+        calls_of, seconds = grid.calls_by_shape(shapes), grid.seconds(shapes)
+        droppable = [
+            shape for shape in shapes if shape not in current_shapes or calls_of[shape] < RARE * grid.call_count
+        ]
+        rests = [tuple(each for each in shapes if each != shape) for shape in droppable]
+        rest = min(rests, key=lambda rest: (grid.seconds(rest), rest), default=shapes)
+        if rest == shapes or grid.seconds(rest) - seconds >= RARE * before:
             return shapes
         shapes = rest
 
 
-def _plan(load: CallGrid, held: list[Shape], shapes: tuple[Shape, ...], before: float, gap: float) -> CapturePlan:
-    after = load.seconds(shapes)
-    served = load.calls_by_shape(shapes)
+def _plan(
+    grid: CallGrid, current_shapes: list[Shape], shapes: tuple[Shape, ...], before: float, gap: float
+) -> CapturePlan:
+    after = grid.seconds(shapes)
+    calls_of = grid.calls_by_shape(shapes)
     reasons = {}
     for shape in sorted(shapes):
-        without = load.seconds(each for each in shapes if each != shape) - after
-        reasons[shape] = f"{served[shape] / load.call_count:.1%} of calls; without it {without / before:.1%} more time"
+        without = grid.seconds(each for each in shapes if each != shape) - after
+        reasons[shape] = (
+            f"{calls_of[shape] / grid.call_count:.1%} of calls, {without / before:.1%} more time without it"
+        )
     saved = (before - after) / before
-    added = [f"{_name(shape)} ({reasons[shape]})" for shape in sorted(set(shapes) - set(held))]
-    dropped = [_name(shape) for shape in sorted(set(held) - set(shapes))]
-    why = f"saves {saved:.1%} of decoder time, {gap:.1%} from the best at most"
+    added = [f"{_name(shape)} ({reasons[shape]})" for shape in sorted(set(shapes) - set(current_shapes))]
+    dropped = [_name(shape) for shape in sorted(set(current_shapes) - set(shapes))]
+    why = f"saves {saved:.1%} of decoder time, at most {gap:.1%} from the optimum"
     if added:
         why += "; new: " + ", ".join(added[:2]) + (f" and {len(added) - 2} more" if len(added) > 2 else "")
     if dropped:

@@ -1,19 +1,18 @@
-"""The set of captured shapes with which given decoder calls take the least time. Pure.
+"""Branch-and-bound search for the set of captured shapes that minimizes decoder time. Pure.
 
-The codec pads every call that a captured shape holds, to the first one by `rank`, even where eager would be quicker.
-So one more shape can make things worse, and the time saved is neither monotone nor submodular in the set.
+The codec pads every call that fits a captured shape to the first one by `rank`, even where eager would be faster. An
+additional shape can therefore increase the time, and the saved time is neither monotone nor submodular in the set.
 
-**Relaxation.** If each call could choose (eager, or any shape that holds it), the time could only be less, and what
-that saves is monotone and submodular: a shape is worth most to the smallest set. A set made of some of the current
-shapes and of at most m new ones therefore takes no less than the relaxed time of all the current ones, less the m
-largest relaxed gains of new ones. With that bound the search goes through all sets of candidates; what it finishes is
-exact, and when its work is spent, the least bound left open says how far from the best the set found can be.
+**Relaxation.** Let each call choose freely (eager, or any shape that it fits). This gives a lower bound of the time,
+and the relaxed saving is monotone and submodular: the gain of a shape is largest beside the smallest set. A set of some
+current shapes and at most m new ones thus takes at least the relaxed time of all current shapes, minus the m largest
+relaxed gains of new ones. The search explores all sets of candidates with this bound. If it completes, the result is
+optimal; if its work budget runs out, the least open bound limits the optimality gap.
 
-**Candidates** are the current shapes and each wanted number of rows with each wanted number of frames. Any other
-shape holds the same calls as the largest of these within it, which takes no longer and comes no later. Put in its
-place, that one takes calls over from shapes of a higher rank alone; so if times never fall as `rank` rises, it never
-costs time. If they can (a shape of less work, yet more time), a set may be better that has a shape larger than any call
-wants, only for it to come later. Such sets are left out, and the bound says nothing about them.
+**Candidates** are the current shapes and each requested number of rows with each requested number of frames. Any other
+shape fits the same calls as the largest candidate within it, which is no slower and has no higher rank. Replacing it by
+that candidate only takes calls from shapes of higher rank, so it never costs time if times are nondecreasing in `rank`.
+If they are not (less work, yet more time), an excluded set could be better; the bound does not cover such sets.
 """
 
 from __future__ import annotations
@@ -31,31 +30,31 @@ from msgspec import Struct
 from syrinx_operator.tuner.capture_times import Shape, TimeGrid, rank
 
 WORK_BUDGET = 800_000
-"""Steps, of roughly a tenth of a microsecond, after which a search ends with a bound. No clock: the same evidence gives
-the same plan."""
+"""Operations of about 0.1 microseconds after which a search stops with a bound. It is not a time limit, so that the
+same evidence yields the same plan."""
 
 NEIGHBOURS = 24
-"""Candidates of the largest relaxed gain that the improvement of a set tries."""
+"""Number of candidates, by largest relaxed gain, that local search tries."""
 
 
 class Limits(Struct, frozen=True):
-    """What a set must keep to."""
+    """Constraints of a set."""
 
     max_count: int
     max_new: int
-    """Shapes that are not captured now."""
+    """Limit of shapes that are not captured now."""
     costs: tuple[tuple[Mapping[Shape, float], float], ...]
-    """What each candidate costs, and how much all may cost together; one for each kind of cost."""
+    """Pairs of (cost by candidate, limit of the sum), one per kind of cost."""
 
     def allow(self, shapes: Collection[Shape]) -> bool:
-        """Whether a set keeps to them; new shapes are counted where they are added."""
+        """Returns whether a set satisfies the constraints except `max_new`, which the caller counts."""
         return len(shapes) <= self.max_count and all(
             sum(cost[shape] for shape in shapes) <= most for cost, most in self.costs
         )
 
 
 class SearchResult(NamedTuple):
-    """A set, the expected seconds of all calls with it, and seconds that no permitted set goes below."""
+    """A set, the expected seconds of all calls with it, and a lower bound for any allowed set."""
 
     shapes: tuple[Shape, ...]
     seconds: float
@@ -63,9 +62,10 @@ class SearchResult(NamedTuple):
 
 
 class CallGrid:
-    """Calls on a grid of rows and frames with their times: what a set of shapes makes of them.
+    """Calls on a grid of rows and frames; evaluates the time of a set of shapes.
 
-    Lines run over rows, one for each number of frames; sums begin with nothing, so a stretch is a difference.
+    Tables have one line per number of frames, indexed by rows. Prefix sums start with 0, so the sum of a range is a
+    difference.
     """
 
     def __init__(
@@ -81,20 +81,20 @@ class CallGrid:
         self.call_count = sum(wanted.values())
 
     def seconds(self, shapes: Iterable[Shape]) -> float:
-        """Of all calls, padded as the codec pads them."""
-        served, done = self._shared_out(shapes)
+        """Returns the seconds of all calls, padded like the codec does."""
+        calls_of, done = self._padded(shapes)
         captured = sum(
-            calls * self._captured[self._frame[shape[1]]][self._row[shape[0]]] for shape, calls in served.items()
+            calls * self._captured[self._frame[shape[1]]][self._row[shape[0]]] for shape, calls in calls_of.items()
         )
         return captured + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
 
     def calls_by_shape(self, shapes: Iterable[Shape]) -> dict[Shape, int]:
-        """How many calls each shape gets."""
-        return self._shared_out(shapes)[0]
+        """Returns the number of calls that are padded to each shape."""
+        return self._padded(shapes)[0]
 
-    def _shared_out(self, shapes: Iterable[Shape]) -> tuple[dict[Shape, int], list[int]]:
-        """How many calls each shape gets, and up to where each line is served: what shapes hold is a staircase."""
-        served: dict[Shape, int] = {}
+    def _padded(self, shapes: Iterable[Shape]) -> tuple[dict[Shape, int], list[int]]:
+        """Returns the calls by shape, and for each line the rows up to which calls fit a shape."""
+        calls_of: dict[Shape, int] = {}
         done = [0] * len(self.frames)
         for shape in sorted(shapes, key=rank):
             rows, calls = self._row[shape[0]] + 1, 0
@@ -102,16 +102,16 @@ class CallGrid:
                 if done[j] < rows:
                     calls += self._calls[j][rows] - self._calls[j][done[j]]
                     done[j] = rows
-            served[shape] = calls
-        return served, done
+            calls_of[shape] = calls
+        return calls_of, done
 
     def relaxed_seconds(self, shapes: Iterable[Shape]) -> float:
-        """Seconds of all calls if each could choose."""
+        """Returns the relaxed seconds: each call chooses freely."""
         done, total = [0] * len(self.frames), 0.0
         for taken, rows, last in sorted(self._timed(shapes)):
             for j in range(last + 1):
                 if done[j] < rows:
-                    # In a line eager times rise with the rows: up to here eager is quicker, with larger shapes too.
+                    # Eager times rise with the rows, so up to `at` eager is faster than this and all larger shapes.
                     at = bisect_right(self._eager[j], taken, done[j], rows)
                     total += self._alone[j][at] - self._alone[j][done[j]]
                     total += taken * (self._calls[j][rows] - self._calls[j][at])
@@ -119,7 +119,7 @@ class CallGrid:
         return total + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
 
     def floor_seconds(self) -> float:
-        """Seconds of all calls if each shape were captured and each call could choose."""
+        """Returns the relaxed seconds with every shape captured."""
         return sum(
             n * min(eager, captured)
             for lines in zip(self._counts, self._eager, self._captured, strict=True)
@@ -127,7 +127,7 @@ class CallGrid:
         )
 
     def gains(self, shapes: Iterable[Shape], candidates: Iterable[Shape]) -> list[tuple[float, Shape]]:
-        """What each candidate saves beside `shapes` if each call could choose, the largest first."""
+        """Returns (relaxed saving, candidate) beside `shapes`, largest first."""
         times = self._choices(shapes)
         sums = [_products(*lines) for lines in zip(self._counts, times, strict=True)]
         gains: list[tuple[float, Shape]] = []
@@ -136,7 +136,7 @@ class CallGrid:
             taken, gain = self._captured[last][row], 0.0
             for j in range(last, -1, -1):
                 if times[j][row] <= taken:
-                    break  # What is smaller takes less already.
+                    break  # Smaller calls are faster already.
                 at = bisect_right(times[j], taken, 0, row)
                 calls = self._calls[j]
                 gain += sums[j][row + 1] - sums[j][at] - taken * (calls[row + 1] - calls[at])
@@ -144,12 +144,12 @@ class CallGrid:
         return sorted(gains, key=itemgetter(0), reverse=True)
 
     def _timed(self, shapes: Iterable[Shape]) -> Iterable[tuple[float, int, int]]:
-        """Time, rows and line of each shape."""
+        """Yields time, rows and line of each shape."""
         for r, f in shapes:
             yield self._captured[self._frame[f]][self._row[r]], self._row[r] + 1, self._frame[f]
 
     def _choices(self, shapes: Iterable[Shape]) -> list[list[float]]:
-        """The least time that each call could have. It never falls as a call grows: fewer shapes hold it."""
+        """Returns the least time of each call, which is nondecreasing in the shape: larger calls fit fewer shapes."""
         times = [list(line) for line in self._eager]
         for taken, rows, last in self._timed(shapes):
             for line in times[: last + 1]:
@@ -166,27 +166,27 @@ def _products(counts: Sequence[int], values: Sequence[float]) -> list[float]:
     return list(accumulate((n * x for n, x in zip(counts, values, strict=True)), initial=0.0))
 
 
-class _Open(NamedTuple):
-    """Sets not looked at yet: `shapes`, changed further. All of them take at least `bound` seconds."""
+class _Node(NamedTuple):
+    """An open node of the search tree: sets derived from `shapes`, all of which take at least `bound` seconds."""
 
     bound: float
     order: int
-    """Breaks ties, oldest first."""
+    """Tie-breaker, oldest first."""
     shapes: frozenset[Shape]
     first: int = 0
-    """From here on: options to add, or current shapes to drop. So no set comes twice."""
+    """Index of the first option to add, or current shape to drop, so that no set is visited twice."""
     new: int = 0
-    """How many of the options may be added; 0: current shapes are dropped."""
+    """Number of options that may still be added. If it is 0, current shapes are dropped."""
     options: Sequence[tuple[float, Shape]] = ()
-    """With what they save beside `shapes` at most, the largest first."""
+    """(Upper bound of the saving beside `shapes`, shape), largest first."""
     relaxed: float = 0.0
-    """Of `shapes`."""
+    """Relaxed seconds of `shapes`."""
     stale: bool = False
-    """Whether the options' savings are those beside a smaller set: too large, then, but never too small."""
+    """Whether the savings were computed beside a smaller set, so they are valid but loose upper bounds."""
 
 
 class Search:
-    """One search: makes a good set by steps, then goes through all that could be better until its work is spent."""
+    """One search: local search for an incumbent, then branch and bound until the work budget runs out."""
 
     def __init__(self, load: CallGrid, candidates: Iterable[Shape], current: Iterable[Shape], limits: Limits) -> None:
         self._load, self._limits = load, limits
@@ -196,11 +196,11 @@ class Search:
         self._new = min(limits.max_new, limits.max_count)
         self._work = 0
         self._best: tuple[float, int, tuple[Shape, ...]] = (load.seconds(()), 0, ())
-        self._open: list[_Open] = []
+        self._open: list[_Node] = []
         self._order = count()
 
     def run(self) -> SearchResult:
-        """The best set found; with the same time, the one of the fewest shapes."""
+        """Returns the best set found; among equal times the one with the fewest shapes."""
         start = self._held if self._fits(self._held) else frozenset[Shape]()
         floor = max(self._load.floor_seconds(), self._improve(start))
         bound = max(floor, self._explore(floor))
@@ -211,7 +211,7 @@ class Search:
         return self._limits.allow(tuple(shapes))
 
     def _try(self, shapes: Iterable[Shape]) -> float:
-        """A permitted set's seconds; remembers the best."""
+        """Returns the seconds of an allowed set and updates the incumbent."""
         shapes = tuple(sorted(shapes))
         self._work += len(shapes) * len(self._load.frames) // 2 + 100
         seconds = self._load.seconds(shapes)
@@ -228,13 +228,13 @@ class Search:
 
     @property
     def _target(self) -> float:
-        """What is to be beaten, by more than a rounding error."""
+        """Seconds to beat, minus a rounding tolerance."""
         return self._best[0] * (1 - 1e-9)
 
-    # A good set, by steps -----------------------------------------------------------------------------------------
+    # Local search -------------------------------------------------------------------------------------------------
 
     def _improve(self, shapes: frozenset[Shape]) -> float:
-        """Adds, drops or else swaps one shape as long as that saves time. Returns a bound from where it ends."""
+        """Adds, drops or swaps single shapes while that saves time. Returns a lower bound from the last set."""
         seconds = self._try(shapes)
         while self._work < WORK_BUDGET:
             promising = [shape for _, shape in self._gains(shapes, self._fresh)[:NEIGHBOURS]]
@@ -248,7 +248,7 @@ class Search:
         return self._relaxed(base) - sum(gain for gain, _ in self._gains(base, self._fresh)[: self._new])
 
     def _best_of(self, steps: Iterable[frozenset[Shape]], seconds: float) -> tuple[float, frozenset[Shape]] | None:
-        """The permitted step that takes least; None if none takes less than now."""
+        """Returns the best allowed step, or None if none is an improvement."""
         permitted = (step for step in steps if len(step - self._held) <= self._new and self._fits(step))
         best = min(((self._try(step), sorted(step)) for step in permitted), default=None)
         return (best[0], frozenset(best[1])) if best and best[0] < seconds * (1 - 1e-9) else None
@@ -260,54 +260,54 @@ class Search:
     def _swaps(self, shapes: frozenset[Shape], promising: Sequence[Shape]) -> Iterable[frozenset[Shape]]:
         return (shapes - {dropped} | {added} for dropped in shapes for added in promising)
 
-    # All sets that could be better, the most promising first ------------------------------------------------------
+    # Branch and bound, best bound first ---------------------------------------------------------------------------
 
     def _explore(self, floor: float) -> float:
-        """Goes on until nothing open can be better, or the work is spent. Returns the least bound left open.
+        """Explores until no open node can improve or the work budget runs out. Returns the least open bound.
 
-        A set is reached by adding new shapes to the current ones, then dropping some of these.
+        A set is reached by adding new shapes to the current ones, then dropping some of the current ones.
         """
-        self._enter(_Open(0.0, 0, self._held, new=self._new, options=[(math.inf, shape) for shape in self._fresh]))
+        self._enter(_Node(0.0, 0, self._held, new=self._new, options=[(math.inf, shape) for shape in self._fresh]))
         while self._open and max(floor, self._open[0].bound) < self._target and self._work < WORK_BUDGET:
-            item = heapq.heappop(self._open)
-            if not item.new:
-                self._drop(item)
-            elif item.stale:
-                options = self._gains(item.shapes, [shape for _, shape in item.options[item.first :]])
-                self._push(item._replace(first=0, options=options, stale=False))
+            node = heapq.heappop(self._open)
+            if not node.new:
+                self._drop(node)
+            elif node.stale:
+                options = self._gains(node.shapes, [shape for _, shape in node.options[node.first :]])
+                self._push(node._replace(first=0, options=options, stale=False))
             else:
-                self._add(item)
+                self._add(node)
         return self._open[0].bound if self._open else self._best[0]
 
-    def _enter(self, item: _Open) -> None:
-        """Tries a set, and opens what can be made of it with more of the options, and with fewer shapes."""
-        if self._fits(item.shapes):
-            self._try(item.shapes)
-        relaxed = self._relaxed(item.shapes)
-        self._push(_Open(item.bound, 0, item.shapes, relaxed=relaxed))
-        if item.new:
-            self._push(item._replace(relaxed=relaxed, stale=True))
+    def _enter(self, node: _Node) -> None:
+        """Evaluates a set and opens its children: with further options, and with current shapes dropped."""
+        if self._fits(node.shapes):
+            self._try(node.shapes)
+        relaxed = self._relaxed(node.shapes)
+        self._push(_Node(node.bound, 0, node.shapes, relaxed=relaxed))
+        if node.new:
+            self._push(node._replace(relaxed=relaxed, stale=True))
 
-    def _push(self, item: _Open) -> None:
-        """Opens it unless nothing better can be in it."""
-        if item.new and item.first >= len(item.options):
+    def _push(self, node: _Node) -> None:
+        """Opens a node unless its bound prunes it."""
+        if node.new and node.first >= len(node.options):
             return
-        savings = sum(gain for gain, _ in item.options[item.first : item.first + item.new])
-        bound = max(item.bound, item.relaxed - savings)
+        savings = sum(gain for gain, _ in node.options[node.first : node.first + node.new])
+        bound = max(node.bound, node.relaxed - savings)
         if bound < self._target:
-            heapq.heappush(self._open, item._replace(bound=bound, order=next(self._order)))
+            heapq.heappush(self._open, node._replace(bound=bound, order=next(self._order)))
 
-    def _add(self, item: _Open) -> None:
-        """The sets with the first option, and those without it."""
-        self._push(item._replace(first=item.first + 1))
-        shapes = item.shapes | {item.options[item.first][1]}
+    def _add(self, node: _Node) -> None:
+        """Branches on the first option: with it, and without it."""
+        self._push(node._replace(first=node.first + 1))
+        shapes = node.shapes | {node.options[node.first][1]}
         if self._fits(shapes - self._held):
-            self._enter(item._replace(shapes=shapes, first=item.first + 1, new=item.new - 1))
+            self._enter(node._replace(shapes=shapes, first=node.first + 1, new=node.new - 1))
 
-    def _drop(self, item: _Open) -> None:
-        """The sets with one current shape less, of those not decided yet."""
-        for at, shape in enumerate(self._current[item.first :], start=item.first):
-            shapes = item.shapes - {shape}
+    def _drop(self, node: _Node) -> None:
+        """Branches on dropping one of the remaining current shapes."""
+        for at, shape in enumerate(self._current[node.first :], start=node.first):
+            shapes = node.shapes - {shape}
             if self._fits(shapes):
                 self._try(shapes)
-            self._push(_Open(0.0, 0, shapes, first=at + 1, relaxed=self._relaxed(shapes)))
+            self._push(_Node(0.0, 0, shapes, first=at + 1, relaxed=self._relaxed(shapes)))

@@ -1,6 +1,6 @@
-"""What decoder calls take, captured and eager, by shape: measured where enough were counted, else fitted. Pure.
+"""Times of captured and eager decoder calls by shape: measured with enough calls, else fitted. Pure.
 
-TimeGrid are seconds per call. A shape is (rows, frames).
+Times are seconds per call. A shape is (rows, frames).
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from syrinx_operator.tuner.evidence import CallStats
 Shape = tuple[int, int]
 
 FULL_WEIGHT_CALLS = 30
-"""Of so many calls the mean is taken as it is, and more of them weigh no more in a fit: it errs by its form, not by
-chance."""
+"""Number of calls from which a mean is used as measured. More calls add no weight to a fit, because the error of the
+fit is then its form, not noise."""
 
 UNKNOWN_SECONDS = 1e6
-"""Time of an eager call where none was ever measured: nothing that is captured is given up for it."""
+"""Time of an eager call if none was measured, so that no captured shape is dropped."""
 
 
 class MeanTime(Struct, frozen=True):
-    """Calls computed at one shape."""
+    """Mean time of the calls computed at one shape."""
 
     count: int
     seconds: float
-    """Of one of them."""
+    """Per call."""
 
 
 def rank(shape: Shape) -> tuple[int, Shape]:
-    """The codec pads a call to the least of the captured shapes that hold it, in this order.
+    """Sort key: the codec pads a call to the first captured shape that fits it in this order.
 
-    As `syrinx_stages.codec.scheduler.cheapest_shape`, which is not part of the operator's image.
+    Duplicates `syrinx_stages.codec.scheduler.cheapest_shape`, which is not part of the operator's image.
     """
     return shape[0] * shape[1], shape
 
 
 def padded_shape(captured: Iterable[Shape], wanted: Shape) -> Shape | None:
-    """The captured shape that the codec computes a call at; None: none holds it, and it runs as it is."""
+    """Returns the captured shape that a call is padded to, or None if no shape fits and it runs eagerly."""
     holding = [shape for shape in captured if shape[0] >= wanted[0] and shape[1] >= wanted[1]]
     return min(holding, key=rank, default=None)
 
@@ -48,9 +48,9 @@ def padded_shape(captured: Iterable[Shape], wanted: Shape) -> Shape | None:
 def mean_times(
     calls: Iterable[CallStats], current: Sequence[Shape]
 ) -> tuple[dict[Shape, MeanTime], dict[Shape, MeanTime]]:
-    """Measured times by the shape computed at: of eager calls, and of captured ones.
+    """Returns the mean times of eager and of captured calls, by the shape that was computed.
 
-    A padded call that the current shapes would not pad was made under others: it says nothing about any of them.
+    Skips padded calls that the current shapes would not pad: they were computed at an unknown earlier shape.
     """
     sums: tuple[dict[Shape, list[float]], dict[Shape, list[float]]] = ({}, {})
     for call in calls:
@@ -68,7 +68,7 @@ def mean_times(
 
 
 class TimeGrid(Struct, frozen=True):
-    """Time of one call at each shape of a grid, by frames, then rows; it never falls as a shape grows."""
+    """Times at each shape of a grid, indexed [frames][rows]. They never decrease as a shape grows."""
 
     eager: list[list[float]]
     captured: list[list[float]]
@@ -77,9 +77,9 @@ class TimeGrid(Struct, frozen=True):
 def estimate_times(
     eager: Mapping[Shape, MeanTime], captured: Mapping[Shape, MeanTime], rows: Sequence[int], frames: Sequence[int]
 ) -> TimeGrid | None:
-    """Times on the grid of `rows` and `frames`, both ascending; None if too little was measured to tell.
+    """Returns the times on the grid of ascending `rows` and `frames`, or None with too little data.
 
-    With no captured call there is no gain to know; and unless times of different shapes are known, no cost of padding.
+    Without a captured call the gain of capturing is unknown; without calls of different shapes, the cost of padding.
     """
     fit = _fit(eager, captured)
     if fit is None:
@@ -93,10 +93,10 @@ def estimate_times(
 def _grid(
     fit: Callable[[Shape], float], measured: Mapping[Shape, MeanTime], rows: Sequence[int], frames: Sequence[int]
 ) -> list[list[float]]:
-    """Measured times, and between them the fit, held within what smaller and larger shapes were measured to take."""
+    """Returns measured times, and in between the fit, clamped to the measured times of smaller and larger shapes."""
     known = {shape: mean.seconds for shape, mean in measured.items() if mean.count >= FULL_WEIGHT_CALLS}
     low, high = _largest_below(known, rows, frames), _least_above(known, rows, frames)
-    # Two means that contradict each other (the larger shape was quicker) meet halfway.
+    # Two contradicting means (the larger shape was faster) are averaged.
     level = {
         (r, f): (low[j][i] + high[j][i]) / 2
         for j, f in enumerate(frames)
@@ -108,7 +108,7 @@ def _grid(
 
 
 def _largest_below(known: Mapping[Shape, float], rows: Sequence[int], frames: Sequence[int]) -> list[list[float]]:
-    """At each shape of the grid: the largest known value of it and the shapes it holds."""
+    """Returns, for each grid shape, the largest known value of the shapes that fit in it."""
     lines: list[list[float]] = []
     for j, f in enumerate(frames):
         line: list[float] = []
@@ -120,14 +120,14 @@ def _largest_below(known: Mapping[Shape, float], rows: Sequence[int], frames: Se
 
 
 def _least_above(known: Mapping[Shape, float], rows: Sequence[int], frames: Sequence[int]) -> list[list[float]]:
-    """At each shape of the grid: the least known value of it and the shapes that hold it."""
+    """Returns, for each grid shape, the least known value of the shapes that it fits in."""
     mirrored = {(-r, -f): -value for (r, f), value in known.items()}
     lines = _largest_below(mirrored, [-r for r in reversed(rows)], [-f for f in reversed(frames)])
     return [[-value for value in reversed(line)] for line in reversed(lines)]
 
 
 _Slope = Callable[[Shape, bool], float]
-"""What times grow with: of a shape, and whether it is captured."""
+"""Regressor: a function of the shape and whether it is captured."""
 
 
 def _work(shape: Shape, captured: bool) -> float:
@@ -147,13 +147,13 @@ def _captured_work(shape: Shape, captured: bool) -> float:
 
 
 _FORMS: tuple[tuple[_Slope, ...], ...] = ((_work,), (_work, _frames), (_eager_work, _captured_work))
-"""Simplest first; each has a fixed part for either kind besides."""
+"""Simplest first. Each also has an intercept per kind (eager, captured)."""
 
 
 def _fit(eager: Mapping[Shape, MeanTime], captured: Mapping[Shape, MeanTime]) -> Callable[[Shape, bool], float] | None:
-    """The form that the data support best (Bayesian information criterion), by weighted least squares.
+    """Returns the fit with the best Bayesian information criterion, by weighted nonnegative least squares.
 
-    Fixed parts and slopes are never negative, so a larger shape never takes less.
+    Nonnegative coefficients make times nondecreasing in the shape.
     """
     if not captured:
         return None
@@ -196,10 +196,10 @@ def _predictor(
 def _criterion(
     table: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float], solved: Sequence[float]
 ) -> float:
-    """Points times the log of the mean squared error, and a price for each parameter."""
+    """Returns the Bayesian information criterion."""
     count, total = len(values), sum(weights)
     error = _error(table, values, weights, solved) / total
-    # TimeGrid are not known to better than a ten-thousandth.
+    # Measurements are not more precise than a ten-thousandth.
     floor = 1e-8 * sum(w * y * y for w, y in zip(weights, values, strict=True)) / total
     return count * math.log(max(error, floor, 1e-300)) + len(solved) * math.log(count)
 
@@ -216,9 +216,9 @@ def _error(
 def _least_squares(
     table: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float]
 ) -> list[float] | None:
-    """The least weighted squares with no negative parameter; None if the data leave one open.
+    """Returns the exact weighted nonnegative least squares, or None if a parameter is not identified.
 
-    With so few parameters each choice of those that are zero is tried: the best one that is not negative is exact.
+    With few parameters it tries each active set (parameters fixed at zero) and keeps the best feasible one.
     """
     size = len(table[0])
     normal = [
@@ -243,12 +243,12 @@ def _least_squares(
 
 
 def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float] | None:
-    """Solves a small symmetric system by elimination; None if it is singular."""
+    """Solves a small symmetric system by Gaussian elimination; None if it is singular."""
     size = len(right)
     scale = [math.sqrt(matrix[a][a]) for a in range(size)]
     if not all(scale):
         return None
-    # With ones on the diagonal a pivot is the part of a column that the others do not explain.
+    # After scaling to a unit diagonal, a pivot is the fraction of a column that the others do not explain.
     work = [[matrix[a][b] / (scale[a] * scale[b]) for b in range(size)] + [right[a] / scale[a]] for a in range(size)]
     for at in range(size):
         pivot = max(range(at, size), key=lambda line: abs(work[line][at]))
@@ -263,9 +263,9 @@ def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
 
 
 def capture_cost(shape: Shape, known: Mapping[Shape, float]) -> float:
-    """What capturing a shape costs at most, in the unit of `known`. Raises ValueError if nothing is known.
+    """Returns an upper bound of the cost to capture a shape, in the unit of `known`. Raises ValueError if it is empty.
 
-    Taken to grow with rows times frames, and at most in proportion to it: each known cost is then a limit.
+    The cost is assumed to grow with rows * frames, at most proportionally, so each known cost gives a bound.
     """
     if shape in known:
         return known[shape]

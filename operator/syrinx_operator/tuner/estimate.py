@@ -1,8 +1,8 @@
-"""What a setting would do to listeners: a queueing estimate from measured step times. Pure.
+"""Queueing model that predicts the ratio of good requests of a setting from measured step times. Pure.
 
-It ranks candidates and no more: what listeners really get is for trials to say. A talker is taken as a server that
-makes min(rows, limit) frames per step of a + b * rows seconds; a codec as one whose calls take a + b * rows * frames.
-Work that arrives faster than it is done waits; waiting is taken as exponential with the mean of an M/M/1 queue.
+It only ranks candidates; trials measure the real effect. A talker is a server that generates min(rows, limit) frames
+per step of `a + b * rows` seconds. A codec is a server whose calls take `a + b * rows * frames` seconds. Waiting times
+are exponential with the mean of an M/M/1 queue (talker) or of the Pollaczek-Khinchine formula (codec).
 """
 
 from __future__ import annotations
@@ -19,64 +19,69 @@ from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.workload import histogram, quantile, request_rate, totals, with_failures
 from syrinx_stages.contract.family import FAMILY
 
-_UNKNOWN_SLOPE = 0.15
-"""Part of a step's time that a further row is taken to add, until steps of two sizes have been measured."""
+_DEFAULT_SLOPE = 0.15
+"""Fraction of the mean step time that a further row is assumed to add until two batch sizes were measured."""
 BURSTY_UTILIZATION = 0.7
-"""What is asked of a stage, as a part of what it can do, from which queues cause storms, whatever the setting."""
-_FULL = 0.98
-"""Utilisation that is as good as all of it."""
-_USUAL_FRAMES = 50.0
-"""Of an utterance, while none has been counted: 4 s."""
+"""Utilization of a stage from which queues build up in bursts under any setting."""
+_SATURATED = 0.98
+"""Utilization that counts as saturation."""
+_DEFAULT_FRAMES = 50.0
+"""Frames of a request (4 s of audio) until some were measured."""
 
 
 class Curve(Struct, frozen=True):
-    """Seconds of a step: fixed + each * size. The size is rows of a talker's step, rows times frames of a codec's."""
+    """Seconds of a step: `fixed + per_unit * size`. The size is rows for a talker, rows * frames for a codec."""
 
     fixed: float
-    each: float
+    per_unit: float
 
     def at(self, size: float) -> float:
-        """Seconds of a step of a size."""
-        return self.fixed + self.each * size
+        """Returns the seconds of a step of a size."""
+        return self.fixed + self.per_unit * size
 
 
 class LoadModel(Struct, frozen=True, kw_only=True):
-    """What the estimate starts from."""
+    """Measured parameters of the model."""
 
     rates: Mapping[str, float]
     """Requests per second by task type."""
     frames: float
-    """Per request."""
+    """Mean frames of a request."""
     talkers: int
     codecs: int
     talker: Curve
     codec: Curve
     ramp: tuple[int, ...]
-    """That of the measured calls."""
+    """Chunk ramp of the measured calls."""
     calls: tuple[tuple[int, int, float], ...]
-    """A codec's calls: rows, frames, and how many a second."""
-    company: float
-    """Rows of a call, on average."""
+    """Calls of one codec: rows, frames, calls per second."""
+    mean_rows: float
+    """Mean rows of a call."""
     codec_factor: float = 1.0
-    """How much busier the codecs were than the chunks of their ramp explain."""
+    """Measured codec load divided by the load that the ramp's chunks explain."""
     offset: Mapping[str, float] = {}
-    """Seconds to first audio that the estimate misses, by task type: measured less estimated, in the median."""
+    """By task type: measured minus predicted median TTFA in seconds."""
+
+    @property
+    def total_rate(self) -> float:
+        """Requests per second."""
+        return sum(self.rates.values())
 
 
 def fit_load_model(policy: Policy, evidence: Evidence, setting: Setting) -> LoadModel | None:
-    """What was measured, under a setting; None while it is too little."""
-    talkers = [worker for worker in evidence.replicas_of(Stage.TALKER) if worker.steps]
-    codecs = [worker for worker in evidence.replicas_of(Stage.CODEC) if worker.calls]
-    counts = with_failures(totals(evidence.routes), evidence)
-    heard = sum(one.requests for one in evidence.routes.values())
+    """Returns the model of the load measured under a setting, or None with too little data."""
+    talkers = [replica for replica in evidence.replicas_of(Stage.TALKER) if replica.steps]
+    codecs = [replica for replica in evidence.replicas_of(Stage.CODEC) if replica.calls]
     talker = fit_curve((rows, step.count, step.seconds) for each in talkers for rows, step in each.steps.items())
     codec = fit_curve((call.rows * call.frames, call.count, call.seconds) for each in codecs for call in each.calls)
     if talker is None or codec is None or not request_rate(evidence):
         return None
-    frames = sum(worker.frames or 0 for worker in talkers)
-    known = LoadModel(
+    counts = with_failures(totals(evidence.routes), evidence)
+    heard = sum(stats.requests for stats in evidence.routes.values())
+    frames = sum(replica.frames or 0 for replica in talkers)
+    model = LoadModel(
         rates={task_type: each.requests / evidence.seconds for task_type, each in counts.items()},
-        frames=frames / heard if heard and frames else _USUAL_FRAMES,
+        frames=frames / heard if heard and frames else _DEFAULT_FRAMES,
         talkers=len(talkers),
         codecs=len(codecs),
         talker=talker,
@@ -87,36 +92,19 @@ def fit_load_model(policy: Policy, evidence: Evidence, setting: Setting) -> Load
             for each in codecs
             for call in each.calls
         ),
-        company=_mean_rows(codecs),
+        mean_rows=_mean_rows(codecs),
     )
-    chunks = sum(known.codec.at(known.company * frames) for frames in _chunks(setting.chunk_ramp, known.frames))
-    explained = sum(known.rates.values()) / known.codecs / known.company * chunks
-    measured = sum(each * known.codec.at(rows * frames) for rows, frames, each in known.calls)
-    known = msgspec.structs.replace(known, codec_factor=min(max(measured / max(explained, 1e-9), 0.2), 5.0))
-    return msgspec.structs.replace(known, offset=_offsets(policy, known, evidence, setting))
-
-
-def _mean_rows(codecs: Iterable[ReplicaStats]) -> float:
-    calls = [call for each in codecs for call in each.calls]
-    return sum(call.rows * call.count for call in calls) / max(1, sum(call.count for call in calls))
-
-
-def _offsets(policy: Policy, known: LoadModel, evidence: Evidence, setting: Setting) -> dict[str, float]:
-    fixed, wait = _first_audio(known, setting)
-    offsets = {}
-    for task_type in known.rates if wait < math.inf else ():
-        median = quantile(histogram(one for route, one in evidence.routes.items() if route.task_type == task_type), 0.5)
-        objective = policy.objectives.get(task_type)
-        if median is not None and objective is not None:
-            # What is more than that is a queue that the estimate knows nothing of, and may well go away.
-            offsets[task_type] = min(max(0.0, median - fixed - math.log(2) * wait), objective.seconds / 2)
-    return offsets
+    chunks = sum(model.codec.at(model.mean_rows * frames) for frames in _chunks(setting.chunk_ramp, model.frames))
+    explained = model.total_rate / model.codecs / model.mean_rows * chunks
+    measured = sum(rate * model.codec.at(rows * frames) for rows, frames, rate in model.calls)
+    model = msgspec.structs.replace(model, codec_factor=min(max(measured / max(explained, 1e-9), 0.2), 5.0))
+    return msgspec.structs.replace(model, offset=_offsets(policy, model, evidence, setting))
 
 
 def fit_curve(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
-    """A line through (size, count, seconds of all): least squares weighted by count; None of nothing.
+    """Fits a line to (size, count, total seconds) by least squares, weighted by count; None without data.
 
-    Both parts are kept from being negative: a larger step is never quicker.
+    Both coefficients are clamped to be nonnegative: a larger step is never faster.
     """
     points = [(size, count, seconds / count) for size, count, seconds in steps if count and size > 0]
     weight = float(sum(count for _, count, _ in points))
@@ -126,120 +114,142 @@ def fit_curve(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
     mean = sum(count * y for _, count, y in points) / weight
     spread = sum(count * (x - size) ** 2 for x, count, _ in points)
     if spread < 0.05 * weight:
-        each = _UNKNOWN_SLOPE * mean / max(size, 1.0)
+        slope = _DEFAULT_SLOPE * mean / max(size, 1.0)
     else:
-        each = sum(count * (x - size) * (y - mean) for x, count, y in points) / spread
-    each = min(max(each, 0.0), mean / size)
-    return Curve(fixed=mean - each * size, each=each)
+        slope = sum(count * (x - size) * (y - mean) for x, count, y in points) / spread
+    slope = min(max(slope, 0.0), mean / size)
+    return Curve(fixed=mean - slope * size, per_unit=slope)
 
 
-def predict(policy: Policy, known: LoadModel, setting: Setting) -> float:
-    """Share of requests that would be served well, from 0 to 1; where it is none, what brings it nearer is more.
+def predict(policy: Policy, model: LoadModel, setting: Setting) -> float:
+    """Returns a score in [0, 1] that is mostly the predicted ratio of good requests.
 
-    Nearer is the capacity of the tighter stage, as a part of what is asked for: a twentieth of the whole at most.
+    A twentieth is the capacity of the tighter stage relative to demand. It ranks settings under which no request is
+    good.
     """
-    return 0.95 * _served_well(policy, known, setting) + 0.05 * min(1.0, _capacity(known, setting))
+    return 0.95 * _good_ratio(policy, model, setting) + 0.05 * min(1.0, _capacity(model, setting))
 
 
-def _served_well(policy: Policy, known: LoadModel, setting: Setting) -> float:
-    fixed, wait = _first_audio(known, setting)
-    total = sum(known.rates.values())
-    uninterrupted = 1.0 - _interrupted(known, setting)
-    good = 0.0
-    for task_type, each in known.rates.items():
+def utilization(model: LoadModel, setting: Setting, stage: Stage) -> float:
+    """Returns the demand on a stage divided by its capacity. Exceeds 1 under overload."""
+    if stage is Stage.TALKER:
+        return _talker_utilization(model, setting)
+    return sum(rate * seconds for rate, seconds in _codec_calls(model, setting))
+
+
+def _mean_rows(codecs: Iterable[ReplicaStats]) -> float:
+    calls = [call for each in codecs for call in each.calls]
+    return sum(call.rows * call.count for call in calls) / max(1, sum(call.count for call in calls))
+
+
+def _offsets(policy: Policy, model: LoadModel, evidence: Evidence, setting: Setting) -> dict[str, float]:
+    service, wait = _first_audio(model, setting)
+    offsets: dict[str, float] = {}
+    if wait == math.inf:
+        return offsets
+    for task_type in model.rates:
+        ttfa = histogram(stats for route, stats in evidence.routes.items() if route.task_type == task_type)
+        median = quantile(ttfa, 0.5)
         objective = policy.objectives.get(task_type)
-        spare = math.inf if objective is None else objective.seconds - fixed - known.offset.get(task_type, 0.0)
-        in_time = 0.0 if spare <= 0 or wait == math.inf else 1.0 - math.exp(-spare / max(wait, 1e-6))
-        good += each / total * in_time * uninterrupted
+        if median is not None and objective is not None:
+            # An excess above half of the objective is a queue that the model does not explain; it may be transient.
+            offsets[task_type] = min(max(0.0, median - service - math.log(2) * wait), objective.seconds / 2)
+    return offsets
+
+
+def _good_ratio(policy: Policy, model: LoadModel, setting: Setting) -> float:
+    service, wait = _first_audio(model, setting)
+    uninterrupted = 1.0 - _underrun_ratio(model, setting)
+    good = 0.0
+    for task_type, rate in model.rates.items():
+        objective = policy.objectives.get(task_type)
+        slack = math.inf if objective is None else objective.seconds - service - model.offset.get(task_type, 0.0)
+        in_time = 0.0 if slack <= 0 or wait == math.inf else 1.0 - math.exp(-slack / max(wait, 1e-6))
+        good += rate / model.total_rate * in_time * uninterrupted
     return good
 
 
-def _first_audio(known: LoadModel, setting: Setting) -> tuple[float, float]:
-    """Seconds to first audio that nothing can shorten, and the mean of those spent waiting."""
-    rows, talker_wait = _talker(known, setting)
-    call, codec_wait = _codec(known, setting)
-    first = setting.chunk_ramp[0]
-    return first * known.talker.at(min(rows + 1, setting.talker_max_num_seqs)) + call, talker_wait + codec_wait
+def _first_audio(model: LoadModel, setting: Setting) -> tuple[float, float]:
+    """Returns the service time to first audio and the mean waiting time, in seconds."""
+    rows, talker_wait = _talker(model, setting)
+    call, codec_wait = _codec(model, setting)
+    steps = setting.chunk_ramp[0] * model.talker.at(min(rows + 1, setting.talker_max_num_seqs))
+    return steps + call, talker_wait + codec_wait
 
 
-def _capacity(known: LoadModel, setting: Setting) -> float:
-    """What the tighter stage can do at most, with full steps, as a multiple of what is asked for."""
-    arrivals = sum(known.rates.values())
-    rows, most = setting.talker_max_num_seqs, float(setting.codec_max_num_seqs)
-    talker = rows / known.talker.at(rows) * known.talkers / (arrivals * known.frames)
-    each = sum(known.codec.at(most * frames) / most for frames in _chunks(setting.chunk_ramp, known.frames))
-    return min(talker, known.codecs / (arrivals * each * known.codec_factor))
+def _capacity(model: LoadModel, setting: Setting) -> float:
+    """Returns the capacity of the tighter stage with full batches, as a multiple of the demand."""
+    rows, codec_rows = setting.talker_max_num_seqs, float(setting.codec_max_num_seqs)
+    talker = rows / model.talker.at(rows) * model.talkers / (model.total_rate * model.frames)
+    request = sum(
+        model.codec.at(codec_rows * frames) / codec_rows for frames in _chunks(setting.chunk_ramp, model.frames)
+    )
+    return min(talker, model.codecs / (model.total_rate * request * model.codec_factor))
 
 
-def _talker(known: LoadModel, setting: Setting) -> tuple[float, float]:
-    """Rows that a talker runs on average, and the mean wait for one."""
-    limit, full = setting.talker_max_num_seqs, _talker_full(known, setting)
-    if full >= _FULL:
+def _talker(model: LoadModel, setting: Setting) -> tuple[float, float]:
+    """Returns the mean rows of a talker step and the mean wait for a row in seconds."""
+    limit, load = setting.talker_max_num_seqs, _talker_utilization(model, setting)
+    if load >= _SATURATED:
         return float(limit), math.inf
-    work = sum(known.rates.values()) / known.talkers * known.frames
-    rows = min(float(limit), work * known.talker.fixed / max(1e-9, 1.0 - work * known.talker.each))
-    return rows, known.talker.at(rows) / 2 + known.talker.at(limit) * full**limit / (1.0 - full)
+    frame_rate = model.total_rate / model.talkers * model.frames
+    rows = frame_rate * model.talker.fixed / max(1e-9, 1.0 - frame_rate * model.talker.per_unit)
+    rows = min(float(limit), rows)
+    return rows, model.talker.at(rows) / 2 + model.talker.at(limit) * load**limit / (1.0 - load)
 
 
-def _talker_full(known: LoadModel, setting: Setting) -> float:
-    """What is asked of a talker, as a part of what it can do with full steps."""
+def _talker_utilization(model: LoadModel, setting: Setting) -> float:
+    """Returns the demand on a talker divided by its capacity with full batches."""
     limit = setting.talker_max_num_seqs
-    return sum(known.rates.values()) / known.talkers * known.frames * known.talker.at(limit) / limit
+    return model.total_rate / model.talkers * model.frames * model.talker.at(limit) / limit
 
 
-def utilization(known: LoadModel, setting: Setting, stage: Stage) -> float:
-    """What is asked of a stage, as a part of what it can do."""
-    if stage is Stage.TALKER:
-        return _talker_full(known, setting)
-    return sum(rate * seconds for rate, seconds in _calls(known, setting))
-
-
-def _codec(known: LoadModel, setting: Setting) -> tuple[float, float]:
-    """Seconds of the call that brings the first audio, and the mean wait for it (Pollaczek and Khinchine)."""
-    calls = _calls(known, setting)
-    first = known.codec.at(min(known.company, setting.codec_max_num_seqs) * setting.chunk_ramp[0])
-    full = sum(rate * seconds for rate, seconds in calls)
-    if full >= _FULL:
+def _codec(model: LoadModel, setting: Setting) -> tuple[float, float]:
+    """Returns the seconds of the call with the first audio, and the mean wait for it (Pollaczek-Khinchine)."""
+    calls = _codec_calls(model, setting)
+    first = model.codec.at(min(model.mean_rows, setting.codec_max_num_seqs) * setting.chunk_ramp[0])
+    load = sum(rate * seconds for rate, seconds in calls)
+    if load >= _SATURATED:
         return first, math.inf
-    return first, sum(rate * seconds**2 for rate, seconds in calls) / (2.0 * (1.0 - full))
+    return first, sum(rate * seconds**2 for rate, seconds in calls) / (2.0 * (1.0 - load))
 
 
-def _calls(known: LoadModel, setting: Setting) -> list[tuple[float, float]]:
-    """A codec's calls: how often a second, and how long each takes.
+def _codec_calls(model: LoadModel, setting: Setting) -> list[tuple[float, float]]:
+    """Returns the calls of a codec as (calls per second, seconds per call).
 
-    With the ramp that was measured they are the measured ones, those of more rows than are allowed cut into several;
-    with another they follow from its chunks.
+    For the measured ramp these are the measured calls, split where they exceed the row limit. For another ramp they
+    follow from its chunks.
     """
-    most = setting.codec_max_num_seqs
-    if setting.chunk_ramp == known.ramp:
+    limit = setting.codec_max_num_seqs
+    if setting.chunk_ramp == model.ramp:
         return [
-            (rate * math.ceil(rows / most), known.codec.at(rows / math.ceil(rows / most) * frames))
-            for rows, frames, rate in known.calls
+            (rate * math.ceil(rows / limit), model.codec.at(rows / math.ceil(rows / limit) * frames))
+            for rows, frames, rate in model.calls
         ]
-    company = min(known.company, most)
-    each = known.codec_factor * sum(known.rates.values()) / known.codecs / company
-    return [(each, known.codec.at(company * frames)) for frames in _chunks(setting.chunk_ramp, known.frames)]
+    rows = min(model.mean_rows, limit)
+    rate = model.codec_factor * model.total_rate / model.codecs / rows
+    return [(rate, model.codec.at(rows * frames)) for frames in _chunks(setting.chunk_ramp, model.frames)]
 
 
-def _interrupted(known: LoadModel, setting: Setting) -> float:
-    """Share of streams that would run dry: whose next chunk comes later than the ones before it last."""
-    rows, talker_wait = _talker(known, setting)
-    _, codec_wait = _codec(known, setting)
+def _underrun_ratio(model: LoadModel, setting: Setting) -> float:
+    """Returns the ratio of streams in which a chunk arrives after the previous ones were played."""
+    rows, talker_wait = _talker(model, setting)
+    _, codec_wait = _codec(model, setting)
     if math.inf in (talker_wait, codec_wait):
         return 1.0
-    step = known.talker.at(rows)
-    smooth, ahead, made = 1.0, 0.0, 0.0
+    step = model.talker.at(rows)
+    uninterrupted, buffered, generation = 1.0, 0.0, 0.0
     for frames, following in zip(setting.chunk_ramp, setting.chunk_ramp[1:], strict=False):
-        ahead += frames * FAMILY.frame_seconds
-        made += following * step
-        spare = ahead - made - known.codec.at(following)
-        smooth *= 0.0 if spare <= 0 else 1.0 - math.exp(-spare / max(codec_wait, 1e-6))
-    return 1.0 - smooth
+        buffered += frames * FAMILY.frame_seconds
+        generation += following * step
+        slack = buffered - generation - model.codec.at(following)
+        uninterrupted *= 0.0 if slack <= 0 else 1.0 - math.exp(-slack / max(codec_wait, 1e-6))
+    return 1.0 - uninterrupted
 
 
 def _chunks(ramp: tuple[int, ...], frames: float) -> list[int]:
-    """The chunks that an utterance is cut into; the ramp's last one repeats."""
-    found: list[int] = []
-    while sum(found) < frames:
-        found.append(ramp[min(len(found), len(ramp) - 1)])
-    return found
+    """Returns the chunks of a request of `frames` frames. The last entry of the ramp repeats."""
+    chunks: list[int] = []
+    while sum(chunks) < frames:
+        chunks.append(ramp[min(len(chunks), len(ramp) - 1)])
+    return chunks

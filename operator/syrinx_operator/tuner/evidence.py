@@ -1,6 +1,6 @@
-"""What a decision is made from: counts within a window, and what replicas are and do. Types only; `record` makes them.
+"""Inputs of a decision: counts within a time window, and the state of the replicas. Types only; see `counters`.
 
-What is not known is None or absent, never zero.
+An unknown value is None or absent, never zero.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from syrinx_operator.resource.knobs import Identity, Stage
 
 
 class Route(NamedTuple):
-    """Who served a request, and what it was."""
+    """The replicas that a request went through, and its task type."""
 
     talker: str
-    """Name of the replica."""
+    """Replica name."""
     codec: str
+    """Replica name."""
     task_type: str
 
 
 class RouteStats(Struct, frozen=True, kw_only=True):
-    """What listeners got within a window."""
+    """Requests of one route that reached first audio within the window."""
 
     requests: int
-    """Live requests that were heard."""
     within_objective: int
-    """Of these, heard within the objective of their task type; all of them, if it has none."""
+    """Requests that met the TTFA objective of their task type; all of them if it has none."""
     underruns: int
-    """Streams whose playback began to wait."""
+    """Streams whose playback underran."""
     ttfa_histogram: Mapping[float, int] = {}
-    """How many were heard within so many seconds, cumulative; the last edge is infinite."""
+    """Cumulative count by upper bound in seconds; the last bound is infinite."""
 
 
 class FailedRequests(Struct, frozen=True, kw_only=True):
-    """Requests of one task type that nobody was heard for."""
+    """Requests of one task type that never reached first audio."""
 
     refused: int = 0
     errors: int = 0
 
 
 class StepStats(Struct, frozen=True):
-    """Engine steps of one size."""
+    """Engine steps of one batch size."""
 
     count: int
     seconds: float
-    """Of all of them together."""
+    """Total over all steps."""
 
 
 class CallStats(Struct, frozen=True):
-    """Decoder calls of one wanted shape."""
+    """Decoder calls of one requested shape."""
 
     rows: int
     frames: int
@@ -61,11 +61,11 @@ class CallStats(Struct, frozen=True):
     """hit, padded or eager, as in the metric."""
     count: int
     seconds: float
-    """Of all of them together."""
+    """Total over all calls."""
 
 
 class CaptureCost(Struct, frozen=True):
-    """What it cost a codec to capture a shape."""
+    """Cost of capturing a decoder shape."""
 
     rows: int
     frames: int
@@ -74,54 +74,54 @@ class CaptureCost(Struct, frozen=True):
 
 
 class ReplicaStats(Struct, frozen=True, kw_only=True):
-    """A talker or codec replica."""
+    """State and counts of a talker or codec replica."""
 
     name: str
     stage: Stage
     ready: bool
     restarts: int
-    """Since it was made; or since this process started to watch it."""
+    """Since the replica was created, or since this process started to observe it."""
     settings: Mapping[str, Any] | None = None
-    """In force, by the names of `PUT /settings`; None if it did not answer."""
+    """Settings in force, named as in `PUT /settings`; None if the replica did not reply."""
     supports_overrides: bool = True
-    """Whether it takes settings for a limited time, as trials need."""
+    """Whether it supports temporary settings, which trials need."""
     errors: int | None = None
-    """Requests that it ended with an error within the window."""
+    """Requests that it failed within the window."""
     frames: int | None = None
-    """Made within the window."""
+    """Frames generated within the window."""
     steps: Mapping[int, StepStats] = {}
-    """Within the window, by rows (rounded up to an edge of the metric)."""
+    """By rows, rounded up to a bucket of the metric; within the window."""
     calls: tuple[CallStats, ...] = ()
-    """Of a codec, within the window."""
+    """Decoder calls of a codec within the window."""
     captures: tuple[CaptureCost, ...] = ()
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """What was seen, from `since` to `until`."""
+    """Everything observed from `since` to `until`."""
 
     since: datetime
     until: datetime
-    """Up to here all counters are known; as `since` if there are none."""
+    """All counters are known up to here. Equals `since` if there are none."""
     identity: Identity
     problem: str = ""
-    """Why there are no counters (missing, stale, error, reset); empty if there are. Then what follows is empty."""
+    """Why there are no counters (missing, stale, error, reset). If set, the fields below are empty."""
     routes: Mapping[Route, RouteStats] = {}
     failed: Mapping[str, FailedRequests] = {}
     """By task type."""
     live_streams: int = 0
-    """Live streams that were under way at some time: those that underruns may have happened to."""
+    """Streams that were live at some point of the window: the population of `underruns`."""
     queue_age: float | None = None
-    """Seconds that the oldest waiting request has waited, now."""
+    """Current age of the oldest waiting request in seconds."""
     replicas: tuple[ReplicaStats, ...] = ()
-    """Known even when there are no counters."""
+    """Known even without counters."""
     disruption: str = ""
-    """What else changes (a roll-out, scaling, a stage that is not ready): no time for trials. Empty if nothing does."""
+    """Another change in progress (roll-out, scaling, unready stage) that prevents trials. Empty if there is none."""
 
     @property
     def seconds(self) -> float:
-        """How much time the counters cover."""
+        """Length of the window in seconds."""
         return max(0.0, (self.until - self.since).total_seconds())
 
     def replicas_of(self, stage: Stage) -> tuple[ReplicaStats, ...]:
-        """The replicas of a stage, by name."""
+        """Returns the replicas of a stage, sorted by name."""
         return tuple(sorted((each for each in self.replicas if each.stage is stage), key=lambda each: each.name))

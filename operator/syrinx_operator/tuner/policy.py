@@ -1,4 +1,4 @@
-"""What the resource asks of tuning, in the tuner's words. Pure."""
+"""The constraints and objectives of tuning, derived from the resource. Pure."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from syrinx_operator.resource.spec import PipelineSpec, RowBounds
 
 
 class Objective(Struct, frozen=True):
-    """How soon requests of a task type shall be heard."""
+    """The TTFA objective of a task type."""
 
     seconds: float
     target: float
-    """Share of them that shall be."""
+    """Ratio of requests whose TTFA must be within `seconds`."""
 
 
 class CaptureBudget(Struct, frozen=True, kw_only=True):
-    """What captured shapes may cost a codec."""
+    """Limits of a codec's captured shapes."""
 
     count: int
     seconds: float
-    """To capture them all."""
+    """Total capture time."""
     bytes: int
+    """Total memory."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What a pipeline's tuning may do, and what for."""
+    """Constraints and objectives of a pipeline's tuning."""
 
     mode: Mode
     paused: bool
     interval: float
-    """Seconds between two looks."""
+    """Seconds between two evaluations."""
     requested: Setting
-    """What the resource asks for: where tuning starts, and what an edit of it returns to."""
+    """Setting in `spec`: the starting point, and what an edit returns to."""
     objectives: Mapping[str, Objective]
     """By task type."""
     max_underrun_ratio: float
-    """Share of streams whose playback may have to wait."""
+    """Allowed ratio of streams whose playback underruns."""
     rows: Mapping[Knob, tuple[int, ...]]
-    """Rungs that may be chosen, by knob; the initial value is one, unless it is out of bounds."""
+    """Allowed values by knob. They include the requested value unless it is out of bounds."""
     ramps: tuple[tuple[int, ...], ...]
-    """Chunk ramps that may be chosen, from the earliest first audio to the least work."""
+    """Allowed chunk ramps, from the lowest TTFA to the least engine time."""
     budget: CaptureBudget
 
 
 def policy_of(spec: PipelineSpec) -> Policy:
-    """The policy of a resource without rule violations."""
+    """Returns the policy of a valid spec."""
     tuning, bounds = spec.tuning, spec.tuning.bounds
-    initial = setting_of(spec)
-    rows = {
-        Knob.TALKER_ROWS: _rungs(bounds.talker_max_num_seqs, spec.talker.max_resident, initial.talker_max_num_seqs),
-        Knob.CODEC_ROWS: _rungs(bounds.codec_max_num_seqs, spec.codec.max_resident, initial.codec_max_num_seqs),
-    }
+    requested = setting_of(spec)
     return Policy(
         mode=tuning.mode,
         paused=tuning.paused,
         interval=float(tuning.interval_seconds),
-        requested=initial,
+        requested=requested,
         objectives={each.task_type: Objective(each.ttfa_p95_ms / 1000, each.target) for each in spec.slo.ttfa},
         max_underrun_ratio=spec.slo.underrun_ratio,
-        rows=rows,
-        ramps=_ramps(bounds.chunk_ramps, initial.chunk_ramp),
+        rows={
+            Knob.TALKER_ROWS: _rows(bounds.talker_max_num_seqs, spec.talker.max_resident, spec.talker.max_num_seqs),
+            Knob.CODEC_ROWS: _rows(bounds.codec_max_num_seqs, spec.codec.max_resident, spec.codec.max_num_seqs),
+        },
+        ramps=_ramps(bounds.chunk_ramps, requested.chunk_ramp),
         budget=CaptureBudget(
             count=bounds.capture_pairs.max,
             seconds=float(bounds.capture_pairs.seconds),
@@ -72,13 +72,13 @@ def policy_of(spec: PipelineSpec) -> Policy:
     )
 
 
-def _rungs(bounds: RowBounds, resident: int, initial: int) -> tuple[int, ...]:
-    """The ladder within bounds, with the bounds and the initial value as rungs of their own."""
-    lowest, highest = min(bounds.min, resident), min(bounds.max, resident)
-    return tuple(sorted({rung for rung in (*ROWS_LADDER, lowest, highest, initial) if lowest <= rung <= highest}))
+def _rows(bounds: RowBounds, max_resident: int, requested: int) -> tuple[int, ...]:
+    """Returns the ladder within the bounds, plus the bounds themselves and the requested value."""
+    lowest, highest = min(bounds.min, max_resident), min(bounds.max, max_resident)
+    return tuple(sorted({rows for rows in (*ROWS_LADDER, lowest, highest, requested) if lowest <= rows <= highest}))
 
 
-def _ramps(given: tuple[tuple[int, ...], ...] | None, initial: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """What may be chosen, with the initial one: an empty list leaves the ramp alone."""
-    ladder = RAMP_LADDER if given is None else given
-    return tuple(sorted({*ladder, initial}, key=lambda ramp: (ramp[0], sum(ramp) / len(ramp), ramp)))
+def _ramps(allowed: tuple[tuple[int, ...], ...] | None, requested: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Returns the allowed ramps plus the requested one. An empty list fixes the ramp; None is the default ladder."""
+    ladder = RAMP_LADDER if allowed is None else allowed
+    return tuple(sorted({*ladder, requested}, key=lambda ramp: (ramp[0], sum(ramp) / len(ramp), ramp)))

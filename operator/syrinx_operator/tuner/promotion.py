@@ -1,9 +1,11 @@
-"""A verdict that is carried out: replica by replica, then watched, and taken back if it disappoints. Pure."""
+"""Rolls out a promoted setting replica by replica, then soaks it and reverts a regression. Pure."""
 
 from __future__ import annotations
 
 import math
 from datetime import timedelta
+
+import msgspec
 
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import (
@@ -27,124 +29,125 @@ from syrinx_operator.tuner.workload import (
     with_failures,
 )
 
-LOOK = 10.0
-"""Seconds between two looks at most."""
+MAX_EVALUATION_SECONDS = 10.0
+"""Longest time between two evaluations."""
 REGRESSION = 0.05
-"""Share of requests by which a promoted setting must fall behind what was before to be taken back."""
+"""Drop of the good ratio, compared with before the promotion, that reverts it."""
 MAX_SOAK_SECONDS = 600.0
-"""Seconds; as long again is waited for counters that are missing."""
+"""A soak also waits this long for missing counters."""
 
 
-def promote(turn: DecisionBuilder, trial: Trial) -> None:
-    """Begins to carry out a verdict: at once where every replica has run the candidate, else with one of them."""
-    names = sorted(worker.name for worker in turn.evidence.replicas_of(trial.knob.stage))
+def promote(builder: DecisionBuilder, trial: Trial) -> None:
+    """Starts a promotion: at once if every replica has run the candidate, else with one replica."""
+    names = sorted(replica.name for replica in builder.evidence.replicas_of(trial.knob.stage))
     if trial.design == "Switchback" or len(names) <= 1:
-        _choose(turn, trial.id, trial.candidate)
+        _choose(builder, trial.id, trial.candidate)
         return
-    first = tuple(names[:1])
-    turn.set(promotion=Promotion(id=trial.id, setting=trial.candidate, replicas=first, last_step_time=turn.now))
-    turn.set_phase("Promoting", f"trial {trial.id}: replica by replica")
+    builder.set(
+        promotion=Promotion(id=trial.id, setting=trial.candidate, replicas=tuple(names[:1]), last_step_time=builder.now)
+    )
+    builder.set_phase("Promoting", f"trial {trial.id}: rolling out replica by replica")
 
 
-def promote_on(turn: DecisionBuilder) -> None:
-    """Twice as many replicas each interval, while none of them fails."""
-    promotion = turn.state.promotion
+def advance_promotion(builder: DecisionBuilder) -> None:
+    """Doubles the number of promoted replicas each interval, unless one of them fails."""
+    promotion = builder.state.promotion
     assert promotion is not None
-    base = in_force(turn.policy, turn.state)
-    workers = turn.evidence.replicas_of(stage_of(base, promotion.setting))
-    names = sorted(worker.name for worker in workers)
-    failing = [w.name for w in workers if w.name in promotion.replicas and (w.errors or 0) >= 3]
-    turn.requeue_after = min(turn.policy.interval, LOOK)
+    base = in_force(builder.policy, builder.state)
+    replicas = builder.evidence.replicas_of(stage_of(base, promotion.setting))
+    names = sorted(replica.name for replica in replicas)
+    failing = [r.name for r in replicas if r.name in promotion.replicas and (r.errors or 0) >= 3]
+    builder.requeue_after = min(builder.policy.interval, MAX_EVALUATION_SECONDS)
+    waiting = builder.seconds_since(promotion.last_step_time) < builder.policy.interval
+    doubled = 2 * len(promotion.replicas)
     if failing:
-        _regress(turn, promotion.id, promotion.setting, base, f"{failing[0]} ends requests with errors")
-    elif (
-        turn.evidence.disruption
-        or turn.evidence.problem
-        or turn.seconds_since(promotion.last_step_time) < turn.policy.interval
-    ):
+        _revert(builder, promotion.id, promotion.setting, base, f"requests fail on {failing[0]}")
+    elif builder.evidence.disruption or builder.evidence.problem or waiting:
         return
-    elif 2 * len(promotion.replicas) >= min(len(names), MAX_CANDIDATES):
-        _choose(turn, promotion.id, promotion.setting)
+    elif doubled >= min(len(names), MAX_CANDIDATES):
+        _choose(builder, promotion.id, promotion.setting)
     else:
-        turn.set(
-            promotion=Promotion(
-                id=promotion.id,
-                setting=promotion.setting,
-                replicas=tuple(names[: 2 * len(promotion.replicas)]),
-                last_step_time=turn.now,
-            )
+        builder.set(
+            promotion=msgspec.structs.replace(promotion, replicas=tuple(names[:doubled]), last_step_time=builder.now)
         )
 
 
-def _choose(turn: DecisionBuilder, number: int, setting: Setting) -> None:
-    record = next((each for each in reversed(turn.state.history) if each.id == number), None)
-    before = in_force(turn.policy, turn.state)
-    soak = timedelta(seconds=min(max(6 * turn.policy.interval, 45.0), MAX_SOAK_SECONDS))
-    workers = turn.evidence.replicas_of(stage_of(before, setting))
-    turn.set(
+def _choose(builder: DecisionBuilder, number: int, setting: Setting) -> None:
+    """Makes a setting the chosen one and starts its soak."""
+    record = builder.recorded(number)
+    before = in_force(builder.policy, builder.state)
+    seconds = min(max(6 * builder.policy.interval, 45.0), MAX_SOAK_SECONDS)
+    replicas = builder.evidence.replicas_of(stage_of(before, setting))
+    builder.set(
         chosen=setting,
         last_good=before,
         promotion=None,
-        last_change_time=turn.now,
+        last_change_time=builder.now,
         soak=Soak(
             id=number,
-            start_time=turn.now + timedelta(seconds=wash_out(turn.policy)),
-            end_time=turn.now + soak,
+            start_time=builder.now + timedelta(seconds=wash_out(builder.policy)),
+            end_time=builder.now + timedelta(seconds=seconds),
             expected_good=0.0 if record is None or record.baseline_min_good is None else record.baseline_min_good,
-            restarts=sum(worker.restarts for worker in workers),
+            restarts=sum(replica.restarts for replica in replicas),
         ),
     )
-    turn.quarantine(before, f"trial {number} found something better")
-    turn.set_phase("Soaking", f"trial {number} is promoted everywhere and watched")
+    builder.quarantine(before, f"trial {number} found a better setting")
+    builder.set_phase("Soaking", f"trial {number} is promoted to all replicas; soaking")
 
 
-def soak_on(turn: DecisionBuilder) -> None:
-    """Watches a promoted setting; what serves worse than before is taken back."""
-    soak, chosen, before = turn.state.soak, turn.state.chosen, turn.state.last_good
+def advance_soak(builder: DecisionBuilder) -> None:
+    """Watches a promoted setting and reverts it if it regresses."""
+    soak, chosen, before = builder.state.soak, builder.state.chosen, builder.state.last_good
     assert soak is not None and chosen is not None and before is not None
-    turn.requeue_after = min(turn.policy.interval, LOOK)
-    workers = turn.evidence.replicas_of(stage_of(before, chosen))
-    if not turn.evidence.disruption and sum(worker.restarts for worker in workers) >= soak.restarts + 2:
-        _regress(turn, soak.id, chosen, before, "replicas are started anew again and again")
+    evidence = builder.evidence
+    builder.requeue_after = min(builder.policy.interval, MAX_EVALUATION_SECONDS)
+    replicas = evidence.replicas_of(stage_of(before, chosen))
+    if not evidence.disruption and sum(replica.restarts for replica in replicas) >= soak.restarts + 2:
+        _revert(builder, soak.id, chosen, before, "replicas restart repeatedly")
         return
-    if turn.evidence.problem:
-        if turn.now >= soak.end_time + timedelta(seconds=MAX_SOAK_SECONDS):
-            _settle_down(turn)
+    if evidence.problem:
+        if builder.now >= soak.end_time + timedelta(seconds=MAX_SOAK_SECONDS):
+            _settle(builder)
         return
-    everything = summed(with_failures(totals(turn.evidence.routes), turn.evidence).values())
-    good = good_ratio(everything)
-    least = soak.expected_good - REGRESSION - 1.0 / math.sqrt(max(1, everything.requests))
-    enough = everything.requests >= 2 * MIN_REQUESTS
-    if enough and good < least and similar(classify_workload(turn.evidence, turn.state.workload), turn.state.workload):
-        _regress(turn, soak.id, chosen, before, f"{good:.0%} served well, {soak.expected_good:.0%} before")
-        return
-    if turn.now >= soak.end_time:
-        _settle_down(turn, good if everything.requests >= MIN_REQUESTS else None)
+    counts = summed(with_failures(totals(evidence.routes), evidence).values())
+    good = good_ratio(counts)
+    floor = soak.expected_good - REGRESSION - 1.0 / math.sqrt(max(1, counts.requests))
+    same_workload = similar(classify_workload(evidence, builder.state.workload), builder.state.workload)
+    if counts.requests >= 2 * MIN_REQUESTS and good < floor and same_workload:
+        _revert(builder, soak.id, chosen, before, f"{good:.0%} good requests, {soak.expected_good:.0%} before")
+    elif builder.now >= soak.end_time:
+        _settle(builder, good if counts.requests >= MIN_REQUESTS else None)
 
 
-def _settle_down(turn: DecisionBuilder, good: float | None = None) -> None:
-    """A promoted setting has proved itself."""
-    chosen, soak = turn.state.chosen, turn.state.soak
+def _settle(builder: DecisionBuilder, good: float | None = None) -> None:
+    """Ends a soak without a regression: the setting becomes the last good one."""
+    chosen, soak = builder.state.chosen, builder.state.soak
     assert chosen is not None and soak is not None
-    turn.set(soak=None, last_good=chosen, last_change_time=turn.now, consecutive_breaches=0, last_breach_time=None)
-    if good is not None and turn.state.workload is not None:
-        known = BestKnown(workload=turn.state.workload, setting=chosen, good_ratio=good, time=turn.now)
-        others = [each for each in turn.state.best_known if not similar(each.workload, known.workload)]
-        turn.set(best_known=(*others, known)[-MAX_BEST_KNOWN:])
-    turn.set_phase("Watching", f"trial {soak.id} has proved itself")
-    turn.emit("Settled", f"trial {soak.id}: {format_setting(chosen)} has proved itself")
+    builder.set(
+        soak=None,
+        last_good=chosen,
+        last_change_time=builder.now,
+        consecutive_breaches=0,
+        last_breach_time=None,
+    )
+    if good is not None and builder.state.workload is not None:
+        known = BestKnown(workload=builder.state.workload, setting=chosen, good_ratio=good, time=builder.now)
+        others = [each for each in builder.state.best_known if not similar(each.workload, known.workload)]
+        builder.set(best_known=(*others, known)[-MAX_BEST_KNOWN:])
+    builder.set_phase("Watching", f"trial {soak.id} passed its soak")
+    builder.emit("Settled", f"trial {soak.id}: {format_setting(chosen)} passed its soak")
 
 
-def _regress(turn: DecisionBuilder, number: int, setting: Setting, before: Setting, why: str) -> None:
-    """Back to what was good before, at once."""
-    record = next((each for each in reversed(turn.state.history) if each.id == number), None)
+def _revert(builder: DecisionBuilder, number: int, setting: Setting, before: Setting, why: str) -> None:
+    """Returns to the last good setting at once."""
+    record = builder.recorded(number)
     knob = record.knob if record else (before.differing_knobs(setting) or (Knob.RAMP,))[0]
-    turn.add_record(
+    builder.append_history(
         TrialRecord(
             id=number,
-            time=turn.now,
-            start_time=record.start_time if record else turn.now,
-            workload=turn.state.workload,
+            time=builder.now,
+            start_time=record.start_time if record else builder.now,
+            workload=builder.state.workload,
             knob=knob,
             before=format_value(setting, knob),
             after=format_value(before, knob),
@@ -152,8 +155,8 @@ def _regress(turn: DecisionBuilder, number: int, setting: Setting, before: Setti
             reason=why[:256],
         )
     )
-    turn.set(chosen=before, last_good=before, promotion=None, soak=None, last_change_time=turn.now)
-    turn.quarantine(setting, why, hours=4.0)
-    turn.cool_down(failed=True)
-    turn.set_phase("Watching", f"back to the last good setting: {why}")
-    turn.emit("Regressed", f"trial {number}: back to {format_setting(before)}: {why}", kind="Warning")
+    builder.set(chosen=before, last_good=before, promotion=None, soak=None, last_change_time=builder.now)
+    builder.quarantine(setting, why, hours=4.0)
+    builder.cool_down(failed=True)
+    builder.set_phase("Watching", f"reverted to the last good setting: {why}")
+    builder.emit("Regressed", f"trial {number}: reverted to {format_setting(before)}: {why}", kind="Warning")

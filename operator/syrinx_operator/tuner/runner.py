@@ -1,7 +1,6 @@
-"""Decides for pipelines, look by look: what was seen becomes evidence, and what was decided an audit log. A thin shell.
+"""Runs the tuner for any number of pipelines: observations in, decisions and audit log lines out.
 
-The cluster's operator and `syrinx up` share it. All that is kept here is counters: lost with the process, they build up
-again within minutes.
+The operator and `syrinx up` share it. It keeps only counters, which build up again within minutes after a restart.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.snapshot import Snapshot
 
 FAILURE_BACKOFF = timedelta(minutes=30)
-"""How long nothing is tried after the tuner itself has failed."""
+"""No trial starts for this long after an exception in the tuner."""
 
 AUDIT = logging.getLogger("syrinx.tuning")
-"""One JSON line for each thing decided."""
+"""One JSON line per decision."""
 log = logging.getLogger(__name__)
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """What a shell saw in one look."""
+    """Everything observed of a pipeline at one evaluation."""
 
     snapshots: tuple[Snapshot, ...]
-    """Of gateways, talkers and codecs; those that are known already change nothing."""
+    """Of gateways, talkers and codecs. Snapshots that are already known are ignored."""
     replicas: tuple[ReplicaStats, ...]
-    """The replicas there are; their counts are filled in from snapshots."""
+    """The current replicas. Their counts are filled in from the snapshots."""
     identity: Identity
     disruption: str = ""
-    """What else changes; empty if nothing does."""
+    """Another change in progress that prevents trials; empty if there is none."""
     scrape_interval: float = 0.0
-    """Seconds between two snapshots of a replica, where that is not the shell's to choose; else 0."""
+    """Seconds between two snapshots of a replica if another system scrapes it, else 0."""
     problem: str = ""
-    """Why this look brought no counters, in words for the user; empty if it did."""
+    """Why there are no counters, as a message for the user; empty if there are."""
 
 
 _NOTHING = Observation(snapshots=(), replicas=(), identity=Identity(model="", image="", device=""))
@@ -52,57 +51,55 @@ class Tuner:
     """Decides for any number of pipelines, by name."""
 
     def __init__(self, audit: Callable[[str], None] = AUDIT.info) -> None:
-        """`audit` takes one JSON line for each event."""
+        """`audit` is called with one JSON line per event."""
         self._audit = audit
-        self._records: dict[str, CounterHistory] = {}
-        self._seen: dict[str, Observation] = {}
+        self._histories: dict[str, CounterHistory] = {}
+        self._observed: dict[str, Observation] = {}
 
-    def step(self, name: str, policy: Policy, state: State, seen: Observation, now: datetime) -> Decision:
-        """What follows from a look. Never raises: a look that cannot be judged ends what is being tried."""
+    def step(self, name: str, policy: Policy, state: State, observation: Observation, now: datetime) -> Decision:
+        """Returns the next decision. Never raises: an exception ends the trial in progress."""
         try:
-            evidence = self.evidence(name, policy, seen, window_start(policy, state, now), now)
+            evidence = self.evidence(name, policy, observation, window_start(policy, state, now), now)
             decision = decide(policy, state, evidence, now)
         except Exception as error:
-            log.exception("%s: the tuner itself fails", name)
-            decision = _given_up(policy, state, error, now)
-        for event in (*_compared(state, decision.state), *decision.events):
-            self._tell(_line(name, policy, state, decision.state, event, now))
+            log.exception("%s: exception in the tuner", name)
+            decision = _after_exception(policy, state, error, now)
+        for event in (*_pair_events(state, decision.state), *decision.events):
+            line = _audit_line(name, policy, state, decision.state, event, now)
+            try:
+                self._audit(line)
+            except OSError as error:
+                log.warning("cannot write the audit log: %s: %s", error, line)
         return decision
 
     def evidence(
-        self, name: str, policy: Policy, seen: Observation | None, since: datetime, until: datetime
+        self, name: str, policy: Policy, observation: Observation | None, since: datetime, until: datetime
     ) -> Evidence:
-        """What happened within a window; with None, going by what was seen last."""
-        record = self._records.setdefault(name, CounterHistory())
-        if seen is not None:
-            self._seen[name] = msgspec.structs.replace(seen, snapshots=())
-            for snapshot in seen.snapshots:
-                record.add(snapshot)
-        last = self._seen.get(name, _NOTHING)
-        return record.evidence(
+        """Returns the evidence of a window. Without an observation, uses the last one."""
+        history = self._histories.setdefault(name, CounterHistory())
+        if observation is not None:
+            self._observed[name] = msgspec.structs.replace(observation, snapshots=())
+            for snapshot in observation.snapshots:
+                history.add(snapshot)
+        last = self._observed.get(name, _NOTHING)
+        return history.evidence(
             policy, last.replicas, last.identity, last.disruption, last.problem, since, until, last.scrape_interval
         )
 
     def devices(self, name: str) -> dict[str, str]:
-        """Where a pipeline's talkers and codecs say that they compute, by the replica's name."""
-        record = self._records.get(name)
-        return record.devices() if record else {}
+        """Returns the devices that a pipeline's talkers and codecs report, by replica name."""
+        history = self._histories.get(name)
+        return history.devices() if history else {}
 
     def forget(self, name: str) -> None:
-        """A pipeline that is gone."""
-        self._records.pop(name, None)
-        self._seen.pop(name, None)
-
-    def _tell(self, line: str) -> None:
-        try:
-            self._audit(line)
-        except OSError as error:
-            log.warning("the audit log cannot be written: %s: %s", error, line)
+        """Removes a deleted pipeline."""
+        self._histories.pop(name, None)
+        self._observed.pop(name, None)
 
 
-def _given_up(policy: Policy, state: State, error: Exception, now: datetime) -> Decision:
-    """Whatever was tried is out of force, and nothing is tried for a while."""
-    message = f"the tuner itself fails, its log says more: {type(error).__name__}: {error}"[:256]
+def _after_exception(policy: Policy, state: State, error: Exception, now: datetime) -> Decision:
+    """Ends the change in progress and delays the next trial."""
+    message = f"internal error of the tuner, see the log: {type(error).__name__}: {error}"[:256]
     new = msgspec.structs.replace(
         state, trial=None, promotion=None, soak=None, message=message, next_trial_time=now + FAILURE_BACKOFF
     )
@@ -110,22 +107,22 @@ def _given_up(policy: Policy, state: State, error: Exception, now: datetime) -> 
     return Decision(state=new, events=events, requeue_after=policy.interval)
 
 
-def _compared(before: State, after: State) -> tuple[Event, ...]:
-    """What the audit log tells of each pair of periods, and nobody else: a trial's course can be drawn from it."""
+def _pair_events(before: State, after: State) -> tuple[Event, ...]:
+    """Returns an event for the audit log only if a pair was completed, so that a trial's course can be plotted."""
     trial = after.trial
     if before.trial is None or trial is None or not trial.strata or not before.trial.strata:
         return ()
     pairs = trial.strata[0].test.pairs
     if (before.trial.id, before.trial.strata[0].test.pairs) == (trial.id, pairs):
         return ()
-    return (Event(reason="Compared", message=f"trial {trial.id}, {pairs} pairs of periods", data={"trial": trial}),)
+    return (Event(reason="Compared", message=f"trial {trial.id}, pair {pairs}", data={"trial": trial}),)
 
 
-def _line(name: str, policy: Policy, before: State, after: State, event: Event, now: datetime) -> str:
+def _audit_line(name: str, policy: Policy, before: State, after: State, event: Event, now: datetime) -> str:
     record = {
         "time": now,
         "pipeline": name,
-        "decision": _decision(before, after),
+        "decision": _trial_id(before, after),
         "kind": event.kind,
         "reason": event.reason,
         "message": event.message,
@@ -136,8 +133,8 @@ def _line(name: str, policy: Policy, before: State, after: State, event: Event, 
     return msgspec.json.encode(record).decode()
 
 
-def _decision(before: State, after: State) -> int | None:
-    """The trial that it is about; None if there is none."""
+def _trial_id(before: State, after: State) -> int | None:
+    """Returns the number of the trial that an event is about, or None."""
     for each in (before.trial, after.trial, before.promotion, after.promotion, before.soak, after.soak):
         if each is not None:
             return each.id

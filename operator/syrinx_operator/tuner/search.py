@@ -1,4 +1,4 @@
-"""What to try next: what was best before, what the estimate promises, then knob after knob. Pure."""
+"""Chooses the next candidate: known results first, then one-knob moves ranked by the load model. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.workload import CONGESTED_UTILIZATION, overloaded, similar
 
-_SEARCHED = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
-_REACH = 3
-"""Rungs that one trial may move: a factor of eight in rows."""
-_ORDER = (3, 1, 2)
-"""Distances as they are tried where nothing is known: far first, for a small step's effect drowns in bursts."""
-_PROMISING = 0.1
-"""Estimated gain from which a knob need not wait for its turn."""
-_HOPELESS = -0.25
-"""What a neighbour may be estimated to lose and still be tried: the estimate errs, but not that much."""
+_LADDER_KNOBS = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
+_MAX_DISTANCE = 3
+"""Ladder steps that one trial may move: a factor of eight in rows."""
+_DISTANCE_ORDER = (3, 1, 2)
+"""Order of distances on an unexplored knob: large steps first, because noise hides the effect of small ones."""
+_PROMISING_GAIN = 0.1
+"""Predicted gain that overrides the rotation of the knobs."""
+_MIN_GAIN = -0.25
+"""Predicted loss up to which a move is still tried, because the load model is only approximate."""
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """A change of one knob."""
+    """A candidate that differs from the current setting in one knob."""
 
     knob: Knob
     setting: Setting
@@ -40,119 +40,118 @@ class Proposal(Struct, frozen=True, kw_only=True):
 def propose(
     policy: Policy, state: State, evidence: Evidence, current: Setting, now: datetime, *, missed: bool
 ) -> Proposal | None:
-    """The change most worth a trial; None if all were tried under this workload.
+    """Returns the most promising candidate, or None if every setting was tried under this workload.
 
-    While no objective is `missed`, only captured shapes: they save work and change nothing that listeners hear.
+    While no objective is `missed`, only captured shapes are proposed: they save engine time and do not affect TTFA.
     """
-    blocked = quarantined(state, now)
-    found = _proposals(policy, state, evidence, current) if missed else _captures(policy, evidence, current)
-    for proposal in found:
-        if proposal.setting not in blocked and proposal.setting != current and _allowed(policy, proposal):
+    quarantined = [q.setting for q in state.quarantine if similar(q.workload, state.workload) and now < q.until]
+    proposals = _proposals(policy, state, evidence, current) if missed else _captures(policy, evidence, current)
+    for proposal in proposals:
+        if proposal.setting not in quarantined and proposal.setting != current and _allowed(policy, proposal):
             return proposal
     return None
 
 
-def quarantined(state: State, now: datetime) -> list[Setting]:
-    """Settings that are not to be tried now, under this workload."""
-    return [each.setting for each in state.quarantine if similar(each.workload, state.workload) and now < each.until]
+def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
+    """Returns the allowed values of a knob in order."""
+    return policy.ramps if knob is Knob.RAMP else policy.rows[knob]
 
 
 def _proposals(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
-    yield from _known(state, current)
-    yield from _searched(policy, state, evidence, current)
+    yield from _best_known(state, current)
+    yield from _ladder_moves(policy, state, evidence, current)
     yield from _captures(policy, evidence, current)
 
 
-def _known(state: State, current: Setting) -> Iterator[Proposal]:
-    """What was best under this workload, one knob after the other."""
+def _best_known(state: State, current: Setting) -> Iterator[Proposal]:
+    """Yields the knobs of the best-known setting of this workload, one at a time."""
     for known in state.best_known:
         if similar(known.workload, state.workload):
             for knob in current.differing_knobs(known.setting):
                 setting = current.with_value(knob, known.setting.value(knob))
-                why = f"part of what served {known.good_ratio:.0%} well under this workload before"
-                yield Proposal(knob=knob, setting=setting, goal="Listeners", rationale=why)
+                rationale = f"part of the best-known setting of this workload ({known.good_ratio:.0%} good requests)"
+                yield Proposal(knob=knob, setting=setting, goal="GoodRequests", rationale=rationale)
 
 
-def _searched(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
-    """Moves on the ladders: what was not tried yet, on knobs not tried lately, and the most promising first.
+def _ladder_moves(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
+    """Yields ladder moves, ordered by failures, rotation of the knobs, predicted gain, and distance.
 
-    Where the estimate promises nothing, first the neighbours on knobs that made a difference under this workload.
+    Without a predicted gain, neighbors on knobs that already brought an improvement come first.
     """
-    known = fit_load_model(policy, evidence, current)
-    now = predict(policy, known, current) if known else 0.0
-    matters, tries = _experience(state)
-    failures = {each.setting: each.failures for each in state.quarantine if similar(each.workload, state.workload)}
+    model = fit_load_model(policy, evidence, current)
+    now = predict(policy, model, current) if model else 0.0
+    effective, tries = _experience(state)
+    failures = {q.setting: q.failures for q in state.quarantine if similar(q.workload, state.workload)}
     moves = []
-    for knob in _SEARCHED:
-        for distance, setting in _moves(ladder(policy, knob), current, knob):
-            gain = predict(policy, known, setting) - now if known else 0.0
-            near = distance - 2 * _REACH if knob in matters else _ORDER.index(distance)
-            promising = max(0.0, round(gain, 2))
-            turn = 0 if promising >= _PROMISING else tries[knob]
-            order = (failures.get(setting, 0), turn, -promising, near, _SEARCHED.index(knob))
+    for knob in _LADDER_KNOBS:
+        for distance, setting in _within_reach(ladder(policy, knob), current, knob):
+            gain = predict(policy, model, setting) - now if model else 0.0
+            nearness = distance - 2 * _MAX_DISTANCE if knob in effective else _DISTANCE_ORDER.index(distance)
+            rounded = max(0.0, round(gain, 2))
+            rotation = 0 if rounded >= _PROMISING_GAIN else tries[knob]
+            order = (failures.get(setting, 0), rotation, -rounded, nearness, _LADDER_KNOBS.index(knob))
             moves.append((order, gain, knob, setting))
     for _, gain, knob, setting in sorted(moves, key=lambda move: move[0]):
-        if gain <= _HOPELESS:
+        if gain <= _MIN_GAIN:
             continue
-        why = "no estimate speaks against it"
-        if gain > 0.001:
-            why = "more capacity by the measured step times"
-        if gain > 0.01:
-            why = f"the measured step times promise {gain:+.0%} of requests served well"
-        full = utilization(known, current, knob.stage) if known else 0.0
-        yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, full), rationale=why)
+        load = utilization(model, current, knob.stage) if model else 0.0
+        yield Proposal(knob=knob, setting=setting, goal=_goal(policy, evidence, load), rationale=_rationale(gain))
+
+
+def _rationale(gain: float) -> str:
+    if gain > 0.01:
+        return f"the load model predicts {100 * gain:+.0f} points of good requests"
+    if gain > 0.001:
+        return "the load model predicts more capacity"
+    return "the load model predicts no harm"
 
 
 def _experience(state: State) -> tuple[set[Knob], Counter[Knob]]:
-    """Knobs that made a difference under this workload, and how often each was tried since the last one did."""
-    matters: set[Knob] = set()
+    """Returns the knobs that were promoted under this workload, and the trials of each since the last promotion."""
+    effective: set[Knob] = set()
     tries: Counter[Knob] = Counter()
     for record in state.history:
         if similar(record.workload, state.workload):
             tries[record.knob] += 1
             if record.verdict == "Promoted":
-                matters.add(record.knob)
+                effective.add(record.knob)
                 tries.clear()
-    return matters, tries
+    return effective, tries
 
 
-def _goal(policy: Policy, evidence: Evidence, full: float) -> Goal:
-    """What tells two settings apart.
+def _goal(policy: Policy, evidence: Evidence, load: float) -> Goal:
+    """Returns the metric that separates two settings best at this load.
 
-    Where more is asked for than can be done, hardly anybody is served well whatever is tried: who makes more frames
-    is nearer. Where a stage is about to be full, queues decide, which remember for minutes: less work shortens them.
+    Under overload almost no request is good under any setting, so throughput is compared. Near saturation the queue
+    carries over between periods for minutes, so engine time per frame is compared, which drives the queue.
     """
     if overloaded(policy, evidence):
         return "Throughput"
-    return "Work" if full > CONGESTED_UTILIZATION else "Listeners"
+    return "EngineTime" if load > CONGESTED_UTILIZATION else "GoodRequests"
 
 
-def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
-    """The values that a knob may have, in order."""
-    return policy.ramps if knob is Knob.RAMP else policy.rows[knob]
-
-
-def _moves(values: Sequence[object], current: Setting, knob: Knob) -> Iterator[tuple[int, Setting]]:
-    """Values within reach, and how far they are."""
+def _within_reach(values: Sequence[object], current: Setting, knob: Knob) -> Iterator[tuple[int, Setting]]:
+    """Yields distance and setting of the values within reach of the current one."""
     value = current.value(knob)
-    at = values.index(value) if value in values else -1
+    if value not in values:
+        return
+    at = values.index(value)
     for index, other in enumerate(values):
-        distance = abs(index - at)
-        if at >= 0 and 1 <= distance <= _REACH:
-            yield distance, current.with_value(knob, other)
+        if 1 <= abs(index - at) <= _MAX_DISTANCE:
+            yield abs(index - at), current.with_value(knob, other)
 
 
 def _captures(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
-    """Captured shapes are computed from what the codecs were asked for, and verified by a trial."""
+    """Yields the computed set of captured shapes. A trial then verifies it."""
     codecs = evidence.replicas_of(Stage.CODEC)
-    calls = [call for worker in codecs for call in worker.calls]
-    captures = [capture for worker in codecs for capture in worker.captures]
+    calls = [call for replica in codecs for call in replica.calls]
+    costs = [cost for replica in codecs for cost in replica.captures]
     if policy.budget.count == 0 or not calls:
         return
-    planned = plan_captures(calls, captures, current.capture_pairs, policy.budget, current.codec_max_num_seqs)
-    if planned is not None:
-        setting = current.with_value(Knob.PAIRS, planned.shapes)
-        yield Proposal(knob=Knob.PAIRS, setting=setting, goal="Work", rationale=planned.rationale)
+    plan = plan_captures(calls, costs, current.capture_pairs, policy.budget, current.codec_max_num_seqs)
+    if plan is not None:
+        setting = current.with_value(Knob.PAIRS, plan.shapes)
+        yield Proposal(knob=Knob.PAIRS, setting=setting, goal="EngineTime", rationale=plan.rationale)
 
 
 def _allowed(policy: Policy, proposal: Proposal) -> bool:

@@ -1,6 +1,7 @@
-"""One replica's counters at one moment, already reduced to what the tuner needs. Pure.
+"""Parses one replica's `/metrics` (Prometheus text format) into the counters that the tuner needs. Pure.
 
-Names and labels are the contract's (`contract.metrics`). A counter that is not exported has counted nothing yet.
+Names and labels are those of `contract.metrics`. A counter that is not exported is zero. A gateway exports a histogram
+for each pair of talker and codec, so parsing skips other lines without inspecting them and caches parsed series.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from syrinx_operator.tuner.evidence import CaptureCost
 from syrinx_stages.contract import metrics as m
 
 MAX_COUNT = 2**53
-"""From here on a float no longer counts one by one."""
+"""Largest float that counts in steps of one."""
 
 BUCKET = f"{m.TTFA.name}_bucket"
 STARTED = f"{m.FIRST_BYTE.name}_count"
@@ -25,7 +26,7 @@ STEP_COUNT = f"{m.STEP_SECONDS.name}_count"
 STEP_SUM = f"{m.STEP_SECONDS.name}_sum"
 
 ROUTE = ("talker", "codec", "task_type")
-"""The labels of `evidence.Route`, in its order."""
+"""Labels in the order of the fields of `evidence.Route`."""
 
 _SHAPE = ("rows", "frames")
 _CALL = (*_SHAPE, "result")
@@ -56,27 +57,27 @@ WANTED_METRICS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         m.CAPTURE_BYTES.name: _SHAPE,
     },
 }
-"""By stage: what is read, by the name it is exported under, and the labels that are kept; others are summed over."""
+"""By stage and exported name: the labels that are kept. Others are summed over."""
 
 LABELS = frozenset({"le"}.union(*(labels for stage in WANTED_METRICS.values() for labels in stage.values())))
 """All labels that are kept of any series."""
 
 _GAUGES = frozenset({m.LIVE_STREAMS.name, m.QUEUE_AGE.name, m.MAX_NUM_SEQS.name, m.INFO.name})
 _COSTS = (m.CAPTURE_SECONDS.name, m.CAPTURE_BYTES.name)
-"""Gauges too, one of each for each shape."""
+"""Gauges by shape."""
 
-_MARK = {"gateway": m.LIVE_STREAMS.name, "talker": m.MAX_NUM_SEQS.name, "codec": m.MAX_NUM_SEQS.name}
-"""What every replica exports from its start."""
+_ALWAYS_EXPORTED = {"gateway": m.LIVE_STREAMS.name, "talker": m.MAX_NUM_SEQS.name, "codec": m.MAX_NUM_SEQS.name}
+"""A metric that every replica of the stage exports from its start, and no other stage does."""
 
 
 class Series(NamedTuple):
-    """Names one counter."""
+    """Identifies one counter."""
 
     name: str
     labels: tuple[str, ...]
-    """Values of the wanted labels, in their order."""
+    """Values of the kept labels in the order of `WANTED_METRICS`."""
     edge: float = 0.0
-    """Of a histogram's bucket, in seconds; 0 for what is none."""
+    """Upper bound of a histogram bucket in seconds, else 0."""
 
 
 class Sample(NamedTuple):
@@ -87,49 +88,50 @@ class Sample(NamedTuple):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What one replica has counted since its process started."""
+    """Counters of one replica since its process started."""
 
     replica: str
     stage: str
     """gateway, talker or codec."""
     time: datetime
-    """The counters hold what happened up to here, and may hold what happened in the moments after."""
+    """The counters cover everything up to this time, and possibly the moments after."""
     counts: Mapping[Series, float] = {}
-    """Without zeros. Buckets count what fell into them alone: they are not cumulative."""
+    """Nonzero values. Histogram buckets are not cumulative."""
     live_streams: int = 0
-    """Streams that a gateway's listeners listen to at that moment."""
+    """Current live streams of a gateway."""
     queue_age: float = 0.0
-    """Seconds that the oldest request which a gateway sees waiting has waited."""
+    """Age in seconds of the oldest request that waits at a gateway."""
     device: str = ""
-    """Where a talker or codec computes, as torch calls it; empty if it does not say."""
+    """Torch device of a talker or codec; empty if it is not reported."""
     captures: tuple[CaptureCost, ...] = ()
-    """What a codec's shapes cost to capture."""
+    """Capture costs of a codec's shapes."""
     distinct_stages: frozenset[str] = frozenset({"talker", "codec"})
-    """The stages whose replicas a gateway's counters tell apart; summed over the others'."""
+    """Stages whose replica label a gateway's counters keep. They are summed over the other stages' replicas."""
 
 
 def wanted_series(stage: str, name: str, labels: Mapping[str, str]) -> Series | None:
-    """The series that an exported one is counted under; None if it is not wanted. Raises `ValueError` for an edge
-    that is no number.
+    """Returns the series that an exported one belongs to, or None if it is not wanted.
+
+    Raises ValueError for an invalid bucket bound.
     """
     kept = WANTED_METRICS[stage].get(name)
     if kept is None or labels.get("stage", stage) != stage:
         return None
     edge = float(labels.get("le", "")) if name == BUCKET else 0.0
     if not edge >= 0:
-        raise ValueError(f"{name} has no such edge")
+        raise ValueError(f"{name} has an invalid bucket bound")
     return Series(name, tuple(labels.get(label, "") for label in kept), edge)
 
 
 def is_export_of(stage: str, samples: Iterable[Sample]) -> bool:
-    """Whether samples are those of a replica of a stage: it exports one that nobody else has, from its start."""
-    return any(one.series.name == _MARK[stage] for one in samples)
+    """Returns whether samples come from a replica of a stage."""
+    return any(one.series.name == _ALWAYS_EXPORTED[stage] for one in samples)
 
 
 def build_snapshot(
     replica: str, stage: str, at: datetime, samples: Iterable[Sample], apart: frozenset[str] = frozenset(ROUTE[:2])
 ) -> Snapshot:
-    """The snapshot that samples make. Raises `ValueError` for values that are no counts, and for another's metrics."""
+    """Returns the snapshot of samples. Raises ValueError for invalid counts and for metrics of another stage."""
     samples = list(samples)
     if not is_export_of(stage, samples):
         raise ValueError(f"these are not a {stage}'s metrics")
@@ -139,7 +141,7 @@ def build_snapshot(
     device = ""
     for one, value in samples:
         if not 0 <= value <= MAX_COUNT:
-            raise ValueError(f"{one.name} is no count: {value}")
+            raise ValueError(f"{one.name} is not a valid count: {value}")
         if one.name in _GAUGES:
             gauges[one.name] = gauges.get(one.name, 0.0) + value
             device = one.labels[0] if one.name == m.INFO.name else device
@@ -151,7 +153,7 @@ def build_snapshot(
         replica=replica,
         stage=stage,
         time=at,
-        counts=_each_bucket(counts),
+        counts=_non_cumulative(counts),
         live_streams=round(gauges.get(m.LIVE_STREAMS.name, 0.0)),
         queue_age=gauges.get(m.QUEUE_AGE.name, 0.0),
         device=device,
@@ -165,8 +167,8 @@ def _capture(labels: tuple[str, ...], cost: Mapping[str, float]) -> CaptureCost:
     return CaptureCost(rows, frames, cost[m.CAPTURE_SECONDS.name], round(cost[m.CAPTURE_BYTES.name]))
 
 
-def _each_bucket(counts: Mapping[Series, float]) -> dict[Series, float]:
-    """Cumulative buckets as what fell into each: most are empty, and those are left out."""
+def _non_cumulative(counts: Mapping[Series, float]) -> dict[Series, float]:
+    """Converts cumulative buckets into counts per bucket, without empty ones."""
     buckets = sorted(one for one in counts if one.name == BUCKET)
     found = {one: value for one, value in counts.items() if one.name != BUCKET}
     labels: tuple[str, ...] | None = None
@@ -183,7 +185,7 @@ def _each_bucket(counts: Mapping[Series, float]) -> dict[Series, float]:
 
 
 MAX_TEXT = 8 << 20
-"""Characters of one replica's metrics at most."""
+"""Size limit of one replica's metrics in characters."""
 MAX_LINE = 4096
 
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
@@ -193,11 +195,11 @@ _KNOWN_SERIES = 1 << 16
 
 
 def parse_metrics(replica: str, stage: str, at: datetime, text: str) -> Snapshot:
-    """A replica's counters from its `/metrics`, as read at `at`. Raises `ValueError` for what is none."""
+    """Returns the counters in the `/metrics` text that was read at `at`. Raises ValueError for invalid input."""
     if len(text) > MAX_TEXT:
-        raise ValueError(f"its metrics are larger than {MAX_TEXT >> 20} MiB")
+        raise ValueError(f"the metrics are larger than {MAX_TEXT >> 20} MiB")
     if stage not in WANTED_METRICS:
-        raise ValueError(f"there is no stage {stage}")
+        raise ValueError(f"unknown stage {stage}")
     return build_snapshot(replica, stage, at, _samples(stage, text))
 
 
@@ -206,7 +208,7 @@ def _samples(stage: str, text: str) -> Iterator[Sample]:
     for line in text.split("\n"):
         if not line.startswith(names):
             continue
-        # A label's value may hold any character; a number holds no brace and no quote.
+        # A label value may contain any character; a number contains neither brace nor quote.
         head, brace, tail = line.rpartition("}")
         name, _, value = (head + brace, "", tail) if brace else line.partition(" ")
         one = _series(stage, name)
@@ -216,10 +218,10 @@ def _samples(stage: str, text: str) -> Iterator[Sample]:
 
 @lru_cache(maxsize=_KNOWN_SERIES)
 def _series(stage: str, text: str) -> Series | None:
-    """The series that a line names; None if it is not wanted. Raises `ValueError` if the line is broken."""
+    """Returns the series of a line, or None if it is not wanted. Raises ValueError for a malformed line."""
     found = _LINE.fullmatch(text) if len(text) <= MAX_LINE else None
     if found is None:
-        raise ValueError("this is not Prometheus' text format")
+        raise ValueError("not in the Prometheus text format")
     return wanted_series(stage, found[1], _labels(found[2] or ""))
 
 
@@ -228,7 +230,7 @@ def _labels(text: str) -> dict[str, str]:
     while at < len(text):
         found = _LABEL.match(text, at)
         if found is None:
-            raise ValueError("this is not Prometheus' text format")
+            raise ValueError("not in the Prometheus text format")
         labels[found[1]] = _ESCAPED.sub(lambda one: {"n": "\n"}.get(one[1], one[1]), found[2])
         at = found.end()
     return labels

@@ -1,15 +1,18 @@
-"""The test of paired differences: anytime-valid, by betting. Pure.
+"""Anytime-valid test of paired differences by betting, and the confidence sequence shown beside it. Pure.
 
-In a pair of periods the two arms change places, and a fair coin says who begins. Each pair gives one difference d: the
-share of requests served well under the candidate, less that under the baseline. If the candidate changes nothing, the
-coin alone gives d its sign: d is symmetric about 0, however bursty the requests, slow one replica or short the samples
-are. The unit is the pair, never the request.
+In a pair of periods the two arms swap, and a fair coin decides which one runs first. Each pair yields one difference
+d, candidate minus baseline, in [-1, 1]. Under the null hypothesis that the candidate changes nothing, the coin makes
+d symmetric about 0, however bursty the requests, unequal the replicas or small the samples. The experimental unit is
+the pair, never the request.
 
-A gambler who stakes part of his money on 1 + tanh(scale * d), stake and scale chosen before the pair, then wins nothing
-on average, so the chance that he ever multiplies it by 1 / alpha is alpha at most (Ville's inequality), no matter how
-often we look. As tanh grows with d, the same holds for every d that is no better than such a coin. Wealth of this kind
-for symmetric differences: de la Pena, "A general class of exponential inequalities for martingales and ratios", Annals
-of Probability 1999; betting as a test: Waudby-Smith and Ramdas, JRSS-B 2024.
+The wealth process W_n = W_{n-1} * (1 + stake_n * tanh(scale_n * d_n)), with stake and scale chosen before pair n, is
+a test martingale under that null. By Ville's inequality P(sup W_n >= 1/alpha) <= alpha, so the test may be evaluated
+after every pair. tanh is increasing, so W_n is a supermartingale for every d that is stochastically smaller, which
+makes the hypotheses one-sided.
+
+Sources: V. de la Pena, "A general class of exponential inequalities for martingales and ratios", Annals of
+Probability 1999 (symmetric differences); I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables
+by betting", JRSS-B 2024 (testing by betting, predictable stakes).
 """
 
 from __future__ import annotations
@@ -18,63 +21,85 @@ import math
 
 import msgspec
 
-from syrinx_operator.resource.tuning_status import EProcess, PairedTest
+from syrinx_operator.resource.tuning_status import EProcess, Goal, PairedTest
 
 ALPHA = 0.05
-"""Probability of a false verdict of each kind, over all cells of a trial together."""
+"""Probability of a false verdict of each kind, over all strata of a trial."""
 DEADBAND = 0.01
-"""Share of requests by which a candidate must be better to be worth a change."""
+"""Smallest difference that is worth a change of settings."""
 
-_FIRST_SCALE = 0.1
-"""What is taken for the usual size of a difference before the first pair."""
-_FIRST_LEAN = 0.4
-"""What a bet is taken to bring before the first pair."""
-_MOST = 0.95
-"""Part of the money that is risked on one pair at most."""
+_PRIOR_SCALE = 0.1
+"""Prior standard deviation of a difference, weighted as one pair."""
+_PRIOR_PAYOFF = 0.4
+"""Prior mean payoff, weighted as one pair."""
+_MAX_STAKE = 0.95
+"""Largest fraction of the wealth staked on one pair."""
 
 
 def update_test(test: PairedTest, difference: float) -> PairedTest:
-    """The test after one more pair. Raises `ValueError` for a difference beyond [-1, 1]."""
+    """Returns the test after one more pair. Raises ValueError if the difference is outside of [-1, 1]."""
     if not -1.0 <= difference <= 1.0:
-        raise ValueError(f"a difference of shares lies between -1 and 1: {difference}")
+        raise ValueError(f"a paired difference must be in [-1, 1]: {difference}")
     pairs = test.pairs + 1
     return msgspec.structs.replace(
         test,
         pairs=pairs,
         mean=test.mean + (difference - test.mean) / pairs,
         mean_square=test.mean_square + (difference**2 - test.mean_square) / pairs,
-        better=_after(test, test.better, difference - DEADBAND),
-        worse=_after(test, test.worse, -difference),
-        futile=_after(test, test.futile, DEADBAND - difference),
+        better=_update(test, test.better, difference - DEADBAND),
+        worse=_update(test, test.worse, -difference),
+        futile=_update(test, test.futile, DEADBAND - difference),
     )
 
 
-def threshold(cells: int) -> float:
-    """Log of the evidence that a verdict needs when `cells` are tested: alpha is split over them."""
-    return math.log(max(1, cells) / ALPHA)
+def threshold(strata: int) -> float:
+    """Returns the log wealth that a verdict needs: log(strata / ALPHA), a Bonferroni split over the strata."""
+    return math.log(max(1, strata) / ALPHA)
 
 
 def interval(test: PairedTest, alpha: float = ALPHA) -> tuple[float, float]:
-    """A confidence sequence for the mean difference: asymptotic, for people to read; verdicts do not use it.
+    """Returns an asymptotic confidence sequence for the mean difference. It is for display; verdicts do not use it.
 
-    Waudby-Smith et al., "Time-uniform central limit theory", Annals of Statistics 2024, tightest at about ten pairs.
+    Source: Waudby-Smith et al., "Time-uniform central limit theory and asymptotic confidence sequences", Annals of
+    Statistics 2024. rho^2 = 0.5 makes it tightest at about ten pairs.
     """
     if test.pairs == 0:
         return -1.0, 1.0
     n, rho2 = test.pairs, 0.5
-    variance = max(test.mean_square - test.mean**2, 0.0) + _FIRST_SCALE**2 / n
+    variance = max(test.mean_square - test.mean**2, 0.0) + _PRIOR_SCALE**2 / n
     width = math.sqrt(variance * 2 * (n * rho2 + 1) / (n * n * rho2) * math.log(math.sqrt(n * rho2 + 1) / alpha))
     return max(-1.0, test.mean - width), min(1.0, test.mean + width)
 
 
-def _after(test: PairedTest, before: EProcess, won: float) -> EProcess:
-    """A bet after a pair; `won` is what it is about, positive if the bet was right."""
+def format_effect(test: PairedTest, goal: Goal) -> str:
+    """Returns the mean effect and its 95 % confidence sequence as text.
+
+    GoodRequests: difference of the good ratios in percentage points. Throughput and EngineTime compare two rates as
+    (candidate - baseline) / larger, so they are shown as the equivalent ratio candidate / baseline.
+    """
+    lower, upper = interval(test)
+    if goal == "GoodRequests":
+        return f"{100 * test.mean:+.1f} points (95 %: {100 * lower:+.1f} to {100 * upper:+.1f})"
+    low, high = sorted((_ratio(lower, goal), _ratio(upper, goal)))
+    return f"{_ratio(test.mean, goal):.2f} times the baseline (95 %: {low:.2f} to {high:.2f})"
+
+
+def _ratio(difference: float, goal: Goal) -> float:
+    """Returns candidate / baseline for a difference relative to the larger arm. EngineTime counts savings."""
+    signed = -difference if goal == "EngineTime" else difference
+    if signed <= 0:
+        return 1.0 + signed
+    return 1.0 / (1.0 - signed) if signed < 1.0 else math.inf
+
+
+def _update(test: PairedTest, before: EProcess, outcome: float) -> EProcess:
+    """Returns the e-process after a pair. A positive `outcome` favors the hypothesis that is bet on."""
     n = test.pairs
-    scale = 1.0 / math.sqrt((_FIRST_SCALE**2 + n * test.mean_square) / (n + 1))
-    lean = (_FIRST_LEAN + n * before.mean_payoff) / (n + 1)
-    stake = min(max(1.5 * lean, 0.0), _MOST)
-    outcome = math.tanh(scale * won)
+    scale = 1.0 / math.sqrt((_PRIOR_SCALE**2 + n * test.mean_square) / (n + 1))
+    expected = (_PRIOR_PAYOFF + n * before.mean_payoff) / (n + 1)
+    stake = min(max(1.5 * expected, 0.0), _MAX_STAKE)
+    payoff = math.tanh(scale * outcome)
     return EProcess(
-        log_wealth=before.log_wealth + math.log1p(stake * outcome),
-        mean_payoff=before.mean_payoff + (outcome - before.mean_payoff) / (n + 1),
+        log_wealth=before.log_wealth + math.log1p(stake * payoff),
+        mean_payoff=before.mean_payoff + (payoff - before.mean_payoff) / (n + 1),
     )

@@ -1,1 +1,1 @@
-"""`syrinx tune`: what a pipeline's tuning does, in words, live and as a picture."""
+"""`syrinx tune`: the state of a pipeline's tuning as text, live view, or plot."""

@@ -1,4 +1,4 @@
-"""The tuner's decisions as its audit log has them: a JSON object a line, among whatever else a log holds."""
+"""Reads the tuner's audit log: one JSON object per line, possibly among other log lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _After(StatusStruct, frozen=True, kw_only=True):
 
 
 class AuditEntry(StatusStruct, frozen=True, kw_only=True):
-    """One decision, or one pair of periods compared."""
+    """One decision, or one completed pair of periods."""
 
     time: Timestamp
     pipeline: str
@@ -35,28 +35,28 @@ class AuditEntry(StatusStruct, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> Setting | None:
-        """What is in force after it, trials aside."""
+        """The setting in force afterwards, outside of trials."""
         return self.after.base
 
     @property
     def trial(self) -> Trial | None:
-        """The trial that it is about, as it was then."""
+        """The trial as it was at that time."""
         return self.data.trial
 
 
 def read_audit(files: Iterable[Path | None], pipeline: str | None) -> list[AuditEntry]:
-    """A pipeline's lines of some files (None: standard input), in their order. Raises `TuneError` if there are none."""
-    lines = [line for file in files for text in _texts(file) if (line := _line(text)) is not None]
-    found = [line for line in lines if pipeline in (None, line.pipeline)]
-    if not found and lines:
-        others = ", ".join(sorted({line.pipeline for line in lines}))
-        raise TuneError(f"nothing was decided about {pipeline} there, only about {others}")
+    """Returns a pipeline's entries in order. None as a file is standard input. Raises TuneError without entries."""
+    entries = [entry for file in files for text in _lines(file) if (entry := _parse(text)) is not None]
+    found = [entry for entry in entries if pipeline in (None, entry.pipeline)]
+    if not found and entries:
+        others = ", ".join(sorted({entry.pipeline for entry in entries}))
+        raise TuneError(f"the log has no decisions about {pipeline}, only about {others}")
     if not found:
-        raise TuneError("nothing was decided yet: there is nothing to draw")
+        raise TuneError("the log has no decisions yet")
     return found
 
 
-def _texts(file: Path | None) -> Iterator[str]:
+def _lines(file: Path | None) -> Iterator[str]:
     if file is None:
         yield from sys.stdin
         return
@@ -71,8 +71,8 @@ class _Wrapped(Struct):
     message: str
 
 
-def _line(text: str) -> AuditEntry | None:
-    """A log may put a time or a level in front, or be JSON itself, with the line as its message."""
+def _parse(text: str) -> AuditEntry | None:
+    """Parses a log line. The entry may follow a prefix, or be the `message` of a JSON log record."""
     begin = text.find("{")
     if begin < 0:
         return None

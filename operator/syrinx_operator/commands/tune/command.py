@@ -1,4 +1,4 @@
-"""`syrinx tune`: chooses what is read and how it is shown."""
+"""`syrinx tune`: selects the source and the output."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def tune(
     trial: int | None,
     audit: str | None,
 ) -> None:
-    """Prints, draws, or goes on until Ctrl-C. Raises `TuneError` or `ReportError`."""
+    """Prints, plots, or watches until Ctrl-C. Raises TuneError or ReportError."""
     if plot is None and (trial is not None or audit is not None):
-        raise TuneError("--trial and --audit belong to --plot FILE.png")
+        raise TuneError("--trial and --audit require --plot FILE.png")
     if plot is not None:
         _plot(_audit(name, namespace, audit), Path(plot), trial)
         return
     source = _source(name, namespace)
     if watching:
-        with contextlib.suppress(KeyboardInterrupt):  # That is how it is left.
+        with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(watch(source, make_console()))
         return
     view = asyncio.run(source.view())
@@ -52,7 +52,7 @@ def _source(name: str | None, namespace: str | None) -> Source:
     if namespace is None:
         return Local(name)
     if name is None:
-        raise TuneError(f"which pipeline of namespace {namespace}? `kubectl get ttsp -n {namespace}` lists them")
+        raise TuneError(f"name a pipeline of namespace {namespace}; `kubectl get ttsp -n {namespace}` lists them")
     try:
         from syrinx_operator.commands.tune.cluster import Cluster  # Imported late: only the operator extra installs it.
     except ImportError:
@@ -63,21 +63,21 @@ def _source(name: str | None, namespace: str | None) -> Source:
 
 
 def _audit(name: str | None, namespace: str | None, file: str | None) -> list[AuditEntry]:
-    """The decisions of one pipeline. One that is not up any more has left them, too."""
+    """Returns the audit log of a pipeline. The log of a stopped local pipeline is still readable."""
     pipeline = name if namespace is None or name is None else f"{namespace}/{name}"
     if file is not None:
         return read_audit([None if file == "-" else Path(file)], pipeline)
     if namespace is not None:
         raise TuneError(
-            "decisions on Kubernetes are in the operator's log: kubectl logs deploy/syrinx-operator > log, "
+            "on Kubernetes the audit log is in the operator's log: kubectl logs deploy/syrinx-operator > log, "
             "then --audit log"
         )
     directory = state_directory(os.environ) / (name or running_pipeline(None).name)
     return read_audit(tuning_files.audit_files(directory), None)
 
 
-def _plot(found: list[AuditEntry], file: Path, trial: int | None) -> None:
-    from syrinx_operator.commands.tune.plot import plot  # Here, for matplotlib takes half a second to import.
+def _plot(entries: list[AuditEntry], file: Path, trial: int | None) -> None:
+    from syrinx_operator.commands.tune.plot import plot  # Imported late: matplotlib takes half a second to import.
 
-    plot(found, file, trial)
-    print(f"{file}: {len(found)} decisions", file=sys.stderr)
+    plot(entries, file, trial)
+    print(f"{file}: {len(entries)} log entries", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Where a pipeline's tuning is read: the directory of one that is up here, or the status of one on Kubernetes."""
+"""Sources of a pipeline's tuning state: the directory of a local pipeline, or the status of one on Kubernetes."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from syrinx_operator.commands.tune.view import View
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
 
-_GAUGES = {"syrinx_live_streams": "streams are listened to", "syrinx_queue_length": "requests wait"}
+_GAUGES = {"syrinx_live_streams": "live streams", "syrinx_queue_length": "requests waiting"}
 
 
 class TuneError(Exception):
-    """There is nothing to show; the message says what would help."""
+    """There is nothing to show. The message says what to do."""
 
 
 class Source(Protocol):
-    """Somewhere a pipeline's tuning can be read."""
+    """A source of a pipeline's tuning state."""
 
     async def view(self) -> View:
-        """What it does now. Raises `TuneError`."""
+        """Returns the current state. Raises TuneError."""
 
     async def load(self) -> str:
-        """What listeners do at this moment, in words; empty where that is not to be had."""
+        """Returns the current load as text; empty if it is not available."""
 
 
 class Local:
-    """A pipeline that `syrinx up` runs here."""
+    """A pipeline of this machine that `syrinx up` runs."""
 
     def __init__(self, name: str | None) -> None:
-        """Without a name, the one of the latest start."""
+        """Without a name, uses the pipeline that was started last."""
         self._name = name
 
     async def view(self) -> View:
-        """What it does now. Raises `TuneError`."""
+        """Returns the current state. Raises TuneError."""
         running = running_pipeline(self._name)
         if running.tuning == "Off":
             raise TuneError(f"{running.name} is not tuned: its spec.tuning.mode is Off; Recommend and Auto tune")
         try:
-            found = tuning_files.load(state_directory(os.environ) / running.name)
+            memory = tuning_files.load(state_directory(os.environ) / running.name)
         except tuning_files.TuningMemoryError as error:
             raise TuneError(str(error)) from None
-        if found is None:
-            raise TuneError(f"{running.name} has just started, and nothing was looked at yet; try again in a moment")
+        if memory is None:
+            raise TuneError(f"{running.name} has just started and was not evaluated yet; try again in a moment")
         return View(
             name=running.name,
             location=running.url,
-            state=found.state,
-            requested=found.requested,
-            objectives=found.objectives,
-            slo=found.slo,
-            observed_at=found.observed_at,
+            state=memory.state,
+            requested=memory.requested,
+            objectives=memory.objectives,
+            slo=memory.slo,
+            observed_at=memory.observed_at,
         )
 
     async def load(self) -> str:
-        """What the gateway says of this moment."""
+        """Returns the gateway's live streams and queue length as text."""
         try:
             running = running_pipeline(self._name)
             async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
@@ -70,14 +70,12 @@ class Local:
 
 
 def running_pipeline(name: str | None) -> RunningPipeline:
-    """The pipeline of that name that is up here, or the latest. Raises `TuneError`."""
+    """Returns the running local pipeline of that name, or the one started last. Raises TuneError."""
     up = find_running(state_directory(os.environ))
     for running in up:
         if name in (None, running.name):
             return running
     if name is None:
-        raise TuneError(
-            "no pipeline is up here: start one with `syrinx up`, or name one on Kubernetes with -n NAMESPACE"
-        )
+        raise TuneError("no local pipeline is running: run `syrinx up`, or pass -n NAMESPACE for one on Kubernetes")
     others = ", ".join(running.name for running in up)
-    raise TuneError(f"no pipeline named {name} is up here" + (f"; up: {others}" if others else ""))
+    raise TuneError(f"no local pipeline named {name} is running" + (f"; running: {others}" if others else ""))

@@ -1,4 +1,4 @@
-"""What a pipeline's tuning does, in plain words. Pure."""
+"""Formats a pipeline's tuning state as text for `syrinx tune`. Pure."""
 
 from __future__ import annotations
 
@@ -12,134 +12,127 @@ from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import Counts, QuarantinedSetting, State, Stratum, Trial, TrialRecord
-from syrinx_operator.tuner.stats import interval
+from syrinx_operator.tuner.stats import format_effect
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 GOALS = {
-    "Listeners": "difference in points",
-    "Throughput": "more frames, in %",
-    "Work": "less work for a frame, in %",
+    "GoodRequests": "good requests",
+    "Throughput": "frames per replica second",
+    "EngineTime": "engine time per frame",
 }
-"""What a trial's whole is about, by its goal."""
+"""Metric that a trial compares, by its goal."""
 
-SHOWN = 8
-"""Decisions that are listed, the newest."""
-_MET = {"True": "met", "False": "missed", "Unknown": "not known"}
+MAX_DECISIONS = 8
+"""Number of listed decisions, the newest."""
+_MET = {"True": "met", "False": "missed", "Unknown": "unknown"}
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """What is known of a pipeline's tuning."""
+    """Everything that `syrinx tune` shows of a pipeline."""
 
     name: str
     location: str
-    """Where it runs, in words."""
+    """URL or namespace."""
     state: State
     requested: Setting
-    """What the resource asks for."""
+    """Setting in `spec`."""
     objectives: Sequence[TtfaObjective] = ()
     slo: Sequence[SloStatus] = ()
     observed_at: datetime | None = None
-    """When it was looked at last; None if that is not told."""
+    """Time of the last evaluation; None if unknown."""
 
 
 def lines(view: View, now: datetime) -> list[str]:
-    """All of it, a line each."""
-    return [line for part in _parts(view, now) for line in (*part, "")][:-1]
+    """Returns the full view, one string per line."""
+    return [line for section in _sections(view, now) for line in (*section, "")][:-1]
 
 
 def changes(before: View | None, after: View) -> list[str]:
-    """What is new since another view, a line each."""
+    """Returns what changed since another view, one string per line."""
     state = after.state
     old = before.state if before else None
     found = []
     if old is None or (old.phase, old.message) != (state.phase, state.message):
         found.append(f"{state.phase}: {state.message}")
     if state.trial and (old is None or old.trial is None or old.trial.id != state.trial.id):
-        found.append(_trial_head(state.trial))
+        found.append(_trial_title(state.trial))
     known = {(record.id, record.time, record.verdict) for record in old.history} if old else set()
     found += [_decision(each) for each in state.history if (each.id, each.time, each.verdict) not in known]
     if state.recommendation and (old is None or old.recommendation != state.recommendation):
-        found.append(_recommendation(state, in_force(after)))
+        found.append(_recommendation(after))
     if before is not None and in_force(before) != in_force(after):
-        found.append(f"knobs now: {_differences(in_force(before), in_force(after))}")
+        found.append(f"settings in force: {_differences(in_force(before), in_force(after))}")
     return found
 
 
 def in_force(view: View) -> Setting:
-    """The knobs as they are, trials aside."""
+    """Returns the setting in force outside of trials."""
     return view.state.chosen or view.requested
 
 
-def words(value: Any) -> str:
-    """A knob's value."""
+def format_knob(value: Any) -> str:
+    """Returns a knob's value as text."""
     if isinstance(value, tuple):
         parts = [f"{each.rows}x{each.frames}" if isinstance(each, CaptureShape) else str(each) for each in value]
         return ",".join(parts) or "none"
     return str(value)
 
 
-def _parts(view: View, now: datetime) -> Iterator[list[str]]:
+def _sections(view: View, now: datetime) -> Iterator[list[str]]:
     state = view.state
-    seen = f"; looked at {_ago(view.observed_at, now)} ago" if view.observed_at else ""
+    age = f"; evaluated {_ago(view.observed_at, now)} ago" if view.observed_at else ""
     yield [
-        f"pipeline {view.name} ({view.location}): tuning {state.mode}, phase {state.phase}{seen}",
+        f"pipeline {view.name} ({view.location}): tuning {state.mode}, phase {state.phase}{age}",
         f"  {state.message}",
     ]
-    yield ["knobs now", *_knobs(view)]
-    yield ["objectives", *(_objectives(view) or ["  none; spec.slo.ttfa gives some"])]
+    yield ["settings in force", *_knobs(view)]
+    yield ["objectives", *(_objectives(view) or ["  none; set spec.slo.ttfa"])]
     if state.trial:
         yield _trial(state.trial, now)
     if state.promotion:
         promotion = state.promotion
-        yield [f"promotion of trial {promotion.id}: {len(promotion.replicas)} replicas have the new setting"]
+        yield [f"promoting trial {promotion.id}: {len(promotion.replicas)} replicas have the new setting"]
     if state.soak:
-        yield [f"watching what trial {state.soak.id} brought, until {_clock(state.soak.end_time)}"]
+        yield [f"soaking trial {state.soak.id} until {_clock(state.soak.end_time)}"]
     if state.recommendation:
-        yield [_recommendation(state, in_force(view))]
+        yield [_recommendation(view)]
     if state.history:
-        yield ["decisions, newest last", *(f"  {_decision(each)}" for each in state.history[-SHOWN:])]
+        yield ["decisions, newest last", *(f"  {_decision(each)}" for each in state.history[-MAX_DECISIONS:])]
     if state.quarantine:
-        yield ["not tried for now", *(_quarantined(each, in_force(view)) for each in state.quarantine)]
+        yield ["quarantined settings", *(_quarantined(each, in_force(view)) for each in state.quarantine)]
 
 
 def _knobs(view: View) -> list[str]:
     now = in_force(view)
-    return [
-        f"  {knob.value:<19} {words(now.value(knob))}"
-        + (
-            ""
-            if now.value(knob) == view.requested.value(knob)
-            else f"   (the resource asks for {_initial(view, knob)})"
-        )
-        for knob in Knob
-    ]
-
-
-def _initial(view: View, knob: Knob) -> str:
-    return words(view.requested.value(knob))
+    rows = []
+    for knob in Knob:
+        value, requested = now.value(knob), view.requested.value(knob)
+        note = "" if value == requested else f"   (spec: {format_knob(requested)})"
+        rows.append(f"  {knob.value:<19} {format_knob(value)}{note}")
+    return rows
 
 
 def _objectives(view: View) -> list[str]:
-    seen = {each.task_type: each for each in view.slo}
-    wanted = {each.task_type: each for each in view.objectives}
+    reports = {each.task_type: each for each in view.slo}
+    objectives = {each.task_type: each for each in view.objectives}
     return [
-        f"  {task_type:<12} {_wanted(wanted.get(task_type))}: {_how(seen.get(task_type))}"
-        for task_type in dict.fromkeys([*wanted, *seen])
+        f"  {task_type:<12} {_objective(objectives.get(task_type))}: {_report(reports.get(task_type))}"
+        for task_type in dict.fromkeys([*objectives, *reports])
     ]
 
 
-def _wanted(objective: TtfaObjective | None) -> str:
+def _objective(objective: TtfaObjective | None) -> str:
     if objective is None:
         return "no objective"
-    return f"{objective.target:.4g} of the requests heard within {objective.ttfa_p95_ms} ms"
+    return f"TTFA within {objective.ttfa_p95_ms} ms for {objective.target:.4g} of the requests"
 
 
-def _how(report: SloStatus | None) -> str:
+def _report(report: SloStatus | None) -> str:
     if report is None or not report.requests:
-        return "no request lately"
+        return "no recent requests"
     within = "" if report.within is None else f", {report.within:.1%} within"
-    p95 = "" if report.ttfa_p95_ms is None else f", 95th percentile {_milliseconds(report.ttfa_p95_ms)}"
-    return f"{_MET[report.met]} lately, {report.requests} requests{within}{p95}"
+    p95 = "" if report.ttfa_p95_ms is None else f", p95 {_milliseconds(report.ttfa_p95_ms)}"
+    return f"{_MET[report.met]}; {report.requests} recent requests{within}{p95}"
 
 
 def _milliseconds(value: int) -> str:
@@ -147,55 +140,50 @@ def _milliseconds(value: int) -> str:
     return f"{last} ms or more" if value >= last else f"{value} ms"
 
 
-def _trial_head(trial: Trial) -> str:
-    before, after = words(trial.baseline.value(trial.knob)), words(trial.candidate.value(trial.knob))
-    return f"trial {trial.id}: {trial.knob.value} {after} against {before}: {trial.rationale}"
+def _trial_title(trial: Trial) -> str:
+    before, after = format_knob(trial.baseline.value(trial.knob)), format_knob(trial.candidate.value(trial.knob))
+    return f"trial {trial.id}: {trial.knob.value} {before} -> {after}: {trial.rationale}"
 
 
 def _trial(trial: Trial, now: datetime) -> list[str]:
     pairs = trial.strata[0].test.pairs if trial.strata else 0
-    how = "on different replicas at once" if trial.design == "Parallel" else "in turns on every replica"
-    wasted = f", {trial.discarded_periods} periods of no use" if trial.discarded_periods else ""
+    discarded = f", {trial.discarded_periods} periods discarded" if trial.discarded_periods else ""
     return [
-        _trial_head(trial),
-        f"  since {_clock(trial.start_time)} ({_ago(trial.start_time, now)}), {how}; {pairs} pairs of periods compared{wasted}",  # noqa: E501
+        _trial_title(trial),
+        f"  since {_clock(trial.start_time)} ({_ago(trial.start_time, now)}), {trial.design}, "
+        f"compares {GOALS[trial.goal]}; {pairs} pairs of periods{discarded}",
         f"  now: {_arms(trial)}",
-        *(_cell(trial, cell) for cell in trial.strata if cell.candidate.requests or cell.baseline.requests),
+        *(_stratum(trial, each) for each in trial.strata if each.candidate.requests or each.baseline.requests),
     ]
 
 
 def _arms(trial: Trial) -> str:
     period = trial.period
-    state = "" if period.counting_since else "; not counted yet"
+    state = "" if period.counting_since else "; waiting for confirmation"
     if trial.design == "Switchback":
-        return f"every replica has the {'candidate' if period.all_replicas else 'baseline'}{state}"
-    return f"the candidate on {', '.join(period.candidate_replicas)}, compared with {', '.join(period.baseline_replicas)}{state}"  # noqa: E501
+        return f"all replicas run the {'candidate' if period.all_replicas else 'baseline'}{state}"
+    candidate, baseline = ", ".join(period.candidate_replicas), ", ".join(period.baseline_replicas)
+    return f"candidate on {candidate}, compared with {baseline}{state}"
 
 
-def _cell(trial: Trial, cell: Stratum) -> str:
-    low, high = interval(cell.test)
-    whole = cell.task_type == "all"
-    what = GOALS[trial.goal] if whole else GOALS["Listeners"]
+def _stratum(trial: Trial, stratum: Stratum) -> str:
+    goal = trial.goal if stratum.task_type == "all" else "GoodRequests"
     return (
-        f"  {'all' if whole else cell.task_type:<12} candidate {_counts(cell.candidate)}, baseline "
-        f"{_counts(cell.baseline)}; {what}: {_points(cell.test.mean)} ({_points(low)} to {_points(high)})"
+        f"  {stratum.task_type:<12} candidate {_counts(stratum.candidate)}, baseline {_counts(stratum.baseline)}; "
+        f"{GOALS[goal]}: {format_effect(stratum.test, goal)}"
     )
 
 
 def _counts(counts: Counts) -> str:
     if not counts.requests:
-        return "no request"
-    return f"{counts.good} of {counts.requests} served well ({counts.good / counts.requests:.0%})"
+        return "no requests"
+    return f"{counts.good} of {counts.requests} good ({counts.good / counts.requests:.0%})"
 
 
-def _points(difference: float) -> str:
-    return f"{100 * difference:+.1f}"
-
-
-def _recommendation(state: State, now: Setting) -> str:
-    found = state.recommendation
+def _recommendation(view: View) -> str:
+    found, now = view.state.recommendation, in_force(view)
     assert found is not None
-    before, after = words(now.value(found.knob)), words(found.setting.value(found.knob))
+    before, after = format_knob(now.value(found.knob)), format_knob(found.setting.value(found.knob))
     return f"recommendation: {found.knob.value} {before} -> {after}: {found.rationale}"
 
 
@@ -205,13 +193,13 @@ def _decision(record: TrialRecord) -> str:
 
 
 def _quarantined(each: QuarantinedSetting, now: Setting) -> str:
-    times = "once" if each.failures == 1 else f"{each.failures} times"
-    return f"  {_differences(now, each.setting)}, until {_clock(each.until)} (failed {times}): {each.reason}"
+    times = "1 failure" if each.failures == 1 else f"{each.failures} failures"
+    return f"  {_differences(now, each.setting)}, until {_clock(each.until)} ({times}): {each.reason}"
 
 
 def _differences(before: Setting, after: Setting) -> str:
-    found = [f"{knob.value} {words(after.value(knob))}" for knob in after.differing_knobs(before)]
-    return ", ".join(found) or "what is in force"
+    found = [f"{knob.value} {format_knob(after.value(knob))}" for knob in after.differing_knobs(before)]
+    return ", ".join(found) or "the setting in force"
 
 
 def _clock(when: datetime) -> str:

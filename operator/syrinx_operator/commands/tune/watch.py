@@ -1,4 +1,4 @@
-"""`syrinx tune --watch`: redrawn in a terminal; elsewhere, a line for each change."""
+"""`syrinx tune --watch`: a live view in a terminal, else one line per change."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from syrinx_operator.commands.tune.source import Source, TuneError
 from syrinx_operator.commands.tune.view import View, changes, lines
 
 SECONDS = 1.0
-"""Between two looks."""
+"""Refresh interval."""
 
 
 async def watch(source: Source, console: Console) -> None:
-    """Shows a pipeline's tuning until it is cancelled. Raises `TuneError` if there is nothing to show to begin with."""
+    """Shows a pipeline's tuning until it is cancelled. Raises TuneError if the first read fails."""
     view = await source.view()
     if console.is_terminal:
-        await _redraw(source, view, console)
+        await _live(source, view, console)
     else:
-        await _tell(source, view, console)
+        await _print_changes(source, view, console)
 
 
-async def _redraw(source: Source, view: View, console: Console) -> None:
+async def _live(source: Source, view: View, console: Console) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        trouble = ""
+        problem = ""
         while True:
-            text = [*lines(view, datetime.now(UTC)), "", trouble or await source.load()]
+            text = [*lines(view, datetime.now(UTC)), "", problem or await source.load()]
             live.update(Text("\n".join(text), no_wrap=True, overflow="ellipsis"), refresh=True)
             await asyncio.sleep(SECONDS)
             try:
-                view, trouble = await source.view(), ""
-            except TuneError as error:  # It may come back.
-                trouble = str(error)
+                view, problem = await source.view(), ""
+            except TuneError as error:  # It may be temporary.
+                problem = str(error)
 
 
-async def _tell(source: Source, view: View, console: Console) -> None:
+async def _print_changes(source: Source, view: View, console: Console) -> None:
     before: View | None = None
-    trouble = ""
+    problem = ""
     while True:
         for line in changes(before, view):
             console.print(f"{datetime.now().astimezone():%H:%M:%S}  {line}", markup=False)
         before = view
         await asyncio.sleep(SECONDS)
         try:
-            view, trouble = await source.view(), ""
+            view, problem = await source.view(), ""
         except TuneError as error:
-            if str(error) != trouble:
-                trouble = str(error)
-                console.print(trouble, markup=False)
+            if str(error) != problem:
+                problem = str(error)
+                console.print(problem, markup=False)
