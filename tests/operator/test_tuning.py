@@ -181,7 +181,7 @@ async def test_a_restarted_codec_ends_its_trial(pipeline):
         await desk.wait(lambda: rows(desk) == [16, 16] and not limited(desk), "it has the base")
         assert [record["verdict"] for record in tuning(desk)["history"]] == ["RolledBack"]
         (words,) = told(desk, "RolledBack")
-        assert "demo-codec-1 was started anew under the candidate" in words
+        assert "demo-codec-1 restarted under the candidate" in words
         await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
         audit = [json.loads(line[line.index("{") :]) for line in operator.output.splitlines() if '"RolledBack"' in line]
         assert [(each["pipeline"], each["decision"]) for each in audit] == [("default/demo", 3)]

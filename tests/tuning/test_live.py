@@ -172,7 +172,7 @@ async def test_trials_survive_whoever_dies_and_streams_do_too(tmp_path, untuned)
             up.kill_stage(f"{tried.knob.stage}-0")
             state = await up.until(lambda state: state.history, "its trial is over", 60)
             assert (state.history[0].id, state.history[0].verdict) == (tried.id, "RolledBack")
-            assert "started anew" in state.history[0].reason
+            assert "restarted" in state.history[0].reason
             state = await up.until(lambda state: state.trial, "the next one begins", TRIAL_SECONDS)
             errors = {outcome.error for outcome in outcomes}
             assert errors <= {None, "http 503"}, "what is refused is no stream that was lost"
