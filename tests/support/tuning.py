@@ -8,7 +8,7 @@ from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 from syrinx_operator.tuner.decide import Event
-from syrinx_operator.tuner.telemetry import Series, TunerTelemetry
+from syrinx_operator.tuner.telemetry import PipelineKey, TunerTelemetry
 
 BASE = Setting(
     talker_max_num_seqs=8,
@@ -39,7 +39,7 @@ def in_trial(now: datetime) -> State:
     return State(mode="Auto", phase="Trial", trial=trial)
 
 
-def tell(telemetry: TunerTelemetry, pipeline: Series = ("voices", "demo"), *verdicts: str) -> None:
+def tell(telemetry: TunerTelemetry, pipeline: PipelineKey = ("voices", "demo"), *verdicts: str) -> None:
     """What the operator tells of it; `verdicts` have just been decided."""
     now = datetime.now(UTC)
     events = tuple(Event(reason=verdict, message="") for verdict in verdicts)
