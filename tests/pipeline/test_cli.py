@@ -1,4 +1,4 @@
-"""The command line as its users have it: real processes, the bundled voice, the whole pipeline."""
+"""The command line with real processes and the bundled voice."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def syrinx(state, *arguments, **options):
 
 @pytest.fixture
 def here(capfdbinary, tmp_path, monkeypatch):
-    """The command within this process, for what starts nothing: quicker."""
+    """Runs a command that starts no processes within this process, which is faster."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
 
@@ -50,14 +50,14 @@ def here(capfdbinary, tmp_path, monkeypatch):
             code = main([*map(str, arguments)])
         except SystemExit as leave:
             code = leave.code
-        out, told = capfdbinary.readouterr()
-        return code, out, told.decode()
+        out, stderr = capfdbinary.readouterr()
+        return code, out, stderr.decode()
 
     return run
 
 
 class Up:
-    """A `syrinx up` in the background."""
+    """`syrinx up` in the background."""
 
     def __init__(self, state, file=EXAMPLE):
         self.state = state
@@ -67,7 +67,7 @@ class Up:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment(state))
 
     def wait_for(self, pattern):
-        """The match, once the pattern is in the output."""
+        """Waits for a pattern in the output and returns the match."""
         end = time.monotonic() + DEADLINE
         while not (found := re.search(pattern, self.text)):
             assert time.monotonic() < end, f"{pattern!r} did not come: {self.text}"
@@ -80,7 +80,7 @@ class Up:
         return self.log.read_text()
 
     def pids(self):
-        """Of the stages and Redis."""
+        """Returns the process IDs of the stages and Redis."""
         return [
             int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         ]
@@ -110,18 +110,18 @@ def up(tmp_path_factory):
         running.process.wait(DEADLINE)
 
 
-def test_say_speaks_without_anything_running(tmp_path):
-    code, _, told = syrinx(tmp_path, "say", "The farmer opened the garden gate.", "-o", "out.wav", cwd=tmp_path)
-    assert code == 0, told
+def test_say_starts_a_pipeline_if_none_is_running(tmp_path):
+    code, _, stderr = syrinx(tmp_path, "say", "The farmer opened the garden gate.", "-o", "out.wav", cwd=tmp_path)
+    assert code == 0, stderr
     samples = read_wav(tmp_path / "out.wav")
     assert 1.0 < len(samples) / 24_000 < 5.0
     assert np.abs(samples).max() > 10 * AUDIBLE_PEAK
-    summary = re.search(r"out\.wav: ([\d.]+) s of audio, TTFA (\d+) ms, RTF ([\d.]+)", told)
+    summary = re.search(r"out\.wav: ([\d.]+) s of audio, TTFA (\d+) ms, RTF ([\d.]+)", stderr)
     assert float(summary[1]) == pytest.approx(len(samples) / 24_000, abs=0.01)
-    assert "redis      stopped" in told
+    assert "redis      stopped" in stderr
 
 
-def test_up_tells_each_stage_in_plain_lines_when_there_is_no_terminal(up):
+def test_up_prints_plain_lines_without_a_terminal(up):
     for name in ("redis", "talker-0", "codec-0", "gateway-0"):
         assert re.search(rf"^{name} +ready after [\d.]+ s at ", up.text, re.MULTILINE)
     assert "\x1b" not in up.text
@@ -129,35 +129,35 @@ def test_up_tells_each_stage_in_plain_lines_when_there_is_no_terminal(up):
     assert re.search(r"^pipeline demo: model syrinx-us, configuration [0-9a-f]{12}$", up.text, re.MULTILINE)
 
 
-def test_say_finds_the_pipeline_that_is_up_and_the_seed_decides(up, tmp_path):
+def test_say_uses_the_running_pipeline_and_the_seed(up, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"{name}.wav", "--seed", seed)
-        assert code == 0, told
-        assert "ready" not in told, "nothing was started"
+        code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"{name}.wav", "--seed", seed)
+        assert code == 0, stderr
+        assert "ready" not in stderr, "nothing was started"
     a, b, c = ((tmp_path / f"{name}.wav").read_bytes() for name in "abc")
     assert a == b
     assert a != c
 
 
 @pytest.mark.parametrize("form", ["mp3", "flac", "opus"])
-def test_say_follows_the_extension(up, tmp_path, form):
-    code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"x.{form}")
-    assert code == 0, told
+def test_say_derives_the_format_from_the_extension(up, tmp_path, form):
+    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / f"x.{form}")
+    assert code == 0, stderr
     magic = {"mp3": (b"ID3", b"\xff"), "flac": (b"fLaC",), "opus": (b"OggS",)}[form]
     assert (tmp_path / f"x.{form}").read_bytes().startswith(magic)
 
 
-def test_a_streamed_wav_is_the_same_audio_with_a_true_header(up, tmp_path):
+def test_a_streamed_wav_has_the_same_audio_and_a_valid_header(up, tmp_path):
     for name, more in (("whole", []), ("streamed", ["--stream"])):
-        code, _, told = syrinx(up.state, "say", "Come in.", "-o", tmp_path / f"{name}.wav", "--seed", 5, *more)
-        assert code == 0, told
-    assert "underrun" in told
+        code, _, stderr = syrinx(up.state, "say", "Come in.", "-o", tmp_path / f"{name}.wav", "--seed", 5, *more)
+        assert code == 0, stderr
+    assert "underrun" in stderr
     assert np.array_equal(read_wav(tmp_path / "whole.wav"), read_wav(tmp_path / "streamed.wav"))
 
 
 def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
-    code, audio, told = syrinx(up.state, "say", "Come in.", "-o", "-", "--stream", "--url", up.url, "--seed", 5)
-    assert code == 0, told
+    code, audio, stderr = syrinx(up.state, "say", "Come in.", "-o", "-", "--stream", "--url", up.url, "--seed", 5)
+    assert code == 0, stderr
     assert len(audio) > 24_000
     syrinx(up.state, "say", "Come in.", "-o", tmp_path / "whole.wav", "--seed", 5)
     assert np.array_equal(np.frombuffer(audio, dtype="<i2"), read_wav(tmp_path / "whole.wav"))
@@ -181,41 +181,41 @@ def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
         (["hello", "--file", "/no/such/file.yaml"], "/no/such/file.yaml: No such file"),
     ],
 )
-def test_what_say_cannot_do_it_says_in_one_line(up, here, arguments, message):
-    code, _, told = here("say", *arguments, state=up.state)
+def test_errors_of_say_are_one_line(up, here, arguments, message):
+    code, _, stderr = here("say", *arguments, state=up.state)
     assert code == 1
-    assert message in told
-    assert told.startswith("syrinx say: ")
-    assert "Traceback" not in told
+    assert message in stderr
+    assert stderr.startswith("syrinx say: ")
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])
-def test_bench_refuses_a_file_it_cannot_write_before_it_measures(here, tmp_path, option):
+def test_bench_checks_that_files_are_writable_before_it_measures(here, tmp_path, option):
     (tmp_path / "file").touch()
-    code, _, told = here("bench", "--url", "http://127.0.0.1:1", option, tmp_path / "file" / "x")
+    code, _, stderr = here("bench", "--url", "http://127.0.0.1:1", option, tmp_path / "file" / "x")
     assert code == 1
-    assert told.startswith(f"syrinx bench: cannot write {tmp_path}/file/x: ")
+    assert stderr.startswith(f"syrinx bench: cannot write {tmp_path}/file/x: ")
 
 
-def test_up_without_a_place_for_its_logs_says_so(here, tmp_path):
+def test_up_reports_an_unwritable_state_directory(here, tmp_path):
     (tmp_path / "file").touch()
-    code, _, told = here("up", EXAMPLE, state=tmp_path / "file")
+    code, _, stderr = here("up", EXAMPLE, state=tmp_path / "file")
     assert code == 1
-    assert "cannot write logs to" in told
-    assert "set XDG_STATE_HOME" in told
+    assert "cannot write logs to" in stderr
+    assert "set XDG_STATE_HOME" in stderr
 
 
-def test_a_pipeline_that_is_up_cannot_be_started_twice(up, here):
-    code, _, told = here("up", EXAMPLE, state=up.state)
+def test_a_running_pipeline_cannot_be_started_twice(up, here):
+    code, _, stderr = here("up", EXAMPLE, state=up.state)
     assert code == 1
-    assert f"a pipeline named demo is already running: process {up.process.pid} serves {up.url}" in told
+    assert f"a pipeline named demo is already running: process {up.process.pid} serves {up.url}" in stderr
 
 
 def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     results = ["--json", tmp_path / "r.json", "--plot", tmp_path / "r.png"]
     load_options = ["--concurrency", "1,2", "--rate", "2", "--requests", "2", "--warmup", "1"]
-    code, table, told = syrinx(up.state, "bench", "--url", up.url, *load_options, *results)
-    assert code == 0, told
+    code, table, stderr = syrinx(up.state, "bench", "--url", up.url, *load_options, *results)
+    assert code == 0, stderr
     report = load(tmp_path / "r.json")
     assert [(point.loop, point.load, point.requests) for point in report.points] == [
         ("closed", 1, 2),
@@ -245,18 +245,18 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 concurrent", "2 concurrent", "2 req/s"]
 
 
-def test_a_talker_that_is_killed_comes_back_and_the_pipeline_speaks_on(up, tmp_path):
-    code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "before.wav", "--seed", 9)
-    assert code == 0, told
+def test_a_killed_talker_is_restarted(up, tmp_path):
+    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "before.wav", "--seed", 9)
+    assert code == 0, stderr
     (talker,) = (pid for pid in up.pids() if b"syrinx_stages.talker" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(talker, signal.SIGKILL)
     up.wait_for(r"talker-0 +exited unexpectedly \(killed by SIGKILL\); restarting now(.*\n)+talker-0 +ready")
-    code, _, told = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "after.wav", "--seed", 9)
-    assert code == 0, told
+    code, _, stderr = syrinx(up.state, "say", "Good morning.", "-o", tmp_path / "after.wav", "--seed", 9)
+    assert code == 0, stderr
     assert (tmp_path / "before.wav").read_bytes() == (tmp_path / "after.wav").read_bytes()
 
 
-def test_ctrl_c_finishes_what_is_being_spoken_and_leaves_nothing(tmp_path):
+def test_ctrl_c_drains_streams_and_stops_all_processes(tmp_path):
     running = Up(tmp_path)
     url = running.wait_for(r"ready at (http://\S+)")[1]
     pids = running.pids()
@@ -294,7 +294,7 @@ def test_a_second_ctrl_c_kills(tmp_path):
     assert not any(map(alive, pids))
 
 
-def test_ctrl_c_while_models_load_leaves_nothing(tmp_path):
+def test_ctrl_c_during_loading_stops_all_processes(tmp_path):
     running = Up(tmp_path)
     running.wait_for("gateway-0 +starting")
     pids = running.pids()
@@ -303,17 +303,17 @@ def test_ctrl_c_while_models_load_leaves_nothing(tmp_path):
     assert not any(map(alive, pids))
 
 
-def test_a_model_that_is_not_there_fails_with_the_stages_words(tmp_path):
+def test_a_missing_model_fails_with_the_stages_output(tmp_path):
     file = tmp_path / "p.yaml"
     file.write_text(EXAMPLE.read_text().replace("bundled: true", "path: nowhere"))
-    code, _, told = syrinx(tmp_path, "up", file)
+    code, _, stderr = syrinx(tmp_path, "up", file)
     assert code == 1
-    assert re.search(r"could not start \(exit code 1\)", told)
-    assert str(tmp_path / "nowhere") in told
-    assert "Traceback" not in told
+    assert re.search(r"could not start \(exit code 1\)", stderr)
+    assert str(tmp_path / "nowhere") in stderr
+    assert "Traceback" not in stderr
 
 
-def test_check_tells_all_and_its_status(here, tmp_path):
+def test_check_reports_all_problems_and_its_status(here, tmp_path):
     code, out, _ = here("check", EXAMPLE)
     assert (code, out.decode()) == (0, f"{EXAMPLE}: TTSPipeline demo is valid\n")
     file = tmp_path / "bad.yaml"
@@ -329,7 +329,7 @@ def test_check_tells_all_and_its_status(here, tmp_path):
 
 
 @pytest.mark.parametrize("command", [[], ["up"], ["say"], ["check"], ["bench"]])
-def test_help_reads(here, command):
+def test_help_is_printed(here, command):
     code, out, _ = here(*command, "--help")
     assert code == 0
     assert out.decode().startswith("usage: syrinx")
@@ -347,14 +347,14 @@ def test_help_reads(here, command):
         ["up", "f", "--port", "70000"],
     ],
 )
-def test_wrong_usage_is_status_2(here, arguments):
-    code, _, told = here(*arguments)
+def test_usage_errors_exit_with_status_2(here, arguments):
+    code, _, stderr = here(*arguments)
     assert code == 2
-    assert "usage: syrinx" in told
+    assert "usage: syrinx" in stderr
 
 
-def test_a_report_that_is_none_is_refused(here, tmp_path):
+def test_an_invalid_report_is_refused(here, tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"points": 3}))
-    code, _, told = here("bench", "--table", tmp_path / "x.json")
+    code, _, stderr = here("bench", "--table", tmp_path / "x.json")
     assert code == 1
-    assert "not a bench report" in told
+    assert "not a bench report" in stderr

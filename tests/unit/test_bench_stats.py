@@ -1,4 +1,4 @@
-"""What the bench says: playback, quantiles, arrivals and summaries against values worked out by hand."""
+"""Playback, quantiles, arrivals and summaries of the benchmark against values computed by hand."""
 
 import math
 
@@ -33,21 +33,21 @@ def test_a_stream_that_is_always_early_has_no_underrun():
     assert heard.gaps == pytest.approx((0.3, 0.5))
 
 
-def test_playback_waits_for_a_late_piece_and_goes_on_later_from_there():
+def test_a_late_chunk_stalls_playback():
     # Plays 0.2 to 0.7, waits until 1.0, plays to 1.5; the third piece is there by then, the fourth 0.25 late.
     heard = simulate(stream((0.2, 0.5), (1.0, 0.5), (1.4, 0.5), (2.25, 0.5)), audible=0)
     assert heard.underruns == 2
     assert heard.underrun_seconds == pytest.approx(0.3 + 0.25)
 
 
-def test_leading_silence_and_stalls_before_the_first_sound_count_as_waiting():
+def test_ttfa_includes_leading_silence_and_stalls():
     assert simulate(stream((0.2, 1.0)), audible=6_000).ttfa == pytest.approx(0.45)
     assert simulate(stream((0.2, 0.5), (1.0, 0.5)), audible=18_000).ttfa == pytest.approx(0.2 + 0.75 + 0.3)
     assert simulate(stream((0.2, 0.5), (1.0, 0.5)), audible=6_000).ttfa == pytest.approx(0.45), "a later stall does not"
     assert simulate(stream((0.2, 0.5)), audible=None).ttfa is None
 
 
-def test_a_player_starts_with_a_tenth_of_a_second_or_all_there_is():
+def test_playback_starts_after_100_ms_or_the_whole_stream():
     assert simulate(stream((0.1, 0.04), (0.2, 0.04), (0.3, 0.04), (0.4, 0.04)), audible=0).first_playable == 0.3
     assert simulate(stream((0.1, 0.04), (0.2, 0.04)), audible=0).first_playable == 0.2
 
@@ -56,7 +56,7 @@ def test_a_player_starts_with_a_tenth_of_a_second_or_all_there_is():
     st.lists(st.tuples(st.floats(0, 2), st.integers(1, 48_000)), min_size=1, max_size=20),
     st.integers(0, 100_000),
 )
-def test_playback_ends_when_the_audio_and_all_waits_are_over(steps, audible):
+def test_playback_ends_after_the_audio_and_all_stalls(steps, audible):
     at, arrivals = 0.0, []
     for pause, samples in steps:
         at += pause
@@ -69,7 +69,7 @@ def test_playback_ends_when_the_audio_and_all_waits_are_over(steps, audible):
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=20))
-def test_how_the_bytes_are_cut_does_not_matter(data, cuts):
+def test_chunk_boundaries_do_not_matter(data, cuts):
     cut, whole = PlaybackRecorder(), PlaybackRecorder()
     rest = data
     for length in cuts:
@@ -99,17 +99,17 @@ def test_quantiles_are_linear_between_ranks():
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 1))
-def test_quantiles_are_numpys(values, q):
+def test_quantiles_match_numpy(values, q):
     assert quantile(values, q) == pytest.approx(float(np.quantile(values, q)), abs=1e-6)
 
 
-def test_a_spread_of_nothing_is_nothing():
+def test_a_spread_without_values_is_none():
     assert spread([]) is None
     found = spread([1, 2, 3])
     assert (found.mean, found.p50, found.max) == (2, 2, 3)
 
 
-def test_a_point_counts_what_was_heard_and_what_failed():
+def test_a_point_counts_completed_and_failed_requests():
     smooth = Outcome(playback=simulate(stream((0.2, 1.0), (0.6, 1.0)), audible=2_400))
     stalled = Outcome(playback=simulate(stream((0.4, 0.5), (1.4, 0.5)), audible=0))
     silent = Outcome(playback=simulate(stream((0.1, 1.0)), audible=None))
@@ -128,7 +128,7 @@ def test_a_point_counts_what_was_heard_and_what_failed():
     assert point.gap.max == pytest.approx(1.0)
 
 
-def test_a_point_where_all_failed_has_no_values_rather_than_zeros():
+def test_a_point_with_only_failures_has_no_values():
     point = summarize(Loop.CLOSED, 1, [Outcome(error="connection")], wall_seconds=1)
     assert (point.ttfa, point.rtf, point.underrun_share) == (None, None, None)
     assert point.requests_per_second == 0
@@ -146,7 +146,7 @@ def test_arrivals_are_poisson_seeded_and_bounded():
     assert len(poisson(50, seed=1, limit=Limit(requests=7))) == 7
 
 
-def test_a_script_says_every_text_equally_often_with_voices_in_turn():
+def test_a_script_uses_texts_equally_and_cycles_through_voices():
     script = Script(["a", "b", "c"], ["x", "y"], seed=3)
     bodies = [script.body(number) for number in range(6)]
     assert (
@@ -158,7 +158,7 @@ def test_a_script_says_every_text_equally_often_with_voices_in_turn():
     assert "voice" not in Script(["a"], [], seed=3).body(0)
 
 
-def test_the_corpus_has_a_hundred_different_sentences_of_mixed_length():
+def test_the_corpus_has_100_different_sentences():
     texts = corpus()
     words = [len(text.split()) for text in texts]
     assert len(set(texts)) == len(texts) == 100

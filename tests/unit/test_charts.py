@@ -1,4 +1,4 @@
-"""The charts: what they make is what Kubernetes takes, rights are those that are used, and bad values are named."""
+"""The charts render valid objects with minimal permissions, and refuse invalid values by name."""
 
 import helm_python
 import kubernetes_validate
@@ -87,61 +87,61 @@ def environment(values):
 
 
 @pytest.mark.parametrize("chart", ["syrinx", "syrinx-crds"])
-def test_helm_finds_nothing_to_complain_about(chart):
+def test_helm_lint_reports_no_errors(chart):
     report = helm_python.lint(CHARTS / chart, strict=True)
     assert report["errors"] == []
     assert [found["error"] for found in report["messages"]] == ["icon is recommended"]
 
 
 @pytest.mark.parametrize("chart", ["syrinx", "syrinx-crds"])
-def test_the_chart_has_the_projects_version_and_says_what_it_was_tried_with(chart):
+def test_chart_versions_match_the_project(chart):
     metadata = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())
     assert metadata["version"] == metadata["appVersion"] == __version__
     assert metadata["kubeVersion"] == f">={OLDEST}-0"
 
 
-def test_what_artifact_hub_is_told_is_true():
-    told = yaml.safe_load((CHARTS / "syrinx" / "Chart.yaml").read_text())["annotations"]
-    images = {image["name"]: image["image"] for image in yaml.safe_load(told["artifacthub.io/images"])}
+def test_artifact_hub_annotations_are_correct():
+    declared = yaml.safe_load((CHARTS / "syrinx" / "Chart.yaml").read_text())["annotations"]
+    images = {image["name"]: image["image"] for image in yaml.safe_load(declared["artifacthub.io/images"])}
     known = environment({})
     assert images == {"redis": known["SYRINX_REDIS_IMAGE"]}, "the other images are not published"
-    (crd,) = yaml.safe_load(told["artifacthub.io/crds"])
+    (crd,) = yaml.safe_load(declared["artifacthub.io/crds"])
     definition = yaml.safe_load((ROOT / "crds" / "ttspipelines.syrinx.dev.yaml").read_text())
     assert crd["name"] == definition["metadata"]["name"]
     assert (crd["kind"], crd["version"]) == (
         definition["spec"]["names"]["kind"],
         definition["spec"]["versions"][0]["name"],
     )
-    for example in yaml.safe_load(told["artifacthub.io/crdsExamples"]):
+    for example in yaml.safe_load(declared["artifacthub.io/crdsExamples"]):
         load_one("example", yaml.safe_dump(example).encode())
 
 
-def test_every_value_is_explained_by_the_schema_and_its_default_is_accepted():
+def test_the_schema_has_all_values_and_accepts_the_defaults():
     with helm_python.Chart.load(CHARTS / "syrinx") as chart:
         chart.validate_schema(chart.values)
         assert set(chart.schema["properties"]) == {*chart.values, "global"}
 
 
-# --- what they make
+# --- objects
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
 @EVERY
-def test_every_object_is_what_kubernetes_takes(values, version):
+def test_every_object_is_valid(values, version):
     for manifest in objects("syrinx", values, serves=MONITORING) + objects("syrinx-crds"):
         if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
 @EVERY
-def test_every_object_is_labelled_and_named_once(values):
+def test_every_object_is_labelled_and_has_a_unique_name(values):
     made = objects("syrinx", values, serves=MONITORING)
     keys = [(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in made]
     assert len(keys) == len(set(keys))
     assert {m["metadata"]["labels"]["app.kubernetes.io/instance"] for m in made} == {"syrinx"}
 
 
-def test_two_installations_do_not_meet():
+def test_two_installations_have_different_cluster_scoped_names():
     def cluster_scoped(**options):
         made = objects("syrinx", {"clusterWide": True}, **options)
         return {m["metadata"]["name"] for m in made if "namespace" not in m["metadata"]}
@@ -159,35 +159,35 @@ def test_two_installations_do_not_meet():
         ("s" * 53, "s" * 47 + "-syrinx-operator"),
     ],
 )
-def test_names_follow_the_release_and_fit(release, name):
+def test_names_derive_from_the_release_and_are_short_enough(release, name):
     assert one(objects("syrinx", name=release), "Deployment")["metadata"]["name"] == name
     for manifest in objects("syrinx", name=release):
         assert len(manifest["metadata"]["name"]) <= (253 if manifest["kind"] == "ConfigMap" else 63 + len("-test"))
 
 
 @EVERY
-def test_the_stages_know_the_operator_by_its_label(values):
+def test_the_operator_has_the_label_that_the_stages_select(values):
     for manifest in of_kind(objects("syrinx", values), "Deployment"):
         labels = manifest["spec"]["template"]["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "syrinx-operator"
         assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_namespaces_are_what_the_operator_is_told_and_may_touch():
-    def told(values):
+def test_namespaces_match_arguments_and_role_bindings():
+    def declared(values):
         return [word for word in command(values) if "namespace" in word]
 
     def bound(values):
         made = of_kind(objects("syrinx", values), "RoleBinding", "ClusterRoleBinding")
         return [m["metadata"].get("namespace") for m in made if not is_hook(m)]
 
-    assert (told({}), bound({})) == (["--namespace=speech"], ["speech"])
+    assert (declared({}), bound({})) == (["--namespace=speech"], ["speech"])
     two = VALUES["namespaces"]
-    assert (told(two), bound(two)) == (["--namespace=voices", "--namespace=books"], ["voices", "books"])
-    assert (told({"clusterWide": True}), bound({"clusterWide": True})) == (["--all-namespaces"], [None])
+    assert (declared(two), bound(two)) == (["--namespace=voices", "--namespace=books"], ["voices", "books"])
+    assert (declared({"clusterWide": True}), bound({"clusterWide": True})) == (["--all-namespaces"], [None])
 
 
-def test_a_lone_operator_is_replaced_before_the_next_begins_and_two_are_kept_apart():
+def test_one_replica_is_recreated_and_two_are_rolled():
     strategies = [
         one(objects("syrinx", {"replicas": replicas}), "Deployment")["spec"]["strategy"]["type"] for replicas in (1, 2)
     ]
@@ -196,7 +196,7 @@ def test_a_lone_operator_is_replaced_before_the_next_begins_and_two_are_kept_apa
     assert one(objects("syrinx", {"replicas": 2}), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
-def test_a_digest_wins_over_the_tag():
+def test_a_digest_takes_precedence_over_the_tag():
     assert operator(VALUES["digests"])["containers"][0]["image"] == f"registry.example/operator@{DIGEST}"
     assert environment(VALUES["digests"])["SYRINX_STAGES_IMAGE"] == f"registry.example/stages@{DIGEST}"
     assert environment(VALUES["digests"])["SYRINX_REDIS_IMAGE"] == f"redis@{DIGEST}"
@@ -204,10 +204,10 @@ def test_a_digest_wins_over_the_tag():
 
 @EVERY
 def test_the_operator_accepts_its_environment(values):
-    told = {name: value for name, value in environment(values).items() if value is not None}
-    taken = options({**told, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_OPERATOR_NAMESPACE": "speech"})
-    assert taken.pipelines.stages_image == told["SYRINX_STAGES_IMAGE"]
-    assert taken.pipelines.redis_image == told["SYRINX_REDIS_IMAGE"]
+    declared = {name: value for name, value in environment(values).items() if value is not None}
+    taken = options({**declared, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_OPERATOR_NAMESPACE": "speech"})
+    assert taken.pipelines.stages_image == declared["SYRINX_STAGES_IMAGE"]
+    assert taken.pipelines.redis_image == declared["SYRINX_REDIS_IMAGE"]
     assert taken.access == values.get("stageAccess", "direct")
     container = operator(values)["containers"][0]
     assert [port["containerPort"] for port in container["ports"]] == [taken.port]
@@ -223,12 +223,12 @@ def test_values_reach_the_operator():
     assert environment({"resyncSeconds": 7.5, "leaseSeconds": 30})["SYRINX_LEASE_SECONDS"] == "30"
 
 
-def test_a_prometheus_token_is_where_the_operator_looks_for_it():
-    told, container = environment(VALUES["everything"]), operator(VALUES["everything"])["containers"][0]
+def test_the_prometheus_token_is_mounted_at_the_configured_path():
+    declared, container = environment(VALUES["everything"]), operator(VALUES["everything"])["containers"][0]
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert told["SYRINX_PROMETHEUS_URL"] == "https://prometheus:9090"
+    assert declared["SYRINX_PROMETHEUS_URL"] == "https://prometheus:9090"
     for file, key in (("SYRINX_PROMETHEUS_TOKEN_FILE", "token"), ("SYRINX_PROMETHEUS_CA_FILE", "ca.crt")):
-        directory, _, name = told[file].rpartition("/")
+        directory, _, name = declared[file].rpartition("/")
         assert directory in mounted and name == key
     assert not any("PROMETHEUS" in name for name in environment({}))
 
@@ -244,11 +244,11 @@ def test_the_operator_s_pods_are_annotated_for_prometheus():
     assert annotations({"scrapeAnnotations": False}) == {}
 
 
-# --- rights
+# --- permissions
 
 
 @pytest.mark.parametrize("clusterwide", [False, True])
-def test_the_operator_gets_exactly_the_rights_that_it_uses(clusterwide):
+def test_the_operator_has_exactly_the_permissions_that_it_uses(clusterwide):
     def granted(values):
         made = of_kind(objects("syrinx", {**values, "clusterWide": clusterwide}), "Role", "ClusterRole")
         return rules_of(role for role in made if not is_hook(role))
@@ -264,12 +264,12 @@ def test_no_wildcards_and_no_list_of_secrets(values):
     assert {verb for group, resource, verb in granted if resource == "secrets"} <= {"get", "create"}
 
 
-def test_owners_need_no_right_on_finalizers():
+def test_owner_references_need_no_permission_on_finalizers():
     # Where owner references are checked, blocking an owner's deletion would need `update` on ttspipelines/finalizers.
     assert "blockOwnerDeletion" not in names.owner_reference(Owner("demo", "speech", "u-1", generation=1))
 
 
-def test_who_may_change_a_namespace_may_change_its_pipelines():
+def test_permissions_on_pipelines_are_aggregated():
     roles = {role["metadata"]["name"]: role for role in of_kind(objects("syrinx-crds"), "ClusterRole")}
     view, edit = roles["syrinx-ttspipelines-view"], roles["syrinx-ttspipelines-edit"]
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
@@ -283,7 +283,7 @@ def test_who_may_change_a_namespace_may_change_its_pipelines():
     assert not of_kind(objects("syrinx-crds", {"aggregateToDefaultRoles": False}), "ClusterRole")
 
 
-# --- bad values
+# --- invalid values
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_bad_values_are_refused_by_name(values, field):
 # --- the resource
 
 
-def test_the_definition_stays_when_the_chart_goes_unless_told_otherwise():
+def test_the_definition_is_kept_by_default():
     def policy(values):
         made = one(objects("syrinx-crds", values), "CustomResourceDefinition")
         return made["metadata"]["annotations"].get("helm.sh/resource-policy")
@@ -335,7 +335,7 @@ def test_the_definition_is_the_generated_one():
     assert made["spec"] == yaml.safe_load((ROOT / "crds" / "ttspipelines.syrinx.dev.yaml").read_text())["spec"]
 
 
-def test_the_notes_say_what_is_missing_and_how_to_begin():
+def test_the_notes_explain_the_first_steps():
     notes = rendered("syrinx")["NOTES.txt"]
     assert "syrinx-crds" in notes
     assert "kubectl apply -n speech" in notes
@@ -346,7 +346,7 @@ def test_the_notes_say_what_is_missing_and_how_to_begin():
     assert load_one("notes", first.encode()) == default_pipeline("demo")
 
 
-def test_the_test_pod_may_only_ask():
+def test_the_test_pod_may_only_create_pipelines():
     hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
     assert rules_of(of_kind(hooks, "Role")) == {("syrinx.dev", "ttspipelines", "create")}
     assert len(pods(hooks)) == 1

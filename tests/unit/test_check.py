@@ -1,4 +1,4 @@
-"""`syrinx check`: every problem at once, with its line, its field and what would be accepted."""
+"""`syrinx check` reports all problems with position, field and accepted values."""
 
 import textwrap
 from pathlib import Path
@@ -26,7 +26,7 @@ def problems(text):
 
 
 def spec_problems(spec):
-    """Problems of a resource whose spec starts in line 6."""
+    """Returns the problems of a spec that starts in line 6."""
     return problems(HEAD + "spec:\n" + textwrap.indent(textwrap.dedent(spec), "  "))
 
 
@@ -37,16 +37,16 @@ def test_the_examples_are_valid(file):
     assert checked.pipelines
 
 
-def test_the_example_spells_out_the_defaults():
+def test_the_example_contains_the_defaults():
     assert load_one("pipeline.yaml", (EXAMPLES / "pipeline.yaml").read_bytes()) == default_pipeline()
 
 
-def test_a_name_alone_is_a_pipeline():
+def test_only_the_name_is_required():
     assert load_one("p.yaml", HEAD.encode()) == default_pipeline()
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
-def test_the_examples_are_accepted_by_the_api_server(file):
+def test_the_api_server_accepts_the_examples(file):
     documents = [each for each in yaml.safe_load_all(file.read_text()) if each["kind"] == "TTSPipeline"]
     assert documents
     for document in documents:
@@ -54,19 +54,19 @@ def test_the_examples_are_accepted_by_the_api_server(file):
         assert admit(custom_resource(), document)["spec"]["talker"]["engine"] == wanted
 
 
-def test_the_autoscaler_in_the_example_aims_at_the_codecs():
+def test_the_autoscaler_of_the_example_scales_the_codecs():
     pipeline, autoscaler = yaml.safe_load_all((EXAMPLES / "autoscaled.yaml").read_text())
     target = autoscaler["spec"]["scaleTargetRef"]
     key = workload_key(pipeline["metadata"]["name"], Component.CODEC)
     assert (target["kind"], target["name"]) == (key.kind, key.name)
 
 
-def test_the_example_names_the_rights_that_a_redis_of_yours_must_give():
+def test_the_example_lists_the_required_redis_permissions():
     rights = acl("speech", "x").partition("resetchannels ")[2].strip()
     assert rights in (EXAMPLES / "existing-redis-tls.yaml").read_text()
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file():
+def test_all_problems_are_reported_in_file_order():
     found = spec_problems(
         """\
         talker:
@@ -112,24 +112,24 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file():
         ("talker: {maxNumSeqs: 64}", "spec.talker.maxNumSeqs: 64 rows per step need as many resident requests"),
     ],
 )
-def test_each_mistake_names_the_field_and_what_would_do(line, message):
+def test_messages_name_the_field_and_the_accepted_values(line, message):
     (problem,) = spec_problems(line)
     assert message in problem
     assert problem.startswith("p.yaml:6:")
 
 
 @pytest.mark.parametrize("name", ["Demo", "-a", "a.b", "a" * 41, "", '"demo\\n"'])
-def test_a_name_is_a_dns_label_of_up_to_40(name):
+def test_names_are_dns_labels_of_up_to_40_characters(name):
     (problem,) = problems(HEAD.replace("demo", name))
     assert problem.startswith("p.yaml:4:3: metadata.name: ")
 
 
-def test_another_kind_is_one_problem_not_many():
+def test_another_kind_is_one_problem():
     (problem,) = problems("kind: Pod\nmetadata: {labels: {}}\n")
     assert problem == "p.yaml:1:1: kind: 'Pod' is not accepted; expected TTSPipeline"
 
 
-def test_missing_fields_are_told_at_the_document():
+def test_missing_fields_have_the_position_of_the_document():
     found = problems("# a comment\nspec: {}\n")
     assert [problem.split(":")[:4] for problem in found] == [
         ["p.yaml", "2", "1", " apiVersion"],
@@ -138,13 +138,13 @@ def test_missing_fields_are_told_at_the_document():
     ]
 
 
-def test_several_documents_are_checked_each():
+def test_every_document_is_checked():
     checked = check("p.yaml", (HEAD + "---\n" + HEAD.replace("demo", "two") + "---\n---\nkind: 3\n").encode())
     assert [pipeline.name for pipeline in checked.pipelines] == ["demo", "two"]
     assert [problem.position.line for problem in checked.problems] == [12]
 
 
-def test_two_pipelines_of_one_name_are_refused():
+def test_duplicate_pipeline_names_are_refused():
     (problem,) = problems(HEAD + "---\n" + HEAD)
     assert problem == "p.yaml:9:3: metadata.name: 'demo' is also the name of an earlier pipeline in this file"
 
@@ -171,7 +171,7 @@ status: {observedGeneration: 3, conditions: []}
 """
 
 
-def test_what_a_cluster_adds_is_accepted_and_said_not_to_be_used():
+def test_fields_set_by_the_api_server_are_ignored_with_a_notice():
     checked = check("p.yaml", FROM_A_CLUSTER.encode())
     assert checked.problems == ()
     assert checked.pipelines[0].spec.talker.replicas == 2
@@ -179,9 +179,9 @@ def test_what_a_cluster_adds_is_accepted_and_said_not_to_be_used():
         "p.yaml:6:3: metadata.uid: set by the API server; ignored",
         "p.yaml:7:3: metadata.creationTimestamp: set by the API server; ignored",
     ]
-    told = []
-    load_one("p.yaml", FROM_A_CLUSTER.encode(), told.append)
-    assert told == [
+    notices = []
+    load_one("p.yaml", FROM_A_CLUSTER.encode(), notices.append)
+    assert notices == [
         "set by the API server and ignored: metadata.uid, metadata.creationTimestamp, metadata.resourceVersion, "
         "metadata.generation, metadata.managedFields, metadata.ownerReferences, metadata.finalizers, "
         "metadata.selfLink, status"
@@ -189,12 +189,12 @@ def test_what_a_cluster_adds_is_accepted_and_said_not_to_be_used():
 
 
 @pytest.mark.parametrize("typo", ["uuid: x", "label: {}", "resourceversion: x"])
-def test_what_only_looks_like_it_is_a_typo(typo):
+def test_similar_metadata_fields_are_typos(typo):
     (problem,) = problems(HEAD + f"  {typo}\n")
     assert f"metadata.{typo.split(':')[0]}: unknown field" in problem
 
 
-def test_what_holds_on_kubernetes_only_is_a_note():
+def test_violations_on_kubernetes_only_are_notes():
     checked = check("p.yaml", (HEAD + "spec:\n  gateway:\n    port: 80\n  model: {path: x}\n").encode())
     assert checked.problems == ()
     assert len(checked.pipelines) == 1
@@ -204,7 +204,7 @@ def test_what_holds_on_kubernetes_only_is_a_note():
     ]
 
 
-def test_other_kinds_may_stand_beside_a_pipeline_but_not_alone():
+def test_other_kinds_are_allowed_only_with_a_pipeline():
     other = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n"
     checked = check("p.yaml", (HEAD + "---\n" + other).encode())
     assert (len(checked.pipelines), checked.problems) == (1, ())
@@ -240,17 +240,17 @@ def test_other_kinds_may_stand_beside_a_pipeline_but_not_alone():
         ('talker: {podAnnotations: {a: "x\\ud800"}}', "it contains a control character or a line break"),
     ],
 )
-def test_the_fields_for_kubernetes_are_checked_as_closely(line, message):
+def test_fields_for_kubernetes_are_checked(line, message):
     (problem,) = spec_problems(line)
     assert message in problem
     assert problem.startswith("p.yaml:6:")
 
 
-def test_texts_for_programs_may_have_several_lines():
+def test_values_and_annotations_may_contain_line_breaks():
     assert not spec_problems('talker: {env: [{name: PEM, value: "a\\nb"}], podAnnotations: {a.b/c: "x\\ny"}}')
 
 
-def test_only_one_pipeline_can_be_run():
+def test_a_file_with_two_pipelines_cannot_be_run():
     with pytest.raises(InvalidPipeline, match="contains 2 pipelines \\(demo, two\\)"):
         load_one("p.yaml", (HEAD + "---\n" + HEAD.replace("demo", "two")).encode())
 
@@ -278,26 +278,26 @@ def test_only_one_pipeline_can_be_run():
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_what_is_not_acceptable_yaml(text, message):
+def test_invalid_yaml_is_refused(text, message):
     found = problems(text)
     assert len(found) == 1
     assert message in found[0]
 
 
-def test_an_alias_bomb_is_refused_before_it_grows():
+def test_an_alias_bomb_is_refused_without_expansion():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [" + ", ".join([f"*a{n - 1}"] * 10) + "]" for n in range(1, 12)]
     (problem,) = problems("\n".join(lines))
     assert "more than 20,000 values after expansion of aliases" in problem
 
 
-def test_an_alias_is_fine():
+def test_aliases_are_accepted():
     assert not problems(HEAD + "spec:\n  talker: &rows {maxNumSeqs: 4}\n  codec: *rows\n")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_no_input_makes_check_fail_otherwise(data):
+def test_arbitrary_bytes_do_not_raise(data):
     checked = check("p.yaml", data)
     assert checked.problems or checked.pipelines
 
@@ -317,7 +317,7 @@ def test_no_input_makes_check_fail_otherwise(data):
         max_leaves=12,
     )
 )
-def test_no_resource_makes_check_fail_otherwise(value):
+def test_arbitrary_specs_do_not_raise(value):
     resource = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "a"}, "spec": value}
     checked = check("p.yaml", yaml.safe_dump(resource).encode())
     assert checked.problems or checked.pipelines

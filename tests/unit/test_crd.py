@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition: current, structural, explained, and of one mind with the typed resource."""
+"""The CustomResourceDefinition is current, structural and consistent with the typed resource."""
 
 import copy
 import json
@@ -59,11 +59,11 @@ def test_the_generated_files_are_current(file, text):
     assert (ROOT / file).read_text() == text(), "run `make generate`"
 
 
-def test_the_file_is_the_resource():
+def test_the_file_contains_the_definition():
     assert yaml.safe_load(crd_file()) == json.loads(json.dumps(CRD))
 
 
-def test_what_kubectl_shows():
+def test_printer_columns_and_scale():
     names, (version,) = CRD["spec"]["names"], CRD["spec"]["versions"]
     assert (CRD["metadata"]["name"], names["shortNames"]) == ("ttspipelines.syrinx.dev", ["ttsp"])
     columns = version["additionalPrinterColumns"]
@@ -78,7 +78,7 @@ def test_what_kubectl_shows():
     assert {path.lstrip(".") for path in scale.values()} <= paths
 
 
-def test_every_field_is_explained_and_typed():
+def test_every_field_has_a_description_and_a_type():
     for path, node in nodes():
         if path.count(".") and not path.startswith("metadata") and not path.endswith("[]"):
             assert node.get("description", "").strip().endswith((".", ")")), path
@@ -87,7 +87,7 @@ def test_every_field_is_explained_and_typed():
         assert "anyOf" not in node or node["x-kubernetes-int-or-string"], path
 
 
-def test_whatever_a_user_writes_is_bounded():
+def test_every_field_of_the_spec_is_bounded():
     for path, node in nodes():
         if not path.startswith("spec") or "enum" in node:
             continue
@@ -102,12 +102,12 @@ def test_whatever_a_user_writes_is_bounded():
         }, path
 
 
-def test_only_placement_is_left_to_kubernetes_own_schema():
+def test_only_placement_preserves_unknown_fields():
     free = {path.rsplit(".", 1)[1] for path, node in nodes() if node.get("x-kubernetes-preserve-unknown-fields")}
     assert free == {"affinity", "topologySpreadConstraints[]"}
 
 
-def test_patterns_mean_the_same_in_both_languages():
+def test_patterns_mean_the_same_in_re2_and_python():
     for path, node in nodes():
         if "pattern" in node:
             assert not re.search(r"\(\?[=!<P]|\\[1-9Z]", node["pattern"]), path
@@ -124,7 +124,7 @@ def test_patterns_mean_the_same_in_both_languages():
         {"gateway": {"service": {}}, "tuning": {"bounds": {"talkerMaxNumSeqs": {}, "codecMaxNumSeqs": {}}}},
     ],
 )
-def test_an_almost_empty_resource_is_stored_with_every_default(spec):
+def test_an_almost_empty_resource_is_stored_with_defaults(spec):
     resource = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline", "metadata": {"name": "demo"}}
     stored = admit(CRD, resource if spec is None else resource | {"spec": spec})
     assert stored["spec"]["model"] == {"bundled": True}
@@ -133,7 +133,7 @@ def test_an_almost_empty_resource_is_stored_with_every_default(spec):
     assert as_typed(stored) == default_pipeline()
 
 
-def test_defaults_do_not_hide_what_was_given():
+def test_defaults_do_not_replace_empty_lists():
     stored = admit(CRD, yaml.safe_load((RESOURCES / "valid" / "nobody-scrapes.yaml").read_text()))
     assert stored["spec"]["monitoring"]["allowFrom"] == []
 
@@ -143,46 +143,46 @@ def as_typed(stored):
 
 
 @files("valid")
-def test_valid_resources_are_accepted_and_mean_the_same_once_stored(file):
+def test_valid_resources_are_accepted_and_decode_to_the_same_value_after_storage(file):
     checked = check(file.name, file.read_bytes())
     assert (checked.problems, checked.on_kubernetes) == ((), ())
     stored = admit(CRD, yaml.safe_load(file.read_text()))
     assert as_typed(stored) == checked.pipelines[0]
-    assert admit(CRD, stored, stored) == stored, "applied again"
+    assert admit(CRD, stored, stored) == stored, "a second apply changes nothing"
 
 
 @files("invalid")
-def test_invalid_resources_are_refused_by_the_name_of_the_field(file):
+def test_errors_of_invalid_resources_name_the_field(file):
     (kind, _, field) = first_comment(file).partition(": ")
     checked = check(file.name, file.read_bytes())
-    told = checked.problems if kind == "refused" else checked.on_kubernetes
-    assert any(field_name(problem.path).startswith(field) for problem in told), checked
+    findings = checked.problems if kind == "refused" else checked.on_kubernetes
+    assert any(field_name(problem.path).startswith(field) for problem in findings), checked
     assert checked.pipelines or kind == "refused"
     messages = refusals(yaml.safe_load(file.read_text()))
     assert any(message.startswith((f"{field}", "strict")) and field in message for message in messages), messages
-    assert "hunter2" not in str(messages) + str(told), "a password is not repeated"
+    assert "hunter2" not in str(messages) + str(findings), "no message contains the password"
 
 
 @files("edits")
-def test_edits(file):
+def test_updates(file):
     before, after = yaml.safe_load_all(file.read_text())
     verdict, _, field = first_comment(file).partition(": ")
     messages = refusals(after, admit(CRD, before))
-    assert refusals(after) == [], "as a new resource it is valid"
+    assert refusals(after) == [], "valid as a new resource"
     if verdict == "accepted":
         assert messages == []
     else:
         assert any(message.startswith(f"{field}: Forbidden") for message in messages), messages
 
 
-def test_what_is_wrong_anyway_hides_no_type_error():
+def test_type_errors_suppress_the_rules():
     resource = yaml.safe_load((RESOURCES / "valid" / "name-alone.yaml").read_text())
     (wrong, hint) = refusals(resource | {"spec": {"talker": {"replicas": "2", "maxNumSeqs": 99}}})
     assert wrong.startswith("spec.talker.replicas: Invalid value")
     assert "some validation rules were not checked" in hint
 
 
-def test_a_status_of_every_field_is_accepted():
+def test_a_status_with_all_fields_is_accepted():
     resource = yaml.safe_load((RESOURCES / "valid" / "name-alone.yaml").read_text())
     status = filled(SCHEMA["properties"]["status"])
     assert admit(CRD, resource | {"status": status})["status"] == status
@@ -203,19 +203,19 @@ def filled(schema):
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(resources(SCHEMA))
-def test_the_api_server_and_the_typed_resource_accept_the_same(resource):
-    told = list(problems_of(copy.deepcopy(resource)))
-    if not told:
+def test_the_api_server_and_the_typed_resource_accept_the_same_resources(resource):
+    findings = list(problems_of(copy.deepcopy(resource)))
+    if not findings:
         typed = msgspec.convert(resource, TTSPipeline)
-        told = [(violation.path, violation.message) for violation in cluster_violations(typed)]
+        findings = [(violation.path, violation.message) for violation in cluster_violations(typed)]
     messages = refusals(resource)
-    event("valid" if not told else "invalid")
-    assert bool(told) == bool(messages), (told, messages)
-    if told:
-        # Each side may stop at what it sees first; but they blame the same place.
-        ours = {top(field_name(path)) for path, _ in told}
+    event("valid" if not findings else "invalid")
+    assert bool(findings) == bool(messages), (findings, messages)
+    if findings:
+        # Each side may stop at its first error, but both name the same field.
+        ours = {top(field_name(path)) for path, _ in findings}
         theirs = {top(found) for message in messages for found in re.findall(r"(?:spec|metadata)[.\w\[\]/-]*", message)}
-        assert ours & theirs or not ours, (told, messages)
+        assert ours & theirs or not ours, (findings, messages)
     else:
         stored = admit(CRD, resource)
         assert as_typed(stored) == typed
@@ -225,8 +225,8 @@ def top(field):
     return tuple(re.split(r"[.\[]", field)[:2])
 
 
-def test_a_list_that_server_side_apply_merges_may_be_absent():
-    """One that loses its last item becomes null there, which counts as absent: the whole object would be refused."""
+def test_list_maps_are_optional():
+    """Server-side apply sets a list without items to null, which counts as absent."""
     merged = [
         f"{path}.{name}"
         for path, schema in nodes()

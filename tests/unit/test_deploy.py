@@ -1,4 +1,4 @@
-"""`kubectl apply -k deploy/`: what the charts make, whole and current."""
+"""`deploy/` contains all objects of the charts and is current."""
 
 import importlib.util
 
@@ -25,7 +25,7 @@ GENERATED = generator().generated()
 
 
 def kustomized(directory):
-    """What `kubectl apply -k` would apply: these files use nothing of kustomize but its list of resources."""
+    """Returns the objects of `kubectl apply -k`. These files use only the list of resources."""
     kustomization = yaml.safe_load((directory / "kustomization.yaml").read_text())
     assert kustomization.keys() == {"apiVersion", "kind", "resources"}
     found = []
@@ -41,14 +41,14 @@ def test_files_are_current(path):
 
 
 @EVERY
-def test_nothing_is_generated_that_is_not_used(directory):
+def test_every_generated_object_is_used(directory):
     used = {manifest["metadata"]["name"] for manifest in kustomized(directory)}
     made = [m for path, text in GENERATED.items() if path.startswith("deploy/common") for m in yaml.safe_load_all(text)]
     assert {manifest["metadata"]["name"] for manifest in made} <= used
 
 
 @EVERY
-def test_every_object_is_what_kubernetes_takes_and_is_there_once(directory):
+def test_every_object_is_valid_and_unique(directory):
     manifests = kustomized(directory)
     for manifest in manifests:
         kubernetes_validate.validate(manifest, "1.28.0", strict=True)
@@ -57,7 +57,7 @@ def test_every_object_is_what_kubernetes_takes_and_is_there_once(directory):
 
 
 @EVERY
-def test_everything_is_in_one_restricted_namespace_that_comes_with_it(directory):
+def test_all_objects_are_in_one_restricted_namespace(directory):
     manifests = kustomized(directory)
     namespace = one(manifests, "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -66,12 +66,12 @@ def test_everything_is_in_one_restricted_namespace_that_comes_with_it(directory)
 
 
 @EVERY
-def test_nothing_is_left_of_helm(directory):
+def test_no_labels_of_helm_remain(directory):
     for manifest in kustomized(directory):
         assert "helm" not in yaml.safe_dump(manifest["metadata"]).lower()
 
 
-def test_the_variants_differ_in_what_the_operator_may_touch():
+def test_the_variants_differ_in_permissions():
     namespaced, everywhere = (kustomized(directory) for directory in VARIANTS.values())
     assert len(of_kind(namespaced, "Role", "RoleBinding")) == 2
     assert not of_kind(everywhere, "Role", "RoleBinding")
@@ -84,7 +84,7 @@ def test_the_variants_differ_in_what_the_operator_may_touch():
 
 
 @EVERY
-def test_the_definition_serves_what_the_operator_watches(directory):
+def test_the_definition_serves_the_watched_version(directory):
     definition = one(kustomized(directory), "CustomResourceDefinition")
     assert f"{definition['spec']['group']}/{definition['spec']['versions'][0]['name']}" == API_VERSION
     assert definition["spec"] == one(objects("syrinx-crds"), "CustomResourceDefinition")["spec"]

@@ -1,4 +1,4 @@
-"""The images: what they copy is there, what they install is pinned, and the operator's needs no torch."""
+"""Images: sources exist, dependencies are pinned, and the operator does not need torch."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def normal(name):
 
 
 @IMAGES
-def test_it_runs_as_nobody_and_stops_on_sigterm(image):
+def test_images_run_unprivileged_and_stop_on_sigterm(image):
     last = final(image)
     assert last["USER"] == "65532:65532"
     assert last["STOPSIGNAL"] == "SIGTERM"
@@ -67,7 +67,7 @@ def test_bases_are_pinned_by_tag(image):
 
 
 @IMAGES
-def test_what_is_copied_is_there_and_is_not_ignored(image):
+def test_copied_files_exist_and_are_not_ignored(image):
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for copied in arguments(image, "COPY"):
         *sources, _ = copied.split()
@@ -83,58 +83,58 @@ def test_what_is_copied_is_there_and_is_not_ignored(image):
 
 
 @IMAGES
-def test_every_dependency_has_one_version(image):
+def test_every_dependency_is_pinned(image):
     versions = {normal(name): version for name, version in pinned(image).items()}
     assert required(EXTRAS[image]) <= versions.keys()
     assert f"PIP_CONSTRAINT=/src/docker/{image}.txt" in " ".join(arguments(image, "ENV"))
     assert f".[{','.join(EXTRAS[image])}]" in " ".join(arguments(image, "RUN"))
 
 
-def test_the_image_with_vllm_has_one_version_of_everything_too():
+def test_every_dependency_of_the_vllm_image_is_pinned():
     versions = pinned("stages-vllm")
     assert required(EXTRAS["stages"]) | {"vllm"} <= {normal(name) for name in versions}
     runs = arguments("stages", "RUN")
     taken = [at for at, line in enumerate(runs) if "cp docker/stages-vllm.txt docker/stages.txt" in line]
-    assert taken == [1], "before anything is installed"
-    told = (ROOT / "docker" / "stages-vllm.txt").read_text().splitlines()[0]
-    assert f'"vllm=={versions["vllm"]}"' in told, "it says how to renew it"
+    assert taken == [1], "before the installation"
+    header = (ROOT / "docker" / "stages-vllm.txt").read_text().splitlines()[0]
+    assert f'"vllm=={versions["vllm"]}"' in header, "the first line shows how to update the file"
 
 
-def test_the_image_with_vllm_has_the_release_that_was_run_on_a_gpu():
+def test_the_vllm_image_has_the_measured_release():
     measured = json.loads((ROOT / "bench" / "results" / "engines.json").read_text())
     versions = pinned("stages-vllm")
     assert versions["vllm"] == measured["vllm"]
     assert versions["torch"] == measured["torch"].partition("+")[0]
 
 
-def test_the_image_with_vllm_says_who_its_user_is():
-    """Torch's compiler names its cache after the user, and nobody's number has no name."""
+def test_the_vllm_image_sets_the_user_name():
+    """Torch's compiler names its cache after the user, and this user ID has no name."""
     assert any(" USER=" in line for line in arguments("stages", "ENV"))
 
 
-def test_images_for_gpus_have_the_compiler_that_triton_asks_for():
+def test_gpu_images_have_a_compiler_for_triton():
     last = final("stages")
     assert last["ARG"] == "VARIANT"
     assert re.match(r'if \[ "\$\{VARIANT\}" != cpu \]; then .* apt-get install .* gcc libc6-dev ', last["RUN"])
 
 
-def test_vllm_finds_the_talker_in_what_is_installed():
+def test_the_vllm_plugin_is_installed():
     (plugin,) = PROJECT["entry-points"]["vllm.general_plugins"].values()
     assert plugin.partition(".")[0] == "syrinx_stages"
     assert arguments("stages", "COPY").count("stages stages") == 1
 
 
-def test_both_images_and_the_tests_use_the_same_versions_of_what_they_share():
+def test_both_images_pin_the_same_versions():
     operator, stages = pinned("operator"), pinned("stages")
     assert {name for name in operator.keys() & stages.keys() if operator[name] != stages[name]} == set()
 
 
-def test_the_operator_has_no_data_plane():
+def test_the_operator_image_has_no_data_plane():
     assert not {"torch", "numpy", "redis", "fastapi"} & pinned("operator").keys()
     assert not [each for each in arguments("operator", "COPY") if each.split()[0] == "stages"]
 
 
-def test_the_operator_starts_with_nothing_but_what_its_image_has():
+def test_the_operator_imports_only_packages_of_its_image():
     there = {normal(name) for name in pinned("operator")} | {"syrinx"}
     missing = [
         module
@@ -154,7 +154,7 @@ print(*(name for name in sys.modules if name.startswith("syrinx_stages.")))
     assert {name.split(".")[1] for name in done.stdout.split()} == {"contract"}
 
 
-def test_the_chart_begins_what_the_image_has():
+def test_the_chart_runs_modules_of_the_image():
     container = one(objects("syrinx"), "Deployment")["spec"]["template"]["spec"]["containers"][0]
     begun = " ".join(container["command"])
     imported = arguments("operator", "RUN")[-1]

@@ -1,4 +1,4 @@
-"""The load generator against a real server with a known schedule: what it measures is what was done to it."""
+"""The load generator against a real server with a known schedule."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from syrinx_operator.commands.client import SpeechError, connect, voices
 
 SCRIPT = Script(["Hello."], ["us"], seed=0)
 SLACK = 0.2
-"""What a busy machine may add to a time."""
+"""Tolerance in seconds on a busy machine."""
 
 
 async def measure(gateway, load):
@@ -24,24 +24,24 @@ async def test_the_times_of_a_known_stream_are_measured():
     silent_start = bytes(SECOND // 4) + LOUD * (SECOND // 8)
     gateway = TimedGateway([(0.1, silent_start), (0.2, LOUD * (SECOND // 2)), (0.7, LOUD * (SECOND // 4))])
     outcomes, _ = await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=1)))
-    heard = outcomes[0].playback
-    assert heard.duration == pytest.approx(2.0)
-    assert heard.first_byte == pytest.approx(0.1, abs=SLACK)
-    assert heard.first_playable == pytest.approx(0.1, abs=SLACK)
-    assert heard.ttfa == pytest.approx(heard.first_playable + 0.25, abs=1e-6), "a quarter of a second is silent"
-    assert heard.end == pytest.approx(1.0, abs=SLACK)
-    assert heard.underruns == 0, "1.5 s of audio are there to bridge the 0.7 s"
+    playback = outcomes[0].playback
+    assert playback.duration == pytest.approx(2.0)
+    assert playback.first_byte == pytest.approx(0.1, abs=SLACK)
+    assert playback.first_playable == pytest.approx(0.1, abs=SLACK)
+    assert playback.ttfa == pytest.approx(playback.first_playable + 0.25, abs=1e-6), "a quarter of a second is silent"
+    assert playback.end == pytest.approx(1.0, abs=SLACK)
+    assert playback.underruns == 0, "1.5 s of audio are there to bridge the 0.7 s"
 
 
 async def test_an_underrun_of_a_known_length_is_measured():
     gateway = TimedGateway([(0.1, LOUD * (SECOND // 10)), (0.5, LOUD * (SECOND // 10))])
     outcomes, _ = await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=1)))
-    heard = outcomes[0].playback
-    assert heard.underruns == 1
-    assert heard.underrun_seconds == pytest.approx(0.5 - 0.2, abs=SLACK)
+    playback = outcomes[0].playback
+    assert playback.underruns == 1
+    assert playback.underrun_seconds == pytest.approx(0.5 - 0.2, abs=SLACK)
 
 
-async def test_a_closed_loop_keeps_so_many_clients_busy_and_no_more():
+async def test_a_closed_loop_keeps_a_fixed_number_of_clients_busy():
     gateway = TimedGateway([(0.05, LOUD * 4800)])
     outcomes, wall = await measure(gateway, lambda send: closed_loop(send, 3, Limit(requests=9)))
     assert len(outcomes) == 9
@@ -49,7 +49,7 @@ async def test_a_closed_loop_keeps_so_many_clients_busy_and_no_more():
     assert wall == pytest.approx(0.15, abs=2 * SLACK)
 
 
-async def test_a_closed_loop_ends_in_time_and_counts_what_it_had_begun():
+async def test_a_closed_loop_ends_in_time_and_counts_started_requests():
     gateway = TimedGateway([(0.1, LOUD * 4800)])
     outcomes, wall = await measure(gateway, lambda send: closed_loop(send, 2, Limit(seconds=0.25)))
     assert len(outcomes) == len(gateway.bodies) > 2
@@ -57,7 +57,7 @@ async def test_a_closed_loop_ends_in_time_and_counts_what_it_had_begun():
     assert 0.25 <= wall < 0.25 + 0.1 + SLACK
 
 
-async def test_an_open_loop_does_not_wait_for_answers():
+async def test_an_open_loop_does_not_wait_for_responses():
     gateway = TimedGateway([(0.5, LOUD * 4800)])
     outcomes, wall = await measure(gateway, lambda send: open_loop(send, [0.01 * n for n in range(20)]))
     assert len(outcomes) == 20
@@ -65,8 +65,8 @@ async def test_an_open_loop_does_not_wait_for_answers():
     assert wall == pytest.approx(0.19 + 0.5, abs=2 * SLACK)
 
 
-async def test_an_open_loop_counts_from_when_a_request_was_due():
-    """A sender that is held up makes its requests late for their listeners: that is not hidden."""
+async def test_an_open_loop_counts_from_the_due_time():
+    """A delay of the sender must not be hidden."""
     due = []
 
     async def send(number, at):
@@ -91,7 +91,7 @@ async def test_failures_are_counted_by_kind(refuse, kind):
     assert summarize(Loop.OPEN, 1, outcomes, wall).errors == {kind: 2}
 
 
-async def test_a_stream_that_is_cut_off_is_a_failure_and_not_a_short_success():
+async def test_a_truncated_stream_is_a_failure():
     gateway = TimedGateway([(0.0, LOUD * 4800)])
     gateway.cut_off = True
     outcomes, _ = await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=1)))
@@ -103,7 +103,7 @@ async def test_a_stream_without_audio_is_a_failure():
     assert outcomes[0].error == "no audio"
 
 
-async def test_nobody_there_is_a_failure_that_names_the_address():
+async def test_connection_errors_name_the_address():
     async with connect("http://127.0.0.1:1") as client:
         outcomes, _ = await open_loop(make_sender(client, SCRIPT), [0.0])
         assert outcomes[0].error == "connection"
@@ -111,7 +111,7 @@ async def test_nobody_there_is_a_failure_that_names_the_address():
             await voices(client)
 
 
-async def test_the_requests_are_what_the_script_says():
+async def test_requests_follow_the_script():
     gateway = TimedGateway([(0.0, LOUD * 4800)])
     await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=2)))
     assert gateway.bodies == [SCRIPT.body(0), SCRIPT.body(1)]

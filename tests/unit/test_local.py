@@ -1,4 +1,4 @@
-"""A local pipeline's supervision, with small real processes in the stages' places."""
+"""Supervision of a local pipeline, with small real processes as stages."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ def alive(pid):
         return False
 
 
-async def test_all_stages_run_and_are_ready_when_it_is_entered(tmp_path):
+async def test_all_stages_are_ready_after_entering(tmp_path):
     seen = []
     async with local(tmp_path, seen) as running:
         assert [child.name for child in running.processes] == ["talker-0", "codec-0", "gateway-0"]
@@ -76,7 +76,7 @@ async def test_all_stages_run_and_are_ready_when_it_is_entered(tmp_path):
     assert not any(map(alive, pids))
 
 
-async def test_the_gateway_drains_first_then_talkers_then_codecs(tmp_path):
+async def test_stages_drain_in_order(tmp_path):
     pipeline = a_pipeline(talker=TalkerSpec(replicas=2), codec=CodecSpec(replicas=2))
     async with local(tmp_path, pipeline=pipeline):
         pass
@@ -87,7 +87,7 @@ async def test_the_gateway_drains_first_then_talkers_then_codecs(tmp_path):
     assert max(words.index(f"talker-{n} drained") for n in (0, 1)) < words.index("codec-0 term")
 
 
-async def test_a_stage_that_dies_is_started_again_at_its_address_and_that_is_said(tmp_path):
+async def test_a_stage_that_exits_is_restarted_at_its_address(tmp_path):
     seen = []
     async with local(tmp_path, seen) as running:
         talker = running.processes[0]
@@ -106,7 +106,7 @@ async def test_restarts_back_off():
     assert restart_delay(50) == 30
 
 
-async def test_a_stage_that_cannot_start_fails_with_its_own_words_and_takes_the_others_along(tmp_path):
+async def test_a_stage_that_cannot_start_stops_the_pipeline_with_its_output(tmp_path):
     seen = []
     pipeline = local(tmp_path, seen, talker="fail")
     with pytest.raises(StageFailed, match=r"(?s)talker-0 could not start \(exit code 3\).*no checkpoint in bundled"):
@@ -115,12 +115,12 @@ async def test_a_stage_that_cannot_start_fails_with_its_own_words_and_takes_the_
     assert not [event for event in seen if isinstance(event, Exited)], "what never was ready is not restarted"
 
 
-async def test_a_stage_that_never_gets_ready_fails_in_time(tmp_path):
+async def test_a_stage_that_is_never_ready_times_out(tmp_path):
     with pytest.raises(StageFailed, match=r"(?s)codec-0 .*loading the model.*not ready within 1 s"):
         await local(tmp_path, codec="silent", start_timeout=1).__aenter__()
 
 
-async def test_a_stage_that_will_not_leave_is_killed(tmp_path, monkeypatch):
+async def test_a_stage_that_does_not_exit_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("syrinx_operator.local.pipeline.KILL_SECONDS", 0.2)
     seen = []
     pipeline = local(tmp_path, seen, codec="deaf")
@@ -131,7 +131,7 @@ async def test_a_stage_that_will_not_leave_is_killed(tmp_path, monkeypatch):
     assert [event.code for event in seen if isinstance(event, Stopped) and event.name == "codec-0"] == [-signal.SIGKILL]
 
 
-async def test_leaving_while_a_model_loads_leaves_nothing(tmp_path):
+async def test_leaving_during_loading_leaves_no_processes(tmp_path):
     pipeline = local(tmp_path, codec="silent")
     entering = asyncio.create_task(pipeline.__aenter__())
     await until(lambda: len(pipeline.processes) == 3 and all(child.pid for child in pipeline.processes), "all started")
@@ -142,7 +142,7 @@ async def test_leaving_while_a_model_loads_leaves_nothing(tmp_path):
     assert not any(map(alive, pids))
 
 
-async def test_logs_are_events_and_files(tmp_path):
+async def test_logs_are_emitted_as_events_and_written_to_files(tmp_path):
     seen = []
     async with local(tmp_path, seen):
         await until(lambda: Log("codec-0", "not the announcement") in seen, "logs")
@@ -150,7 +150,7 @@ async def test_logs_are_events_and_files(tmp_path):
     assert sorted((tmp_path / "codec-0.log").read_text().splitlines()) == ["loading the model", "not the announcement"]
 
 
-async def test_stages_compute_on_one_thread_and_get_redis_from_the_resource_alone(tmp_path, monkeypatch):
+async def test_stages_get_one_thread_and_the_redis_of_the_resource(tmp_path, monkeypatch):
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
     monkeypatch.setenv("REDIS_PASSWORD", "old")
     monkeypatch.setenv("SECRET", "new")
@@ -165,14 +165,14 @@ async def test_stages_compute_on_one_thread_and_get_redis_from_the_resource_alon
     assert "REDIS_PASSWORD" not in stage_environment(os.environ)
 
 
-async def test_a_password_that_is_not_there_is_asked_for_by_name(tmp_path, monkeypatch):
+async def test_a_missing_password_variable_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("SECRET", raising=False)
     connector = ConnectorSpec(url="redis://127.0.0.1:1", password_env="SECRET")
     with pytest.raises(LocalError, match=r"SECRET from spec\.connector\.passwordEnv is not set"):
         await local(tmp_path, pipeline=a_pipeline(connector=connector)).__aenter__()
 
 
-async def test_the_managed_redis_comes_back_at_its_address_when_it_dies(tmp_path):
+async def test_the_managed_redis_is_restarted_at_its_address(tmp_path):
     import redis.asyncio
 
     seen = []
@@ -187,7 +187,7 @@ async def test_the_managed_redis_comes_back_at_its_address_when_it_dies(tmp_path
     assert not alive(pid)
 
 
-def test_nothing_outlives_a_kill_9(tmp_path):
+def test_no_process_survives_kill_9(tmp_path):
     script = textwrap.dedent(
         """
         import asyncio, sys
@@ -221,13 +221,13 @@ def test_nothing_outlives_a_kill_9(tmp_path):
     assert not any(map(alive, pids))
 
 
-def test_exit_codes_in_words():
+def test_exit_codes_are_described():
     assert describe_exit(3) == "exit code 3"
     assert describe_exit(-11) == "killed by SIGSEGV"
     assert describe_exit(-200) == "killed by signal 200"
 
 
-def test_a_running_pipeline_is_found_while_it_serves_and_its_name_is_taken(tmp_path):
+def test_a_ready_pipeline_is_found_and_its_name_is_locked(tmp_path):
     with claim(tmp_path, "demo") as slot:
         assert find_running(tmp_path) == [], "not before it serves"
         slot.announce("http://127.0.0.1:1234")
@@ -242,7 +242,7 @@ def test_a_running_pipeline_is_found_while_it_serves_and_its_name_is_taken(tmp_p
     assert find_running(tmp_path) == []
 
 
-def test_what_a_killed_process_left_behind_is_not_a_running_pipeline(tmp_path):
+def test_the_directory_of_a_killed_process_is_not_a_running_pipeline(tmp_path):
     script = (
         "import sys; from pathlib import Path; from syrinx_operator.local.running import claim\n"
         f"with claim(Path({str(tmp_path)!r}), 'demo') as slot:\n"

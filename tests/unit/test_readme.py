@@ -1,4 +1,4 @@
-"""The README's links exist, and the recorded tables are what the recorded data gives."""
+"""The README's links exist, and its tables match the recorded data."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rules between fields: each blames the field that would have to change, in words that say to what."""
+"""Rules between fields: path and message of each violation."""
 
 import msgspec
 import pytest
@@ -26,20 +26,20 @@ def pipeline(**spec):
     return msgspec.structs.replace(default_pipeline(), spec=PipelineSpec(**spec))
 
 
-def broken(**spec):
+def violated_paths(**spec):
     return [".".join(map(str, violation.path)) for violation in violations(pipeline(**spec))]
 
 
 @pytest.mark.parametrize("model", [ModelSpec(), ModelSpec(bundled=True, path="/a")])
 def test_exactly_one_model_source(model):
-    assert broken(model=model) == ["spec.model"]
+    assert violated_paths(model=model) == ["spec.model"]
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 def test_rows_per_step_need_resident_state(stage):
     spec = {"talker": TalkerSpec, "codec": CodecSpec}[stage]
-    assert broken(**{stage: spec(max_num_seqs=8, max_resident=8)}) == []
-    assert broken(**{stage: spec(max_num_seqs=9, max_resident=8)}) == [f"spec.{stage}.maxNumSeqs"]
+    assert violated_paths(**{stage: spec(max_num_seqs=8, max_resident=8)}) == []
+    assert violated_paths(**{stage: spec(max_num_seqs=9, max_resident=8)}) == [f"spec.{stage}.maxNumSeqs"]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_rows_per_step_need_resident_state(stage):
         ([(33, 2)], ["spec.codec.capturePairs.0.rows"]),
     ],
 )
-def test_capture_pairs_are_sorted_unique_and_of_use(shapes, expected):
+def test_capture_pairs_must_be_sorted_unique_and_usable(shapes, expected):
     pairs = tuple(CaptureShape(rows=rows, frames=frames) for rows, frames in shapes)
-    assert broken(codec=CodecSpec(capture_pairs=pairs)) == expected
+    assert violated_paths(codec=CodecSpec(capture_pairs=pairs)) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_capture_pairs_are_sorted_unique_and_of_use(shapes, expected):
     ],
 )
 def test_exactly_one_redis_and_no_password_in_the_resource(connector, expected):
-    assert broken(connector=connector) == expected
+    assert violated_paths(connector=connector) == expected
 
 
-def test_a_password_in_the_url_is_not_repeated_in_the_message():
+def test_the_message_does_not_contain_the_password():
     (violation,) = violations(pipeline(connector=ConnectorSpec(url="redis://u:hunter2@h")))
     assert "hunter2" not in violation.message
     assert "passwordEnv" in violation.message
@@ -100,7 +100,9 @@ SECRET = SecretKey(name="s", key="k")
 )
 def test_environment_variables(variables, expected):
     for stage, spec in (("gateway", GatewaySpec), ("talker", TalkerSpec), ("codec", CodecSpec)):
-        assert broken(**{stage: spec(env=tuple(variables))}) == [f"spec.{stage}.env.{path}" for path in expected]
+        assert violated_paths(**{stage: spec(env=tuple(variables))}) == [
+            f"spec.{stage}.env.{path}" for path in expected
+        ]
 
 
 @pytest.mark.parametrize(
@@ -117,22 +119,22 @@ def test_environment_variables(variables, expected):
         ("/data", "a/..", ["subPath"]),
     ],
 )
-def test_volumes_stay_off_syrinx_own_directories(path, sub_path, expected):
+def test_volumes_must_not_use_reserved_directories(path, sub_path, expected):
     volume = ExtraVolume(name="v", mount_path=path, sub_path=sub_path, claim="c")
-    assert broken(codec=CodecSpec(extra_volumes=(volume,))) == [
+    assert violated_paths(codec=CodecSpec(extra_volumes=(volume,))) == [
         f"spec.codec.extraVolumes.0.{each}" for each in expected
     ]
 
 
-def test_two_volumes_have_two_names_and_two_places():
+def test_volumes_need_unique_names_and_mount_paths():
     def volumes(*pairs):
         return tuple(ExtraVolume(name=name, mount_path=path, secret="s") for name, path in pairs)
 
-    assert broken(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("b", "/b")))) == []
-    assert broken(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("a", "/b")))) == [
+    assert violated_paths(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("b", "/b")))) == []
+    assert violated_paths(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("a", "/b")))) == [
         "spec.codec.extraVolumes.1.name"
     ]
-    assert broken(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("b", "/a")))) == [
+    assert violated_paths(codec=CodecSpec(extra_volumes=volumes(("a", "/a"), ("b", "/a")))) == [
         "spec.codec.extraVolumes.1.mountPath"
     ]
 
@@ -148,15 +150,17 @@ def test_two_volumes_have_two_names_and_two_places():
         (Toleration(key="a", toleration_seconds=5), ["tolerationSeconds"]),
     ],
 )
-def test_tolerations_are_what_kubernetes_takes(toleration, expected):
-    paths = broken(talker=TalkerSpec(tolerations=(toleration,)))
+def test_tolerations_follow_kubernetes(toleration, expected):
+    paths = violated_paths(talker=TalkerSpec(tolerations=(toleration,)))
     assert paths == [f"spec.talker.tolerations.0.{field}" for field in expected]
 
 
-def test_labels_that_operators_find_pods_by_are_refused():
-    assert broken(codec=CodecSpec(pod_labels={"team": "a"}, pod_annotations={"example.org/a": "b"})) == []
-    assert broken(codec=CodecSpec(pod_labels={"syrinx.dev/pipeline": "a"})) == ["spec.codec.podLabels"]
-    assert broken(codec=CodecSpec(pod_annotations={"app.kubernetes.io/name": "a"})) == ["spec.codec.podAnnotations"]
+def test_reserved_labels_are_refused():
+    assert violated_paths(codec=CodecSpec(pod_labels={"team": "a"}, pod_annotations={"example.org/a": "b"})) == []
+    assert violated_paths(codec=CodecSpec(pod_labels={"syrinx.dev/pipeline": "a"})) == ["spec.codec.podLabels"]
+    assert violated_paths(codec=CodecSpec(pod_annotations={"app.kubernetes.io/name": "a"})) == [
+        "spec.codec.podAnnotations"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +171,9 @@ def test_labels_that_operators_find_pods_by_are_refused():
         (RowBounds(max=7), ["talkerMaxNumSeqs"]),
     ],
 )
-def test_tuning_starts_within_its_bounds(bounds, expected):
+def test_tuning_bounds_must_include_the_starting_point(bounds, expected):
     tuning = TuningSpec(bounds=TuningBounds(talker_max_num_seqs=bounds))
-    assert broken(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+    assert violated_paths(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
 
 
 @pytest.mark.parametrize(
@@ -181,16 +185,16 @@ def test_tuning_starts_within_its_bounds(bounds, expected):
         (((2, 4), (1,), (2, 4)), ["chunkRamps.2"]),
     ],
 )
-def test_a_ramp_is_offered_to_tuning_once(ramps, expected):
+def test_chunk_ramps_must_be_unique(ramps, expected):
     tuning = TuningSpec(bounds=TuningBounds(chunk_ramps=ramps))
-    assert broken(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+    assert violated_paths(tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
 
 
 @pytest.mark.parametrize(("most", "expected"), [(2, []), (1, ["capturePairs.max"]), (0, [])])
-def test_tuning_starts_with_no_more_captured_shapes_than_it_may_choose(most, expected):
+def test_the_bound_of_captured_shapes_must_include_the_starting_point(most, expected):
     codec = CodecSpec(capture_pairs=(CaptureShape(rows=1, frames=2), CaptureShape(rows=1, frames=4)))
     tuning = TuningSpec(bounds=TuningBounds(capture_pairs=CaptureBounds(max=most)))
-    assert broken(codec=codec, tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
+    assert violated_paths(codec=codec, tuning=tuning) == [f"spec.tuning.bounds.{field}" for field in expected]
 
 
 @pytest.mark.parametrize(
@@ -202,12 +206,12 @@ def test_tuning_starts_with_no_more_captured_shapes_than_it_may_choose(most, exp
         (TalkerSpec(engine="torch", vllm=VllmSpec(quantization="fp8")), ["vllm"]),
     ],
 )
-def test_options_of_vllm_are_for_vllm(talker, expected):
-    assert broken(talker=talker) == [f"spec.talker.{field}" for field in expected]
+def test_vllm_options_need_the_vllm_engine(talker, expected):
+    assert violated_paths(talker=talker) == [f"spec.talker.{field}" for field in expected]
 
 
-def test_vllm_shares_its_process_with_no_codec():
-    assert broken(topology="Colocated", talker=TalkerSpec(engine="torch")) == []
+def test_vllm_cannot_be_colocated():
+    assert violated_paths(topology="Colocated", talker=TalkerSpec(engine="torch")) == []
     (violation,) = violations(pipeline(topology="Colocated", talker=TalkerSpec(engine="vllm")))
     assert violation.path == ("spec", "talker", "engine")
     assert violation.message == "vLLM needs its own process: use engine torch or topology Separate"
@@ -221,9 +225,9 @@ def limited_to(amount):
     return Resources(limits={"nvidia.com/gpu": amount})
 
 
-def test_layers_that_are_shared_are_on_gpus():
-    assert broken(**on_gpus(1, device="cpu")) == []
-    assert broken(**on_gpus(2)) == broken(**on_gpus(2, device="cuda")) == []
+def test_tensor_parallelism_needs_gpus():
+    assert violated_paths(**on_gpus(1, device="cpu")) == []
+    assert violated_paths(**on_gpus(2)) == violated_paths(**on_gpus(2, device="cuda")) == []
     (violation,) = violations(pipeline(**on_gpus(2, device="cpu")))
     assert violation.path == ("spec", "talker", "vllm", "tensorParallelSize")
     assert violation.message == "2 needs GPUs: set device cuda"
@@ -243,12 +247,12 @@ def test_layers_that_are_shared_are_on_gpus():
         (2, Resources(limits={"amd.com/gpu": 2}), False),
     ],
 )
-def test_a_pod_has_as_many_gpus_as_share_the_layers(gpus, resources, accepted):
+def test_tensor_parallelism_needs_enough_gpus_in_the_limits(gpus, resources, accepted):
     spec = on_gpus(gpus, device="cuda", resources=resources)
-    assert broken(**spec) == []
+    assert violated_paths(**spec) == []
     found = [(".".join(each.path), each.message) for each in cluster_violations(pipeline(**spec))]
-    told = ("spec.talker.vllm.tensorParallelSize", "needs 2 GPUs: set talker.resources.limits nvidia.com/gpu: 2")
-    assert found == ([] if accepted else [told])
+    expected = ("spec.talker.vllm.tensorParallelSize", "needs 2 GPUs: set talker.resources.limits nvidia.com/gpu: 2")
+    assert found == ([] if accepted else [expected])
 
 
 @pytest.mark.parametrize(
@@ -263,6 +267,6 @@ def test_a_pod_has_as_many_gpus_as_share_the_layers(gpus, resources, accepted):
         ({"connector": ConnectorSpec(url="redis://h", password_env="P", password_secret=SECRET)}, []),
     ],
 )
-def test_what_runs_here_need_not_run_on_kubernetes(spec, expected):
-    assert broken(**spec) == []
+def test_rules_for_kubernetes_only(spec, expected):
+    assert violated_paths(**spec) == []
     assert [".".join(map(str, each.path)) for each in cluster_violations(pipeline(**spec))] == expected

@@ -1,4 +1,4 @@
-"""The TTSPipeline resource: defaults, rules between fields, and what is planned from it."""
+"""The TTSPipeline resource: defaults, and the configurations derived from it."""
 
 import msgspec
 import pytest
@@ -55,7 +55,7 @@ def test_every_field_has_a_description():
         assert description.get("description"), f"{struct.__name__}.{field.name}"
 
 
-def test_an_almost_empty_resource_is_the_bundled_voice_with_one_of_each_stage():
+def test_the_default_is_the_bundled_voice_with_one_replica_of_each_stage():
     assert violations(default_pipeline()) == []
     assert [(process.stage, process.config.replica) for process in plan_local(default_pipeline(), "1")] == [
         (Stage.TALKER, "talker-0"),
@@ -64,13 +64,13 @@ def test_an_almost_empty_resource_is_the_bundled_voice_with_one_of_each_stage():
     ]
 
 
-def test_defaults_are_the_stages_own():
+def test_defaults_are_those_of_the_stages():
     talker = plan_local(default_pipeline(), "1")[0].config
     default = StageConfig(pipeline="demo", generation=talker.generation, replica="talker-0", model="bundled")
     assert talker == msgspec.structs.replace(default, drain_seconds=talker.drain_seconds)
 
 
-def test_every_value_reaches_the_stage_it_is_for():
+def test_every_value_reaches_its_stage():
     processes = plan_local(
         TTSPipeline(
             api_version="syrinx.dev/v1alpha1",
@@ -133,7 +133,7 @@ OPTIONS = {
 }
 
 
-def test_the_engine_and_its_options_reach_the_talkers_alone():
+def test_the_engine_and_its_options_reach_only_the_talkers():
     talker = TalkerSpec(engine="vllm", device="cuda", replicas=2, vllm=VllmSpec(**OPTIONS))
     processes = plan_local(pipeline(talker=talker), "1")
     assert [(process.stage, process.config.engine, process.config.vllm) for process in processes] == [
@@ -145,12 +145,12 @@ def test_the_engine_and_its_options_reach_the_talkers_alone():
 
 
 @pytest.mark.parametrize("options", [None, VllmSpec()])
-def test_vllm_s_defaults_are_the_stages_own(options):
+def test_vllm_defaults_are_those_of_the_stages(options):
     talker = plan_local(pipeline(talker=TalkerSpec(engine="vllm", vllm=options)), "1")[0].config
     assert (talker.engine, talker.vllm) == ("vllm", VllmOptions())
 
 
-def test_vllm_s_options_are_bounded_as_in_the_stages():
+def test_vllm_bounds_are_those_of_the_stages():
     def bounds(kind):
         while isinstance(kind, msgspec.inspect.Metadata):
             kind = kind.type
@@ -163,7 +163,7 @@ def test_vllm_s_options_are_bounded_as_in_the_stages():
     assert options(VllmSpec) == options(VllmOptions)
 
 
-def test_layers_that_are_shared_here_need_a_named_device():
+def test_local_tensor_parallelism_needs_a_device():
     def spec(device):
         return TalkerSpec(engine="vllm", device=device, vllm=VllmSpec(tensor_parallel_size=2))
 
@@ -186,14 +186,14 @@ def test_layers_that_are_shared_here_need_a_named_device():
         ),
     ],
 )
-def test_a_model_of_kubernetes_does_not_run_here(model, message):
+def test_models_for_kubernetes_do_not_run_locally(model, message):
     with pytest.raises(NotLocal, match=message):
         plan_local(pipeline(model=model), "1")
     with pytest.raises(LocalError, match=message):
         LocalPipeline(pipeline(model=model))
 
 
-def test_fields_that_are_not_used_here_are_named():
+def test_ignored_fields_are_listed():
     assert ignored_locally(default_pipeline()) == []
     used = {"model": ModelSpec(path="/x", name="y"), "codec": CodecSpec(device="cpu", replicas=2, drain_seconds=3)}
     assert ignored_locally(pipeline(**used)) == []
@@ -211,31 +211,31 @@ def test_fields_that_are_not_used_here_are_named():
     ]
 
 
-def test_a_config_survives_its_file():
+def test_a_config_can_be_saved_and_loaded():
     for process in plan_local(default_pipeline(), "1"):
         assert load_config(msgspec.json.encode(process.config)) == process.config
 
 
-def test_all_stages_share_one_generation_that_is_fit_for_a_key():
+def test_all_stages_share_a_generation_that_is_valid_in_keys():
     generations = {process.config.generation for process in plan_local(default_pipeline(), "1")}
     assert len(generations) == 1
     assert Keys(pipeline="demo", generation=generations.pop()).prefix
 
 
-def test_the_generation_follows_from_model_and_topology():
+def test_the_generation_depends_on_model_and_topology():
     def generation(version="1", topology="Separate", **model):
         return model_generation(PipelineSpec(model=ModelSpec(**model), topology=topology), version)
 
     bundled = generation(bundled=True)
     assert bundled == generation(bundled=True, name="other")
-    assert bundled != generation("2", bundled=True), "a new Syrinx may bring a new voice"
+    assert bundled != generation("2", bundled=True), "a new version of Syrinx may contain a new voice"
     a, b = generation(path="/a"), generation(path="/b")
     assert len({bundled, a, b}) == 3
     assert a == generation("2", path="/a")
-    assert a != generation(path="/a", topology="Colocated"), "a codec alone and one that follows never meet"
+    assert a != generation(path="/a", topology="Colocated"), "stages of different topologies never exchange data"
 
 
-def test_a_colocated_pipeline_has_a_codec_in_every_talker_s_process():
+def test_colocated_talker_processes_have_a_codec():
     spec = PipelineSpec(
         topology="Colocated",
         talker=TalkerSpec(replicas=2, device="cuda", drain_seconds=7, max_resident=16),
@@ -264,5 +264,5 @@ def test_a_colocated_pipeline_has_a_codec_in_every_talker_s_process():
         (ModelSpec(path="/models/x", name="mine"), "mine"),
     ],
 )
-def test_the_model_name_defaults_to_where_the_model_comes_from(model, name):
+def test_the_default_model_name_is_from_the_source(model, name):
     assert pipeline(model=model).model_name == name
