@@ -217,14 +217,14 @@ def _prefill_write_kernel(
     position = tl.load(positions + row * POSITION_STRIDE) + step
     valid = step < tl.load(lengths + row * POSITION_STRIDE)
     # Padding may be beyond the model's last position.
-    cos = tl.load(cosines + position * HALF + i, mask=valid & (i < HALF), other=0.0)
-    sin = tl.load(sines + position * HALF + i, mask=valid & (i < HALF), other=0.0)
+    cos = tl.load(cosines + position * HALF + i, mask=valid, other=0.0)
+    sin = tl.load(sines + position * HALF + i, mask=valid, other=0.0)
     page = tl.load(page_table + row * TABLE_STRIDE + position // PAGE_SIZE, mask=valid, other=0)
     grid_dependency_wait(PDL)
     dtype: tl.constexpr = queries.dtype.element_ty
     query1, query2, _, _, _, _ = _norm_rope_cache(
         qkv + token * (KV_HEADS * (GROUP + 2) * HEAD_SIZE), norm_weights, cos, sin, cache, page, position,
-        valid & (i < HALF), head, eps, scale, dtype, KV_HEADS, GROUP, GROUP_POW2, HEAD_SIZE, PAGE_SIZE,
+        valid, head, eps, scale, dtype, KV_HEADS, GROUP, GROUP_POW2, HEAD_SIZE, PAGE_SIZE,
     )  # fmt: skip
     q_mask = (g < GROUP)[:, None]
     q_ptrs = queries + token * (KV_HEADS * GROUP * HEAD_SIZE) + (head * GROUP + g[:, None]) * HEAD_SIZE + i[None, :]
@@ -236,24 +236,24 @@ def _prefill_write_kernel(
 def _prefill_kernel(
     queries, positions, lengths, page_table, cache, out,
     LENGTH: tl.constexpr, POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_SIZE_POW2: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     launch_dependents(PDL)
     BLOCKS: tl.constexpr = (LENGTH + BLOCK - 1) // BLOCK
     row, block, head = tl.program_id(0) // BLOCKS, tl.program_id(0) % BLOCKS, tl.program_id(1)
-    i = tl.arange(0, HEAD_SIZE_POW2)
+    i = tl.arange(0, HEAD_SIZE)
     q = block * BLOCK + tl.arange(0, BLOCK)
     entry = tl.arange(0, PAGE_SIZE)
     first = tl.load(positions + row * POSITION_STRIDE)
     length = tl.load(lengths + row * POSITION_STRIDE)
     grid_dependency_wait(PDL)
     offsets = (row * LENGTH + q[:, None]) * (KV_HEADS * GROUP * HEAD_SIZE) + head * HEAD_SIZE + i[None, :]
-    mask = (q < length)[:, None] & (i < HEAD_SIZE)[None, :]
+    mask = (q < length)[:, None]
     query = tl.load(queries + offsets, mask=mask, other=0.0)
     best = tl.full((BLOCK,), -1e30, tl.float32)
     mass = tl.zeros((BLOCK,), tl.float32)
-    total = tl.zeros((BLOCK, HEAD_SIZE_POW2), tl.float32)
+    total = tl.zeros((BLOCK, HEAD_SIZE), tl.float32)
     dtype: tl.constexpr = out.dtype.element_ty
     end = first + tl.minimum(length, block * BLOCK + BLOCK)
     for start in tl.range(0, end, PAGE_SIZE):
@@ -261,7 +261,7 @@ def _prefill_kernel(
         keys = cache + ((page.to(tl.int64) * 2 * KV_HEADS + head // GROUP) * PAGE_SIZE + entry) * HEAD_SIZE
         values = keys + KV_HEADS * PAGE_SIZE * HEAD_SIZE
         present = start + entry < end
-        k = tl.load(keys[None, :] + i[:, None], mask=present[None, :] & (i < HEAD_SIZE)[:, None], other=0.0)
+        k = tl.load(keys[None, :] + i[:, None], mask=present[None, :], other=0.0)
         scores = tl.dot(query, k)
         causal = (start + entry)[None, :] <= (first + q)[:, None]
         scores = tl.where(causal & present[None, :], scores, float("-inf"))
@@ -270,7 +270,7 @@ def _prefill_kernel(
         weights = tl.exp(scores - top[:, None])
         mass = mass * kept + tl.sum(weights, 1)
         best = top
-        v = tl.load(values[:, None] + i[None, :], mask=present[:, None] & (i < HEAD_SIZE)[None, :], other=0.0)
+        v = tl.load(values[:, None] + i[None, :], mask=present[:, None], other=0.0)
         total = tl.dot(weights.to(dtype), v, total * kept[:, None])
     tl.store(out + offsets, (total / mass[:, None]).to(dtype), mask=mask)
 
@@ -382,6 +382,6 @@ def prefill_attention(
     block = 16 if length <= 16 else 32
     launch(
         _prefill_kernel, (rows * triton.cdiv(length, block), params.num_kv_heads * params.group_size),
-        queries, positions, lengths, page_table, cache, out, HEAD_SIZE_POW2=triton.next_power_of_2(params.head_size),
+        queries, positions, lengths, page_table, cache, out,
         BLOCK=block, **options,
     )  # fmt: skip

@@ -74,7 +74,7 @@ def row_block(rows: int) -> int:
 def _matrix_kernel(
     x, row_index, weight, sum_of_squares, residual, out, out_sum_of_squares, partial_sums, counters, rows, eps,
     X_STRIDE: tl.constexpr, INDEX_STRIDE: tl.constexpr, K: tl.constexpr, N: tl.constexpr, OUT_STRIDE: tl.constexpr,
-    PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
+    PARTS: tl.constexpr, OUT_PARTS: tl.constexpr, GATED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SPLIT_K: tl.constexpr,
     SWAP: tl.constexpr, LAUNCH_EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -121,7 +121,7 @@ def _matrix_kernel(
         total, gate, is_last = split_k_reduce(total, gate, pointers, stride, split, counter, SPLIT_K, GATED)
     if is_last:
         if PARTS > 0:
-            part = tl.arange(0, PARTS_POW2)
+            part = tl.arange(0, triton.next_power_of_2(PARTS))
             norm_mask = valid[:, None] & (part < PARTS)[None, :]
             sums = tl.load(sum_of_squares + m[:, None] * PARTS + part[None, :], mask=norm_mask, other=0.0)
             scale = tl.rsqrt(tl.sum(sums, 1) / K + eps)
@@ -201,7 +201,7 @@ def linear(
     )  # fmt: skip
     options: dict[str, Any] = {
         "X_STRIDE": x.stride(0), "INDEX_STRIDE": 0 if row_index is None else row_index.stride(0), "K": inner,
-        "N": columns, "OUT_STRIDE": out.stride(0), "PARTS": parts, "PARTS_POW2": triton.next_power_of_2(max(parts, 1)),
+        "N": columns, "OUT_STRIDE": out.stride(0), "PARTS": parts,
         "OUT_PARTS": 0 if out_sum_of_squares is None else out_sum_of_squares.shape[1], "GATED": gated, "BM": block,
         "BN": tile.columns, "BK": tile.inner, "SPLIT_K": tile.split_k, "PDL": PDL_SUPPORTED,
         "num_warps": tile.num_warps, "launch_pdl": PDL_SUPPORTED,

@@ -10,6 +10,7 @@ are permuted the same way, so the sum is the same. `mma_v2` exists on every GPU 
 
 from __future__ import annotations
 
+import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -22,7 +23,7 @@ from .split_k import split_k_reduce
 def direct_kernel(
     x, row_index, weight, sum_of_squares, residual, out, out_sum_of_squares, partial_sums, counters, rows, eps,
     X_STRIDE: gl.constexpr, INDEX_STRIDE: gl.constexpr, K: gl.constexpr, N: gl.constexpr, OUT_STRIDE: gl.constexpr,
-    PARTS: gl.constexpr, PARTS_POW2: gl.constexpr, OUT_PARTS: gl.constexpr, GATED: gl.constexpr,
+    PARTS: gl.constexpr, OUT_PARTS: gl.constexpr, GATED: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, SPLIT_K: gl.constexpr, WARPS: gl.constexpr,
     PREFETCH_DEPTH: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
@@ -61,7 +62,7 @@ def direct_kernel(
     if PARTS > 0:
         spread: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [WARPS, 1], [1, 0])
         norm_row = gl.arange(0, BM, gl.SliceLayout(1, spread))[:, None]
-        part = gl.arange(0, PARTS_POW2, gl.SliceLayout(0, spread))[None, :]
+        part = gl.arange(0, triton.next_power_of_2(PARTS), gl.SliceLayout(0, spread))[None, :]
         norm_mask = (norm_row < rows) & (part < PARTS)
         sums = gl.load(sum_of_squares + norm_row * PARTS + part, mask=norm_mask, other=0.0)
     if residual is not None:

@@ -139,13 +139,13 @@ def sample(scores, id, params, number):
 @triton.jit
 def _store_row(
     values, out, sum_of_squares, row,
-    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Stores a row and its sum of squares, all of it in part 0."""
-    i = tl.arange(0, WIDTH_POW2)
+    i = tl.arange(0, triton.next_power_of_2(WIDTH))
     tl.store(out + row * WIDTH + i, values, mask=i < WIDTH)
     squared = values.to(tl.float32)
-    part = tl.arange(0, PARTS_POW2)
+    part = tl.arange(0, triton.next_power_of_2(PARTS))
     sums = tl.where(part == 0, tl.sum(squared * squared, 0), 0.0)
     tl.store(sum_of_squares + row * PARTS + part, sums, mask=part < PARTS)
 
@@ -153,27 +153,27 @@ def _store_row(
 @triton.jit
 def _copy_row(
     table, index, out, sum_of_squares, row,
-    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Copies row `index` of a table and stores its sum of squares."""
-    i = tl.arange(0, WIDTH_POW2)
+    i = tl.arange(0, triton.next_power_of_2(WIDTH))
     values = tl.load(table + index.to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
-    _store_row(values, out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
+    _store_row(values, out, sum_of_squares, row, WIDTH, PARTS)
 
 
 @triton.jit
 def _first_code_kernel(
     scores, metadata, sampling_params, seeds, seen, table, codes, out, sum_of_squares, bias,
     METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, SCORES_STRIDE: tl.constexpr,
-    CODES_STRIDE: tl.constexpr, VOCABULARY: tl.constexpr, VOCABULARY_POW2: tl.constexpr,
+    CODES_STRIDE: tl.constexpr, VOCABULARY: tl.constexpr,
     FIRST_SPECIAL: tl.constexpr, EOS: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     rows = tl.num_programs(0)
     slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
     frame = tl.load(metadata + row * METADATA_STRIDE + FRAME)
-    id = tl.arange(0, VOCABULARY_POW2)
+    id = tl.arange(0, triton.next_power_of_2(VOCABULARY))
     grid_dependency_wait(PDL)
     launch_dependents(PDL)
     score = tl.load(scores + row * SCORES_STRIDE + id, mask=id < VOCABULARY, other=float("-inf"))
@@ -187,26 +187,26 @@ def _first_code_kernel(
     tl.store(codes + row * CODES_STRIDE, code.to(codes.dtype.element_ty))
     tl.store(seen + slot.to(tl.int64) * VOCABULARY + code, 1)
     # The predictor's first input is the talker's state, projected by the same product as the logits.
-    i = tl.arange(0, WIDTH_POW2)
+    i = tl.arange(0, triton.next_power_of_2(WIDTH))
     state = tl.load(scores + row * SCORES_STRIDE + VOCABULARY + i, mask=i < WIDTH, other=0.0) + tl.load(
         bias + i, mask=i < WIDTH, other=0.0
     ).to(tl.float32)
-    _store_row(state.to(out.dtype.element_ty), out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
-    _copy_row(table, code, out, sum_of_squares, rows + row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
+    _store_row(state.to(out.dtype.element_ty), out, sum_of_squares, row, WIDTH, PARTS)
+    _copy_row(table, code, out, sum_of_squares, rows + row, WIDTH, PARTS)
 
 
 @triton.jit
 def _residual_code_kernel(
     scores, metadata, sampling_params, seeds, table, codes, out, sum_of_squares, group,
     METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, CODES_STRIDE: tl.constexpr, CODEBOOK: tl.constexpr,
-    CODEBOOK_POW2: tl.constexpr, LAST: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
+    LAST: tl.constexpr,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
     frame = tl.load(metadata + row * METADATA_STRIDE + FRAME)
     number = uniform(tl.load(seeds + slot), frame, group)
-    id = tl.arange(0, CODEBOOK_POW2)
+    id = tl.arange(0, triton.next_power_of_2(CODEBOOK))
     grid_dependency_wait(PDL)
     launch_dependents(PDL)
     score = tl.load(scores + row * CODEBOOK + id, mask=id < CODEBOOK, other=float("-inf"))
@@ -214,14 +214,14 @@ def _residual_code_kernel(
     code = sample(score, id, sampling_params + slot * PARAMS_STRIDE + PARAMS_STRIDE // 2, number)
     tl.store(codes + row * CODES_STRIDE + group, code.to(codes.dtype.element_ty))
     if not LAST:
-        _copy_row(table, code, out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
+        _copy_row(table, code, out, sum_of_squares, row, WIDTH, PARTS)
 
 
 @triton.jit
 def _embed_frame_kernel(
     codes, metadata, first, rest, texts, out, sum_of_squares, host_codes,
     METADATA_STRIDE: tl.constexpr, CODEBOOK: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, MAX_ROWS: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, MAX_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row, block = tl.program_id(0), tl.program_id(1)
     i = block * BLOCK + tl.arange(0, BLOCK)
@@ -243,7 +243,7 @@ def _embed_frame_kernel(
     result = total.to(out.dtype.element_ty)
     tl.store(out + row * WIDTH + i, result, mask=inside)
     squared = result.to(tl.float32)
-    part = tl.arange(0, PARTS_POW2)
+    part = tl.arange(0, triton.next_power_of_2(PARTS))
     # Each program stores its sum in the part of its own number; parts beyond the number of programs become 0.
     sums = tl.where(part == block, tl.sum(squared * squared, 0), 0.0)
     tl.store(sum_of_squares + row * PARTS + part, sums, mask=(part % tl.num_programs(1) == block) & (part < PARTS))
@@ -253,18 +253,18 @@ def _embed_frame_kernel(
 def _norm_last_kernel(
     x, sum_of_squares, weight, metadata, out, eps,
     METADATA_STRIDE: tl.constexpr, LENGTH: tl.constexpr,
-    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
-    i = tl.arange(0, WIDTH_POW2)
+    i = tl.arange(0, triton.next_power_of_2(WIDTH))
     w = tl.load(weight + i, mask=i < WIDTH, other=0.0).to(tl.float32)
     source = row
     if LENGTH > 1:
         source = row * LENGTH + tl.maximum(tl.load(metadata + row * METADATA_STRIDE + NUM_POSITIONS), 1) - 1
     grid_dependency_wait(PDL)
     launch_dependents(PDL)
-    part = tl.arange(0, PARTS_POW2)
+    part = tl.arange(0, triton.next_power_of_2(PARTS))
     total = tl.sum(tl.load(sum_of_squares + source * PARTS + part, mask=part < PARTS, other=0.0), 0)
     values = tl.load(x + source * WIDTH + i, mask=i < WIDTH, other=0.0).to(tl.float32)
     result = (values * tl.rsqrt(total / WIDTH + eps) * w).to(out.dtype.element_ty)
@@ -274,12 +274,12 @@ def _norm_last_kernel(
 @triton.jit
 def _copy_kernel(
     x, out, sum_of_squares,
-    WIDTH: tl.constexpr, WIDTH_POW2: tl.constexpr, PARTS: tl.constexpr, PARTS_POW2: tl.constexpr, PDL: tl.constexpr,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     grid_dependency_wait(PDL)
     launch_dependents(PDL)
     row = tl.program_id(0)
-    _copy_row(x, row, out, sum_of_squares, row, WIDTH, WIDTH_POW2, PARTS, PARTS_POW2)
+    _copy_row(x, row, out, sum_of_squares, row, WIDTH, PARTS)
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ def sample_first_code(
         _first_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, rows.seen, table, codes,
         x, sum_of_squares, bias, METADATA_STRIDE=rows.metadata.stride(0), PARAMS_STRIDE=rows.params.stride(0),
         SCORES_STRIDE=scores.stride(0), CODES_STRIDE=codes.stride(0), VOCABULARY=vocabulary,
-        VOCABULARY_POW2=triton.next_power_of_2(vocabulary), FIRST_SPECIAL=vocabulary - num_special, EOS=eos,
+        FIRST_SPECIAL=vocabulary - num_special, EOS=eos,
         **_row_options(width, sum_of_squares),
     )  # fmt: skip
 
@@ -355,7 +355,7 @@ def sample_residual_code(
     launch(
         _residual_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, table, codes, x,
         sum_of_squares, group, METADATA_STRIDE=rows.metadata.stride(0), PARAMS_STRIDE=rows.params.stride(0),
-        CODES_STRIDE=codes.stride(0), CODEBOOK=codebook, CODEBOOK_POW2=triton.next_power_of_2(codebook),
+        CODES_STRIDE=codes.stride(0), CODEBOOK=codebook,
         LAST=table is None, **_row_options(x.shape[1], sum_of_squares),
     )  # fmt: skip
 
@@ -388,7 +388,7 @@ def embed_frame(
     launch(
         _embed_frame_kernel, (count, triton.cdiv(width, block)), codes, rows.metadata, first, rest, texts, x,
         sum_of_squares, host_codes, METADATA_STRIDE=rows.metadata.stride(0), CODEBOOK=rest.shape[1], GROUPS=groups,
-        WIDTH=width, BLOCK=block, PARTS=parts, PARTS_POW2=triton.next_power_of_2(parts),
+        WIDTH=width, BLOCK=block, PARTS=parts,
         MAX_ROWS=host_codes.shape[1], PDL=PDL_SUPPORTED, launch_pdl=PDL_SUPPORTED,
     )  # fmt: skip
 
@@ -419,8 +419,4 @@ def copy_rows(x: Tensor, out: Tensor, sum_of_squares: Tensor) -> None:
 
 
 def _row_options(width: int, sum_of_squares: Tensor) -> dict[str, int | bool]:
-    parts = sum_of_squares.shape[1]
-    return {
-        "WIDTH": width, "WIDTH_POW2": triton.next_power_of_2(width), "PARTS": parts,
-        "PARTS_POW2": triton.next_power_of_2(parts), "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
-    }  # fmt: skip
+    return {"WIDTH": width, "PARTS": sum_of_squares.shape[1], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED}
