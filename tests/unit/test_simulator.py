@@ -173,30 +173,30 @@ class TestSchedules:
             memory.talkers[0]["rows"] = limit = draw.randint(1, 10)
             for r in range(draw.randint(1, 16)):
                 begun = draw.random() < 0.8
-                row = real_talker.Row(id=f"{r:03}", accepted=draw.uniform(0, now), live=True, heard=now)
+                row = real_talker.Row(id=f"{r:03}", accepted_at=draw.uniform(0, now), live=True, last_feedback_at=now)
                 if begun:
                     row.produced = draw.randint(1, 200)
-                    row.first_frame = draw.uniform(row.accepted, now)
+                    row.first_frame_at = draw.uniform(row.accepted_at, now)
                     row.delivered = draw.randint(0, row.produced)
-                    row.first_delivered = draw.uniform(row.first_frame, now) if row.delivered else None
+                    row.first_delivered_at = draw.uniform(row.first_frame_at, now) if row.delivered else None
                 rows.append(row)
                 request = memory.requests[r]
-                request["accepted"], request["at_talker"], request["length"] = row.accepted, kernel.ROW, 400
+                request["accepted"], request["at_talker"], request["length"] = row.accepted_at, kernel.ROW, 400
                 request["produced"], request["told_frames"] = row.produced, row.delivered
-                request["first_frame"] = layout.NEVER if row.first_frame is None else row.first_frame
-                request["first_told"] = layout.NEVER if row.first_delivered is None else row.first_delivered
+                request["first_frame"] = layout.NEVER if row.first_frame_at is None else row.first_frame_at
+                request["first_told"] = layout.NEVER if row.first_delivered_at is None else row.first_delivered_at
                 memory.talker_slots[0, r] = r
             memory.talkers[0]["held"] = len(rows)
             memory.talkers[0]["asking"] = 0
             memory.talkers[0]["mean_seconds"] = step = draw.choice([np.inf, draw.uniform(0.001, 0.04)])
-            late = real_talker.late(rows, now, 8.0, real_talker.margin(step))
+            late = real_talker.is_overloaded(rows, now, 8.0, real_talker.late_margin(step))
             assert kernel.welcome(world._state, 0, now) == (not late)
             kernel.talker_step(world._state, 0, now)
             chosen = memory.talker_batch[0, : memory.talkers[0]["batch"]] if memory.talkers[0]["busy"] else []
             step = real_talker.schedule(rows, now, limit, 8.0)
             assert {f"{r:03}" for r in chosen} == set(step.ids)
             if not step.ids:
-                assert memory.talkers[0]["wake"] == pytest.approx(step.wake or np.inf)
+                assert memory.talkers[0]["wake"] == pytest.approx(step.wake_at or np.inf)
 
     def test_codec_makes_the_call_that_the_real_one_makes(self):
         draw = random.Random(0)
