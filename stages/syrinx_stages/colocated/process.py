@@ -33,8 +33,6 @@ def run() -> NoReturn:
             stage: load_start_config(stage, [path], os.environ)
             for stage, path in zip(("talker", "codec"), sys.argv[1:], strict=True)
         }
-        for stage, config in configs.items():
-            log_config(stage, config)
         return _serve(configs)
 
     run_process("colocated", serve)
@@ -47,6 +45,8 @@ async def _serve(configs: dict[str, StageConfig]) -> int:
     servers: dict[str, HttpServer] = {}
     try:
         service = build(talker, connectors["talker"], codec, connectors["codec"], metrics)
+        for stage, config in configs.items():
+            log_config(stage, config)
         stop = stop_on_signals()
         for stage, target in (("talker", service.talker), ("codec", service.codec)):
             servers[stage] = start_admin_server(target, configs[stage], metrics)

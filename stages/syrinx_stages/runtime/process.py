@@ -42,7 +42,6 @@ def run(stage: str, module: str) -> NoReturn:
 
     def serve() -> Coroutine[Any, Any, int]:
         config = load_start_config(stage, sys.argv[1:], os.environ)
-        log_config(stage, config)
         return _serve(stage, config, importlib.import_module(module).build)
 
     run_process(stage, serve)
@@ -125,6 +124,7 @@ async def _serve(stage: str, config: StageConfig, build: Build) -> int:
     try:
         metrics = ProcessMetrics({stage: connector})
         service, public = build(config, connector, metrics)
+        log_config(stage, config)
         stop = stop_on_signals()
         servers.append(start_admin_server(service, config, metrics))
         if public is not None:
