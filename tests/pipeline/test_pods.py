@@ -225,6 +225,7 @@ def test_stages_speak_with_a_read_only_file_system_and_a_user_that_has_no_name(
         for stage in running:
             stage.process.terminate()
             assert stage.process.wait(DEADLINE) == 0, stage.errors
+            assert '"config_sha256"' in stage.errors and redis.password not in stage.errors
             assert "Read-only file system" not in stage.errors and "Permission denied" not in stage.errors
     assert not [*home.iterdir()], "nothing is kept between two lives of a pod"
 
