@@ -27,7 +27,7 @@ JOIN_SECONDS = 60.0
 class Load:
     """Sends random requests at a constant rate, and the same sentences repeatedly to compare their audio.
 
-    Use as `with`; whoever still listens at its end leaves.
+    Use as `with`; streams still active at the end are cancelled.
     """
 
     def __init__(self, cluster: Kubernetes, pipeline: str, rate: float, expected: Mapping[int, bytes]) -> None:

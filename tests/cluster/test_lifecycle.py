@@ -262,10 +262,10 @@ def test_a_deleted_password_is_replaced_and_used_by_all(demo):
     wait_until("a new password", CONVERGES, lambda: demo.cluster.get("Secret", f"{PIPELINE}-redis"))
     assert secret(demo) != before
 
-    def speaks():
+    def generates_speech():
         return speech.is_speech(speech.speak(demo.cluster, PIPELINE))
 
-    wait_until("the pipeline to speak with the new password", demo.parameters.ready_seconds, speaks)
+    wait_until("the pipeline to generate speech with the new password", demo.parameters.ready_seconds, generates_speech)
     demo.wait_ready(PIPELINE)
 
 
@@ -277,13 +277,13 @@ def test_drift_is_reverted(demo):
     demo.cluster.patch("Service", f"{PIPELINE}-gateway", {"spec": {"selector": {"syrinx.dev/component": "nobody"}}})
     demo.cluster.patch("StatefulSet", f"{PIPELINE}-talker", {"spec": {"replicas": 3}})
 
-    def mended():
+    def reverted():
         service = demo.cluster.get("Service", f"{PIPELINE}-gateway")
         talkers = demo.cluster.get("StatefulSet", f"{PIPELINE}-talker")
         right = service["spec"]["selector"]["syrinx.dev/component"] == "gateway"
         return right and talkers["spec"]["replicas"] == 1
 
-    wait_until("the drift to be repaired", CONVERGES, mended)
+    wait_until("the drift to be reverted", CONVERGES, reverted)
     demo.wait_ready(PIPELINE)
 
 
@@ -353,12 +353,12 @@ def test_an_operator_with_other_default_images_restarts_no_pod(demo):
 def test_a_failing_rollout_is_reported_and_the_next_edit_fixes_it(demo):
     demo.edit(PIPELINE, {"talker": {"nodeSelector": {"example.org/no-such-node": "true"}}})
 
-    def told():
+    def reported():
         body = demo.cluster.get("TTSPipeline", PIPELINE)
         talker = speech.condition(body, "TalkerReady")
         return talker.get("status") == "False" and "chedul" in talker["reason"] + talker["message"]
 
-    wait_until("TalkerReady to say that the pod cannot be scheduled", demo.parameters.ready_seconds, told)
+    wait_until("TalkerReady to report the unschedulable pod", demo.parameters.ready_seconds, reported)
     demo.edit(PIPELINE, {"talker": {"nodeSelector": None}})
     demo.wait_ready(PIPELINE)
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))
@@ -370,5 +370,5 @@ def test_deleting_it_removes_all_objects(demo):
     def nothing_is_left():
         return not owned(demo) and not demo.cluster.list("Pod", SELECTOR)
 
-    wait_until("everything to be gone", demo.parameters.ready_seconds, nothing_is_left)
+    wait_until("all objects to be deleted", demo.parameters.ready_seconds, nothing_is_left)
     assert demo.cluster.get("TTSPipeline", PIPELINE) is None

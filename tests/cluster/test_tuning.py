@@ -65,7 +65,7 @@ def configured(tuned, stage):
     return json.loads(data["settings.json"])["settings"]
 
 
-def told(tuned, reason, trial):
+def trial_events(tuned, reason, trial):
     """Returns the Events of a trial."""
     events = [each for each in tuned.installed.cluster.list("Event") if each["involvedObject"].get("name") == PIPELINE]
     return [each for each in events if each["reason"] == reason and f"trial {trial}," in each["message"]]
@@ -109,7 +109,7 @@ def test_a_trials_settings_are_overrides_that_expire(tuned):
     assert seen["base"]["max_num_seqs"] == 1
     body = tuned.installed.cluster.get("TTSPipeline", PIPELINE)
     assert seen["generation"] == body["status"][stage]["settingsGeneration"]
-    assert len(told(tuned, "TrialStarted", trial["id"])) == 1
+    assert len(trial_events(tuned, "TrialStarted", trial["id"])) == 1
 
 
 def test_switching_off_tuning_during_a_trial_ends_its_overrides(tuned):
@@ -121,7 +121,7 @@ def test_switching_off_tuning_during_a_trial_ends_its_overrides(tuned):
     left = tuning(tuned)
     assert not {"trial", "promotion", "soak", "chosen", "recommendation"} & set(left)
     assert (left["history"][-1]["id"], left["history"][-1]["verdict"]) == (trial["id"], "Superseded")
-    assert len(told(tuned, "Superseded", trial["id"])) == 1
+    assert len(trial_events(tuned, "Superseded", trial["id"])) == 1
     assert pods(tuned) == before
 
 
@@ -132,7 +132,7 @@ def test_a_trial_survives_the_operator_but_its_overrides_expire(tuned):
     installed.operator.kill()
     left = tuning(tuned)
     wait_until("the overrides to expire", LIMIT_SECONDS + CONVERGES, lambda: runs_the_spec(tuned))
-    assert tuning(tuned) == left, "while nobody was there"
+    assert tuning(tuned) == left, "without an operator"
     installed.operator.start()
 
     def over():
@@ -144,8 +144,8 @@ def test_a_trial_survives_the_operator_but_its_overrides_expire(tuned):
     wait_until("the trial to go on or to end", CONVERGES, goes_on)
     (record,) = wait_until("a verdict", TRIAL_ENDS, over)
     assert record["verdict"] in VERDICTS and record["reason"]
-    assert len(told(tuned, record["verdict"], record["id"])) == 1
-    assert len(told(tuned, "TrialStarted", record["id"])) == 1
+    assert len(trial_events(tuned, record["verdict"], record["id"])) == 1
+    assert len(trial_events(tuned, "TrialStarted", record["id"])) == 1
     assert pods(tuned) == before
     print(f"\n{record}")
 

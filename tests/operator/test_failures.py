@@ -19,7 +19,7 @@ def ours(desk: Desk) -> list:
     return [request for request in desk.cluster.requests if request.agent.startswith(AGENT)]
 
 
-async def speaks(desk: Desk) -> None:
+async def becomes_ready(desk: Desk) -> None:
     # Failures in a row are half a minute apart in the end.
     await desk.settled(seconds=120)
     assert len(desk.objects()) == 20
@@ -31,7 +31,7 @@ async def test_every_kind_of_write_is_retried(desk, code):
     faults = [desk.cluster.faults.fail(code, WRITES, kind) for kind in WRITTEN]
     async with desk.operator() as operator:
         desk.apply()
-        await speaks(desk)
+        await becomes_ready(desk)
         desk.apply(gateway={"replicas": 2})
         await desk.wait(lambda: desk.cluster.find("poddisruptionbudget", "demo-gateway"), "an edit is carried out")
         assert [fault.hit for fault in faults] == [1] * len(faults)
@@ -57,7 +57,7 @@ async def test_lost_responses_are_tolerated(desk, served):
     faults = [desk.cluster.faults.reset(WRITES, kind, served=served) for kind in WRITTEN]
     async with desk.operator() as operator:
         desk.apply()
-        await speaks(desk)
+        await becomes_ready(desk)
         assert [fault.hit for fault in faults] == [1] * len(faults)
         assert "Traceback" not in operator.log.read_text()
 
@@ -69,15 +69,15 @@ async def test_a_transient_failure_is_not_reported(desk, code, asked):
     async with desk.operator():
         desk.apply(tuning={"mode": "Off"})
         await desk.settled()
-        await desk.wait(lambda: desk.condition("Progressing")["status"] == "False", "all is as wanted")
-        told = len(desk.events())
+        await desk.wait(lambda: desk.condition("Progressing")["status"] == "False", "the pipeline is up to date")
+        count = len(desk.events())
         fault = desk.cluster.faults.fail(code, *asked)
         desk.apply(tuning={"mode": "Off"}, gateway={"maxQueue": 7})
         await desk.wait(lambda: fault.hit, "the request fails")
         await desk.wait(
             lambda: "7" in desk.cluster.get("configmap", "demo-gateway")["data"]["settings.json"], "an edit"
         )
-        assert not [event for event in desk.events()[told:] if event["type"] == "Warning"]
+        assert not [event for event in desk.events()[count:] if event["type"] == "Warning"]
 
 
 async def test_a_lasting_failure_for_one_kind_is_reported(desk):
@@ -86,21 +86,21 @@ async def test_a_lasting_failure_for_one_kind_is_reported(desk):
         desk.apply()
         await desk.wait(lambda: desk.condition("Degraded")["reason"] == "ApiError", "the failure is reported")
         fault.release()
-        await speaks(desk)
+        await becomes_ready(desk)
 
 
 async def test_a_slow_server_is_tolerated(desk):
     desk.cluster.faults.latency = 0.05
     async with desk.operator():
         desk.apply()
-        await speaks(desk)
+        await becomes_ready(desk)
 
 
 async def test_a_hanging_request_times_out(desk):
     hanging = desk.cluster.faults.hang("PATCH", "statefulsets/demo-talker")
     async with desk.operator() as operator:
         desk.apply()
-        await speaks(desk)
+        await becomes_ready(desk)
         hanging.release()
         assert "did not answer PATCH" in operator.log.read_text()
 
@@ -109,11 +109,11 @@ async def test_retry_after_is_respected(desk):
     desk.cluster.faults.fail(429, "PATCH", "configmaps/demo-codec", retry_after=3)
     async with desk.operator():
         desk.apply()
-        await desk.wait(lambda: any("demo-codec" in each.path for each in ours(desk)), "it is told to wait")
+        await desk.wait(lambda: any("demo-codec" in each.path for each in ours(desk)), "Retry-After is received")
         refused = time.monotonic()
         await desk.wait(lambda: desk.cluster.find("configmap", "demo-codec"), "it tries again")
         assert time.monotonic() - refused >= 2.9
-        await speaks(desk)
+        await becomes_ready(desk)
 
 
 async def test_requests_to_an_unavailable_server_back_off(desk):
@@ -139,17 +139,17 @@ async def test_a_rejected_object_is_reported_and_the_others_are_applied(desk):
     async with desk.operator():
         desk.apply()
 
-        def told() -> bool:
+        def reported() -> bool:
             condition = desk.condition("Degraded")
             return condition["status"] == "True" and words in condition["message"]
 
-        await desk.wait(told, "the server's words are told")
+        await desk.wait(reported, "the rejection is reported")
         assert desk.condition("Degraded")["reason"] == "ApplyFailed"
         assert "Deployment demo-gateway" in desk.condition("Degraded")["message"]
         assert len(desk.objects()) == 19
         assert any(words in event["message"] for event in desk.events() if event["type"] == "Warning")
         fault.release()
-        await speaks(desk)
+        await becomes_ready(desk)
 
 
 async def test_a_missing_right_is_reported_until_it_is_granted(desk):
@@ -158,7 +158,7 @@ async def test_a_missing_right_is_reported_until_it_is_granted(desk):
     async with desk.operator():
         desk.apply()
         words = 'cannot list resource "statefulsets"'
-        await desk.wait(lambda: words in desk.condition("Degraded")["message"], "the missing right is told")
+        await desk.wait(lambda: words in desk.condition("Degraded")["message"], "the missing right is reported")
         assert desk.condition("Ready")["status"] == "False"
         rights.rules = rules
         await desk.settled()
@@ -176,10 +176,10 @@ async def test_a_revoked_right_is_reported_in_the_status(desk):
             rule["verbs"] = ["get", "list", "watch"]
         desk.apply(gateway={"replicas": 2})
 
-        def told() -> bool:
+        def reported() -> bool:
             return "cannot patch resource" in desk.condition("Degraded")["message"]
 
-        await desk.wait(told, "the missing right is told")
+        await desk.wait(reported, "the missing right is reported")
         assert operator.get("/healthz").status_code == 200
         for rule in patching:
             rule["verbs"] = kept[rule["resources"][0]]
@@ -215,7 +215,7 @@ async def test_silent_watches_do_not_stop_reconciles(desk):
         await desk.settled()
         desk.cluster.watches.silent = True
         desk.apply(talker={"replicas": 2})
-        await desk.wait(lambda: len(desk.talkers()) == 2, "the edit is seen at the next look")
+        await desk.wait(lambda: len(desk.talkers()) == 2, "the edit is seen at the next reconcile")
         desk.cluster.delete("configmap", "demo-codec")
         await desk.wait(lambda: desk.cluster.find("configmap", "demo-codec"), "what is lost comes back")
 

@@ -115,8 +115,8 @@ async def asked(cluster, directory):
         *words, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     async with asyncio.timeout(SECONDS):
-        said, _ = await process.communicate()
-    return process.returncode, said.decode()
+        output, _ = await process.communicate()
+    return process.returncode, output.decode()
 
 
 def without_rules(schema):
@@ -141,8 +141,8 @@ async def test_helm_test_checks_that_the_cluster_validates_pipelines(definition,
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}}
     made = [namespace, *definition(yaml.safe_load(CRD.read_text())), *(each for each in hooks if each["kind"] != "Pod")]
     async with installed(made, account) as cluster:
-        ended, said = await asked(cluster, tmp_path)
-        assert (ended, says in said) == (code, True), said
+        ended, output = await asked(cluster, tmp_path)
+        assert (ended, says in output) == (code, True), output
         assert cluster.rights.denied == []
         if made[1]["kind"] == "CustomResourceDefinition":
             assert cluster.list("ttspipeline", namespace="speech") == [], "nothing is made"

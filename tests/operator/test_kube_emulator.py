@@ -569,7 +569,9 @@ async def test_an_idle_pod_answers_through_the_proxy(cluster, http):
     assert 50 < limited.json()["seconds"] <= 60
     assert (await http.put(path, json=put)).json() == {**put, "base": {"a": 2}}
     await http.put(path, json={"generation": 4, "settings": {"a": 9}, "seconds": 0.01})
-    await cluster.wait(lambda: cluster.kubelet.admins.report("web-0")["settings"] == {"a": 2}, 5, "it ends by itself")
+    await cluster.wait(
+        lambda: cluster.kubelet.admins.report("web-0")["settings"] == {"a": 2}, 5, "the override expires"
+    )
 
 
 # --- rights and faults
@@ -620,9 +622,9 @@ async def test_a_restricted_namespace_admits_only_restricted_pods(cluster):
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, **template(securityContext=careful)}
     pod["metadata"] = {"name": "a"}
     await cluster.wait(lambda: cluster.get("serviceaccount", "default", "strict"), SECONDS, "the namespace's account")
-    said = refused(403, cluster.apply, pod, namespace="strict")
-    assert "runAsNonRoot != true" in said
-    assert "seccompProfile" in said
+    rejection = refused(403, cluster.apply, pod, namespace="strict")
+    assert "runAsNonRoot != true" in rejection
+    assert "seccompProfile" in rejection
     pod["spec"] |= RESTRICTED
     cluster.apply(pod, namespace="strict")
 

@@ -48,7 +48,7 @@ def container_of(cluster, name="one"):
     return cluster.get("pod", name)["status"]["containerStatuses"][0]
 
 
-async def said(cluster, text, name="one"):
+async def wait_for_output(cluster, text, name="one"):
     await cluster.wait(lambda: text in cluster.kubelet.logs(name), SECONDS, f"{name} says {text!r}")
 
 
@@ -102,7 +102,7 @@ async def test_a_container_sees_its_environment_and_its_volumes(cluster):
             volumeMounts=[{"name": "note", "mountPath": "/etc/note"}, {"name": "plain", "mountPath": "/etc/plain"}],
         )
     )
-    await said(cluster, "hello one $(NAME)|hidden|one|from ")
+    await wait_for_output(cluster, "hello one $(NAME)|hidden|one|from ")
     assert cluster.kubelet.logs("one").endswith("/plain/greeting|hello\n"), "paths in files lead to the volume"
 
 
@@ -114,7 +114,7 @@ async def test_a_container_waits_for_its_volumes(cluster):
     assert state["reason"] == "CreateContainerConfigError"
     assert state["message"] == 'couldn\'t find key greeting in configmap "later"'
     cluster.apply(config_map("later", greeting="hello"))
-    await said(cluster, "hello")
+    await wait_for_output(cluster, "hello")
 
 
 async def test_a_mounted_config_map_is_updated(cluster):
@@ -154,15 +154,15 @@ async def test_a_service_name_resolves_before_the_service_exists(cluster):
     spec = {"selector": {"app": "one"}, "ports": [{"port": 80, "targetPort": 8080}]}
     cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec})
     cluster.apply(server("files"))
-    await said(cluster, "found", "client")
+    await wait_for_output(cluster, "found", "client")
 
 
 async def test_a_killed_container_is_restarted(cluster):
     cluster.apply(pod(["sh", "-c", "echo up; sleep 60"]))
-    await said(cluster, "up")
+    await wait_for_output(cluster, "up")
     cluster.kubelet.kill("one")
     await cluster.wait(lambda: container_of(cluster)["restartCount"] == 1, SECONDS, "a restart")
-    await said(cluster, "up\nup")
+    await wait_for_output(cluster, "up\nup")
     assert container_of(cluster)["lastState"]["terminated"]["exitCode"] == 137
 
 
@@ -178,9 +178,9 @@ async def test_init_containers_run_first_and_are_retried(cluster):
             spec={"initContainers": [init]},
         )
     )
-    await said(cluster, "done")
-    [told] = cluster.get("pod", "one")["status"]["initContainerStatuses"]
-    assert (told["restartCount"], told["state"]["terminated"]["exitCode"]) == (1, 0)
+    await wait_for_output(cluster, "done")
+    [status] = cluster.get("pod", "one")["status"]["initContainerStatuses"]
+    assert (status["restartCount"], status["state"]["terminated"]["exitCode"]) == (1, 0)
 
 
 async def test_a_deleted_pod_gets_sigterm_first(cluster):
@@ -199,7 +199,7 @@ async def test_a_deleted_pod_gets_sigterm_first(cluster):
 async def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace_period(cluster):
     deaf = ["sh", "-c", 'trap "" TERM; echo up; while true; do sleep 0.1; done']
     cluster.apply(pod(deaf, spec={"terminationGracePeriodSeconds": 1}))
-    await said(cluster, "up")
+    await wait_for_output(cluster, "up")
     [process] = cluster.kubelet.pids("one")
     cluster.delete("pod", "one")
     await cluster.wait(lambda: cluster.find("pod", "one") is None, SECONDS, "the pod to go")
@@ -210,7 +210,7 @@ async def test_no_process_outlives_the_cluster():
     async with KubeCluster(pods="real") as cluster:
         await cluster.wait(lambda: cluster.get("serviceaccount", "default"), SECONDS, "the namespace")
         cluster.apply(pod(["sh", "-c", "sleep 61 & echo up; wait"]))
-        await said(cluster, "up")
+        await wait_for_output(cluster, "up")
         [process] = cluster.kubelet.pids("one")
         kubelet: RealKubelet = cluster.kubelet
         assert len(members(process)) == 2

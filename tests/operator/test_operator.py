@@ -167,7 +167,7 @@ async def test_an_edit_rolls_out_and_removes_unplanned_objects(desk):
         pods = uids(desk)
         desk.apply(talker={"replicas": 1, "env": [{"name": "A", "value": "2"}]})
         await desk.wait(lambda: uids(desk).keys() == pods.keys() - {"demo-talker-1"}, "one talker is left")
-        await desk.wait(lambda: set(desk.objects()) == DEMO, "its disruption budget goes")
+        await desk.wait(lambda: set(desk.objects()) == DEMO, "its disruption budget is deleted")
         await desk.wait(lambda: uids(desk)["demo-talker-0"] != pods["demo-talker-0"], "the talker is recreated")
         assert uids(desk)["demo-codec-0"] == pods["demo-codec-0"]
 
@@ -263,7 +263,7 @@ async def test_an_object_of_another_owner_is_reported_and_not_changed(desk):
             condition = desk.condition("Degraded")
             return condition["status"] == "True" and "ConfigMap demo-codec" in condition["message"]
 
-        await desk.wait(named, "the conflict is told")
+        await desk.wait(named, "the conflict is reported")
         assert desk.condition("Degraded")["reason"] == "NameConflict"
         await desk.wait(lambda: set(desk.objects()) == DEMO - {"configmap/demo-codec"}, "the rest is made")
         assert desk.cluster.get("configmap", "demo-codec")["data"] == {"mine": "x"}
@@ -280,8 +280,10 @@ async def test_a_lease_of_another_owner_is_reported_and_not_changed(desk):
     )
     async with desk.operator():
         desk.apply()
-        told = [("NameConflict", "the Lease demo-operator does not belong to this pipeline: delete it")]
-        await desk.wait(lambda: [(e["reason"], e["message"]) for e in desk.events()] == told, "the conflict is told")
+        events = [("NameConflict", "the Lease demo-operator does not belong to this pipeline: delete it")]
+        await desk.wait(
+            lambda: [(e["reason"], e["message"]) for e in desk.events()] == events, "the conflict is reported"
+        )
         assert not desk.cluster.list("statefulset")
         desk.cluster.delete("lease", "demo-operator")
         await desk.settled()
@@ -291,7 +293,7 @@ async def test_a_secret_of_another_owner_is_not_used(desk):
     desk.cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-redis"}, "data": {}})
     async with desk.operator():
         desk.apply()
-        await desk.wait(lambda: desk.condition("Degraded")["reason"] == "NameConflict", "the conflict is told")
+        await desk.wait(lambda: desk.condition("Degraded")["reason"] == "NameConflict", "the conflict is reported")
         assert "Secret demo-redis" in desk.condition("Degraded")["message"]
         assert not desk.cluster.list("statefulset")
         desk.cluster.delete("secret", "demo-redis")
@@ -358,16 +360,16 @@ async def test_each_change_causes_one_event(desk):
         desk.apply(tuning={"mode": "Off"})
         await desk.settled()
         await desk.quiet(operator)
-        told = desk.events()
-        assert ("Normal", "Ready") in {(event["type"], event["reason"]) for event in told}
-        assert all(event["message"] and event["count"] == 1 for event in told)
+        events = desk.events()
+        assert ("Normal", "Ready") in {(event["type"], event["reason"]) for event in events}
+        assert all(event["message"] and event["count"] == 1 for event in events)
     async with desk.operator(SYRINX_RESYNC_SECONDS="0.2") as operator:
         await operator.ready()
         reconciles = desk.reconciles()
         await desk.wait(lambda: desk.reconciles() >= reconciles + 3, "three reconciles of the next operator")
-    assert desk.events() == told
+    assert desk.events() == events
     uid = desk.cluster.get("ttspipeline", "demo")["metadata"]["uid"]
-    assert {event["involvedObject"]["uid"] for event in told} == {uid}
+    assert {event["involvedObject"]["uid"] for event in events} == {uid}
 
 
 async def test_the_operator_exports_metrics(desk):

@@ -49,23 +49,23 @@ async def evidence(url, owner=OWNER, access=DEFAULT_ACCESS, replicas=(), **spec)
         raise AssertionError("stages are not scraped if there is a Prometheus")
 
     asked = pipeline(url, **spec)
-    look = await MetricsReader(access).read(asked, owner, replicas, scrape)
+    reading = await MetricsReader(access).read(asked, owner, replicas, scrape)
     identity = Identity(model="m", image="i", device="d")
-    seen = Observation(
-        snapshots=look.snapshots,
+    found_evidence = Observation(
+        snapshots=reading.snapshots,
         replicas=WORKERS,
         identity=identity,
-        scrape_interval=look.scrape_interval,
-        problem=look.problem,
+        scrape_interval=reading.scrape_interval,
+        problem=reading.problem,
     )
     policy, now = policy_of(asked.spec), datetime.now(UTC)
-    return look, Tuner().evidence("demo", policy, seen, now - timedelta(seconds=window(policy)), now)
+    return reading, Tuner().evidence("demo", policy, found_evidence, now - timedelta(seconds=window(policy)), now)
 
 
 async def measured(url, owner=OWNER, access=DEFAULT_ACCESS, **spec):
     """Returns the same as a summary for the status."""
-    look, seen = await evidence(url, owner, access, **spec)
-    return measure.summarize(look, policy_of(pipeline(url, **spec).spec), seen)
+    reading, found_evidence = await evidence(url, owner, access, **spec)
+    return measure.summarize(reading, policy_of(pipeline(url, **spec).spec), found_evidence)
 
 
 def answer_recorded(asked):
@@ -140,8 +140,8 @@ async def test_reads_talkers_and_codecs_too(address):
 
 async def test_requests_are_split_by_talker_and_codec(address):
     _, found = await evidence(address)
-    heard = {(route.talker, route.task_type): served.requests for route, served in found.routes.items()}
-    assert heard == {
+    requests = {(route.talker, route.task_type): served.requests for route, served in found.routes.items()}
+    assert requests == {
         ("demo-talker-0", "CustomVoice"): 16,
         ("demo-talker-1", "CustomVoice"): 9,
         ("demo-talker-1", "Base"): 1,
@@ -155,10 +155,10 @@ async def test_with_many_replicas_only_those_of_the_tuned_stage_are_split(addres
         for stage in (Component.TALKER, Component.CODEC)
         for n in range(9)
     )
-    look, found = await evidence(address, replicas=many)
-    assert {each.distinct_stages for each in look.snapshots} == {frozenset()}
-    heard = {tuple(route): served.requests for route, served in found.routes.items()}
-    assert heard == {("", "", "CustomVoice"): 25, ("", "", "Base"): 1}
+    reading, found = await evidence(address, replicas=many)
+    assert {each.distinct_stages for each in reading.snapshots} == {frozenset()}
+    requests = {tuple(route): served.requests for route, served in found.routes.items()}
+    assert requests == {("", "", "CustomVoice"): 25, ("", "", "Base"): 1}
     assert (found.live_streams, found.replicas[0].frames) == (26, 8)
 
 

@@ -42,7 +42,7 @@ async def cluster() -> AsyncIterator[KubeCluster]:
         yield running
 
 
-async def speak(cluster: KubeCluster, heard: Callable[[int], None] = lambda frames: None) -> bytes:
+async def speak(cluster: KubeCluster, on_frames: Callable[[int], None] = lambda frames: None) -> bytes:
     """Returns PCM of the text from the gateway's Service; calls `on_frames` with the number of frames so far."""
     body = {"input": TEXT, "voice": "us", "response_format": "pcm", "stream": True, "seed": SEED}
     pcm = b""
@@ -55,7 +55,7 @@ async def speak(cluster: KubeCluster, heard: Callable[[int], None] = lambda fram
             raise AssertionError((await answer.aread()).decode())
         async for chunk in answer.aiter_raw():
             pcm += chunk
-            heard(len(pcm) // FAMILY.frame_bytes)
+            on_frames(len(pcm) // FAMILY.frame_bytes)
     return pcm
 
 
@@ -105,7 +105,7 @@ async def test_the_lifecycle_of_a_pipeline(desk, cluster):
         assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
         await desk.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
 
-        # The operator dies; what it made goes on, and the next one finds everything as it was.
+        # Kill the operator: the pods keep running, and the next operator finds everything unchanged.
         await operator.kill()
         assert await speak(cluster) == spoken
     version = {name: obj["metadata"]["resourceVersion"] for name, obj in manifests(cluster).items()}
@@ -125,7 +125,7 @@ async def test_the_lifecycle_of_a_pipeline(desk, cluster):
         assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
         assert await speak(cluster) == spoken
 
-        # Gone is gone.
+        # After deletion nothing is left.
         processes = [pid for pod in pods(cluster) for pid in cluster.kubelet.pids(pod)]
         assert len(processes) == 5
         cluster.delete("ttspipeline", "demo")
@@ -171,13 +171,13 @@ def at_frame(frame: int, do: Callable[[], None]) -> Callable[[int], None]:
     """Returns a callback that acts once, after a number of frames."""
     done = False
 
-    def heard(frames: int) -> None:
+    def on_frames(frames: int) -> None:
         nonlocal done
         if frames >= frame and not done:
             done = True
             do()
 
-    return heard
+    return on_frames
 
 
 def kill_talkers(cluster: KubeCluster) -> None:

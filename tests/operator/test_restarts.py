@@ -44,8 +44,8 @@ async def test_killed_at_every_write_of_a_new_pipeline_it_creates_the_same_objec
             await desk.settled(name)
             expected = expected or _named(desk, name)
             await desk.wait(partial(_has, desk, name, expected), f"{name} has all its objects")
-            told = [event["reason"] for event in desk.events() if event["involvedObject"]["name"] == name]
-            assert told.count("Ready") == 1
+            reasons = [event["reason"] for event in desk.events() if event["involvedObject"]["name"] == name]
+            assert reasons.count("Ready") == 1
             desk.cluster.delete("ttspipeline", name)
             await desk.wait(lambda: not desk.objects(), f"{name} leaves nothing")
             if not cut:
@@ -87,8 +87,8 @@ async def test_killed_at_every_write_of_an_edit_it_converges(desk):
             cut = await _killed(desk, operator, count)
         async with desk.operator(SYRINX_RESYNC_SECONDS="0.3"):
             await desk.settled()
-            await desk.wait(partial(_has, desk, "no name", wanted[which]), "all is as wanted")
-            await desk.wait(lambda: len(desk.talkers()) == which + 1, "as many talkers as wanted")  # noqa: B023
+            await desk.wait(partial(_has, desk, "no name", wanted[which]), "the edit is applied")
+            await desk.wait(lambda: len(desk.talkers()) == which + 1, "the number of talkers matches")  # noqa: B023
         if not cut:
             break
     assert not cut

@@ -36,8 +36,8 @@ def tune(cluster: KubeCluster, tmp_path: Path) -> Callable[..., Awaitable[tuple[
     async def run(*arguments: str) -> tuple[int | None, str]:
         command = [sys.executable, "-m", "syrinx_operator", "tune", *arguments]
         process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=PIPE, stderr=STDOUT)
-        told, _ = await process.communicate()
-        return process.returncode, told.decode()
+        output, _ = await process.communicate()
+        return process.returncode, output.decode()
 
     return run
 
@@ -53,11 +53,11 @@ async def test_it_prints_the_status(cluster: KubeCluster, tune: Any) -> None:
     slo = {"taskType": "CustomVoice", "requests": 80, "within": 0.96, "ttfaP95Ms": 280, "met": "True"}
     status = {"tuning": msgspec.json.decode(msgspec.json.encode(state)), "slo": [slo]}
     cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
-    code, told = await tune("-n", "default", "demo")
+    code, output = await tune("-n", "default", "demo")
     assert code == 0
-    assert "pipeline demo (namespace default): tuning Auto, phase Watching\n" in told
-    assert "talker.maxNumSeqs   16   (the resource asks for 8)" in told
-    assert "met lately, 80 requests, 96.0% within, 95th percentile 280 ms" in told
+    assert "pipeline demo (namespace default): tuning Auto, phase Watching\n" in output
+    assert "talker.maxNumSeqs   16   (the resource asks for 8)" in output
+    assert "met lately, 80 requests, 96.0% within, 95th percentile 280 ms" in output
     assert cluster.rights is not None and cluster.rights.denied == []
 
 
@@ -68,7 +68,7 @@ async def test_a_missing_pipeline_is_reported(cluster: KubeCluster, tune: Any) -
         *(tune("-n", *each) for each in (("default", "none"), ("default", "demo"), ("default", "off"), ("x", "demo")))
     )
     assert [code for code, _ in answers] == [1, 1, 1, 1]
-    none, demo, off, forbidden = (told for _, told in answers)
+    none, demo, off, forbidden = (output for _, output in answers)
     assert "there is no TTSPipeline none in namespace default" in none
     assert "the status of demo says nothing of tuning: does the operator run?" in demo
     assert "off is not tuned: its spec.tuning.mode is Off" in off

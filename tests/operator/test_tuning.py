@@ -98,7 +98,7 @@ def configured(desk: Desk) -> int:
     return found
 
 
-def told(desk: Desk, reason: str) -> list[str]:
+def messages(desk: Desk, reason: str) -> list[str]:
     return [event["message"] for event in desk.events() if event["reason"] == reason]
 
 
@@ -156,7 +156,7 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
         await desk.quiet(operator)
         assert (rows(desk, base=True), configured(desk)) == ([asked, asked], asked)
         assert [record["verdict"] for record in tuning(desk)["history"]] == ["Superseded"]
-        assert len([words for words in told(desk, "Superseded") if "trial 3" in words]) == 1
+        assert len([words for words in messages(desk, "Superseded") if "trial 3" in words]) == 1
 
 
 async def test_leftover_overrides_are_ended_by_the_next_operator(pipeline):
@@ -180,7 +180,7 @@ async def test_a_restarted_codec_ends_its_trial(pipeline):
         await desk.wait(lambda: "trial" not in tuning(desk), "the trial is over")
         await desk.wait(lambda: rows(desk) == [16, 16] and not limited(desk), "it has the base")
         assert [record["verdict"] for record in tuning(desk)["history"]] == ["RolledBack"]
-        (words,) = told(desk, "RolledBack")
+        (words,) = messages(desk, "RolledBack")
         assert "demo-codec-1 restarted under the candidate" in words
         await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
         audit = [json.loads(line[line.index("{") :]) for line in operator.output.splitlines() if '"RolledBack"' in line]
@@ -237,7 +237,9 @@ async def test_a_deleted_pipelines_metrics_are_removed(pipeline):
         await operator.until(lambda: "syrinx_tuning_knob{" in operator.get("/metrics").text, "they are there")
         assert 'pipeline="demo",pipeline_namespace="default"' in await operator.metrics()
         desk.cluster.delete("ttspipeline", "demo")
-        await operator.until(lambda: "syrinx_tuning_knob{" not in operator.get("/metrics").text, "they are gone")
+        await operator.until(
+            lambda: "syrinx_tuning_knob{" not in operator.get("/metrics").text, "the series are removed"
+        )
 
 
 FEW = {
@@ -277,12 +279,12 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
             seen.add(tuning(desk)["phase"])
             await operator.kill()
             operator = await desk.operator().__aenter__()
-        await desk.wait(lambda: rows(desk, base=True) == [2, 2] and not limited(desk), "it is in force for good")
+        await desk.wait(lambda: rows(desk, base=True) == [2, 2] and not limited(desk), "the setting is promoted")
         await desk.wait(lambda: tuning(desk)["phase"] == "Watching", "it has proved itself", 180)
         assert desk.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
         assert configured(desk) == 2
         assert [record["verdict"] for record in tuning(desk)["history"]] == ["Promoted"]
-        assert [len(told(desk, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
+        assert [len(messages(desk, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
         await desk.wait(lambda: desk.condition("TuningReady")["reason"] == "Watching", "the condition says so")
     finally:
         await operator.stop()
@@ -297,4 +299,4 @@ async def test_mode_recommend_only_reports_candidates(desk):
         assert tuning(desk)["recommendation"]["setting"]["codecMaxNumSeqs"] == 2
         assert (rows(desk), configured(desk)) == ([1, 1], 1)
         assert not [put for _, put in desk.cluster.kubelet.admins.puts if put["settings"].get("max_num_seqs") == 2]
-        assert len(told(desk, "Recommended")) == 1
+        assert len(messages(desk, "Recommended")) == 1

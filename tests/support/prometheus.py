@@ -50,7 +50,7 @@ def history(until: float) -> str:
     a talker and a codec work, and there are other pipelines and namespaces.
     """
     talker, codec = Worker("demo-talker-0", "talker"), Worker("demo-codec-0", "codec")
-    busy, restarting, going = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("aaaaa", "bbbbb", "ccccc"))
+    busy, restarting, removed = (Gateway(f"demo-gateway-5f7c9-{suffix}") for suffix in ("aaaaa", "bbbbb", "ccccc"))
     stranger, namesake = Gateway("demo-gateway-b-gateway-5f7c9-ddddd"), Gateway("demo-gateway-5f7c9-aaaaa")
     busy.serve(*[9.0] * 40, underruns=9)
     restarting.serve(*[9.0] * 50)
@@ -68,13 +68,13 @@ def history(until: float) -> str:
             case 10:
                 restarting.restart()
                 restarting.serve(*[0.06] * 5)
-                going.serve(20.0)
+                removed.serve(20.0)
                 talker.steps(4, 0.02, 0.03)
                 codec.calls(2, 8, "padded", 0.05)
         at = until - 15 * step
         lines += _scraped(busy, at, job="pods") + _scraped(busy, at - 2, job="podmonitor", endpoint="admin")
         lines += _scraped(restarting, at) + _scraped(stranger, at) + _scraped(namesake, at, namespace="others")
-        lines += _scraped(going, at) if step > 6 else []
+        lines += _scraped(removed, at) if step > 6 else []
         lines += _scraped(talker, at) + _scraped(codec, at)
     return "\n".join([*lines, "# EOF", ""])
 

@@ -253,7 +253,7 @@ QUIET = {
         ("only just begun", ttfa("0+60x120", "0+57x67 3819x50"), 70),
         ("too few requests", ttfa("0x60 1 2x60", "0x120"), 64),
         ("no requests", ttfa("7x120", "2x120"), 70),
-        ("what is refused as wrong is nobody's wait", [ended("refused", "0+9x120", task_type="unknown")], 70),
+        ("invalid requests do not count", [ended("refused", "0+9x120", task_type="unknown")], 70),
     ],
     "SyrinxSLOBurnSlow": [
         ("within the target", ttfa("0+60x400", "0+57x400"), 380),

@@ -342,5 +342,5 @@ def test_only_prometheus_may_read_the_operators_metrics():
     ]
     assert [port["port"] for port in rule["ports"]] == [8080]
     assert policy["policyTypes"] == ["Ingress"], "what it connects to differs from cluster to cluster"
-    nobody = one(objects("syrinx", {"networkPolicy": {"from": []}}), "NetworkPolicy")["spec"]
-    assert "ingress" not in nobody
+    policy = one(objects("syrinx", {"networkPolicy": {"from": []}}), "NetworkPolicy")["spec"]
+    assert "ingress" not in policy

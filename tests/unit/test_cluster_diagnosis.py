@@ -71,9 +71,9 @@ def test_since_when_a_pod_is_unready():
 
 
 def test_a_terminating_pod():
-    going = pod(ready="True")
-    going["metadata"]["deletionTimestamp"] = CHANGED
-    assert replicas([going])[0].terminating
+    terminating = pod(ready="True")
+    terminating["metadata"]["deletionTimestamp"] = CHANGED
+    assert replicas([terminating])[0].terminating
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])

@@ -166,12 +166,12 @@ def test_a_widened_network_policy_is_a_difference():
 
 
 def test_an_empty_selector_differs_from_a_selector():
-    everybody = copy.deepcopy(POLICY)
-    everybody["spec"]["ingress"][0]["from"] = [{"namespaceSelector": {}}]
-    somebody = copy.deepcopy(everybody)
-    assert not differs(everybody, somebody)
-    somebody["spec"]["ingress"][0]["from"][0]["namespaceSelector"] = {"matchLabels": {"a": "b"}}
-    assert differs(everybody, somebody)
+    everyone = copy.deepcopy(POLICY)
+    everyone["spec"]["ingress"][0]["from"] = [{"namespaceSelector": {}}]
+    selected = copy.deepcopy(everyone)
+    assert not differs(everyone, selected)
+    selected["spec"]["ingress"][0]["from"][0]["namespaceSelector"] = {"matchLabels": {"a": "b"}}
+    assert differs(everyone, selected)
 
 
 def test_a_service_may_have_more_ports_but_no_other_selector():

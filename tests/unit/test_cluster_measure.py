@@ -102,12 +102,12 @@ async def test_requests_older_than_the_window_do_not_count():
 
 
 async def test_a_removed_gateway_counts_until_the_window_has_passed():
-    stays, goes = Gateway("demo-gateway-5f-0"), Gateway("demo-gateway-5f-1")
-    watch = Watch(stays, goes)
+    kept, removed = Gateway("demo-gateway-5f-0"), Gateway("demo-gateway-5f-1")
+    watch = Watch(kept, removed)
     await watch.summary()
-    goes.serve(0.1)
+    removed.serve(0.1)
     await watch.summary()
-    watch.gateways = (stays,)
+    watch.gateways = (kept,)
     assert (await watch.summary()).task_types[0].requests == 1
     assert (await watch.summary(after=300.0)).task_types == ()
 

@@ -1,6 +1,6 @@
 """Whole plans, beside the resources they are made from, and checked against the schemas of Kubernetes.
 
-After a change that is meant, write them anew and read the difference:
+After an intended change, regenerate them and review the diff:
 
     GOLDEN=write python -m pytest tests/unit/test_cluster_plan_golden.py && git diff tests/unit/golden
 """

@@ -175,8 +175,8 @@ async def test_a_request_completes_with_these_permissions(port):
         (claim,) = await codecs.claim(1)
         assert [entry.position.frames for entry in await codec.history("one", StreamKind.CODES)] == [0, 1, 1]
         assert await codec.append([Append("one", StreamKind.AUDIO, Position(1), Audio(b"pcm"))]) == [None]
-        heard = [event async for event in until_audio(reader)]
-        assert heard[-1].entry == Audio(b"pcm")
+        events = [event async for event in until_audio(reader)]
+        assert events[-1].entry == Audio(b"pcm")
         await gateway.report_playback({"one": 1})
         await codecs.finish(claim.entry_id)
         await gateway.release(ticket)

@@ -70,8 +70,8 @@ def test_planning_an_applied_plan_changes_nothing(name):
 def test_an_operator_upgrade_changes_nothing(name, monkeypatch):
     subject = parsed(document(name))
     plan = planned(subject)
-    monkeypatch.setattr(pods, "stage_template", lambda *_: pytest.fail("rendered anew"))
-    monkeypatch.setattr(redis, "redis_template", lambda *_: pytest.fail("rendered anew"))
+    monkeypatch.setattr(pods, "stage_template", lambda *_: pytest.fail("rendered again"))
+    monkeypatch.setattr(redis, "redis_template", lambda *_: pytest.fail("rendered again"))
     assert planned(subject, after(plan), NEXT).manifests == plan.manifests
 
 

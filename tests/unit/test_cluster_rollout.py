@@ -107,7 +107,7 @@ class World:
     served: set[int] = field(default_factory=lambda: {0})
     """Templates that a ready gateway has replicas of."""
     seen: int = 0
-    """Replicas when the operator last looked; an autoscaler may have changed them since."""
+    """Replica count at the last reconcile; an autoscaler may have changed it since."""
     taken: int = 0
     """Replicas that the roll-out of the template applied last took down."""
     pending: set[int] = field(default_factory=set)

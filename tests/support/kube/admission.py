@@ -14,13 +14,13 @@ def into_namespace(kind: Kind, new: Object, namespace: Object) -> None:
     """Raises ApiError 403 if the namespace is terminating or does not admit the pod."""
     name, where = new["metadata"]["name"], namespace["metadata"]
     if where.get("deletionTimestamp"):
-        said = f"unable to create new content in namespace {where['name']} because it is being terminated"
-        raise forbidden(f'{kind.resource} "{name}" is forbidden: {said}')
+        detail = f"unable to create new content in namespace {where['name']} because it is being terminated"
+        raise forbidden(f'{kind.resource} "{name}" is forbidden: {detail}')
     restricted = where.get("labels", {}).get("pod-security.kubernetes.io/enforce") == "restricted"
     problems = _unrestricted(new["spec"]) if restricted and kind.kind == "Pod" else []
     if problems:
-        said = f'violates PodSecurity "restricted:latest": {", ".join(problems)}'
-        raise forbidden(f'pods "{name}" is forbidden: {said}')
+        detail = f'violates PodSecurity "restricted:latest": {", ".join(problems)}'
+        raise forbidden(f'pods "{name}" is forbidden: {detail}')
 
 
 def complete(new: Object) -> None:

@@ -157,8 +157,8 @@ class Api:
         unknown: list[str] = []
         config = schemas.decode(kind.schema, config, "", unknown, exact=True)
         if unknown:
-            said = f"failed to create typed patch object ({namespace}/{name}; {kind.api_version}, Kind={kind.kind})"
-            raise ApiError(500, "", f"{said}: .{unknown[0]}: field not declared in schema")
+            detail = f"failed to create typed patch object ({namespace}/{name}; {kind.api_version}, Kind={kind.kind})"
+            raise ApiError(500, "", f"{detail}: .{unknown[0]}: field not declared in schema")
         manager = Manager(write.manager, "Apply", kind.api_version, subresource)
         drop = {"spec"} if subresource == "status" else {"status"} if "status" in kind.subresources else set()
         merged, managers = ssa.apply(
@@ -277,8 +277,8 @@ class Api:
         if kind.kind == "Pod":
             account = new["spec"]["serviceAccountName"]
             if self.store.get(self.kinds.named("serviceaccount"), new["metadata"]["namespace"], account) is None:
-                said = f'error looking up service account: serviceaccount "{account}" not found'
-                raise forbidden(f'pods "{new["metadata"]["name"]}" is forbidden: {said}')
+                detail = f'error looking up service account: serviceaccount "{account}" not found'
+                raise forbidden(f'pods "{new["metadata"]["name"]}" is forbidden: {detail}')
         admission.complete(new)
 
     def _serve_custom_kinds(self, change: Change) -> None:
@@ -311,5 +311,5 @@ def _content(kind: Kind, obj: Object) -> Object:
 
 def _cause(message: str) -> tuple[str, str]:
     """Returns the causes of messages of the form `field: problem`."""
-    field, _, said = message.partition(": ")
-    return field, said
+    field, _, detail = message.partition(": ")
+    return field, detail

@@ -146,11 +146,11 @@ def _interleave(before: dict[str, Any], after: dict[str, Any]) -> list[Any]:
     return result + [after[key] for key in waiting]
 
 
-def _prune(node: Node, merged: Object, gone: Fields, owners: dict[Manager, Fields]) -> None:
+def _prune(node: Node, merged: Object, removed: Fields, owners: dict[Manager, Fields]) -> None:
     """Removes fields that the manager no longer applies and nobody else owns."""
     held = frozenset().union(*owners.values())
     parents = {path[:depth] for path in held for depth in range(1, len(path))}
-    removable = sorted(path for path in gone if path not in held and path not in parents)
+    removable = sorted(path for path in removed if path not in held and path not in parents)
     for path in removable:
         fields.remove(node, merged, path)
 
@@ -166,6 +166,6 @@ def _conflict(conflicts: dict[Manager, Fields]) -> ApiError:
         for manager, paths in conflicts.items()
         for path in sorted(paths)
     ]
-    said = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
+    detail = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
     plural = "" if len(causes) == 1 else "s"
-    return ApiError(409, "Conflict", f"Apply failed with {len(causes)} conflict{plural}: {said}", {"causes": causes})
+    return ApiError(409, "Conflict", f"Apply failed with {len(causes)} conflict{plural}: {detail}", {"causes": causes})

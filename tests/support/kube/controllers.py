@@ -264,10 +264,12 @@ class Deployments(Controller):
         for found in old:
             # Unready pods are removed first; that costs no availability.
             broken = found["spec"]["replicas"] - found["status"].get("availableReplicas", 0)
-            gone = min(broken, max(may_go, 0))
-            spare = min(found["spec"]["replicas"] - gone, max(0, min(may_go - gone, available - (wanted - missing))))
-            may_go, available = may_go - gone - spare, available - spare
-            self.set_spec("replicaset", found, replicas=found["spec"]["replicas"] - gone - spare)
+            removed = min(broken, max(may_go, 0))
+            spare = min(
+                found["spec"]["replicas"] - removed, max(0, min(may_go - removed, available - (wanted - missing)))
+            )
+            may_go, available = may_go - removed - spare, available - spare
+            self.set_spec("replicaset", found, replicas=found["spec"]["replicas"] - removed - spare)
 
     def _report(self, obj: Object, current: Object | None, sets: list[Object]) -> None:
         status = obj.get("status", {})

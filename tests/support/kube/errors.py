@@ -69,8 +69,8 @@ def expired(oldest: int, asked: int) -> ApiError:
 
 def invalid(kind: str, name: str, *causes: tuple[str, str]) -> ApiError:
     """Returns a 422 error; `causes` are (field, message) pairs."""
-    said = [f"{field}: {message}" for field, message in causes]
-    text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+    detail = [f"{field}: {message}" for field, message in causes]
+    text = detail[0] if len(detail) == 1 else f"[{', '.join(detail)}]"
     details = {
         "name": name,
         "kind": kind,

@@ -84,8 +84,8 @@ class Faults:
         message: str = "",
     ) -> Fault:
         """Responds with an error. `method` and `path` are regular expressions."""
-        said = message or f"{_REASONS[code]} on purpose"
-        return self._add(method, path, skip, times, error=ApiError(code, _REASONS[code], said, retry_after=retry_after))
+        text = message or f"{_REASONS[code]} on purpose"
+        return self._add(method, path, skip, times, error=ApiError(code, _REASONS[code], text, retry_after=retry_after))
 
     def hang(self, method: str = ".*", path: str = "", *, times: int | None = 1, skip: int = 0) -> Fault:
         """Delays the response until the fault is removed."""

@@ -84,12 +84,12 @@ class IdleKubelet(Controller):
         self.set_status("pod", pod, status_of(pod, address, containers, [], initialized=True))
 
     def _container(self, container: Object, status: Object, pod: str, held: bool) -> ContainerState:
-        told = next((old for old in status.get("containerStatuses", ()) if old["name"] == container["name"]), {})
+        previous = next((old for old in status.get("containerStatuses", ()) if old["name"] == container["name"]), {})
         restarts = self._restarts.get(pod, 0)
         for expression, (reason, message) in self._broken.items():
             if re.fullmatch(expression, container["image"]):
                 return ContainerState(container["name"], container["image"], waiting(reason, message))
-        since = told.get("state", {}).get("running", {}).get("startedAt", now())
+        since = previous.get("state", {}).get("running", {}).get("startedAt", now())
         return ContainerState(container["name"], container["image"], running(since), not held, not held, restarts)
 
     async def close(self) -> None:
@@ -128,8 +128,8 @@ class Live:
 
     def report(self) -> dict[str, Any]:
         left = self._until - time.monotonic()
-        told = {"generation": self.generation, "base": self.base, "settings": self.base}
-        return told if left <= 0 else told | {"settings": self.base | self._limited, "seconds": left}
+        report = {"generation": self.generation, "base": self.base, "settings": self.base}
+        return report if left <= 0 else report | {"settings": self.base | self._limited, "seconds": left}
 
 
 class Admins:

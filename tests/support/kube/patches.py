@@ -29,8 +29,8 @@ def json_patch(target: Any, operations: Any) -> Any:
         try:
             _operate(result, operation)
         except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-            said = f"the server rejected our request due to an error in our request: {operation}: {error}"
-            raise ApiError(422, "Invalid", said) from None
+            detail = f"the server rejected our request due to an error in our request: {operation}: {error}"
+            raise ApiError(422, "Invalid", detail) from None
     return result
 
 

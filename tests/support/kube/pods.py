@@ -26,7 +26,7 @@ class ContainerState:
     restarts: int = 0
     last: Object | None = None
 
-    def told(self) -> Object:
+    def status(self) -> Object:
         return {
             "name": self.name,
             "image": self.image,
@@ -61,10 +61,10 @@ def status_of(
     conditions: list[Object] = copy(old.get("conditions", []))
     ready = bool(containers) and all(container.ready for container in containers)
     unready = [container.name for container in containers if not container.ready]
-    said = "" if ready else f"containers with unready status: {unready}"
+    detail = "" if ready else f"containers with unready status: {unready}"
     set_condition(conditions, "Initialized", initialized, "" if initialized else "ContainersNotInitialized")
-    set_condition(conditions, "ContainersReady", ready, "" if ready else "ContainersNotReady", said)
-    set_condition(conditions, "Ready", ready, "" if ready else "ContainersNotReady", said)
+    set_condition(conditions, "ContainersReady", ready, "" if ready else "ContainersNotReady", detail)
+    set_condition(conditions, "Ready", ready, "" if ready else "ContainersNotReady", detail)
     started = any("waiting" not in container.state or container.restarts for container in containers)
     status: dict[str, Any] = {
         "phase": "Running" if started else "Pending",
@@ -73,10 +73,10 @@ def status_of(
         "hostIP": HOST,
         "hostIPs": [{"ip": HOST}],
         "startTime": old.get("startTime", now()),
-        "containerStatuses": [container.told() for container in containers],
+        "containerStatuses": [container.status() for container in containers],
     }
     if init:
-        status["initContainerStatuses"] = [container.told() for container in init]
+        status["initContainerStatuses"] = [container.status() for container in init]
     if address:
         status |= {"podIP": address, "podIPs": [{"ip": address}]}
     return status
@@ -102,8 +102,8 @@ class Scheduler(Controller):
         problem = self._problem(pod["spec"])
         conditions: list[Object] = copy(pod["status"].get("conditions", []))
         if problem:
-            said = f"0/1 nodes are available: 1 {problem}. preemption: 0/1 nodes are available."
-            set_condition(conditions, "PodScheduled", False, "Unschedulable", said)
+            detail = f"0/1 nodes are available: 1 {problem}. preemption: 0/1 nodes are available."
+            set_condition(conditions, "PodScheduled", False, "Unschedulable", detail)
         else:
             self.set_spec("pod", pod, nodeName=NODE)
             set_condition(conditions, "PodScheduled", True, "")

@@ -80,7 +80,7 @@ class Pod:
 
     def __init__(self, kubelet: RealKubelet, obj: Object) -> None:
         self._kubelet = kubelet
-        self._going = asyncio.Event()
+        self._terminating = asyncio.Event()
         self.obj = obj
         self.name: str = obj["metadata"]["name"]
         self._namespace: str = obj["metadata"]["namespace"]
@@ -99,7 +99,7 @@ class Pod:
         """Updates the pod's state and its volumes."""
         self.obj = obj
         if is_going(obj):
-            self._going.set()
+            self._terminating.set()
         for volume in self._volumes:
             with contextlib.suppress(NotMounted):
                 volume.refresh(self.find, obj, self.translation)
@@ -166,18 +166,18 @@ class Pod:
 
     async def _run(self) -> None:
         life = asyncio.create_task(self._live())
-        going = asyncio.create_task(self._going.wait())
+        terminating = asyncio.create_task(self._terminating.wait())
         try:
-            await asyncio.wait([life, going], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([life, terminating], return_when=asyncio.FIRST_COMPLETED)
             if life.done():
                 await life
-                await going
+                await terminating
             grace = self.obj["metadata"].get("deletionGracePeriodSeconds", 0)
             await asyncio.gather(*(each.stop(float(grace)) for each in self._containers))
         finally:
-            for task in (life, going):
+            for task in (life, terminating):
                 task.cancel()
-            await asyncio.gather(life, going, return_exceptions=True)
+            await asyncio.gather(life, terminating, return_exceptions=True)
         found = self.find("pod", self.name)
         if found and found["metadata"]["uid"] == self.obj["metadata"]["uid"]:
             self._kubelet.delete("pod", found, gracePeriodSeconds=0)

@@ -160,8 +160,8 @@ class Server(KubernetesScaffold):
             result, status = self.api.create(kind, namespace, _object(body), write), 201
         elif verb == "delete":
             options = {**(body if isinstance(body, dict) else {}), **_options(query)}
-            gone = self.api.delete(kind, namespace, name, options)
-            result = gone if self.api.store.get(kind, namespace, name) else _success(kind, gone)
+            deleted = self.api.delete(kind, namespace, name, options)
+            result = deleted if self.api.store.get(kind, namespace, name) else _success(kind, deleted)
         elif target.subresource == "scale":
             result = self._scale(verb, target, body, write)
         elif target.subresource == "log":
@@ -279,8 +279,8 @@ class Server(KubernetesScaffold):
                 content = await answer.read()
                 return web.Response(status=answer.status, body=content, content_type=answer.content_type)
         except aiohttp.ClientError as error:
-            said = f"error trying to reach service: {error}"
-            raise ApiError(503, "ServiceUnavailable", said) from None
+            detail = f"error trying to reach service: {error}"
+            raise ApiError(503, "ServiceUnavailable", detail) from None
 
 
 def _parsed(body: bytes) -> Any:
@@ -311,12 +311,12 @@ def _partial(obj: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
-def _success(kind: Kind, gone: dict[str, Any]) -> dict[str, Any]:
+def _success(kind: Kind, deleted: dict[str, Any]) -> dict[str, Any]:
     details = {
-        "name": gone["metadata"]["name"],
+        "name": deleted["metadata"]["name"],
         "group": kind.group,
         "kind": kind.plural,
-        "uid": gone["metadata"]["uid"],
+        "uid": deleted["metadata"]["uid"],
     }
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 

@@ -63,14 +63,14 @@ class Watches:
                         yield event
             while True:
                 try:
-                    told = await asyncio.wait_for(queue.get(), end - time.monotonic())
+                    change = await asyncio.wait_for(queue.get(), end - time.monotonic())
                 except TimeoutError:
                     if bookmarks:
                         yield self._bookmark(kind, {})
                     return
-                if told is None:
+                if change is None:
                     return
-                if event := _event(told, kind, namespace, test):
+                if event := _event(change, kind, namespace, test):
                     yield event
         finally:
             self._open.discard(queue)
