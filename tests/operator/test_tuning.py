@@ -50,21 +50,28 @@ def trial() -> Trial:
     )
 
 
-def remembers(**fields) -> State:
-    found = {"mode": "Auto", "phase": "Watching", "spec": ASKED, "chosen": CHOSEN, "last_good": CHOSEN, "trials": 3}
+def tuner_state(**fields) -> State:
+    found = {
+        "mode": "Auto",
+        "phase": "Watching",
+        "requested": ASKED,
+        "chosen": CHOSEN,
+        "last_good": CHOSEN,
+        "trial_count": 3,
+    }
     return State(**{**found, **fields})
 
 
 PHASES = {
-    "Trial": lambda: remembers(phase="Trial", trial=trial()),
-    "Promoting": lambda: remembers(
+    "Trial": lambda: tuner_state(phase="Trial", trial=trial()),
+    "Promoting": lambda: tuner_state(
         phase="Promoting", promotion=Promotion(id=3, setting=TRIED, replicas=CODECS[1:], last_step_time=now())
     ),
 }
 """States in which the second codec has overrides (TRIED) and everything else CHOSEN."""
 
 
-def remember(desk: Desk, state: State) -> None:
+def write_state(desk: Desk, state: State) -> None:
     """Writes a tuner state to the status."""
     desk.cluster.patch(
         "ttspipeline", "demo", {"status": {"tuning": None}}, manager="syrinx-operator", subresource="status"
@@ -86,7 +93,7 @@ def rows(desk: Desk, *, base: bool = False) -> list[int]:
     return [report["base" if base else "settings"]["max_num_seqs"] for report in reports]
 
 
-def limited(desk: Desk) -> list[str]:
+def overridden(desk: Desk) -> list[str]:
     """Returns the codecs with overrides."""
     return [pod for pod in CODECS if "seconds" in desk.cluster.kubelet.admins.report(pod)]
 
@@ -116,15 +123,15 @@ async def pipeline(desk: Desk) -> Desk:
 @pytest.mark.parametrize("phase", PHASES)
 async def test_an_operator_continues_the_state_of_a_killed_one(pipeline, phase):
     desk = pipeline
-    remember(desk, PHASES[phase]())
+    write_state(desk, PHASES[phase]())
     for _ in range(2):
         before = len(desk.cluster.kubelet.admins.puts)
         async with desk.operator() as operator:
-            await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+            await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
             assert rows(desk, base=True) == [16, 16] and configured(desk) == 16
             await desk.wait(partial(_renewed, desk, before), "it is renewed")
             await operator.kill()
-        assert limited(desk) == [CODECS[1]], "until its time is over"
+        assert overridden(desk) == [CODECS[1]], "until its time is over"
         assert "demo-codec-0" not in {pod for pod, put in desk.cluster.kubelet.admins.puts if "seconds" in put}
 
 
@@ -147,11 +154,11 @@ def _renewed(desk: Desk, before: int) -> bool:
 )
 async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
     desk = pipeline
-    remember(desk, PHASES["Trial"]())
+    write_state(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+        await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
         desk.apply(**{**SPEC, **edit})
-        await desk.wait(lambda: rows(desk) == [asked, asked] and not limited(desk), "what was tried is over")
+        await desk.wait(lambda: rows(desk) == [asked, asked] and not overridden(desk), "what was tried is over")
         await desk.wait(lambda: "trial" not in tuning(desk), "the trial is over")
         await desk.quiet(operator)
         assert (rows(desk, base=True), configured(desk)) == ([asked, asked], asked)
@@ -162,23 +169,23 @@ async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
 async def test_leftover_overrides_are_ended_by_the_next_operator(pipeline):
     """An operator was killed between its verdict and applying it."""
     desk = pipeline
-    remember(desk, PHASES["Trial"]())
+    write_state(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+        await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
         await operator.kill()
-    remember(desk, remembers())
+    write_state(desk, tuner_state())
     async with desk.operator():
-        await desk.wait(lambda: rows(desk) == [16, 16] and not limited(desk), "it is over")
+        await desk.wait(lambda: rows(desk) == [16, 16] and not overridden(desk), "it is over")
 
 
 async def test_a_restarted_codec_ends_its_trial(pipeline):
     desk = pipeline
-    remember(desk, PHASES["Trial"]())
+    write_state(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 32], "one codec is tried on")
+        await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
         desk.cluster.kubelet.restart(CODECS[1])
         await desk.wait(lambda: "trial" not in tuning(desk), "the trial is over")
-        await desk.wait(lambda: rows(desk) == [16, 16] and not limited(desk), "it has the base")
+        await desk.wait(lambda: rows(desk) == [16, 16] and not overridden(desk), "it has the base")
         assert [record["verdict"] for record in tuning(desk)["history"]] == ["RolledBack"]
         (words,) = messages(desk, "RolledBack")
         assert "demo-codec-1 restarted under the candidate" in words
@@ -195,7 +202,7 @@ def _counted(metrics: str, verdict: str) -> bool:
 async def test_codecs_without_support_for_overrides_keep_the_base_settings(pipeline):
     desk = pipeline
     desk.cluster.kubelet.admins.old.update(CODECS)
-    remember(desk, PHASES["Trial"]())
+    write_state(desk, PHASES["Trial"]())
     async with desk.operator() as operator:
         await desk.wait(lambda: configured(desk) == 16, "what was chosen is written")
         reconciles = desk.reconciles()
@@ -205,7 +212,7 @@ async def test_codecs_without_support_for_overrides_keep_the_base_settings(pipel
 
 async def test_an_unchanged_state_causes_no_writes(pipeline):
     desk = pipeline
-    remember(desk, remembers(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))
+    write_state(desk, tuner_state(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))
     async with desk.operator() as operator:
         await desk.wait(lambda: rows(desk) == [16, 16], "what was chosen is in force")
         await desk.quiet(operator)
@@ -216,7 +223,7 @@ async def test_an_unchanged_state_causes_no_writes(pipeline):
 
 async def test_the_chosen_setting_survives_a_lost_status(pipeline):
     desk = pipeline
-    remember(desk, remembers())
+    write_state(desk, tuner_state())
     async with desk.operator() as operator:
         await desk.wait(lambda: rows(desk) == [16, 16], "what was chosen is in force")
         await desk.quiet(operator)
@@ -262,8 +269,8 @@ FEW = {
 def listeners(desk: Desk, *, rows: int) -> None:
     """Simulates traffic whose latency depends on the codecs' rows."""
     admins = desk.cluster.kubelet.admins
-    crowd = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], per_second=30.0, rows=rows)
-    admins.metrics = crowd.metrics
+    load = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], per_second=30.0, rows=rows)
+    admins.metrics = load.metrics
 
 
 async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed(desk):
@@ -279,8 +286,8 @@ async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed
             seen.add(tuning(desk)["phase"])
             await operator.kill()
             operator = await desk.operator().__aenter__()
-        await desk.wait(lambda: rows(desk, base=True) == [2, 2] and not limited(desk), "the setting is promoted")
-        await desk.wait(lambda: tuning(desk)["phase"] == "Watching", "it has proved itself", 180)
+        await desk.wait(lambda: rows(desk, base=True) == [2, 2] and not overridden(desk), "the setting is promoted")
+        await desk.wait(lambda: tuning(desk)["phase"] == "Watching", "the soak is over", 180)
         assert desk.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
         assert configured(desk) == 2
         assert [record["verdict"] for record in tuning(desk)["history"]] == ["Promoted"]
