@@ -102,7 +102,7 @@ async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
         assert cluster.rights.asked
 
 
-async def asked(cluster, directory):
+async def run_test_pod(cluster, directory):
     """Returns the exit status and the output of the test pod."""
     (pod,) = of_kind(objects("syrinx"), "Pod")
     command = pod["spec"]["containers"][0]["command"]
@@ -127,22 +127,22 @@ def without_rules(schema):
 
 
 @pytest.mark.parametrize(
-    ("definition", "code", "says"),
+    ("definition", "code", "message"),
     [
-        (lambda crd: [crd], 0, "refused, by the field's name"),
-        (lambda crd: [without_rules(crd)], 1, "a wrong spec.codec.maxNumSeqs is accepted"),
-        (lambda crd: [], 1, "the API server does not say whether it would take a pipeline"),
+        (lambda crd: [crd], 0, "rejected by field name"),
+        (lambda crd: [without_rules(crd)], 1, "an invalid spec.codec.maxNumSeqs is accepted"),
+        (lambda crd: [], 1, "the API server did not validate a pipeline"),
     ],
     ids=["installed", "of another version", "missing"],
 )
-async def test_helm_test_checks_that_the_cluster_validates_pipelines(definition, code, says, tmp_path):
+async def test_helm_test_checks_that_the_cluster_validates_pipelines(definition, code, message, tmp_path):
     hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
     account = one(hooks, "ServiceAccount")["metadata"]["name"]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}}
     made = [namespace, *definition(yaml.safe_load(CRD.read_text())), *(each for each in hooks if each["kind"] != "Pod")]
     async with installed(made, account) as cluster:
-        ended, output = await asked(cluster, tmp_path)
-        assert (ended, says in output) == (code, True), output
+        status, output = await run_test_pod(cluster, tmp_path)
+        assert (status, message in output) == (code, True), output
         assert cluster.rights.denied == []
         if made[1]["kind"] == "CustomResourceDefinition":
-            assert cluster.list("ttspipeline", namespace="speech") == [], "nothing is made"
+            assert cluster.list("ttspipeline", namespace="speech") == [], "nothing is created"
