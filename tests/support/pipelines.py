@@ -1,4 +1,4 @@
-"""TTSPipeline resources by chance: mostly valid ones, drawn from the schema, with a mistake here and there."""
+"""Hypothesis strategies for TTSPipeline resources: mostly valid, with occasional mistakes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REFERENCE_HOSTS = ["a.example", "a.example:80", "a b", "u@h"]
 
 
 def resources(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
-    """Whole resources for a CRD's schema."""
+    """Returns a strategy for whole resources of a CRD's schema."""
     return st.fixed_dictionaries(
         {
             "apiVersion": st.just("syrinx.dev/v1alpha1"),
@@ -49,7 +49,7 @@ def resources(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _values(name: str, schema: Schema) -> st.SearchStrategy[Any]:
-    """One in thirty is of any kind at all."""
+    """Returns values for a schema; one in 30 has an arbitrary type."""
     return st.integers(0, 29).flatmap(lambda chance: _WRONG if chance == 0 else _right(name, schema))
 
 
@@ -101,7 +101,7 @@ def _maps(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _objects(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
-    """What is required is nearly always there; up to four other fields are; one in sixty has an unknown field."""
+    """Objects nearly always have their required fields and up to four others; one in 60 has an unknown field."""
     fields, required = schema["properties"], schema.get("required", [])
 
     @st.composite

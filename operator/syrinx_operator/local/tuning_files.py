@@ -34,9 +34,9 @@ class TuningMemory(StatusStruct, frozen=True, kw_only=True):
     slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3, description="Recent latency of each task type.")] = ()
 
 
-def save(directory: Path, kept: TuningMemory) -> None:
+def save(directory: Path, memory: TuningMemory) -> None:
     """Writes the state atomically. Raises `OSError`."""
-    write_atomically(directory / STATE_FILE, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+    write_atomically(directory / STATE_FILE, msgspec.json.format(msgspec.json.encode(memory), indent=1))
 
 
 def load(directory: Path) -> TuningMemory | None:

@@ -204,8 +204,8 @@ def _given(**fields: Any) -> Schema:
 
 def _without_empty(value: Any) -> Any:
     if isinstance(value, Mapping):
-        kept = {name: _without_empty(each) for name, each in value.items()}
-        return {name: each for name, each in kept.items() if each is not None} or None
+        cleaned = {name: _without_empty(each) for name, each in value.items()}
+        return {name: each for name, each in cleaned.items() if each is not None} or None
     if isinstance(value, list):
         return [_without_empty(each) for each in value] or None
     return value if value != "" else None

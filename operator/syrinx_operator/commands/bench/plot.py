@@ -39,10 +39,10 @@ def _points(report: Report, loop: Loop) -> list[Point]:
 
 
 def _ttfa(axes: Axes, points: list[Point]) -> None:
-    heard = [(point.load, point.ttfa) for point in points if point.ttfa is not None]
-    loads = [load for load, _ in heard]
-    axes.plot(loads, [ttfa.p50 * 1000 for _, ttfa in heard], marker="o", label="p50")
-    axes.plot(loads, [ttfa.p95 * 1000 for _, ttfa in heard], marker="s", label="p95")
+    measured = [(point.load, point.ttfa) for point in points if point.ttfa is not None]
+    loads = [load for load, _ in measured]
+    axes.plot(loads, [ttfa.p50 * 1000 for _, ttfa in measured], marker="o", label="p50")
+    axes.plot(loads, [ttfa.p95 * 1000 for _, ttfa in measured], marker="s", label="p95")
     axes.set_ylabel("time to first audio, ms")
     axes.legend()
 
