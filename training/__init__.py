@@ -1,1 +1,1 @@
-"""How the bundled voice is made, from text to a checkpoint: `python -m training all --out DIR`."""
+"""Trains the bundled voice, from text to a checkpoint: `python -m training all --out DIR`."""

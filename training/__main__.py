@@ -1,16 +1,16 @@
-"""`python -m training STEP --out DIR`: every step goes on from what it finds in DIR.
+"""`python -m training STEP --out DIR`: each step resumes from the files in DIR.
 
-all         everything up to the checkpoint
-corpus      the texts                              corpus.txt
-synthesise  one round of audio                     (--audio)/round-00/
-codec       the tokenizer's codec                  codec.pt, codec.jsonl
-codes       a round's audio, encoded               codes-00.npz
-talker      talker and code predictor              talker.pt, talker.jsonl, tokenizer/
-polish      the codec's decoder alone              polish.pt, polish.jsonl
-export      the checkpoint                         checkpoint/
-speak       audio of the held-out sentences        spoken/
-score       what that audio is worth               scores.json, scores.md
-show        some of it to hear, and to see         shown/
+all         all steps up to the checkpoint
+corpus      build the text corpus                  corpus.txt
+synthesize  synthesize one round of audio          (--audio)/round-00/
+codec       train the codec                        codec.pt, codec.jsonl
+codes       synthesize and encode one round        codes-00.npz
+talker      train talker and code predictor        talker.pt, talker.jsonl, tokenizer/
+finetune    train the codec's decoder further      decoder.pt, decoder.jsonl
+export      write the checkpoint                   checkpoint/
+speak       generate test sentences                spoken/
+score       score the generated speech             scores.json, scores.md
+show        write audio samples and spectrograms   shown/
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from . import corpus, synthesis
 from .config import FULL, SMOKE, TrainingConfig
-from .sentence import Sentence
+from .corpus import Sentence
 
 if TYPE_CHECKING:
     import torch
@@ -38,218 +38,212 @@ if TYPE_CHECKING:
     from .speak import Speaker
 
 _PRESETS = {"full": FULL, "smoke": SMOKE}
-_UNFINISHED = 3
-"""The exit status when the time is over first: run the same command again."""
+UNFINISHED = 3
+"""Exit status when the time limit was reached: run the same command again."""
 _STARTED = time.monotonic()
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(f"[{time.monotonic() - _STARTED:7.1f}] {line}", flush=True)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser("python -m training", description=__doc__, formatter_class=_Plain)
-    made.add_argument("step", choices=STEPS)
-    made.add_argument("--out", type=Path, required=True, help="the run's directory")
-    made.add_argument("--preset", choices=_PRESETS, default="full")
-    made.add_argument("--seconds", type=float, default=math.inf, help="stop after so many; run again to go on")
-    made.add_argument("--codec-steps", type=int, help="instead of the preset's")
-    made.add_argument("--talker-steps", type=int, help="instead of the preset's")
-    made.add_argument("--polish-steps", type=int, help="instead of the preset's")
-    made.add_argument("--codec-seconds", type=float, help="as many steps as fit; the log says how many")
-    made.add_argument("--talker-seconds", type=float, help="likewise")
-    made.add_argument("--polish-seconds", type=float, help="likewise")
-    made.add_argument("--audio", type=Path, help="where audio lies while it is needed (default: OUT/audio)")
-    made.add_argument("--sources", type=Path, default=Path("/"), help="the root under which Debian's texts lie")
-    made.add_argument("--workers", type=int, default=os.cpu_count(), help="of synthesis")
-    made.add_argument("--round", type=int, default=0, help="of synthesis and codes")
-    made.add_argument("--device", help="default: cuda where there is one")
-    made.add_argument("--no-compile", action="store_true", help="run every step as it is")
-    made.add_argument("--checkpoint", help="what speaks (default: OUT/checkpoint), a directory or `bundled`")
-    made.add_argument("--random", type=int, default=0, help="so many sentences of the corpus are spoken too")
-    made.add_argument("--only", default="", help="of the cases that are spoken, those whose names hold this")
-    made.add_argument("--at-once", type=int, default=16, help="requests that are spoken together")
-    return made
-
-
-class _Plain(argparse.RawDescriptionHelpFormatter):
-    """The list of steps, as it is written."""
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the command-line parser."""
+    parser = argparse.ArgumentParser(
+        "python -m training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("--out", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--preset", choices=_PRESETS, default="full")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="time limit; run again to resume")
+    for name, what in (("codec", "codec"), ("talker", "talker"), ("finetune", "decoder fine-tuning")):
+        parser.add_argument(f"--{name}-steps", type=int, help=f"training steps of the {what} (default: the preset's)")
+        parser.add_argument(
+            f"--{name}-seconds", type=float, help=f"train the {what} for as many steps as fit into this time"
+        )
+    parser.add_argument("--audio", type=Path, help="directory of the temporary audio (default: OUT/audio)")
+    parser.add_argument("--sources", type=Path, default=Path("/"), help="root directory of Debian's text packages")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="synthesis processes (default: CPU count)")
+    parser.add_argument("--round", type=int, default=0, help="round of `synthesize` and `codes` (default: 0)")
+    parser.add_argument("--device", help="torch device (default: cuda if available, else cpu)")
+    parser.add_argument("--no-compile", action="store_true", help="disable torch.compile")
+    parser.add_argument(
+        "--checkpoint", help="checkpoint of `speak` and `show`: a directory or `bundled` (default: OUT/checkpoint)"
+    )
+    parser.add_argument("--random", type=int, default=0, help="number of random corpus sentences to speak as well")
+    parser.add_argument("--only", default="", help="speak only cases whose name contains this")
+    parser.add_argument("--concurrency", type=int, default=16, help="utterances generated in one batch (default: 16)")
+    return parser
 
 
 class Steps:
-    """The steps of one command."""
+    """Runs the steps of one command. Each returns True when it is complete, False when the time limit was reached."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         from .run import Deadline
 
-        self.given = given
-        self.out: Path = given.out
-        self.audio: Path = given.audio or given.out / "audio"
-        self.config = _config(given)
-        self.deadline = Deadline(given.seconds)
+        self.args = args
+        self.out: Path = args.out
+        self.audio: Path = args.audio or args.out / "audio"
+        self.config = _config(args)
+        self.deadline = Deadline(args.seconds)
+        self.corpus_path = self.out / "corpus.txt"
         self.out.mkdir(parents=True, exist_ok=True)
 
-    @property
-    def corpus_path(self) -> Path:
-        """The corpus file."""
-        return self.out / "corpus.txt"
-
     def corpus(self) -> bool:
-        """Writes the corpus, if there is none."""
+        """Builds the corpus, unless it exists."""
         if not self.corpus_path.exists():
-            corpus.write(self.corpus_path, corpus.make(self.config.corpus, self.given.sources, _say))
-        _say(f"corpus: {corpus.digest(self.corpus_path)}")
+            corpus.write(self.corpus_path, corpus.build(self.config.corpus, self.args.sources, _log))
+        _log(f"corpus: {corpus.digest(self.corpus_path)}")
         return True
 
-    def synthesise(self) -> bool:
-        """Makes a round of audio."""
-        for _ in self._shards(self.given.round):
+    def synthesize(self) -> bool:
+        """Synthesizes a round of audio."""
+        for _ in self._shards(self.args.round):
             pass
         return True
 
     def _shards(self, number: int) -> Generator[Path]:
-        workers = self.given.workers
-        return synthesis.make_round(self.config.synthesis, self.corpus_path, self.audio, number, workers, _say)
+        workers = self.args.workers
+        return synthesis.make_round(self.config.synthesis, self.corpus_path, self.audio, number, workers, _log)
 
     def codes(self) -> bool:
-        """Makes a round of audio and encodes it; the codes are all that is kept."""
+        """Synthesizes a round and encodes it; keeps the codes and deletes the audio."""
         from . import codec, codes
 
-        device, number = _device(self.given), self.given.round
+        device, number = _device(self.args), self.args.round
         trained = codec.load(self.config, self.out, device)
         codes.encode_round(trained, self._shards(number), codes.codes_path(self.out, number), device)
-        codes.forget_audio(self.audio, number)
+        codes.delete_audio(self.audio, number)
         return True
 
     def codec(self) -> bool:
-        """Trains the codec on the first of round 0, while the rest is made."""
+        """Trains the codec on the first hours of round 0 while the rest is synthesized."""
         from . import codec, crops
 
-        device, shards = _device(self.given), self._shards(0)
+        device, shards = _device(self.args), self._shards(0)
         audio = crops.load_audio(shards, self.config.codec.hours, device)
-        fit = _fit(self.given.codec_seconds)
-        finished = codec.train(self.config, audio, self.out, device, self.deadline, _say, fit)
+        finish_by = _optional_deadline(self.args.codec_seconds)
+        finished = codec.train(self.config, audio, self.out, device, self.deadline, _log, finish_by)
         for _ in shards:
             pass
         return finished
 
     def talker(self) -> bool:
-        """Trains the talker; rounds of codes are made beside it as it needs them."""
+        """Trains the talker; the next round of codes is made in the background."""
         from . import codes, talker
 
-        device, sentences = _device(self.given), corpus.read(self.corpus_path)
-        fit = _fit(self.given.talker_seconds)
-        self._tokenizer(sentences)
-        with codes.Ahead(self._arguments(), _say) as ahead:
+        device, sentences = _device(self.args), corpus.read(self.corpus_path)
+        finish_by = _optional_deadline(self.args.talker_seconds)
+        self._train_tokenizer(sentences)
+        with codes.RoundPrefetcher(self._codes_arguments(), _log) as prefetcher:
 
-            def round_of(number: int) -> codes.Coded:
+            def load_round(number: int) -> codes.RoundCodes:
                 path, following = codes.codes_path(self.out, number), number + 1
                 if not path.exists():
-                    ahead.wait(number)
+                    prefetcher.wait(number)
                 if following < self.config.synthesis.rounds and not codes.codes_path(self.out, following).exists():
-                    ahead.begin(following)
+                    prefetcher.start(following)
                 return codes.read_codes(path)
 
-            learner = talker.Learner(self.config, self.out, device, fit)
-            return talker.train(learner, sentences, round_of, self.deadline, _say)
+            trainer = talker.Trainer(self.config, self.out, device, finish_by)
+            return talker.train(trainer, sentences, load_round, self.deadline, _log)
 
-    def polish(self) -> bool:
-        """Trains the decoder on, on audio of a round that the talker does not learn from. May run beside the talker."""
+    def finetune(self) -> bool:
+        """Fine-tunes the decoder on a round that the talker does not learn from. It may run beside `talker`."""
         from . import codec, codes, crops
 
-        number, device = self.config.synthesis.rounds, _device(self.given)
+        number, device = self.config.synthesis.rounds, _device(self.args)
         shards = self._shards(number)
         audio = crops.load_audio(shards, self.config.codec.hours, device)
         shards.close()
-        fit = _fit(self.given.polish_seconds)
-        finished = codec.polish(self.config, audio, self.out, device, self.deadline, _say, fit)
+        finish_by = _optional_deadline(self.args.finetune_seconds)
+        finished = codec.finetune_decoder(self.config, audio, self.out, device, self.deadline, _log, finish_by)
         if finished:
-            codes.forget_audio(self.audio, number)
+            codes.delete_audio(self.audio, number)
         return finished
 
-    def _tokenizer(self, sentences: list[Sentence]) -> None:
+    def _train_tokenizer(self, sentences: list[Sentence]) -> None:
         from . import tokenizer
 
-        if not (self.out / "tokenizer" / "tokenizer_config.json").exists():
-            tokenizer.train(
-                [sentence.text for sentence in sentences], self.config.talker.merges, self.out / "tokenizer"
-            )
+        directory = self.out / "tokenizer"
+        if not (directory / "tokenizer_config.json").exists():
+            tokenizer.train([sentence.text for sentence in sentences], self.config.talker.merges, directory)
 
-    def _arguments(self) -> list[str]:
-        """Of `codes`, for the process beside."""
-        given = self.given
-        where = ["--out", str(self.out), "--audio", str(self.audio), "--preset", given.preset]
-        device = ["--device", given.device] if given.device else []
-        return [*where, *device, "--workers", str(max(1, given.workers - 2))]
+    def _codes_arguments(self) -> list[str]:
+        """Returns the options of `codes` for the background process."""
+        args = self.args
+        options = ["--out", str(self.out), "--audio", str(self.audio), "--preset", args.preset]
+        device = ["--device", args.device] if args.device else []
+        return [*options, *device, "--workers", str(max(1, args.workers - 2))]
 
     def export(self) -> bool:
-        """Writes the checkpoint of what is trained so far."""
+        """Writes the checkpoint of the current state of training."""
         import torch
 
         from . import codec, export, talker
 
         device = torch.device("cpu")
-        learner = talker.Learner(self.config, self.out, device)
-        decoder = codec.load_polished(self.config, self.out, device).decoder
-        size = export.export(self.config, learner.talker, decoder, self.out / "tokenizer", self.out / "checkpoint")
-        _say(f"export: {self.out / 'checkpoint'}: {size} bytes after {learner.run.step} steps")
+        trainer = talker.Trainer(self.config, self.out, device)
+        decoder = codec.load_finetuned(self.config, self.out, device).decoder
+        size = export.export(self.config, trainer.talker, decoder, self.out / "tokenizer", self.out / "checkpoint")
+        _log(f"export: {self.out / 'checkpoint'}: {size} bytes after {trainer.run.step} steps")
         return True
 
     def speak(self) -> bool:
-        """Speaks the held-out sentences of its languages, and passes espeak-ng's through a codec trained here."""
+        """Speaks the held-out sentences in the checkpoint's languages; passes espeak-ng's through the trained codec."""
         from . import speak
 
-        given, speaker = self.given, self._speaker()
+        args, speaker = self.args, self._speaker()
         voices = list(self.config.synthesis.speakers)
         sets = {
             name: corpus.held_out(name) for name, language in corpus.HELD_OUT.items() if language in speaker.languages
         }
         cases = speak.cases(voices)
-        if given.random:
+        if args.random:
             sentences = [each for each in corpus.read(self.corpus_path) if each.language in speaker.languages]
-            sets["random"] = random.Random(self.config.corpus.seed).sample(sentences, given.random)
+            sets["random"] = random.Random(self.config.corpus.seed).sample(sentences, args.random)
             cases.append(speak.Case(voice=voices[0], streaming=False, sentences="random"))
         for case in cases:
-            if given.only in case.name and case.sentences in sets:
-                requests = speak.wanted(case, sets[case.sentences])
-                speak.write(self.out / "spoken" / f"{case.name}.npz", requests, speaker.speak(requests))
-                _say(f"speak: {case.name}")
+            if args.only in case.name and case.sentences in sets:
+                utterances = speak.case_utterances(case, sets[case.sentences])
+                speak.write(self.out / "spoken" / f"{case.name}.npz", utterances, speaker.speak(utterances))
+                _log(f"speak: {case.name}")
         if (self.out / "codec.pt").exists():
             self._reconstruct(voices)
         return True
 
     def _reconstruct(self, voices: list[str]) -> None:
-        """espeak-ng's templates, and German by the first voice, encoded and decoded."""
+        """Encodes and decodes espeak-ng's templates by every voice, and its German by the first voice."""
         from . import codec, reconstruct
 
-        device = _device(self.given)
-        trained = codec.load_polished(self.config, self.out, device)
+        device = _device(self.args)
+        trained = codec.load_finetuned(self.config, self.out, device)
         for voice, sentences in [*((voice, "templates") for voice in voices), (voices[0], "german")]:
             name = f"codec-{voice}-{sentences}"
-            if self.given.only in name:
+            if self.args.only in name:
                 path = self.out / "spoken" / f"{name}.npz"
                 reconstruct.write(path, self.config, trained, voice, corpus.held_out(sentences), device)
-                _say(f"speak: {name}")
+                _log(f"speak: {name}")
 
     def score(self) -> bool:
-        """Scores what was spoken."""
+        """Scores the generated speech."""
         from . import score, speak
-        from .hearing import Recognisers
+        from .recognizer import RecognizerPair
 
         english = [name for name, language in corpus.HELD_OUT.items() if language == "english"]
-        recognisers = {name: Recognisers.of([text for text, _ in corpus.held_out(name)]) for name in english}
+        recognizers = {name: RecognizerPair.create([text for text, _ in corpus.held_out(name)]) for name in english}
         scores = []
         for path in sorted((self.out / "spoken").glob("*.npz")):
-            heard = recognisers.get(path.stem.rpartition("-")[2])
-            scores.append(score.score(path.stem, speak.read(path), heard, self.config.synthesis))
-            _say(f"score: {path.stem}: {scores[-1].identified}, {scores[-1].nearest}, {scores[-1].pieces}")
+            pair = recognizers.get(path.stem.rpartition("-")[2])
+            scores.append(score.score(path.stem, speak.read(path), pair, self.config.synthesis))
+            _log(f"score: {path.stem}: {scores[-1].identified}, {scores[-1].nearest}, {scores[-1].segments}")
         score.write(self.out, scores)
         print(score.table(scores))
         return True
 
     def show(self) -> bool:
-        """Speaks a few sentences into files of their own, and draws them."""
+        """Writes audio files and spectrograms of a few sentences."""
         from . import show
 
         show.show(self._speaker(), self.out / "shown")
@@ -258,66 +252,64 @@ class Steps:
     def _speaker(self) -> Speaker:
         from .speak import Speaker
 
-        given = self.given
-        return Speaker(given.checkpoint or str(self.out / "checkpoint"), _device(given), given.at_once)
+        args = self.args
+        return Speaker(args.checkpoint or str(self.out / "checkpoint"), _device(args), args.concurrency)
 
     def all(self) -> bool:
-        """From nothing to a checkpoint."""
-        trained = self.corpus() and self._codec_from_nothing() and self.talker() and self._polished()
+        """Runs all steps up to the checkpoint, skipping those that are complete."""
+        trained = self.corpus() and self._codec_if_needed() and self.talker() and self._finetune_if_needed()
         if (self.out / "talker.pt").exists():
             self.export()
         return trained
 
-    def _codec_from_nothing(self) -> bool:
-        """Audio is needed until round 0 is encoded."""
-        if (self.out / "codes-00.npz").exists():
-            return True
-        return self.codec()
+    def _codec_if_needed(self) -> bool:
+        """Skips the codec, and synthesizing its audio, once round 0 is encoded."""
+        return (self.out / "codes-00.npz").exists() or self.codec()
 
-    def _polished(self) -> bool:
-        """Audio is needed until the decoder is finished."""
+    def _finetune_if_needed(self) -> bool:
+        """Skips fine-tuning, and synthesizing its audio, once it is done."""
         from . import codec
 
-        steps = None if self.given.polish_seconds is not None else self.config.codec.polish_steps
-        return codec.is_polished(self.out, steps) or self.polish()
+        steps = None if self.args.finetune_seconds is not None else self.config.codec.finetune_steps
+        return codec.is_finetuned(self.out, steps) or self.finetune()
 
 
-STEPS = ("all", "corpus", "synthesise", "codec", "codes", "talker", "polish", "export", "speak", "score", "show")
+STEPS = ("all", "corpus", "synthesize", "codec", "codes", "talker", "finetune", "export", "speak", "score", "show")
 
 
-def _config(given: argparse.Namespace) -> TrainingConfig:
-    config = _PRESETS[given.preset]
+def _config(args: argparse.Namespace) -> TrainingConfig:
+    config = _PRESETS[args.preset]
     codec = replace(
         config.codec,
-        steps=given.codec_steps or config.codec.steps,
-        polish_steps=given.polish_steps or config.codec.polish_steps,
+        steps=args.codec_steps or config.codec.steps,
+        finetune_steps=args.finetune_steps or config.codec.finetune_steps,
     )
-    talker = replace(config.talker, steps=given.talker_steps or config.talker.steps)
-    return replace(config, codec=codec, talker=talker, compile=config.compile and not given.no_compile)
+    talker = replace(config.talker, steps=args.talker_steps or config.talker.steps)
+    return replace(config, codec=codec, talker=talker, compile=config.compile and not args.no_compile)
 
 
-def _fit(seconds: float | None) -> Deadline | None:
+def _optional_deadline(seconds: float | None) -> Deadline | None:
     from .run import Deadline
 
     return None if seconds is None else Deadline(seconds)
 
 
-def _device(given: argparse.Namespace) -> torch.device:
+def _device(args: argparse.Namespace) -> torch.device:
     import torch
 
     torch.set_float32_matmul_precision("high")
-    # What cannot be compiled runs as it is.
+    # Functions that fail to compile run eagerly.
     torch._dynamo.config.suppress_errors = True
-    return torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def main(arguments: list[str]) -> int:
     """Runs one step; returns the exit status."""
-    steps = Steps(parser().parse_args(arguments))
-    finished: bool = getattr(steps, steps.given.step)()
+    steps = Steps(build_parser().parse_args(arguments))
+    finished: bool = getattr(steps, steps.args.step)()
     if not finished:
-        _say("the time is over: run the same command again to go on")
-    return 0 if finished else _UNFINISHED
+        _log("time limit reached: run the same command again to resume")
+    return 0 if finished else UNFINISHED
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trains the codec: encoder, codebooks and decoder, from audio alone."""
+"""Trains the codec (encoder, codebooks and decoder), fine-tunes its decoder, and encodes audio with it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from syrinx_stages.contract.family import FAMILY
 
-from .codec_loss import Loss, PolishLoss
+from .codec_loss import CodecLoss, DecoderLoss
 from .codec_model import Codec, build
 from .config import CodecConfig, TrainingConfig
 from .crops import Audio
-from .run import Deadline, Run, Say
+from .run import Deadline, Log, TrainingRun
 
-STATE, POLISHED = "codec.pt", "polish.pt"
-_ENCODED_TOGETHER = 128
-"""Utterances."""
+STATE, DECODER_STATE = "codec.pt", "decoder.pt"
+_ENCODE_BATCH = 128
+"""Utterances encoded in one batch."""
 
 
 def train(
@@ -28,108 +28,109 @@ def train(
     directory: Path,
     device: torch.device,
     deadline: Deadline,
-    say: Say,
-    fit: Deadline | None = None,
+    log: Log,
+    finish_by: Deadline | None = None,
 ) -> bool:
-    """Trains until all steps are done or the time is over; says whether all are. The state is in `directory`.
+    """Trains until all steps are done or `deadline` has passed; returns True if all steps are done.
 
-    fit: when to be finished; without it the config says after how many steps.
+    The state is kept in `directory`. finish_by: fits the number of steps to this time instead of the config's number.
     """
     codec = build(config.codec, device)
-    run = _run(config.codec, codec, directory, fit)
+    run = _codec_run(config.codec, codec, directory, finish_by)
     run.resume()
-    loss = Loss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
-    return _learn(config, run, loss, deadline, say)
+    loss = CodecLoss(config.codec, codec, audio, compiled=config.compile and device.type == "cuda")
+    return _train_steps(config, run, loss, deadline, log)
 
 
-def polish(
+def finetune_decoder(
     config: TrainingConfig,
     audio: Audio,
     directory: Path,
     device: torch.device,
     deadline: Deadline,
-    say: Say,
-    fit: Deadline | None = None,
+    log: Log,
+    finish_by: Deadline | None = None,
 ) -> bool:
-    """Trains the decoder on, with the codes as they are: it sounds clearer, and no talker has to learn them anew.
+    """Trains the decoder further with encoder and codebooks frozen, so that a trained talker stays valid.
 
-    As `train` otherwise.
+    Parameters and result are those of `train`.
     """
     codec = load(config, directory, device)
-    run = _polish_run(config.codec, codec, directory, fit)
+    run = _decoder_run(config.codec, codec, directory, finish_by)
     run.resume()
     codes = encode(codec, audio.samples, audio.frames())
-    loss = PolishLoss(config.codec, codec, audio, codes, compiled=config.compile and device.type == "cuda")
-    return _learn(config, run, loss, deadline, say)
+    loss = DecoderLoss(config.codec, codec, audio, codes, compiled=config.compile and device.type == "cuda")
+    return _train_steps(config, run, loss, deadline, log)
 
 
-def is_polished(directory: Path, steps: int | None) -> bool:
-    """Whether `polish` has done so many steps; None: as many as fitted."""
-    path = directory / POLISHED
+def is_finetuned(directory: Path, steps: int | None) -> bool:
+    """Returns True if `finetune_decoder` has done `steps` steps; None stands for the number saved with its state."""
+    path = directory / DECODER_STATE
     if not path.exists():
         return False
     state = torch.load(path, map_location="cpu", weights_only=True)
     return bool(state["step"] >= (state["steps"] if steps is None else steps))
 
 
-def _learn(config: TrainingConfig, run: Run, loss: Loss | PolishLoss, deadline: Deadline, say: Say) -> bool:
-    # Every step has the same shapes: worth looking for the fastest convolutions. (`flags` turns cuDNN off by itself.)
+def _train_steps(
+    config: TrainingConfig, run: TrainingRun, loss: CodecLoss | DecoderLoss, deadline: Deadline, log: Log
+) -> bool:
+    # All steps have the same shapes, so cuDNN's benchmark mode pays off. (`flags` disables cuDNN by default.)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
-        while not run.finished and deadline.left() > 0:
-            parts = loss(run.step)
-            run.learn(parts.total())
+        while not run.finished and deadline.remaining() > 0:
+            losses = loss(run.step)
+            run.update(losses.total())
             if run.step % config.log_every == 0:
-                run.note(say, **parts._asdict())
+                run.log_metrics(log, **losses._asdict())
             if run.step % config.save_every == 0:
                 run.save()
     run.save()
     return run.finished
 
 
-def _run(config: CodecConfig, codec: Codec, directory: Path, fit: Deadline | None = None) -> Run:
-    weights = [weight for module in codec for weight in module.parameters() if weight.requires_grad]
-    return Run(
+def _codec_run(config: CodecConfig, codec: Codec, directory: Path, finish_by: Deadline | None = None) -> TrainingRun:
+    return TrainingRun(
         directory / STATE,
         codec._asdict(),
-        weights,
-        peak=config.learning_rate,
+        [weight for module in codec for weight in module.parameters() if weight.requires_grad],
+        peak_learning_rate=config.learning_rate,
         steps=config.steps,
         betas=(0.8, 0.99),
-        decay=1e-3,
-        fit=fit,
+        weight_decay=1e-3,
+        finish_by=finish_by,
     )
 
 
-def _polish_run(config: CodecConfig, codec: Codec, directory: Path, fit: Deadline | None = None) -> Run:
+def _decoder_run(config: CodecConfig, codec: Codec, directory: Path, finish_by: Deadline | None = None) -> TrainingRun:
     for name, weight in codec.decoder.named_parameters():
         weight.requires_grad_(not name.startswith("quantizer."))
-    return Run(
-        directory / POLISHED,
+    return TrainingRun(
+        directory / DECODER_STATE,
         {"decoder": codec.decoder},
         [weight for weight in codec.decoder.parameters() if weight.requires_grad],
-        peak=config.polish_learning_rate,
-        steps=config.polish_steps,
+        peak_learning_rate=config.finetune_learning_rate,
+        steps=config.finetune_steps,
         betas=(0.8, 0.99),
-        decay=1e-3,
-        fit=fit,
+        weight_decay=1e-3,
+        finish_by=finish_by,
     )
 
 
 def load(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
-    """The trained modules, as far as they are; the decoder not polished."""
+    """Returns the frozen codec in its current state of training, without decoder fine-tuning."""
     codec = build(config.codec, device)
-    _run(config.codec, codec, directory).resume()
-    return _still(codec)
+    _codec_run(config.codec, codec, directory).resume()
+    return _freeze(codec)
 
 
-def load_polished(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
-    """The trained modules, the decoder as far as it is polished."""
+def load_finetuned(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
+    """Returns the frozen codec with its decoder in the current state of fine-tuning."""
     codec = load(config, directory, device)
-    _polish_run(config.codec, codec, directory).resume()
-    return _still(codec)
+    _decoder_run(config.codec, codec, directory).resume()
+    return _freeze(codec)
 
 
-def _still(codec: Codec) -> Codec:
+def _freeze(codec: Codec) -> Codec:
     for module in codec:
         module.eval().requires_grad_(False)
     return codec
@@ -137,33 +138,33 @@ def _still(codec: Codec) -> Codec:
 
 @torch.no_grad()
 def encode(codec: Codec, audio: Tensor, frames: npt.NDArray[np.integer]) -> Tensor:
-    """The codes of utterances of so many frames each, heard by itself: [sum of frames, 16] uint8 or int16.
+    """Encodes utterances independently of each other: returns codes [sum of frames, 16], uint8 or int16.
 
-    audio: their samples, one after the other, int16. Many are encoded at once, with silence behind the shorter ones: a
-    causal encoder's codes do not know what follows.
+    audio: concatenated int16 samples; frames: [utterances] lengths in frames. Utterances are batched by length and
+    padded with silence, which does not change the codes because the encoder is causal.
     """
-    device, starts, kind = audio.device, np.cumsum(frames) - frames, codec.decoder.config.codebook_size
+    device, starts = audio.device, np.cumsum(frames) - frames
     codes = torch.zeros(
         len(audio) // FAMILY.samples_per_frame,
         codec.decoder.config.num_quantizers,
-        dtype=torch.uint8 if kind <= 256 else torch.int16,
+        dtype=torch.uint8 if codec.decoder.config.codebook_size <= 256 else torch.int16,
         device=device,
     )
     by_length = np.argsort(frames, kind="stable")
-    for some in np.array_split(by_length, -(-len(by_length) // _ENCODED_TOGETHER)):
-        first = torch.from_numpy(starts[some]).to(device)[:, None]
-        count = torch.from_numpy(frames[some]).to(device)[:, None]
-        frame = torch.arange(int(frames[some].max()), device=device)
-        heard = _cut(audio, first, count, len(frame))
-        found = codec.quantizer.encode(codec.encoder(heard))
-        own = frame < count
-        codes[(first + frame)[own]] = found[own].to(codes.dtype)
+    for batch in np.array_split(by_length, -(-len(by_length) // _ENCODE_BATCH)):
+        first = torch.from_numpy(starts[batch]).to(device)[:, None]
+        count = torch.from_numpy(frames[batch]).to(device)[:, None]
+        frame = torch.arange(int(frames[batch].max()), device=device)
+        samples = _padded_utterances(audio, first, count, len(frame))
+        encoded = codec.quantizer.encode(codec.encoder(samples))
+        is_utterance = frame < count
+        codes[(first + frame)[is_utterance]] = encoded[is_utterance].to(codes.dtype)
     return codes
 
 
-def _cut(audio: Tensor, first: Tensor, count: Tensor, frames: int) -> Tensor:
-    """Utterances of `count` frames from frame `first` [B, 1] of int16 `audio`, as [B, frames * 1,920] in -1..1."""
+def _padded_utterances(audio: Tensor, first: Tensor, count: Tensor, frames: int) -> Tensor:
+    """Returns utterances of `count` frames [B, 1] from frame `first` [B, 1] as [B, frames * 1,920] floats in -1..1."""
     sample = torch.arange(frames * FAMILY.samples_per_frame, device=audio.device)
-    own = sample < count * FAMILY.samples_per_frame
-    place = torch.where(own, first * FAMILY.samples_per_frame + sample, 0)
-    return torch.where(own, audio[place].float() / 32768, 0.0)
+    is_utterance = sample < count * FAMILY.samples_per_frame
+    index = torch.where(is_utterance, first * FAMILY.samples_per_frame + sample, 0)
+    return torch.where(is_utterance, audio[index].float() / 32768, 0.0)

@@ -1,6 +1,6 @@
-"""Rounds of synthesis as codes: what the talker learns from. Small enough to keep them all.
+"""Codes of the synthesis rounds: the talker's training data.
 
-A round is made and encoded while the talker learns from the rounds before it; then its audio is let go of.
+The next round is synthesized and encoded in the background while the talker trains; then its audio is deleted.
 """
 
 from __future__ import annotations
@@ -21,61 +21,60 @@ import torch
 
 from .codec import encode
 from .codec_model import Codec
-from .run import Say
+from .run import Log
 from .synthesis import read_shard, shard_path
 
 
-class Coded(NamedTuple):
-    """A round's utterances."""
+class RoundCodes(NamedTuple):
+    """The encoded utterances of a round; the last three fields are [utterances] each, as in a shard."""
 
     codes: npt.NDArray[np.integer]
     """[sum of frames, 16]."""
     frames: npt.NDArray[np.int32]
     speakers: npt.NDArray[np.int32]
     sentences: npt.NDArray[np.int32]
-    """[utterances] each, as in a shard."""
 
 
 def codes_path(directory: Path, number: int) -> Path:
-    """Where a round's codes lie."""
+    """Returns the file of a round's codes."""
     return directory / f"codes-{number:02}.npz"
 
 
-def read_codes(path: Path) -> Coded:
+def read_codes(path: Path) -> RoundCodes:
     """Reads a round's codes."""
     with np.load(path) as file:
-        return Coded(*(file[field] for field in Coded._fields))
+        return RoundCodes(*(file[field] for field in RoundCodes._fields))
 
 
 def encode_round(codec: Codec, shards: Iterable[Path], path: Path, device: torch.device) -> None:
-    """Encodes a round's shards into its file."""
+    """Encodes a round's shards and writes the result to `path` atomically."""
     parts = []
     for shard in map(read_shard, shards):
         codes = encode(codec, torch.from_numpy(shard.audio).to(device), shard.frames).cpu().numpy()
-        parts.append(Coded(codes, shard.frames, shard.speakers, shard.sentences))
+        parts.append(RoundCodes(codes, shard.frames, shard.speakers, shard.sentences))
     unfinished = path.with_suffix(".unfinished.npz")
-    whole = Coded(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    np.savez(unfinished, **whole._asdict())
+    merged = RoundCodes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    np.savez(unfinished, **merged._asdict())
     unfinished.rename(path)
 
 
-class Ahead:
-    """Makes the next round beside the training, in processes of its own."""
+class RoundPrefetcher:
+    """Produces the next round's codes in a background process while the talker trains."""
 
-    def __init__(self, arguments: list[str], say: Say) -> None:
-        """arguments: of `python -m training codes`, to which the round is added."""
-        self._arguments, self._say = arguments, say
+    def __init__(self, arguments: list[str], log: Log) -> None:
+        """arguments: the command line of `python -m training codes`, without the round."""
+        self._arguments, self._log = arguments, log
         self._number = -1
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> RoundPrefetcher:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def begin(self, number: int) -> None:
-        """Begins a round, if it is not begun."""
+    def start(self, number: int) -> None:
+        """Starts a round, unless it has been started."""
         if self._number != number:
             self.stop()
             command = [sys.executable, "-m", "training", "codes", *self._arguments, "--round", str(number)]
@@ -83,16 +82,16 @@ class Ahead:
             self._number = number
 
     def wait(self, number: int) -> None:
-        """Waits until a round is made. Raises RuntimeError if it could not be."""
+        """Waits until a round is complete, starting it if necessary. Raises RuntimeError if the process failed."""
         started = time.monotonic()
-        self.begin(number)
+        self.start(number)
         assert self._process is not None
         if self._process.wait():
-            raise RuntimeError(f"round {number} could not be made")
-        self._say(f"codes: waited {time.monotonic() - started:.0f} s for round {number}")
+            raise RuntimeError(f"the process for round {number} failed")
+        self._log(f"codes: waited {time.monotonic() - started:.0f} s for round {number}")
 
     def stop(self) -> None:
-        """Ends what is under way; the shards that are whole stay."""
+        """Terminates the running round; complete shards are kept."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
             self._process.wait()
@@ -100,6 +99,6 @@ class Ahead:
         self._number = -1
 
 
-def forget_audio(audio: Path, number: int) -> None:
-    """Removes a round's shards."""
+def delete_audio(audio: Path, number: int) -> None:
+    """Deletes a round's shards."""
     shutil.rmtree(shard_path(audio, number, 0).parent, ignore_errors=True)

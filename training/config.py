@@ -1,4 +1,4 @@
-"""What a run is made with: one struct, and its two presets."""
+"""The configuration of a training run, and its two presets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from msgspec import field
 
 
 class CorpusConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Which texts."""
+    """The sentences to learn from."""
 
     seed: int = 7
     generated: dict[str, int] = field(default_factory=lambda: {"english": 150_000, "german": 16_000})
-    """The languages, and sentences drawn from the grammar of each; drawn twice, one is kept once."""
-    sentences_a_source: int = 90_000
-    longest_spoken_words: int = 60
+    """Sentences drawn from the grammar of each language; duplicates are dropped."""
+    max_sentences_per_source: int = 90_000
+    max_spoken_words: int = 60
 
 
 class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How espeak-ng reads them."""
+    """How espeak-ng reads the sentences."""
 
     seed: int = 11
     speakers: dict[str, dict[str, str]] = field(
@@ -28,16 +28,21 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
             "gb": {"english": "gmw/en+m3", "german": "de+m1"},
         }
     )
-    """Each speaker, and espeak-ng's voice of it in each language."""
-    slowest: int = 148
-    fastest: int = 168
-    """Words a minute, drawn for each sentence."""
+    """espeak-ng's voice of each speaker in each language."""
+    min_words_per_minute: int = 148
+    max_words_per_minute: int = 168
+    """The speaking rate is drawn for each sentence."""
     rounds: int = 10
-    sentences_a_round: int = 60_000
-    """A round reads some of the corpus, drawn anew, by speakers and at rates drawn anew."""
-    sentences_a_shard: int = 1_000
-    fewest_frames: int = 5
-    most_frames: int = 260
+    sentences_per_round: int = 60_000
+    """Sentences, speakers and rates are drawn again for each round."""
+    sentences_per_shard: int = 1_000
+    min_frames: int = 5
+    max_frames: int = 260
+
+    @property
+    def mean_words_per_minute(self) -> int:
+        """The middle of the speaking rates."""
+        return (self.min_words_per_minute + self.max_words_per_minute) // 2
 
 
 class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,24 +63,26 @@ class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 3_100
     batch: int = 64
     frames: int = 80
-    """Frames of a training crop, and below, those of them that are decoded to samples."""
+    """Frames of a crop."""
     decoded_frames: int = 24
+    """Frames of a crop that are decoded to samples."""
     warmup_frames: int = 3
-    """First decoded frames, whose loss does not count: the convolutions lack their past."""
-    unquantised_steps: int = 200
+    """Leading decoded frames left out of the loss, because the convolutions lack their past."""
+    unquantized_steps: int = 200
+    """First steps, which train encoder and decoder without quantization."""
     learning_rate: float = 6e-4
-    polish_steps: int = 22_800
-    polish_learning_rate: float = 4e-4
-    """Of the decoder by itself, when the codes are what they will be."""
+    finetune_steps: int = 22_800
+    """Steps of the decoder alone, with encoder and codebooks frozen."""
+    finetune_learning_rate: float = 4e-4
     hours: float = 24.0
-    """Of audio that crops are drawn from."""
+    """Audio that crops are drawn from."""
 
 
-class TalkerTraining(msgspec.Struct, frozen=True, kw_only=True):
+class TalkerTrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The talker's shape and training."""
 
     merges: int = 1_000
-    """Of the text tokenizer."""
+    """BPE merges of the text tokenizer."""
     text_hidden: int = 128
     hidden: int = 320
     layers: int = 6
@@ -90,21 +97,22 @@ class TalkerTraining(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 24_700
     rows: int = 128
     row_positions: int = 512
-    """Positions of a row that whole sentences are packed into; with `rows`, those of a step."""
+    """A step has `rows` rows of `row_positions` positions, into which whole sentences are packed."""
     predicted_frames: int = 8_192
-    """Of a step's frames, those whose codes 1 to 15 are learnt."""
+    """Frames of a step whose codes 1 to 15 are in the loss."""
     streaming_share: float = 0.45
-    auto_share: float = 0.3
-    """Sentences whose language is not told."""
+    """Share of sentences with streaming text."""
+    auto_language_share: float = 0.3
+    """Share of sentences whose prompt does not name the language."""
     code0_noise: float = 0.02
     code_noise: float = 0.06
     frame_noise: float = 0.02
-    """Input codes, and whole input frames, that are replaced by random ones."""
+    """Shares of input codes, and of whole input frames, that are replaced with random ones."""
     learning_rate: float = 1.5e-3
-    steps_a_round: int = 2_500
-    """Steps until a further round of synthesis joins those that are learnt from."""
+    steps_per_round: int = 2_500
+    """Steps after which the next synthesis round joins the training data."""
     validation_sentences: int = 256
-    """The first of round 0, never learnt from."""
+    """The first sentences of round 0, which are excluded from training."""
 
 
 class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,19 +121,19 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
     corpus: CorpusConfig = CorpusConfig()
     synthesis: SynthesisConfig = SynthesisConfig()
     codec: CodecConfig = CodecConfig()
-    talker: TalkerTraining = TalkerTraining()
+    talker: TalkerTrainingConfig = TalkerTrainingConfig()
     save_every: int = 1_500
     """Steps between two saves."""
     log_every: int = 50
     compile: bool = True
-    """`torch.compile` on a GPU; what cannot be compiled runs as it is."""
+    """Use `torch.compile` on a GPU; code that fails to compile runs eagerly."""
 
 
 FULL = TrainingConfig()
 
 SMOKE = TrainingConfig(
-    corpus=CorpusConfig(generated={"english": 80, "german": 24}, sentences_a_source=0, longest_spoken_words=12),
-    synthesis=SynthesisConfig(rounds=2, sentences_a_round=40, sentences_a_shard=20),
+    corpus=CorpusConfig(generated={"english": 80, "german": 24}, max_sentences_per_source=0, max_spoken_words=12),
+    synthesis=SynthesisConfig(rounds=2, sentences_per_round=40, sentences_per_shard=20),
     codec=CodecConfig(
         codebook_size=32,
         codebook_dim=16,
@@ -142,13 +150,13 @@ SMOKE = TrainingConfig(
         frames=6,
         decoded_frames=3,
         warmup_frames=1,
-        unquantised_steps=4,
+        unquantized_steps=4,
         learning_rate=2e-3,
-        polish_steps=16,
-        polish_learning_rate=4e-3,
+        finetune_steps=16,
+        finetune_learning_rate=4e-3,
         hours=0.1,
     ),
-    talker=TalkerTraining(
+    talker=TalkerTrainingConfig(
         merges=120,
         text_hidden=32,
         hidden=64,
@@ -164,7 +172,7 @@ SMOKE = TrainingConfig(
         rows=2,
         row_positions=256,
         predicted_frames=64,
-        steps_a_round=10,
+        steps_per_round=10,
         validation_sentences=4,
     ),
     save_every=8,

@@ -1,8 +1,7 @@
-"""The texts: what is at hand on a Debian machine, and sentences drawn from a grammar; and the held-out sets.
+"""The text corpus: sentences of Debian's text packages, sentences drawn from a grammar, and the held-out sets.
 
-A corpus is a file with one sentence a line, its language before it; as it is written, not as it is read out. No
-sentence of a held-out set is in it. The grammars need no source, so a corpus can be made anywhere; a source that is
-missing is said.
+A corpus file has one sentence per line, after its language and a tab, in written form. It contains no sentence of a
+held-out set. Missing sources are logged and skipped; the grammars need none, so a corpus can be built on any machine.
 """
 
 from __future__ import annotations
@@ -15,44 +14,63 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from . import normalize_de, normalize_en
 from .config import CorpusConfig
-from .grammar import HERE, Grammar
-from .sentence import Sentence
+from .grammar import TEXT_DIRECTORY, Grammar
 from .sources import SOURCES, dictionary
 
-LONGEST_WORDS = 40
-_AWKWARD = re.compile(
+MAX_WORDS = 40
+_NOT_PROSE = re.compile(
     r"[A-ZÄÖÜ]{3,}|\d{5,}|--|\.\.|[,.;:]{2}| -|- |[a-zäöüß][A-ZÄÖÜ]|[a-zäöüß]\.[a-zäöüß]|\d[a-z]{3,}|'{2}"
 )
+_NORMALIZE = {"english": normalize_en.normalize, "german": normalize_de.normalize}
+# English numbers are normalized to words; German ones are left to espeak-ng.
+_WORD = {"english": r"[a-z]+(?:'[a-z]+)*", "german": r"[a-zäöüßé]+(?:'[a-zäöüß]+)*|\d+"}
 
 
-class _Writing(NamedTuple):
-    """How a language is written: patterns."""
+class Sentence(NamedTuple):
+    """A sentence in written form."""
 
-    plain: re.Pattern[str]
-    """Of prose."""
-    border: re.Pattern[str]
-    """Between two sentences."""
-    small_start: re.Pattern[str]
-    """What is before a small letter that has to be a capital, and that letter."""
-    longest_word: int
+    text: str
+    language: str
+    """`english` or `german`: the name that checkpoints and requests use."""
+
+    def spoken(self) -> str:
+        """Returns the normalized text for espeak-ng."""
+        return _NORMALIZE[self.language](self.text)
+
+    def words(self) -> tuple[str, ...]:
+        """Returns the spoken words in lower case; sentences of a language with equal words are duplicates."""
+        return tuple(re.findall(_WORD[self.language], self.spoken().lower()))
 
 
-_WRITINGS = {
-    "english": _Writing(
-        plain=re.compile(r"[A-Za-z0-9 ,.?!'\-;:$£€%]+"),
-        border=re.compile(r"(?<=[.?!]) "),
-        small_start=re.compile(r"(^|[a-z]{2}[.?!] )([a-z])"),
-        longest_word=18,
+class _Orthography(NamedTuple):
+    """Patterns of a language's written form."""
+
+    prose: re.Pattern[str]
+    """Matches a text without unusual characters."""
+    boundary: re.Pattern[str]
+    """Matches between two sentences."""
+    lowercase_start: re.Pattern[str]
+    """Two groups: the text before a letter that has to be a capital, and the letter."""
+    max_word_length: int
+
+
+_ORTHOGRAPHY = {
+    "english": _Orthography(
+        prose=re.compile(r"[A-Za-z0-9 ,.?!'\-;:$£€%]+"),
+        boundary=re.compile(r"(?<=[.?!]) "),
+        lowercase_start=re.compile(r"(^|[a-z]{2}[.?!] )([a-z])"),
+        max_word_length=18,
     ),
-    "german": _Writing(
-        plain=re.compile(r"[A-Za-zÄÖÜäöüßé0-9 ,.?!'\-;:€%]+"),
+    "german": _Orthography(
+        prose=re.compile(r"[A-Za-zÄÖÜäöüßé0-9 ,.?!'\-;:€%]+"),
         # Not after ordinals and abbreviations.
-        border=re.compile(
+        boundary=re.compile(
             r"(?<=[.?!])(?<!\d\.)(?<!\b\w\.)(?<!\b(?:[DHN]r|St)\.)(?<!\bbzw\.)(?<!\bProf\.) (?=[A-ZÄÖÜ])"
         ),
-        small_start=re.compile(r"(^[„\"]?|: [„\"])([a-zäöü])"),
-        longest_word=30,
+        lowercase_start=re.compile(r"(^[„\"]?|: [„\"])([a-zäöü])"),
+        max_word_length=30,
     ),
 }
 
@@ -61,82 +79,86 @@ HELD_OUT = {"templates": "english", "natural": "english", "long": "english", "nu
 
 
 def held_out(name: str) -> list[Sentence]:
-    """A held-out set, one of `HELD_OUT`."""
-    lines = (HERE / f"held_{name}.txt").read_text("utf-8").splitlines()
+    """Reads a held-out set, one of `HELD_OUT`."""
+    lines = (TEXT_DIRECTORY / f"held_{name}.txt").read_text("utf-8").splitlines()
     return [finish(Sentence(line, HELD_OUT[name])) for line in lines]
 
 
 def finish(sentence: Sentence) -> Sentence:
-    """With a capital, a full stop where no mark ends it, and "an" where it belongs."""
+    """Returns the sentence with capitals, closing punctuation and the article "an" corrected."""
     text, language = sentence
     if language == "english":
         text = re.sub(r"\b([Aa]) (?=[aeiou]|hour|honest)(?!uni|one\b|use)", r"\1n ", text)
-    text = _WRITINGS[language].small_start.sub(lambda found: found[1] + found[2].upper(), text)
+    text = _ORTHOGRAPHY[language].lowercase_start.sub(lambda found: found[1] + found[2].upper(), text)
     return Sentence(text if text.endswith((".", "?", "!", '"', "“")) else f"{text}.", language)
 
 
-def sentences(text: str, language: str) -> Iterator[Sentence]:
-    """A text's sentences, finished; of the longest the clauses."""
+def split_sentences(text: str, language: str) -> Iterator[Sentence]:
+    """Yields the sentences of a text; sentences of more than `MAX_WORDS` words are split into clauses."""
     text = re.sub(r"[\"*_`]", "", text).replace("(", ", ").replace(")", ",")
     text = re.sub(r"\s*,[\s,]*", ", ", re.sub(r"\s+", " ", text))
-    for sentence in _WRITINGS[language].border.split(re.sub(r", ([.;:?!])", r"\1", text)):
-        long = len(sentence.split()) > LONGEST_WORDS
-        parts = (part.strip(" ,;:-'") for part in (re.split(r"(?<=[;:])\s+", sentence) if long else [sentence]))
+    for sentence in _ORTHOGRAPHY[language].boundary.split(re.sub(r", ([.;:?!])", r"\1", text)):
+        is_long = len(sentence.split()) > MAX_WORDS
+        parts = (part.strip(" ,;:-'") for part in (re.split(r"(?<=[;:])\s+", sentence) if is_long else [sentence]))
         yield from (finish(Sentence(part, language)) for part in parts if part)
 
 
-def speakable(sentence: Sentence) -> bool:
-    """Whether it is plain prose: no code, no tables, no shouting."""
-    words, writing = sentence.text.split(), _WRITINGS[sentence.language]
-    plain = writing.plain.fullmatch(sentence.text) and not _AWKWARD.search(sentence.text)
-    return bool(plain) and 1 <= len(words) <= LONGEST_WORDS and max(map(len, words)) <= writing.longest_word
+def is_prose(sentence: Sentence) -> bool:
+    """Returns True for plain prose of moderate length; False for code, tables, acronyms and the like."""
+    words, orthography = sentence.text.split(), _ORTHOGRAPHY[sentence.language]
+    prose = orthography.prose.fullmatch(sentence.text) and not _NOT_PROSE.search(sentence.text)
+    return bool(prose) and 1 <= len(words) <= MAX_WORDS and max(map(len, words)) <= orthography.max_word_length
 
 
-def _texts(config: CorpusConfig, language: str, root: Path, say: Callable[[str], None]) -> Iterator[Sentence]:
-    """The sentences of every source there is."""
-    for name, read in SOURCES[language].items():
+def _source_sentences(
+    config: CorpusConfig, language: str, root: Path, log: Callable[[str], None]
+) -> Iterator[Sentence]:
+    """Yields a sample of each source's sentences; logs and skips missing sources."""
+    for name, read_source in SOURCES[language].items():
         try:
-            found = [each for text in read(root) for each in sentences(text, language) if speakable(each)]
+            found = [
+                sentence
+                for text in read_source(root)
+                for sentence in split_sentences(text, language)
+                if is_prose(sentence)
+            ]
         except (OSError, subprocess.CalledProcessError) as error:
-            say(f"corpus: {name}: left out: {error}")
+            log(f"corpus: {name}: skipped: {error}")
             continue
-        limit = config.sentences_a_source
-        say(f"corpus: {name}: {len(found)} sentences, {min(len(found), limit)} used")
-        yield from random.Random(f"{config.seed} {name}").sample(found, min(len(found), limit))
+        used = min(len(found), config.max_sentences_per_source)
+        log(f"corpus: {name}: {len(found)} sentences, {used} used")
+        yield from random.Random(f"{config.seed} {name}").sample(found, used)
 
 
-def make(config: CorpusConfig, root: Path, say: Callable[[str], None]) -> list[Sentence]:
-    """A corpus: each language's sentences, shuffled.
-
-    root: where the sources lie, `/` for a machine that has them installed.
-    """
-    found = [sentence for language in config.generated for sentence in _of(language, config, root, say)]
+def build(config: CorpusConfig, root: Path, log: Callable[[str], None]) -> list[Sentence]:
+    """Returns the shuffled sentences of all languages. root: where the text packages are installed, normally `/`."""
+    found = [sentence for language in config.generated for sentence in _of_language(language, config, root, log)]
     random.Random(config.seed).shuffle(found)
     return found
 
 
-def _of(language: str, config: CorpusConfig, root: Path, say: Callable[[str], None]) -> list[Sentence]:
-    """The sources' sentences and as many of the grammar's as were asked for, each once."""
+def _of_language(language: str, config: CorpusConfig, root: Path, log: Callable[[str], None]) -> list[Sentence]:
+    """Returns the distinct sentences of the sources and of the grammar that are not held out."""
     rng = random.Random(config.seed)
     grammar = Grammar(language, rng, dictionary(language, root, rng))
-    drawn = (finish(Sentence(grammar.sentence(), language)) for _ in range(config.generated[language]))
+    generated = (finish(Sentence(grammar.sentence(), language)) for _ in range(config.generated[language]))
     held = {sentence.words() for name in HELD_OUT for sentence in held_out(name)}
     kept: dict[tuple[str, ...], Sentence] = {}
-    for sentence in (*_texts(config, language, root, say), *drawn):
+    for sentence in (*_source_sentences(config, language, root, log), *generated):
         key = sentence.words()
-        if 1 <= len(key) <= config.longest_spoken_words and key not in held:
+        if 1 <= len(key) <= config.max_spoken_words and key not in held:
             kept.setdefault(key, sentence)
-    say(f"corpus: {language}: {len(kept)} sentences, {sum(map(len, kept))} words")
-    return [_loosened(sentence, rng) for sentence in kept.values()]
+    log(f"corpus: {language}: {len(kept)} sentences, {sum(map(len, kept))} words")
+    return [_vary_typing(sentence, rng) for sentence in kept.values()]
 
 
-def _loosened(sentence: Sentence, rng: random.Random) -> Sentence:
-    """Some sentences as people type them: without the full stop, or without capitals too."""
+def _vary_typing(sentence: Sentence, rng: random.Random) -> Sentence:
+    """Drops the full stop of some sentences, and of some the capitals too, as people type."""
     text, chance = sentence.text, rng.random()
     if chance < 0.05 and text.endswith("."):
         return sentence._replace(text=text[:-1])
-    loose = chance < 0.08 and sentence.spoken() == text
-    return sentence._replace(text=text.lower().rstrip(".")) if loose else sentence
+    lowercase = chance < 0.08 and sentence.spoken() == text
+    return sentence._replace(text=text.lower().rstrip(".")) if lowercase else sentence
 
 
 def write(path: Path, corpus: Iterable[Sentence]) -> None:
@@ -151,5 +173,5 @@ def read(path: Path) -> list[Sentence]:
 
 
 def digest(path: Path) -> str:
-    """What names the data of a run: the corpus file's SHA-256, shortened."""
+    """Returns the first 16 hex digits of the corpus file's SHA-256, which identify a run's data."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a step of the codec's training hears: pieces of audio, and which of their frames are decoded to samples."""
+"""The codec's training data: random audio crops, and which of their frames a step decodes."""
 
 from __future__ import annotations
 
@@ -16,71 +16,73 @@ from syrinx_stages.contract.family import FAMILY
 from .config import CodecConfig
 from .synthesis import read_shard
 
-_BEGINNINGS = 0.15
-"""Of the steps hear utterances from their first sample on, so that a decoder learns to begin, and with silence."""
+_UTTERANCE_START_SHARE = 0.15
+"""Share of the steps whose crops start with an utterance: the decoder has to learn beginnings, and silence."""
 
 
 class Audio(NamedTuple):
-    """Utterances, one after the other."""
+    """Concatenated utterances."""
 
     samples: Tensor
-    """int16 [N]."""
-    begins: Tensor
-    """[utterances]: the first sample of each."""
+    """[N] int16."""
+    starts: Tensor
+    """[utterances]: index of each utterance's first sample."""
 
     def frames(self) -> npt.NDArray[np.integer]:
-        """[utterances]: how many each has."""
-        ends = np.append(self.begins.cpu().numpy(), len(self.samples)) // FAMILY.samples_per_frame
-        return np.diff(ends)
+        """Returns each utterance's length in frames, [utterances]."""
+        bounds = np.append(self.starts.cpu().numpy(), len(self.samples)) // FAMILY.samples_per_frame
+        return np.diff(bounds)
 
 
-class Window(NamedTuple):
-    """The frames of a crop that are decoded to samples."""
+class DecodeWindow(NamedTuple):
+    """The frames of a crop that a step decodes to samples."""
 
-    first: int
-    skipped: int
-    """How many of them do not count: the convolutions lack their past."""
-    begins: bool
-    """Crops are beginnings of utterances."""
+    first_frame: int
+    warmup_frames: int
+    """Leading frames left out of the loss, because the convolutions lack their past."""
+    utterance_starts: bool
+    """True if the step's crops start with an utterance."""
 
 
 def load_audio(paths: Iterable[Path], hours: float, device: torch.device) -> Audio:
-    """The audio of as many shards as `hours` need, on `device`."""
-    samples, begins, count = [], [], 0
+    """Loads shards onto `device` until they hold `hours` of audio."""
+    samples, starts, count = [], [], 0
     for path in paths:
         shard = read_shard(path)
-        begins.append(count + (np.cumsum(shard.frames) - shard.frames) * FAMILY.samples_per_frame)
+        starts.append(count + (np.cumsum(shard.frames) - shard.frames) * FAMILY.samples_per_frame)
         samples.append(torch.from_numpy(shard.audio).to(device))
         count += len(shard.audio)
         if count >= hours * 3600 * FAMILY.sample_rate:
             break
-    return Audio(torch.cat(samples), torch.from_numpy(np.concatenate(begins)).to(device))
+    return Audio(torch.cat(samples), torch.from_numpy(np.concatenate(starts)).to(device))
 
 
-def window(config: CodecConfig, step: int) -> Window:
-    """What `step` decodes."""
-    drawn = np.random.default_rng((config.seed, step))
-    if drawn.random() < _BEGINNINGS:
-        return Window(0, 0, True)
-    return Window(int(drawn.integers(config.frames - config.decoded_frames + 1)), config.warmup_frames, False)
+def decode_window(config: CodecConfig, step: int) -> DecodeWindow:
+    """Returns the random window of `step`."""
+    rng = np.random.default_rng((config.seed, step))
+    if rng.random() < _UTTERANCE_START_SHARE:
+        return DecodeWindow(0, 0, True)
+    return DecodeWindow(int(rng.integers(config.frames - config.decoded_frames + 1)), config.warmup_frames, False)
 
 
-def crops(config: CodecConfig, audio: Audio, draw: torch.Generator, *, begins: bool, grain: int = 1) -> Tensor:
-    """The samples [batch, frames * 1,920] of random crops, from anywhere or from beginnings of utterances.
+def crop_indices(
+    config: CodecConfig, audio: Audio, generator: torch.Generator, *, utterance_starts: bool, alignment: int = 1
+) -> Tensor:
+    """Returns sample indices [batch, frames * 1,920] of random crops; they may run into the next utterance.
 
-    grain: crops from anywhere begin at multiples of so many samples. What follows a short utterance is the next one.
+    utterance_starts: crops start with an utterance. alignment: other crops start at a multiple of this many samples.
     """
     length, device = config.frames * FAMILY.samples_per_frame, audio.samples.device
     last = len(audio.samples) - length
     shape = config.batch, 1
-    if begins:
-        possible = audio.begins[audio.begins <= last]
-        starts = possible[torch.randint(len(possible), shape, generator=draw, device=device)]
+    if utterance_starts:
+        candidates = audio.starts[audio.starts <= last]
+        starts = candidates[torch.randint(len(candidates), shape, generator=generator, device=device)]
     else:
-        starts = torch.randint(last // grain + 1, shape, generator=draw, device=device) * grain
+        starts = torch.randint(last // alignment + 1, shape, generator=generator, device=device) * alignment
     return starts + torch.arange(length, device=device)
 
 
-def heard(audio: Audio, samples: Tensor) -> Tensor:
-    """What the crops sound like, in -1..1."""
-    return audio.samples[samples].float() / 32768
+def read_crops(audio: Audio, indices: Tensor) -> Tensor:
+    """Returns the samples at `indices` as floats in -1..1."""
+    return audio.samples[indices].float() / 32768

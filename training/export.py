@@ -1,4 +1,4 @@
-"""Writes a checkpoint in the official layout, in float16: `syrinx_stages.model.checkpoint` loads it, and `qwen-tts`."""
+"""Writes a checkpoint in the official layout, in float16, for `syrinx_stages.model.checkpoint` and `qwen-tts`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.talker import Talker
 
+from .checkpoint_config import codec_settings, model_settings
 from .config import CodecConfig, TrainingConfig
-from .forward import share_norms
-from .shapes import codec_settings, model_settings
+from .talker_forward import share_norms
 
-MOST_BYTES = 25_000_000
-"""Of weights: what may be part of the package."""
+MAX_BYTES = 25_000_000
+"""Limit of the weights' size, because the bundled voice is part of the package."""
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 
 
 def tensors(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    """A module's weights under their official names, in float16.
+    """Returns a module's weights by their official names, in float16.
 
-    Raises ValueError for a weight that float16 does not hold.
+    Raises ValueError if a weight is out of float16's range.
     """
     found = {}
     for name, slot in checkpoint_tensors(module, prefix):
-        # One norm is learnt for all heads; the module has a row for each.
+        # The checkpoint has one norm for all heads; the module has a row for each head.
         target = slot.target if slot.target.dim() == len(slot.shape) else slot.target[0]
         found[name] = target.detach().to("cpu", torch.float16).contiguous()
         if not bool(found[name].isfinite().all()):
-            raise ValueError(f"{name}: a weight is beyond float16")
+            raise ValueError(f"{name}: a weight is out of float16's range")
     return found
 
 
@@ -44,12 +44,12 @@ def _write_json(path: Path, settings: dict[str, Any]) -> None:
 
 
 def _write_tensors(directory: Path, found: dict[str, Tensor]) -> None:
-    # safetensors' own function makes files that nobody else may read: a container is somebody else.
+    # safetensors.torch.save_file creates files with mode 0600, which a container with another user cannot read.
     (directory / "model.safetensors").write_bytes(save(found))
 
 
 def export_codec(config: CodecConfig, decoder: CodecDecoder, directory: Path) -> None:
-    """Writes `speech_tokenizer/`. Codebooks are written as entries that were used once each."""
+    """Writes `speech_tokenizer/`. Changes the decoder's codebooks to entries with a usage of 1."""
     with torch.no_grad():
         for quantizer in (decoder.quantizer.rvq_first, decoder.quantizer.rvq_rest):
             for book in quantizer._books:
@@ -62,9 +62,9 @@ def export_codec(config: CodecConfig, decoder: CodecDecoder, directory: Path) ->
 
 
 def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokenizer: Path, directory: Path) -> int:
-    """Writes a whole checkpoint; returns the bytes of its weights. tokenizer: the directory of the tokenizer's files.
+    """Writes a whole checkpoint and returns its weights' size in bytes. tokenizer: directory of the tokenizer's files.
 
-    Raises ValueError if it is larger than a bundled voice may be.
+    Raises ValueError if the weights exceed `MAX_BYTES`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     share_norms(talker)
@@ -74,6 +74,6 @@ def export(config: TrainingConfig, talker: Talker, decoder: CodecDecoder, tokeni
         shutil.copyfile(tokenizer / name, directory / name)
     export_codec(config.codec, decoder, directory)
     size = sum(path.stat().st_size for path in directory.rglob("*.safetensors"))
-    if size > MOST_BYTES:
-        raise ValueError(f"the checkpoint's weights have {size} bytes, more than {MOST_BYTES}")
+    if size > MAX_BYTES:
+        raise ValueError(f"the checkpoint's weights have {size} bytes; the limit is {MAX_BYTES}")
     return size

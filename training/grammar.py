@@ -1,4 +1,4 @@
-"""Sentences drawn from a grammar: a file of options for each language, and numbers written as its people write them."""
+"""Draws random sentences from a grammar file per language, with numbers in the language's written form."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from . import spoken, spoken_de
+from . import normalize_de, normalize_en
 
-HERE = Path(__file__).parent / "text"
+TEXT_DIRECTORY = Path(__file__).parent / "text"
 
 
 class Grammar:
-    """Draws a language's sentences."""
+    """Draws sentences of a language."""
 
     def __init__(self, language: str, rng: random.Random, dictionary: list[str]) -> None:
-        """dictionary: what `{word}` may become; nouns of the grammar where there is none."""
-        file, nouns, drawn = _LANGUAGES[language]
+        """dictionary: options of `{word}`; the grammar's nouns if empty."""
+        file, nouns, number_generators = _LANGUAGES[language]
         self._rng = rng
-        self._options = _read_grammar((HERE / file).read_text("utf-8"))
+        self._options = _read_grammar((TEXT_DIRECTORY / file).read_text("utf-8"))
         self._options["word"] = dictionary or self._options[nouns]
-        self._drawn = drawn(rng)
+        self._numbers = number_generators(rng)
 
     def sentence(self) -> str:
-        """One sentence, without its capital."""
+        """Returns a sentence without its initial capital."""
         text = "{sentence}"
         while "{" in text:
             text = re.sub(r"\{(\w+)\}", lambda found: self._draw(found[1]), text)
         return text
 
     def _draw(self, name: str) -> str:
-        drawn = self._drawn.get(name)
-        return drawn() if drawn else self._rng.choice(self._options[name])
+        number = self._numbers.get(name)
+        return number() if number else self._rng.choice(self._options[name])
 
 
 def _read_grammar(text: str) -> dict[str, list[str]]:
-    """Each name's options."""
+    """Returns the options of each name."""
     options: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -49,11 +49,11 @@ def _read_grammar(text: str) -> dict[str, list[str]]:
     return options
 
 
-_Drawn = dict[str, Callable[[], str]]
-"""What numbers become, by their name in the grammar."""
+_Numbers = dict[str, Callable[[], str]]
+"""Generators of numbers, by their name in the grammar."""
 
 
-def _english(rng: random.Random) -> _Drawn:
+def _english(rng: random.Random) -> _Numbers:
     integer, choice = rng.randint, rng.choice
 
     def money() -> str:
@@ -64,11 +64,13 @@ def _english(rng: random.Random) -> _Drawn:
         return str(integer(1, 99)) + choice(["", f".{integer(1, 9)}"])
 
     def date() -> str:
-        day, month, year = integer(1, 28), choice(spoken.MONTHS), integer(1700, 2039)
+        day, month, year = integer(1, 28), choice(normalize_en.MONTHS), integer(1700, 2039)
         return choice([f"{day} {month} {year}", f"{month} {day}, {year}"])
 
     def short_date() -> str:
-        return choice([f"{integer(1, 31)} {choice(spoken.MONTHS)}", f"{choice(spoken.MONTHS)} {integer(1, 31)}"])
+        return choice(
+            [f"{integer(1, 31)} {choice(normalize_en.MONTHS)}", f"{choice(normalize_en.MONTHS)} {integer(1, 31)}"]
+        )
 
     return {
         "int": lambda: str(choice([integer(0, 20), integer(0, 100), integer(100, 999)])),
@@ -93,7 +95,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _german(rng: random.Random) -> _Drawn:
+def _german(rng: random.Random) -> _Numbers:
     integer, choice = rng.randint, rng.choice
 
     def decimals() -> str:
@@ -101,7 +103,7 @@ def _german(rng: random.Random) -> _Drawn:
 
     def money() -> str:
         amount = choice(
-            [str(integer(1, 20)), str(integer(1, 99)), str(integer(100, 999)), _dotted(integer(1000, 9999))]
+            [str(integer(1, 20)), str(integer(1, 99)), str(integer(100, 999)), _group_digits(integer(1000, 9999))]
         )
         cents = f",{integer(1, 99):02}" if len(amount) < 4 and rng.random() < 0.6 else ""
         return f"{amount}{cents} {choice(['Euro', '€'])}"
@@ -112,16 +114,18 @@ def _german(rng: random.Random) -> _Drawn:
 
     def date() -> str:
         day, month, year = integer(1, 28), integer(1, 12), integer(1700, 2039)
-        return choice([f"{day}. {spoken_de.MONTHS[month - 1]} {year}", f"{day:02}.{month:02}.{year}"])
+        return choice([f"{day}. {normalize_de.MONTHS[month - 1]} {year}", f"{day:02}.{month:02}.{year}"])
 
     return {
         "int": lambda: str(choice([integer(2, 20), integer(2, 100), integer(100, 999)])),
         "small": lambda: str(integer(2, 20)),
-        "bigint": lambda: _dotted(choice([integer(1, 99) * 100, integer(1000, 99_999), integer(1, 99) * 100_000])),
+        "bigint": lambda: _group_digits(
+            choice([integer(1, 99) * 100, integer(1000, 99_999), integer(1, 99) * 100_000])
+        ),
         "money": money,
         "bigmoney": lambda: f"{decimals()} {choice(['Millionen Euro', 'Milliarden Euro', 'Mio. €'])}",
         "date": date,
-        "shortdate": lambda: f"{integer(1, 31)}. {choice(spoken_de.MONTHS)}",
+        "shortdate": lambda: f"{integer(1, 31)}. {choice(normalize_de.MONTHS)}",
         "year": lambda: str(choice([integer(1800, 2039), integer(1100, 1999)])),
         "time": time,
         "percent": lambda: f"{decimals()} {choice(['%', 'Prozent'])}",
@@ -131,9 +135,9 @@ def _german(rng: random.Random) -> _Drawn:
     }
 
 
-def _dotted(number: int) -> str:
+def _group_digits(number: int) -> str:
     return f"{number:,}".replace(",", ".")
 
 
 _LANGUAGES = {"english": ("grammar.txt", "nouns1", _english), "german": ("grammar_de.txt", "n", _german)}
-"""File, a name of it whose options may stand for any word, and numbers."""
+"""The grammar file, the name of its nouns, and the number generators."""

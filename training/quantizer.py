@@ -1,4 +1,4 @@
-"""Residual vector quantisation while it is learnt: the decoder's codebooks as running means (van den Oord et al. 2017).
+"""Residual vector quantization in training: codebooks as running means (van den Oord et al. 2017).
 
 Codebooks hold sums and counts, as the checkpoint does: an entry is `embedding_sum / cluster_usage`.
 """
@@ -13,116 +13,117 @@ from torch import Tensor
 
 from syrinx_stages.model.codec_decoder import Codebook, Quantizer, ResidualQuantizer
 
-_DECAY = 0.99
-_KMEANS_STEPS = 12
-_DROPOUT = 0.25
-"""Share of utterances that are quantised with fewer codebooks, so that the first ones carry most."""
+_EMA_DECAY = 0.99
+_KMEANS_ITERATIONS = 12
+_QUANTIZER_DROPOUT = 0.25
+"""Share of utterances quantized with fewer codebooks, so that the first codebooks carry most of the information."""
 _REVIVE_EVERY = 10
+"""Steps between two replacements of unused entries."""
 _UNUSED = 0.02
-"""An entry used this much less than the average is put elsewhere."""
+"""Entries with less than this share of the average usage are replaced."""
 
 
 class Quantized(NamedTuple):
-    """What quantisation gives."""
+    """Quantized vectors."""
 
     vectors: Tensor
-    """[B, codebook_dim, F]: the decoder's input, gradients passed straight through."""
+    """[B, codebook_dim, F]: the decoder's input, with a straight-through gradient."""
     codes: Tensor
     """[B, F, quantizers]."""
     commitment: Tensor
-    """Mean squared error of the encoder's vectors."""
+    """Mean squared error of the encoder's vectors, a scalar."""
 
 
 def nearest(x: Tensor, entries: Tensor) -> Tensor:
-    """The entry [K, D] nearest to each x [N, D]: [N]."""
+    """Returns the index [N] of the entry [K, D] nearest to each x [N, D]."""
     return (entries.square().sum(1) - 2 * x @ entries.T).argmin(1)
 
 
 def kmeans(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` centres [count, D] of x [N, D]."""
+    """Returns k-means centers [count, D] of x [N, D]."""
     index = torch.randint(len(x), (count,), generator=generator, device=x.device)
-    centres = x[index] + 1e-4 * torch.randn(count, x.shape[1], generator=generator, device=x.device)
-    for _ in range(_KMEANS_STEPS):
-        chosen = nearest(x, centres)
-        members = F.one_hot(chosen, count).to(x).T
+    centers = x[index] + 1e-4 * torch.randn(count, x.shape[1], generator=generator, device=x.device)
+    for _ in range(_KMEANS_ITERATIONS):
+        assigned = nearest(x, centers)
+        members = F.one_hot(assigned, count).to(x).T
         sizes = members.sum(1)
-        strays = x[torch.randint(len(x), (count,), generator=generator, device=x.device)]
-        centres = torch.where(sizes[:, None] > 0, members @ x / sizes.clamp(min=1)[:, None], strays)
-    return centres
+        replacements = x[torch.randint(len(x), (count,), generator=generator, device=x.device)]
+        centers = torch.where(sizes[:, None] > 0, members @ x / sizes.clamp(min=1)[:, None], replacements)
+    return centers
 
 
 class QuantizerTraining:
-    """Quantises, and moves the codebooks of a decoder's quantizer after what it saw."""
+    """Quantizes vectors with a decoder's codebooks and updates the codebooks."""
 
     def __init__(self, quantizer: Quantizer) -> None:
         self.quantizer = quantizer
 
     def __call__(self, x: Tensor, generator: torch.Generator, *, first: bool, step: int) -> Quantized:
-        """x: the encoder's vectors [B, codebook_dim, F]; first: codebooks are not begun yet."""
+        """Quantizes the encoder's vectors x [B, codebook_dim, F]. first: initializes the codebooks from them."""
         rest = self.quantizer.rvq_rest
         count = len(rest._books)
-        dropped = torch.rand(len(x), generator=generator, device=x.device) < _DROPOUT
+        dropped = torch.rand(len(x), generator=generator, device=x.device) < _QUANTIZER_DROPOUT
         kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
         depth = torch.where(dropped & (not first), kept, count)
-        learner = _Learner(generator, first, step)
-        start = _quantize(self.quantizer.rvq_first, x, None, learner)
-        end = _quantize(rest, x - start.vectors.detach(), depth, learner)
-        codes = torch.cat((start.codes, end.codes), 2)
-        return Quantized(start.vectors + end.vectors, codes, start.commitment + end.commitment)
+        updater = _CodebookUpdater(generator, first, step)
+        semantic = _quantize(self.quantizer.rvq_first, x, None, updater)
+        acoustic = _quantize(rest, x - semantic.vectors.detach(), depth, updater)
+        codes = torch.cat((semantic.codes, acoustic.codes), 2)
+        return Quantized(semantic.vectors + acoustic.vectors, codes, semantic.commitment + acoustic.commitment)
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
-        """Codes [B, F, quantizers] of the encoder's vectors [B, codebook_dim, F]; nothing is learnt."""
-        start = _quantize(self.quantizer.rvq_first, x, None, None)
-        end = _quantize(self.quantizer.rvq_rest, x - start.vectors, None, None)
-        return torch.cat((start.codes, end.codes), 2)
+        """Returns codes [B, F, quantizers] of the encoder's vectors [B, codebook_dim, F]; changes no codebook."""
+        semantic = _quantize(self.quantizer.rvq_first, x, None, None)
+        acoustic = _quantize(self.quantizer.rvq_rest, x - semantic.vectors, None, None)
+        return torch.cat((semantic.codes, acoustic.codes), 2)
 
 
-def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, learner: _Learner | None) -> Quantized:
-    """depth: [B], how many of the part's codebooks each utterance is quantised with."""
+def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, updater: _CodebookUpdater | None) -> Quantized:
+    """depth: [B], number of the part's codebooks used for each utterance; None for all."""
     batch, _, frames = x.shape
-    inner = F.conv1d(x, part.input_proj.weight).transpose(1, 2).flatten(0, 1).float()
-    residual, total = inner.detach(), torch.zeros_like(inner)
+    projected = F.conv1d(x, part.input_proj.weight).transpose(1, 2).flatten(0, 1).float()
+    residual, total = projected.detach(), torch.zeros_like(projected)
     codes = []
     for index, book in enumerate(part._books):
-        if learner and learner.first:
-            learner.begin(book, residual)
+        if updater and updater.first:
+            updater.initialize(book, residual)
         chosen = nearest(residual, book.entries())
-        found = book.entries()[chosen]
-        if learner:
-            learner.follow(book, residual, chosen)
+        entries = book.entries()[chosen]
+        if updater:
+            updater.update(book, residual, chosen)
         if depth is not None:
-            found = found * (index < depth).float().repeat_interleave(frames)[:, None]
-        total, residual = total + found, residual - found
+            entries = entries * (index < depth).float().repeat_interleave(frames)[:, None]
+        total, residual = total + entries, residual - entries
         codes.append(chosen.view(batch, frames))
-    straight = (inner + (total - inner).detach()).view(batch, frames, -1).transpose(1, 2)
-    vectors = F.conv1d(straight, part.output_proj.weight)
-    return Quantized(vectors, torch.stack(codes, 2), F.mse_loss(inner, total))
+    straight_through = (projected + (total - projected).detach()).view(batch, frames, -1).transpose(1, 2)
+    vectors = F.conv1d(straight_through, part.output_proj.weight)
+    return Quantized(vectors, torch.stack(codes, 2), F.mse_loss(projected, total))
 
 
-class _Learner:
-    """Moves codebooks."""
+class _CodebookUpdater:
+    """Initializes codebooks and moves their entries toward the vectors they quantize."""
 
     def __init__(self, generator: torch.Generator, first: bool, step: int) -> None:
         self.generator, self.first, self.step = generator, first, step
 
     @torch.no_grad()
-    def begin(self, book: Codebook, x: Tensor) -> None:
-        """Sets the entries to centres of x [N, D]."""
+    def initialize(self, book: Codebook, x: Tensor) -> None:
+        """Sets the entries to k-means centers of x [N, D]."""
         book.embedding_sum.copy_(kmeans(x, len(book.cluster_usage), self.generator))
         book.cluster_usage.fill_(1)
 
     @torch.no_grad()
-    def follow(self, book: Codebook, x: Tensor, chosen: Tensor) -> None:
-        """Moves the entries towards the x [N, D] that chose them [N]; some that few choose begin anew."""
+    def update(self, book: Codebook, x: Tensor, chosen: Tensor) -> None:
+        """Moves each entry toward the x [N, D] that chose it [N]; replaces rarely used entries now and then."""
         size = len(book.cluster_usage)
         members = F.one_hot(chosen, size).to(x).T
-        # Counted in shares of an average entry's, so that the sums keep their size whatever the batch.
-        share = size / len(x)
-        book.cluster_usage.mul_(_DECAY).add_(members.sum(1) * share, alpha=1 - _DECAY)
-        book.embedding_sum.mul_(_DECAY).add_(members @ x * share, alpha=1 - _DECAY)
+        # Usage is relative to the average entry's, so that the sums do not scale with the batch.
+        scale = size / len(x)
+        book.cluster_usage.mul_(_EMA_DECAY).add_(members.sum(1) * scale, alpha=1 - _EMA_DECAY)
+        book.embedding_sum.mul_(_EMA_DECAY).add_(members @ x * scale, alpha=1 - _EMA_DECAY)
         if self.step % _REVIVE_EVERY == 0:
             unused = book.cluster_usage < _UNUSED
-            strays = x[torch.randint(len(x), (size,), generator=self.generator, device=x.device)]
-            book.embedding_sum.copy_(torch.where(unused[:, None], strays * 0.3, book.embedding_sum))
+            replacements = x[torch.randint(len(x), (size,), generator=self.generator, device=x.device)]
+            book.embedding_sum.copy_(torch.where(unused[:, None], replacements * 0.3, book.embedding_sum))
             book.cluster_usage.masked_fill_(unused, 0.3)

@@ -1,7 +1,7 @@
-"""A training run in a directory: its log, its state, and when to stop.
+"""A resumable training run: learning-rate schedule, optimizer, state file, metrics log and time budgets.
 
-Everything random of a step follows from (seed, step), so that a state is weights, optimiser and step alone, and a run
-that was stopped goes on with the same data.
+All random numbers of a step derive from (seed, step). The saved state is therefore only weights, optimizer and step,
+and a resumed run sees the same data as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 _WARMUP_STEPS = 200
 _DECAY_SHARE = 0.3
-_CLIP = 1.0
-_FITTED_UNTIL = 0.65
-"""Of the steps: soon after it the learning rate falls, and they stay what they are."""
+_MAX_GRADIENT_NORM = 1.0
+_REFIT_UNTIL = 0.65
+"""Share of the steps after which their number is fixed: the learning rate falls in the last `_DECAY_SHARE`."""
 
 
 def learning_rate(peak: float, step: int, steps: int) -> float:
-    """Up in `_WARMUP_STEPS` (of short runs, a tenth), level, and down to nothing in the last `_DECAY_SHARE`.
+    """Returns the learning rate: linear warm-up (200 steps, or a tenth of a short run), constant, linear decay to 0.
 
-    Until the way down begins it does not depend on `steps`, so that these can be chosen anew while a run is stopped.
+    It does not depend on `steps` until the decay begins, so `steps` can change when a run is resumed before that.
     """
-    up = (step + 1) / min(_WARMUP_STEPS, max(1, steps // 10))
-    left = (steps - step) / max(1.0, steps * _DECAY_SHARE)
-    return peak * min(1.0, up, left)
+    warmup = (step + 1) / min(_WARMUP_STEPS, max(1, steps // 10))
+    decay = (steps - step) / max(1.0, steps * _DECAY_SHARE)
+    return peak * min(1.0, warmup, decay)
 
 
 class Deadline:
@@ -41,124 +41,127 @@ class Deadline:
     def __init__(self, seconds: float = math.inf) -> None:
         self._end = time.monotonic() + seconds
 
-    def left(self) -> float:
-        """Seconds."""
+    def remaining(self) -> float:
+        """Returns the seconds left; negative after the deadline."""
         return self._end - time.monotonic()
 
 
-def generator(device: torch.device, *seeds: int) -> torch.Generator:
-    """A source of random numbers that depends on `seeds` alone."""
+def seeded_generator(device: torch.device, *seeds: int) -> torch.Generator:
+    """Returns a random generator that depends on `seeds` alone."""
     mixed = 0
     for seed in seeds:
         mixed = (mixed * 1_000_003 + seed + 1) % (1 << 62)
     return torch.Generator(device).manual_seed(mixed)
 
 
-class _Guarded(torch.optim.AdamW):
-    """As `torch.amp.GradScaler` has it: where `found_inf` is 1, a step changes nothing, and nobody waits to know."""
+class _SkippingAdamW(torch.optim.AdamW):
+    """AdamW that skips the update on the device where `found_inf` is 1, without a host sync (like `GradScaler`)."""
 
     found_inf: Tensor
 
 
-class Run:
-    """One model's training: `step` after `step`, until all are done or the time is over."""
+class TrainingRun:
+    """One model's training state: steps, optimizer, checkpoint file and metrics log."""
 
     def __init__(
         self,
         path: Path,
         modules: Mapping[str, nn.Module],
-        weights: Iterable[nn.Parameter],
+        parameters: Iterable[nn.Parameter],
         *,
-        peak: float,
+        peak_learning_rate: float,
         steps: int,
         betas: tuple[float, float],
-        decay: float,
-        fit: Deadline | None = None,
+        weight_decay: float,
+        finish_by: Deadline | None = None,
     ) -> None:
-        """path: where the state is kept, beside a log of the same name; modules: what belongs to it, by name.
+        """path: the state file; the metrics log is beside it, as `.jsonl`. modules: saved with the state, by name.
 
-        fit: when to be finished: `steps` follow from it, as far as that is known when the learning rate begins to fall.
+        finish_by: if given, `steps` is replaced by the number of steps that fit, which is updated until shortly before
+        the learning rate decays.
         """
         self.path, self.steps = path, steps
         self.step = 0
-        """The next one."""
-        self.place: dict[str, int] = {}
-        """Where in its data the run is, for whoever gives it the data; kept with the state."""
+        """The next step."""
+        self.data_position: dict[str, int] = {}
+        """Position of the data iterator; saved with the state."""
         self._modules = modules
-        self._weights = list(weights)
-        self._peak = peak
-        decayed = [weight for weight in self._weights if weight.dim() > 1]
-        others = [weight for weight in self._weights if weight.dim() <= 1]
-        groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-        self._optimizer = _Guarded(groups, lr=peak, betas=betas, fused=True)
-        self._fit = fit
-        self._noted = time.monotonic(), 0
-        self._begun = 0
-        self._measured: tuple[float, int] | None = None
+        self._parameters = list(parameters)
+        self._peak = peak_learning_rate
+        decayed = [weight for weight in self._parameters if weight.dim() > 1]
+        others = [weight for weight in self._parameters if weight.dim() <= 1]
+        groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = _SkippingAdamW(groups, lr=peak_learning_rate, betas=betas, fused=True)
+        self._finish_by = finish_by
+        self._logged_at = time.monotonic(), 0
+        self._first_step = 0
+        self._refit_from: tuple[float, int] | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done."""
+        """True when all steps are done."""
         return self.step >= self.steps
 
     def resume(self) -> None:
-        """Goes on from the state in the directory, if there is one."""
+        """Loads the state file, if there is one."""
         if self.path.exists():
             state = torch.load(self.path, map_location="cpu", weights_only=True)
             for name, module in self._modules.items():
                 module.load_state_dict(state[name])
             self._optimizer.load_state_dict(state["optimizer"])
             self.step = state["step"]
-            self._noted, self._begun = (time.monotonic(), self.step), self.step
-            if self._fit is not None:
+            self._logged_at, self._first_step = (time.monotonic(), self.step), self.step
+            if self._finish_by is not None:
                 self.steps = state["steps"]
-            self.place = state["place"]
+            self.data_position = state["data_position"]
 
     def save(self) -> None:
-        """Writes the state; the old one is there until the new one is whole."""
+        """Writes the state file atomically."""
         unfinished = self.path.with_suffix(".unfinished")
         state: dict[str, Any] = {name: module.state_dict() for name, module in self._modules.items()}
         state |= {
             "optimizer": self._optimizer.state_dict(),
             "step": self.step,
             "steps": self.steps,
-            "place": self.place,
+            "data_position": self.data_position,
         }
         torch.save(state, unfinished)
         unfinished.replace(self.path)
 
-    def learn(self, loss: Tensor) -> None:
-        """One step down the gradient of `loss`; from one that is not finite, nothing is learnt."""
+    def update(self, loss: Tensor) -> None:
+        """Does one optimizer step; the step is skipped if the gradient norm is not finite."""
         rate = learning_rate(self._peak, self.step, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._weights, _CLIP)
+        norm = nn.utils.clip_grad_norm_(self._parameters, _MAX_GRADIENT_NORM)
         self._optimizer.found_inf = (~norm.isfinite()).float()
         self._optimizer.step()
         self.step += 1
 
-    def note(self, say: Say, **values: Tensor) -> None:
-        """Writes numbers of the last step to the log, for the curves, and says them."""
-        since, first = self._noted
-        self._noted = time.monotonic(), self.step
-        spent = (self._noted[0] - since) / max(1, self.step - first)
-        line = {"step": self.step, **{name: round(float(value.detach()), 4) for name, value in values.items()}}
-        with self.path.with_suffix(".jsonl").open("a") as log:
-            log.write(json.dumps({**line, "ms": round(spent * 1e3, 1)}) + "\n")
+    def log_metrics(self, log: Log, **values: Tensor) -> None:
+        """Appends the last step's metrics to the `.jsonl` file and logs them with the step time and time left."""
+        since, first = self._logged_at
+        self._logged_at = time.monotonic(), self.step
+        step_seconds = (self._logged_at[0] - since) / max(1, self.step - first)
+        metrics = {"step": self.step, **{name: round(float(value.detach()), 4) for name, value in values.items()}}
+        with self.path.with_suffix(".jsonl").open("a") as file:
+            file.write(json.dumps({**metrics, "ms": round(step_seconds * 1e3, 1)}) + "\n")
         self._refit()
-        told = " ".join(f"{name} {value}" for name, value in line.items())
-        left = (self.steps - self.step) * spent
-        say(f"{self.path.stem}: {told}, {spent * 1e3:.1f} ms a step, {left:.0f} s to go")
+        formatted = " ".join(f"{name} {value}" for name, value in metrics.items())
+        left = (self.steps - self.step) * step_seconds
+        log(f"{self.path.stem}: {formatted}, {step_seconds * 1e3:.1f} ms per step, {left:.0f} s left")
 
     def _refit(self) -> None:
-        """As many steps as fit, by the time of those so far; but for the first ones, in which much is compiled."""
-        if self._fit is None or self.step > _FITTED_UNTIL * self.steps or self.step - self._begun < _WARMUP_STEPS:
+        """Sets `steps` to what fits the time budget, measured without the first steps, which include compilation."""
+        if self._finish_by is None or self.step > _REFIT_UNTIL * self.steps:
             return
-        if self._measured is None:
-            self._measured = self._noted
+        if self.step - self._first_step < _WARMUP_STEPS:
             return
-        (since, first), (now, step) = self._measured, self._noted
-        self.steps = step + max(1, int(self._fit.left() * (step - first) / (now - since)))
+        if self._refit_from is None:
+            self._refit_from = self._logged_at
+            return
+        (since, first), (now, step) = self._refit_from, self._logged_at
+        self.steps = step + max(1, int(self._finish_by.remaining() * (step - first) / (now - since)))

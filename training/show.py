@@ -1,4 +1,4 @@
-"""Sound and pictures of a checkpoint: some held-out sentences as audio files, and their spectrograms."""
+"""Writes samples of a checkpoint: audio files of a few held-out sentences, and their spectrograms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from syrinx_stages.contract.family import FAMILY
 
 from . import corpus
-from .speak import Case, Said, Speaker, Wanted, wanted
+from .speak import Case, Speaker, Speech, Utterance, case_utterances
 
 SHOWN = (
     Case(voice="us", streaming=False, sentences="templates"),
@@ -23,44 +23,45 @@ SHOWN = (
     Case(voice="gb", streaming=False, sentences="numbers"),
     Case(voice="us", streaming=False, sentences="german"),
 )
-"""Of each the first sentence, if the checkpoint knows its language."""
+"""The first sentence of each is shown, if the checkpoint has its language."""
 
 _WINDOW, _HOP = 1_024, 256
-_QUIETEST, _LOUDEST = -95, -35
-"""dB: the ends of the colours."""
-_INCHES_A_SECOND, _INCHES_HIGH = 2.5, 2.0
+_MIN_DB, _MAX_DB = -95, -35
+"""The range of the colors."""
+_INCHES_PER_SECOND, _INCHES_HIGH = 2.5, 2.0
 
 
 def show(speaker: Speaker, directory: Path) -> None:
-    """Speaks what is shown: a FLAC file of each, and `spectrograms.png`."""
+    """Writes a FLAC file for each case, and `spectrograms.png`."""
     directory.mkdir(parents=True, exist_ok=True)
     shown = [case for case in SHOWN if corpus.HELD_OUT[case.sentences] in speaker.languages]
-    requests = [wanted(case, corpus.held_out(case.sentences))[0] for case in shown]
-    said = speaker.speak(requests)
-    for case, each in zip(shown, said, strict=True):
+    utterances = [case_utterances(case, corpus.held_out(case.sentences))[0] for case in shown]
+    speech = speaker.speak(utterances)
+    for case, each in zip(shown, speech, strict=True):
         soundfile.write(directory / f"{case.name}.flac", np.frombuffer(each.pcm, "<i2"), FAMILY.sample_rate, "PCM_16")
-    _draw(requests, said).savefig(directory / "spectrograms.png", dpi=80)
+    _draw(utterances, speech).savefig(directory / "spectrograms.png", dpi=80)
 
 
-def _draw(requests: Sequence[Wanted], said: Sequence[Said]) -> Figure:
-    """One spectrogram below the other, all at the same scale of time."""
+def _draw(utterances: Sequence[Utterance], speech: Sequence[Speech]) -> Figure:
+    """Returns a figure with one spectrogram per row, all on the same time scale."""
     matplotlib.use("Agg")
-    audio = [np.frombuffer(each.pcm, "<i2") / 32768 for each in said]
+    audio = [np.frombuffer(each.pcm, "<i2") / 32768 for each in speech]
     seconds = max(map(len, audio)) / FAMILY.sample_rate
-    figure = Figure(figsize=(1 + _INCHES_A_SECOND * seconds, _INCHES_HIGH * len(said)), layout="constrained")
-    axes = figure.subplots(len(said), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for one, request, samples in zip(axes, requests, audio, strict=True):
-        _draw_one(one, request, samples)
+    figure = Figure(figsize=(1 + _INCHES_PER_SECOND * seconds, _INCHES_HIGH * len(speech)), layout="constrained")
+    axes = figure.subplots(len(speech), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for row, utterance, samples in zip(axes, utterances, audio, strict=True):
+        _draw_spectrogram(row, utterance, samples)
     axes[-1].set(xlabel="s", xlim=(0, seconds))
     return figure
 
 
-def _draw_one(axes: Axes, request: Wanted, samples: np.ndarray) -> None:
+def _draw_spectrogram(axes: Axes, utterance: Utterance, samples: np.ndarray) -> None:
     padded = np.pad(samples, (0, max(0, _WINDOW - len(samples))))
-    # Digital silence has no logarithm.
+    # Noise avoids the logarithm of digital silence.
     noise = np.random.default_rng(0).normal(0, 1e-6, len(padded))
-    overlap = _WINDOW - _HOP
-    axes.specgram(padded + noise, NFFT=_WINDOW, Fs=FAMILY.sample_rate, noverlap=overlap, vmin=_QUIETEST, vmax=_LOUDEST)
-    text = "streaming text" if request.streaming else "whole text"
-    axes.set_title(f"{request.voice}, {text}: {request.sentence.text}", loc="left", fontsize="medium")
+    axes.specgram(
+        padded + noise, NFFT=_WINDOW, Fs=FAMILY.sample_rate, noverlap=_WINDOW - _HOP, vmin=_MIN_DB, vmax=_MAX_DB
+    )
+    text = "streaming text" if utterance.streaming else "whole text"
+    axes.set_title(f"{utterance.voice}, {text}: {utterance.sentence.text}", loc="left", fontsize="medium")
     axes.set(ylabel="Hz")

@@ -1,4 +1,4 @@
-"""What Debian's packages hold to read, by language: prose, and lists of words."""
+"""Readers of Debian's text packages, by language: prose, and word lists."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from pathlib import Path
 
 
 def _bible(root: Path) -> Iterator[str]:
-    """The verses of `bible-kjv-text`, through the program that unpacks them."""
+    """Yields the verses of `bible-kjv-text`, unpacked by its program."""
     command = [str(root / "usr/bin/bible"), "-p", str(root / "usr/lib"), "-f", "gen1:1-rev22:21"]
     verses = subprocess.run(command, capture_output=True, check=True).stdout.decode("latin-1")
     yield from (verse.partition(" ")[2] for verse in verses.splitlines())
 
 
 def _fortunes(root: Path) -> Iterator[str]:
-    unsaid = {"ascii-art", "translate-me", "perl", "magic"}
+    skipped = {"ascii-art", "translate-me", "perl", "magic"}
     for path in sorted((root / "usr/share/games/fortunes").iterdir()):
-        if path.is_file() and not path.suffix and path.name not in unsaid:
+        if path.is_file() and not path.suffix and path.name not in skipped:
             yield from _quotations(path)
 
 
 def _quotations(path: Path) -> Iterator[str]:
-    """A file of fortunes, without their sources."""
+    """Yields the quotations of a fortune file, without their attributions."""
     for quotation in path.read_text("utf-8", "ignore").split("\n%\n"):
         yield re.sub(r"\n\s*--.*", "", quotation, flags=re.DOTALL)
 
 
 def _fortunes_de(root: Path) -> Iterator[str]:
-    """Those that are prose: no recipes, lists or headings."""
+    """Yields the fortunes that are prose: no recipes, lists or headings."""
     for name in ("anekdoten", "mathematiker", "regeln", "sprichworte", "sprichwortev", "sprueche", "zitate"):
-        yield from map(_plain_quotes, _quotations(root / "usr/share/games/fortunes/de" / name))
+        yield from map(_normalize_quotes, _quotations(root / "usr/share/games/fortunes/de" / name))
 
 
-def _plain_quotes(text: str) -> str:
+def _normalize_quotes(text: str) -> str:
     return re.sub("[„“”«»]", "", text).replace("’", "'")
 
 
 def _trans_de_en(root: Path) -> Iterator[str]:
-    """The dictionary's examples of how German words are used: what is a whole sentence, without remarks."""
+    """Yields the dictionary's German examples that are whole sentences, without remarks."""
     for line in (root / "usr/share/trans/de-en").read_text("utf-8").splitlines():
         for example in re.split(r" \| |; ", line.partition(" :: ")[0]):
-            plain = re.sub(r"\s*(?:\[.*?\]|\(.*?\)|\{.*?\}|<.*?>)", "", _plain_quotes(example)).strip()
+            plain = re.sub(r"\s*(?:\[.*?\]|\(.*?\)|\{.*?\}|<.*?>)", "", _normalize_quotes(example)).strip()
             if re.fullmatch(r"[A-ZÄÖÜ][^/]* [^/]*[.!?]", plain):
                 yield plain
 
@@ -57,7 +57,7 @@ def _licences(root: Path) -> Iterator[str]:
 
 
 def _wordnet(root: Path) -> Iterator[str]:
-    """Examples of how words are used, and what they mean."""
+    """Yields definitions and usage examples."""
     for kind in ("adj", "adv", "noun", "verb"):
         for line in (root / "usr/share/wordnet" / f"data.{kind}").read_text("utf-8", "ignore").splitlines():
             meaning, *examples = line.partition(" | ")[2].split('"')
@@ -65,7 +65,7 @@ def _wordnet(root: Path) -> Iterator[str]:
 
 
 def _python(_: Path) -> Iterator[str]:
-    """Docstrings of the standard library, and the language reference's topics."""
+    """Yields the language reference's topics and the standard library's docstrings."""
     from pydoc_data.topics import topics
 
     for topic in topics.values():
@@ -86,7 +86,7 @@ SOURCES: dict[str, dict[str, Callable[[Path], Iterator[str]]]] = {
     },
     "german": {"fortunes-de": _fortunes_de, "trans-de-en": _trans_de_en},
 }
-"""Texts under a root, by language and package."""
+"""Readers by language and package; each takes the root directory."""
 
 _WORD_LISTS = {
     "english": ("usr/share/dict/american-english", r"[a-z]{2,14}"),
@@ -95,7 +95,7 @@ _WORD_LISTS = {
 
 
 def dictionary(language: str, root: Path, rng: random.Random) -> list[str]:
-    """The words of `wamerican` or `wngerman`, shuffled; none where it is missing."""
+    """Returns the shuffled words of `wamerican` or `wngerman`; none if the package is missing."""
     file, shape = _WORD_LISTS[language]
     path = root / file
     found = path.read_text("utf-8").split() if path.exists() else []

@@ -1,8 +1,8 @@
-"""Text to speech by espeak-ng, through its library, in many processes: the audio that everything is learnt from.
+"""Synthesizes the training audio with espeak-ng's library, in many processes.
 
-A round reads some sentences of the corpus, each by a speaker and at a rate drawn for it; what is drawn follows from
-(seed, round, shard) alone, so that rounds can be made anywhere, stopped and made on. A shard is a file of some hundred
-utterances. No torch here: a worker starts in a moment.
+A round reads a random selection of the corpus, with a random speaker and rate for each sentence. Everything random
+depends on (seed, round, shard) alone, so rounds can be made on any machine, stopped and resumed. A shard is a file of
+up to 1,000 utterances. This module does not import torch, so that workers start quickly.
 """
 
 from __future__ import annotations
@@ -26,74 +26,73 @@ from syrinx_stages.contract.family import FAMILY
 
 from . import corpus
 from .config import SynthesisConfig
-from .sentence import Sentence
+from .corpus import Sentence
 
 Samples = npt.NDArray[np.int16]
 
 _ESPEAK_RATE = 22_050
-_RETRIEVAL, _NO_PATH_EXIT = 1, 0x8000
-"""`AUDIO_OUTPUT_RETRIEVAL`, and the flag that an initialisation which fails says so rather than ends the process."""
+_AUDIO_OUTPUT_RETRIEVAL, _INITIALIZE_DONT_EXIT = 1, 0x8000
 _UTF8_END_PAUSE = 1 | 0x1000
 _RATE_PARAMETER = 1
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 _NICE = 10
-"""Processes that train come first."""
+"""Workers have a lower priority than training."""
 
-_AUDIBLE = 40
-"""Of 32,768: -58 dB. What is below it at both ends is silence."""
+_SILENCE_THRESHOLD = 40
+"""Of 32,768: -58 dB. Quieter samples at both ends are cut."""
 LEADING_SECONDS, TRAILING_SECONDS = 0.048, 0.16
 GAIN = 0.75
-"""espeak-ng is at full scale now and then; what is learnt from it overshoots a little, and has to stay below -1 dB."""
+"""espeak-ng reaches full scale at times, and models overshoot a little; the output has to stay below -1 dB."""
 
 
 class Espeak:
-    """espeak-ng's library in this process, of which there is one."""
+    """espeak-ng's library, of which a process has one instance."""
 
     def __init__(self) -> None:
-        """Raises OSError if its data cannot be read."""
+        """Raises OSError if the library cannot read its data."""
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         data = espeakng_loader.get_data_path()
-        rate = self._library.espeak_Initialize(_RETRIEVAL, 0, data.encode(), _NO_PATH_EXIT)
+        rate = self._library.espeak_Initialize(_AUDIO_OUTPUT_RETRIEVAL, 0, data.encode(), _INITIALIZE_DONT_EXIT)
         if rate != _ESPEAK_RATE:
             raise OSError(f"espeak-ng: no voices in {data} (espeak_Initialize: {rate})")
-        self._heard: list[Samples] = []
-        self._callback = _CALLBACK(self._hear)
+        self._chunks: list[Samples] = []
+        self._callback = _CALLBACK(self._receive)
         self._library.espeak_SetSynthCallback(self._callback)
         self._voice = ""
 
-    def _hear(self, samples: ctypes._Pointer[ctypes.c_short], count: int, _: object) -> int:
+    def _receive(self, samples: ctypes._Pointer[ctypes.c_short], count: int, _: object) -> int:
         if samples and count > 0:
-            self._heard.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
+            self._chunks.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
         return 0
 
-    def say(self, text: str, voice: str, words_a_minute: int) -> Samples:
-        """16-bit samples [n] at espeak-ng's rate. Raises ValueError for a voice that it does not have."""
+    def synthesize(self, text: str, voice: str, words_per_minute: int) -> Samples:
+        """Returns 16-bit samples at espeak-ng's rate. Raises ValueError for an unknown voice."""
         if voice != self._voice:
             if self._library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"espeak-ng has no voice {voice!r}")
             self._voice = voice
-        self._library.espeak_SetParameter(_RATE_PARAMETER, words_a_minute, 0)
-        self._heard = []
+        self._library.espeak_SetParameter(_RATE_PARAMETER, words_per_minute, 0)
+        self._chunks = []
         data = text.encode() + b"\0"
         self._library.espeak_Synth(data, len(data), 0, 1, 0, _UTF8_END_PAUSE, None, None)
         self._library.espeak_Synchronize()
-        return np.concatenate(self._heard) if self._heard else np.zeros(0, np.int16)
+        return np.concatenate(self._chunks) if self._chunks else np.zeros(0, np.int16)
 
 
 @cache
 def espeak() -> Espeak:
-    """This process's espeak-ng."""
+    """Returns this process's instance."""
     return Espeak()
 
 
-def utterance(sentence: Sentence, voice: str, words_a_minute: int) -> Samples:
-    """A sentence as it is learnt: 16-bit samples at 24 kHz, whole frames, little silence at both ends.
+def utterance(sentence: Sentence, voice: str, words_per_minute: int) -> Samples:
+    """Returns a sentence as training audio: 16-bit samples at 24 kHz, whole frames, short silence at both ends.
 
-    Empty if nothing is heard.
+    Empty if espeak-ng produces no audible sound. Raises ValueError for an unknown voice.
     """
-    raw = espeak().say(sentence.spoken(), voice, words_a_minute)
-    audible = np.flatnonzero(np.abs(raw.astype(np.int32)) > _AUDIBLE)
+    raw = espeak().synthesize(sentence.spoken(), voice, words_per_minute)
+    audible = np.flatnonzero(np.abs(raw.astype(np.int32)) > _SILENCE_THRESHOLD)
     if not len(audible):
         return raw[:0]
     lead, tail = int(LEADING_SECONDS * _ESPEAK_RATE), int(TRAILING_SECONDS * _ESPEAK_RATE)
@@ -103,25 +102,24 @@ def utterance(sentence: Sentence, voice: str, words_a_minute: int) -> Samples:
 
 
 class Shard(NamedTuple):
-    """Some utterances, one after the other."""
+    """Concatenated utterances; the last three fields are [utterances] each."""
 
     audio: Samples
     """[sum of frames x 1,920] at 24 kHz."""
     frames: npt.NDArray[np.int32]
-    """[utterances]: the length of each."""
     speakers: npt.NDArray[np.int32]
-    """[utterances]: which of the config's speakers."""
+    """Indices of the config's speakers."""
     sentences: npt.NDArray[np.int32]
-    """[utterances]: which line of the corpus."""
+    """Line numbers in the corpus, from 0."""
 
 
 def shard_count(config: SynthesisConfig, lines: int) -> int:
-    """How many shards a round has, of a corpus of so many lines."""
-    return -(-min(lines, config.sentences_a_round) // config.sentences_a_shard)
+    """Returns the number of shards of a round, given the number of lines of the corpus."""
+    return -(-min(lines, config.sentences_per_round) // config.sentences_per_shard)
 
 
 def shard_path(directory: Path, number: int, index: int) -> Path:
-    """Where shard `index` of round `number` lies."""
+    """Returns the file of shard `index` of round `number`."""
     return directory / f"round-{number:02}" / f"shard-{index:05}.npz"
 
 
@@ -131,36 +129,35 @@ def read_shard(path: Path) -> Shard:
         return Shard(*(file[field] for field in Shard._fields))
 
 
-def chosen(config: SynthesisConfig, lines: int, number: int) -> npt.NDArray[np.int32]:
-    """The lines that a round reads, in its order."""
+def round_lines(config: SynthesisConfig, lines: int, number: int) -> npt.NDArray[np.int32]:
+    """Returns the line numbers that a round reads, in its order."""
     order = np.random.default_rng((config.seed, number)).permutation(lines)
-    return order[: config.sentences_a_round].astype(np.int32)
+    return order[: config.sentences_per_round].astype(np.int32)
 
 
 def make_shard(config: SynthesisConfig, sentences: list[Sentence], number: int, index: int) -> Shard:
-    """Reads out one shard's sentences; those that are too short or too long are left out."""
-    drawn = random.Random(f"{config.seed} {number} {index}")
-    first = index * config.sentences_a_shard
-    lines = chosen(config, len(sentences), number)[first : first + config.sentences_a_shard]
+    """Synthesizes one shard; leaves out utterances that are too short or too long."""
+    rng = random.Random(f"{config.seed} {number} {index}")
+    first = index * config.sentences_per_shard
+    lines = round_lines(config, len(sentences), number)[first : first + config.sentences_per_shard]
     voices = list(config.speakers.values())
     kept: list[tuple[Samples, int, int]] = []
     for line in lines.tolist():
-        speaker, rate = drawn.randrange(len(voices)), drawn.randint(config.slowest, config.fastest)
+        speaker = rng.randrange(len(voices))
+        rate = rng.randint(config.min_words_per_minute, config.max_words_per_minute)
         samples = utterance(sentences[line], voices[speaker][sentences[line].language], rate)
-        if config.fewest_frames <= len(samples) // FAMILY.samples_per_frame <= config.most_frames:
+        if config.min_frames <= len(samples) // FAMILY.samples_per_frame <= config.max_frames:
             kept.append((samples, speaker, line))
-    audio = np.concatenate([np.zeros(0, np.int16), *(samples for samples, _, _ in kept)])
-    frames = [len(samples) // FAMILY.samples_per_frame for samples, _, _ in kept]
     return Shard(
-        audio,
-        np.array(frames, np.int32),
+        np.concatenate([np.zeros(0, np.int16), *(samples for samples, _, _ in kept)]),
+        np.array([len(samples) // FAMILY.samples_per_frame for samples, _, _ in kept], np.int32),
         np.array([speaker for _, speaker, _ in kept], np.int32),
         np.array([line for _, _, line in kept], np.int32),
     )
 
 
 class _Job(NamedTuple):
-    """What a worker is given: the corpus it reads itself."""
+    """A worker's arguments; it reads the corpus itself."""
 
     config: SynthesisConfig
     corpus: Path
@@ -174,7 +171,7 @@ def _sentences(path: Path) -> list[Sentence]:
 
 
 def _write_shard(job: _Job, index: int) -> None:
-    """Makes one shard; it has its name only when it is whole."""
+    """Writes one shard atomically."""
     path = shard_path(job.directory, job.number, index)
     unfinished = path.with_suffix(".unfinished.npz")
     np.savez(unfinished, **make_shard(job.config, _sentences(job.corpus), job.number, index)._asdict())
@@ -182,24 +179,24 @@ def _write_shard(job: _Job, index: int) -> None:
 
 
 def make_round(
-    config: SynthesisConfig, corpus_path: Path, directory: Path, number: int, workers: int, say: Callable[[str], None]
+    config: SynthesisConfig, corpus_path: Path, directory: Path, number: int, workers: int, log: Callable[[str], None]
 ) -> Generator[Path]:
-    """A round's shards in their order, each as soon as it is there; what is missing is made in `workers` processes."""
+    """Yields a round's shards in order as they become available; `workers` processes make the missing ones."""
     job = _Job(config, corpus_path, directory, number)
     count = shard_count(config, len(_sentences(corpus_path)))
     paths = [shard_path(directory, number, index) for index in range(count)]
     paths[0].parent.mkdir(parents=True, exist_ok=True)
     missing = [index for index, path in enumerate(paths) if not path.exists()]
-    # A process for each shard: what espeak-ng says depends a little on what it has said before. And no forks: the
-    # library of a process that has used it does not work in its children.
+    # One process per shard, because espeak-ng's output depends slightly on what it synthesized before. Spawned, because
+    # the library does not work in children forked after its first use.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), os.nice, (_NICE,), max_tasks_per_child=1)
     try:
-        made, awaited = pool.map(_write_shard, [job] * len(missing), missing), set(missing)
+        made, pending = pool.map(_write_shard, [job] * len(missing), missing), set(missing)
         for index, path in enumerate(paths):
-            if index in awaited:
+            if index in pending:
                 next(made)
             yield path
     finally:
-        # Whoever needs no more of them does not wait for the rest.
+        # A caller that stops early does not wait for the remaining shards.
         pool.shutdown(cancel_futures=True)
-    say(f"synthesis: round {number}: {len(missing)} of {count} shards made")
+    log(f"synthesis: round {number}: {len(missing)} of {count} shards made")

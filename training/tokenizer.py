@@ -1,9 +1,10 @@
-"""The text tokenizer: a small byte-level BPE in the files of Qwen2's, learnt from the corpus."""
+"""Trains the text tokenizer: a small byte-level BPE in the file format of Qwen2's tokenizer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 from syrinx_stages.model.tokenizer import PATTERN
 
-MARKS = (
+SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
     "<|im_end|>",
@@ -25,7 +26,7 @@ MARKS = (
     "<|audio_pad|>",
 )
 _ASSISTANT_COUNT = 60_000
-"""How often "assistant" is shown: it has to become one token, for the prompt's layout counts on it."""
+"""Repetitions of "assistant" in the training text: the prompt layout needs it to become a single token."""
 
 
 def _untrained() -> tokenizers.Tokenizer:
@@ -37,17 +38,12 @@ def _untrained() -> tokenizers.Tokenizer:
     return bpe
 
 
-def _shown(corpus: Iterable[str]) -> Iterator[str]:
-    yield from corpus
-    yield from ["assistant"] * _ASSISTANT_COUNT
-
-
 def train(corpus: Iterable[str], merges: int, directory: Path) -> None:
     """Learns `merges` merges and writes `vocab.json`, `merges.txt` and `tokenizer_config.json`."""
     bpe = _untrained()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=len(alphabet) + merges, initial_alphabet=alphabet, show_progress=False)
-    bpe.train_from_iterator(_shown(corpus), trainer)
+    bpe.train_from_iterator(chain(corpus, repeat("assistant", _ASSISTANT_COUNT)), trainer)
     model = json.loads(bpe.to_str())["model"]
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), "utf-8")
@@ -57,12 +53,13 @@ def train(corpus: Iterable[str], merges: int, directory: Path) -> None:
 
 
 def _settings(size: int) -> dict[str, Any]:
-    """`tokenizer_config.json`: the marks follow the vocabulary's `size` tokens."""
-    plain = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    """Returns `tokenizer_config.json`; the special tokens follow the vocabulary's `size` tokens."""
+    options = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    added = {str(size + index): {"content": token, **options} for index, token in enumerate(SPECIAL_TOKENS)}
     return {
         "add_prefix_space": False,
-        "added_tokens_decoder": {str(size + index): {"content": mark, **plain} for index, mark in enumerate(MARKS)},
-        "additional_special_tokens": list(MARKS[1:]),
+        "added_tokens_decoder": added,
+        "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
         "bos_token": None,
         "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",

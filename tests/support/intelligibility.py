@@ -1,4 +1,4 @@
-"""How well a running pipeline is understood: fifty sentences whose words the bundled voice knows, none it ever saw."""
+"""Measures a running pipeline's intelligibility on fifty held-out sentences with words of the training corpus."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import asyncio
 import httpx
 
 from training.corpus import held_out
-from training.hearing import Recogniser
+from training.recognizer import Recognizer
 
 SENTENCES = [sentence.text for sentence in held_out("templates")]
 
 
-def recogniser() -> Recogniser:
-    """Hears one of the sentences in whatever it is given."""
-    return Recogniser(SENTENCES)
+def recognizer() -> Recognizer:
+    """Resemaphore a recognizer of the sentences."""
+    return Recognizer(SENTENCES)
 
 
-async def speak_all(url: str, at_once: int, *, voice: str = "us", streaming_text: bool = False) -> list[bytes]:
-    """Every sentence's PCM, with official sampling."""
-    turns = asyncio.Semaphore(at_once)
+async def speak_all(url: str, concurrency: int, *, voice: str = "us", streaming_text: bool = False) -> list[bytes]:
+    """Returns the PCM of every sentence, with the official sampling parameters."""
+    semaphore = asyncio.Semaphore(concurrency)
 
     async def speak(client: httpx.AsyncClient, number: int, sentence: str) -> bytes:
         body = {"input": sentence, "voice": voice, "response_format": "pcm", "seed": number}
         body["non_streaming_mode"] = not streaming_text
-        async with turns:
+        async with semaphore:
             response = await client.post(f"{url}/v1/audio/speech", json=body)
         assert response.status_code == 200, response.text
         return response.content

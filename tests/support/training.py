@@ -1,4 +1,4 @@
-"""A small training run without espeak-ng: its audio is tones, one for each letter."""
+"""A small training run without espeak-ng: its audio has a tone for each letter."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
 from training.config import SMOKE, TrainingConfig
-from training.sentence import Sentence
+from training.corpus import Sentence
 from training.synthesis import Shard
 
 
 def tones(text: str, speaker: int) -> synthesis.Samples:
-    """A tone of 40 ms for each letter, higher for some speakers; whole frames, 16-bit."""
+    """Returns 16-bit samples: a 40 ms tone per letter, its pitch raised per speaker, padded to whole frames."""
     length = FAMILY.sample_rate // 25
     time = np.arange(length) / FAMILY.sample_rate
     pitches = [150 + 20 * (ord(letter) % 32) + 40 * speaker for letter in text]
@@ -23,7 +23,7 @@ def tones(text: str, speaker: int) -> synthesis.Samples:
 
 
 def tone_shard(sentences: list[Sentence], lines: np.ndarray) -> Shard:
-    """Lines of a corpus as tones."""
+    """Returns a shard of corpus lines as tones."""
     speakers = lines % 4
     audio = [tones(sentences[line].text, speaker) for line, speaker in zip(lines, speakers, strict=True)]
     frames = [len(each) // FAMILY.samples_per_frame for each in audio]
@@ -31,20 +31,20 @@ def tone_shard(sentences: list[Sentence], lines: np.ndarray) -> Shard:
 
 
 def write_rounds(config: TrainingConfig, directory: Path, sentences: list[Sentence]) -> None:
-    """All rounds' shards, the decoder's own last one too, where a run looks for them."""
+    """Writes the shards of all rounds, with the last one for fine-tuning, into a run's audio directory."""
     settings = config.synthesis
     for number in range(settings.rounds + 1):
-        lines = synthesis.chosen(settings, len(sentences), number)
+        lines = synthesis.round_lines(settings, len(sentences), number)
         synthesis.shard_path(directory, number, 0).parent.mkdir(parents=True)
         for index in range(synthesis.shard_count(settings, len(sentences))):
-            some = lines[index * settings.sentences_a_shard :][: settings.sentences_a_shard]
+            some = lines[index * settings.sentences_per_shard :][: settings.sentences_per_shard]
             np.savez(synthesis.shard_path(directory, number, index), **tone_shard(sentences, some)._asdict())
 
 
-def begin(directory: Path) -> list[Sentence]:
-    """A run's corpus and audio."""
+def prepare_run(directory: Path) -> list[Sentence]:
+    """Creates a run's directory with its corpus and audio; returns the sentences."""
     directory.mkdir()
-    sentences = corpus.make(SMOKE.corpus, directory / "nothing", lambda line: None)
+    sentences = corpus.build(SMOKE.corpus, directory / "nothing", lambda line: None)
     corpus.write(directory / "corpus.txt", sentences)
     write_rounds(SMOKE, directory / "audio", sentences)
     return sentences

@@ -1,4 +1,4 @@
-"""Shared by the tests of training."""
+"""Fixtures for the training tests."""
 
 from pathlib import Path
 
@@ -8,22 +8,22 @@ import torch
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer, load_tokenizer
-from training import corpus, forward, shapes, tokenizer
+from training import checkpoint_config, corpus, talker_forward, tokenizer
 from training.config import SMOKE, CorpusConfig
 
 
 @pytest.fixture(scope="session")
 def tokenizer_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tokenizer")
-    config = CorpusConfig(generated={"english": 200, "german": 100}, sentences_a_source=0)
-    sentences = corpus.make(config, Path("/nowhere"), lambda line: None)
+    config = CorpusConfig(generated={"english": 200, "german": 100}, max_sentences_per_source=0)
+    sentences = corpus.build(config, Path("/nowhere"), lambda line: None)
     tokenizer.train([sentence.text for sentence in sentences], SMOKE.talker.merges, directory)
     return directory
 
 
 @pytest.fixture(scope="session")
 def model_config(tokenizer_files: Path) -> ModelConfig:
-    return shapes.model_config(SMOKE, tokenizer_files)
+    return checkpoint_config.model_config(SMOKE, tokenizer_files)
 
 
 @pytest.fixture(scope="session")
@@ -33,14 +33,14 @@ def bpe(tokenizer_files: Path, model_config: ModelConfig) -> Tokenizer:
 
 @pytest.fixture
 def talker(model_config: ModelConfig) -> Talker:
-    """Weights that no two positions share by chance, and norms that are not 1."""
-    made = Talker(model_config.talker_config)
-    draw = torch.Generator().manual_seed(5)
-    forward.initialise(made, draw)
+    """A talker with norms other than 1 and weights large enough to tell positions apart."""
+    talker = Talker(model_config.talker_config)
+    generator = torch.Generator().manual_seed(5)
+    talker_forward.initialize(talker, generator)
     with torch.no_grad():
-        for name, weight in made.named_parameters():
-            weight.uniform_(0.5, 1.5, generator=draw) if "norm" in name else weight.mul_(3)
+        for name, weight in talker.named_parameters():
+            weight.uniform_(0.5, 1.5, generator=generator) if "norm" in name else weight.mul_(3)
             if name.endswith("bias"):
-                weight.normal_(0, 0.1, generator=draw)
-    forward.share_norms(made)
-    return made
+                weight.normal_(0, 0.1, generator=generator)
+    talker_forward.share_norms(talker)
+    return talker

@@ -1,4 +1,4 @@
-"""From a corpus to a checkpoint that speaks, with the smallest preset. It has learnt to make noise."""
+"""The whole run with the smoke preset, from a corpus to a checkpoint, which generates noise."""
 
 import json
 import math
@@ -17,8 +17,8 @@ from support import training as small
 from support.talker_recipe import VOICE
 from syrinx_stages.model.checkpoint import Checkpoint
 from training import codec, corpus, show, speak
-from training.__main__ import _UNFINISHED, main
-from training.codec_loss import PolishLoss
+from training.__main__ import UNFINISHED, main
+from training.codec_loss import DecoderLoss
 from training.codec_model import Codec
 from training.config import SMOKE
 from training.crops import Audio
@@ -33,70 +33,72 @@ def run(step: str, out: Path, *more: str) -> int:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole run; of its audio espeak-ng has nothing to make, for it is there."""
+    """The directory of a finished run; its audio is prepared, so espeak-ng is not needed."""
     directory = tmp_path_factory.mktemp("chain") / "run"
-    small.begin(directory)
+    small.prepare_run(directory)
     assert run("all", directory) == 0
     return directory
 
 
-def logged(path: Path, name: str) -> list[float]:
+def logged_values(path: Path, name: str) -> list[float]:
     return [json.loads(line)[name] for line in path.read_text().splitlines()]
 
 
-def test_losses_fall(out: Path) -> None:
-    spectral = logged(out / "codec.jsonl", "spectral")
+def test_losses_decrease(out: Path) -> None:
+    spectral = logged_values(out / "codec.jsonl", "spectral")
     assert np.mean(spectral[-6:]) < 0.8 * np.mean(spectral[:4])
     for name in ("code0", "rest"):
-        loss = logged(out / "talker.jsonl", name)
+        loss = logged_values(out / "talker.jsonl", name)
         assert np.mean(loss[-4:]) < 0.8 * np.mean(loss[:4]), name
 
 
-def test_polishing_changes_the_decoder_alone(out: Path) -> None:
-    """And what it makes of the same codes is nearer to what was said."""
-    trained, polished = (load(SMOKE, out, torch.device("cpu")) for load in (codec.load, codec.load_polished))
-    assert same(trained.encoder.state_dict(), polished.encoder.state_dict())
-    before, after = trained.decoder.state_dict(), polished.decoder.state_dict()
+def test_finetuning_changes_only_the_decoder(out: Path) -> None:
+    """And it lowers the loss of the same codes."""
+    trained, finetuned = (load(SMOKE, out, torch.device("cpu")) for load in (codec.load, codec.load_finetuned))
+    assert same(trained.encoder.state_dict(), finetuned.encoder.state_dict())
+    before, after = trained.decoder.state_dict(), finetuned.decoder.state_dict()
     changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"pre_conv", "pre_transformer", "upsample", "decoder"}
     exported = load_file(out / "checkpoint" / "speech_tokenizer" / "model.safetensors")
     first = "decoder.0.conv.weight"
     assert torch.equal(exported[f"decoder.{first}"], after[first].half())
-    audio = tones("some other tones")
-    first_loss, last_loss = (mean_loss(each, audio) for each in (trained, polished))
+    audio = tone_audio("some other tones")
+    first_loss, last_loss = (mean_loss(each, audio) for each in (trained, finetuned))
     assert last_loss < 0.99 * first_loss
 
 
-def tones(text: str) -> Audio:
-    said = [small.tones(text, speaker) for speaker in range(4)]
-    begins = np.cumsum([0, *map(len, said[:-1])])
-    return Audio(torch.from_numpy(np.concatenate(said)), torch.from_numpy(begins))
+def tone_audio(text: str) -> Audio:
+    utterances = [small.tones(text, speaker) for speaker in range(4)]
+    starts = np.cumsum([0, *map(len, utterances[:-1])])
+    return Audio(torch.from_numpy(np.concatenate(utterances)), torch.from_numpy(starts))
 
 
 @torch.no_grad()
-def mean_loss(made: Codec, audio: Audio) -> float:
-    loss = PolishLoss(SMOKE.codec, made, audio, codec.encode(made, audio.samples, audio.frames()), compiled=False)
+def mean_loss(trained: Codec, audio: Audio) -> float:
+    loss = DecoderLoss(
+        SMOKE.codec, trained, audio, codec.encode(trained, audio.samples, audio.frames()), compiled=False
+    )
     return float(np.mean([float(loss(step).spectral) for step in range(12)]))
 
 
-def test_the_checkpoint_speaks(out: Path, tmp_path: Path) -> None:
-    speaker = speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), at_once=3)
+def test_checkpoint_generates_speech(out: Path, tmp_path: Path) -> None:
+    speaker = speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), concurrency=3)
     case = speak.Case(voice="gb", streaming=True, sentences="natural")
-    requests = speak.wanted(case, [*corpus.held_out("natural")[:2], *corpus.held_out("german")[:2]])
-    said = speaker.speak(requests)
-    assert [each.ended for each in said] == [True] * 4
-    assert all(each.pcm and len(each.pcm) % (2 * 1920) == 0 for each in said)
-    assert [each.pcm for each in speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), 1).speak(requests)] == [
-        each.pcm for each in said
+    utterances = speak.case_utterances(case, [*corpus.held_out("natural")[:2], *corpus.held_out("german")[:2]])
+    speech = speaker.speak(utterances)
+    assert [each.ended for each in speech] == [True] * 4
+    assert all(each.pcm and len(each.pcm) % (2 * 1920) == 0 for each in speech)
+    assert [each.pcm for each in speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), 1).speak(utterances)] == [
+        each.pcm for each in speech
     ]
-    speak.write(tmp_path / "case.npz", requests, said)
+    speak.write(tmp_path / "case.npz", utterances, speech)
     back = speak.read(tmp_path / "case.npz")
-    assert back.pcm.astype("<i2").tobytes() == b"".join(each.pcm for each in said)
-    assert [*zip(back.texts.tolist(), back.languages.tolist(), strict=True)] == [each.sentence for each in requests]
+    assert back.pcm.astype("<i2").tobytes() == b"".join(each.pcm for each in speech)
+    assert [*zip(back.texts.tolist(), back.languages.tolist(), strict=True)] == [each.sentence for each in utterances]
     assert back.voice == "gb"
 
 
-def test_what_it_says_can_be_heard_and_seen(out: Path) -> None:
+def test_show_writes_audio_and_spectrograms(out: Path) -> None:
     assert run("show", out) == 0
     shown = {path.name: path for path in (out / "shown").iterdir()}
     assert shown.keys() == {f"{case.name}.flac" for case in show.SHOWN} | {"spectrograms.png"}
@@ -106,15 +108,14 @@ def test_what_it_says_can_be_heard_and_seen(out: Path) -> None:
     assert height > 100 and width > 80
 
 
-def test_everybody_may_read_a_checkpoint(out: Path) -> None:
+def test_checkpoint_files_have_default_permissions(out: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     files = [path for path in (out / "checkpoint").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
 
 
-def test_a_language_that_a_checkpoint_does_not_know_is_not_asked_of_it(tmp_path: Path) -> None:
-    """The bundled voice's is English: of that a few sentences are shown."""
+def test_show_skips_languages_missing_in_the_checkpoint(tmp_path: Path) -> None:
     assert run("show", tmp_path, "--checkpoint", "bundled") == 0
     languages = Checkpoint("bundled").config.talker_config.codec_language_id
     shown = {case.name for case in show.SHOWN if corpus.HELD_OUT[case.sentences] in languages}
@@ -126,7 +127,7 @@ def names(directory: Path) -> dict[str, int]:
 
 
 def test_tensors_have_the_official_names(out: Path) -> None:
-    """Those of the bundled voice, which the official package's modules load strictly, but for the layers it lacks."""
+    """The same as in the bundled voice, which the official package loads strictly, except for missing layers."""
     for folder in (".", "speech_tokenizer"):
         ours, official = names(out / "checkpoint" / folder), names(VOICE / folder)
         layers = r"talker.model.layers.[2-9]", r"predictor.model.layers.[1-9]", r"pre_transformer.layers.[1-9]"
@@ -141,7 +142,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def test_configs_have_the_official_keys(out: Path) -> None:
-    """Those of the bundled voice, at every level."""
+    """The same as in the bundled voice, at every level."""
 
     def keys(settings: object) -> object:
         inner = ("talker_config", "code_predictor_config", "decoder_config", "rope_scaling")
@@ -161,7 +162,7 @@ def test_weights_are_float16_and_small(out: Path) -> None:
     assert checkpoint.config.talker_config.speakers.keys() == {"us", "us_f", "us_m", "gb"}
 
 
-def test_codes_of_a_round_are_kept_and_its_audio_is_not(out: Path) -> None:
+def test_codes_are_kept_and_audio_is_deleted(out: Path) -> None:
     assert sorted(path.name for path in out.glob("codes-*")) == ["codes-00.npz", "codes-01.npz"]
     assert not list((out / "audio").rglob("*.npz"))
 
@@ -180,60 +181,60 @@ def state(path: Path) -> object:
     return torch.load(path, weights_only=True)
 
 
-class _Steps(Deadline):
-    """Is over after so many looks at it, whatever the clock says."""
+class _StepLimit(Deadline):
+    """A deadline that passes after `count` checks."""
 
     def __init__(self, count: int) -> None:
         super().__init__(math.inf)
         self._count = count
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         self._count -= 1
         return float(self._count >= 0)
 
 
-def test_a_codec_that_was_stopped_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
-    audio = tones("some tones in a row")
+def test_resumed_codec_training_gives_the_same_result(tmp_path: Path) -> None:
+    audio = tone_audio("some tones in a row")
     config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, steps=8, frames=4, decoded_frames=2))
-    cpu, nothing = torch.device("cpu"), lambda line: None
-    assert codec.train(config, audio, tmp_path / "whole", cpu, Deadline(), nothing)
-    assert not codec.train(config, audio, tmp_path / "parts", cpu, _Steps(3), nothing)
-    assert not codec.train(config, audio, tmp_path / "parts", cpu, _Steps(2), nothing)
-    assert codec.train(config, audio, tmp_path / "parts", cpu, Deadline(), nothing)
+    cpu, no_log = torch.device("cpu"), lambda line: None
+    assert codec.train(config, audio, tmp_path / "whole", cpu, Deadline(), no_log)
+    assert not codec.train(config, audio, tmp_path / "parts", cpu, _StepLimit(3), no_log)
+    assert not codec.train(config, audio, tmp_path / "parts", cpu, _StepLimit(2), no_log)
+    assert codec.train(config, audio, tmp_path / "parts", cpu, Deadline(), no_log)
     assert same(state(tmp_path / "whole" / "codec.pt"), state(tmp_path / "parts" / "codec.pt"))
 
 
-def test_polishing_that_was_stopped_goes_on_as_if_it_was_not(out: Path, tmp_path: Path) -> None:
-    audio = tones("some tones in a row")
-    config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, polish_steps=6, frames=4, decoded_frames=2))
-    cpu, nothing = torch.device("cpu"), lambda line: None
+def test_resumed_finetuning_gives_the_same_result(out: Path, tmp_path: Path) -> None:
+    audio = tone_audio("some tones in a row")
+    config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, finetune_steps=6, frames=4, decoded_frames=2))
+    cpu, no_log = torch.device("cpu"), lambda line: None
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "codec.pt").write_bytes((out / "codec.pt").read_bytes())
-    assert codec.polish(config, audio, tmp_path / "whole", cpu, Deadline(), nothing)
-    assert not codec.polish(config, audio, tmp_path / "parts", cpu, _Steps(3), nothing)
-    assert not codec.is_polished(tmp_path / "parts", None)
-    assert codec.polish(config, audio, tmp_path / "parts", cpu, Deadline(), nothing)
-    done = {steps: codec.is_polished(tmp_path / "parts", steps) for steps in (None, 6, 7)}
+    assert codec.finetune_decoder(config, audio, tmp_path / "whole", cpu, Deadline(), no_log)
+    assert not codec.finetune_decoder(config, audio, tmp_path / "parts", cpu, _StepLimit(3), no_log)
+    assert not codec.is_finetuned(tmp_path / "parts", None)
+    assert codec.finetune_decoder(config, audio, tmp_path / "parts", cpu, Deadline(), no_log)
+    done = {steps: codec.is_finetuned(tmp_path / "parts", steps) for steps in (None, 6, 7)}
     assert done == {None: True, 6: True, 7: False}
-    assert same(state(tmp_path / "whole" / "polish.pt"), state(tmp_path / "parts" / "polish.pt"))
+    assert same(state(tmp_path / "whole" / "decoder.pt"), state(tmp_path / "parts" / "decoder.pt"))
 
 
-def test_a_talker_that_was_stopped_goes_on_as_if_it_was_not(
+def test_resumed_talker_training_gives_the_same_result(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of an epoch, and when a round had joined."""
+    """Stopped within an epoch, and after another round joined."""
     for name in ("corpus.txt", "codec.pt", "codes-00.npz", "codes-01.npz"):
         (tmp_path / name).write_bytes((out / name).read_bytes())
     for steps in (7, 14, 1):
-        monkeypatch.setattr("training.run.Deadline", lambda seconds, steps=steps: _Steps(steps))
-        assert run("talker", tmp_path) == _UNFINISHED
+        monkeypatch.setattr("training.run.Deadline", lambda seconds, steps=steps: _StepLimit(steps))
+        assert run("talker", tmp_path) == UNFINISHED
     monkeypatch.undo()
     assert run("talker", tmp_path) == 0
     assert same(state(tmp_path / "talker.pt"), state(out / "talker.pt"))
 
 
-def test_a_finished_run_has_nothing_left_to_do(out: Path) -> None:
+def test_finished_run_is_not_changed(out: Path) -> None:
     before = state(out / "talker.pt")
     assert run("all", out) == 0
     assert same(before, state(out / "talker.pt"))

@@ -1,4 +1,4 @@
-"""The texts: drawn from a seed, and apart from what is held out."""
+"""The corpus is reproducible and free of held-out sentences."""
 
 import hashlib
 from pathlib import Path
@@ -8,53 +8,53 @@ from msgspec import structs
 
 from training import corpus
 from training.config import CorpusConfig
-from training.sentence import Sentence
+from training.corpus import Sentence
 
 GENERATED = {"english": 3_000, "german": 1_000}
-CONFIG = CorpusConfig(generated=GENERATED, sentences_a_source=200)
+CONFIG = CorpusConfig(generated=GENERATED, max_sentences_per_source=200)
 
 
 @pytest.fixture(scope="module")
-def made() -> list[Sentence]:
-    return corpus.make(CONFIG, Path("/nowhere"), lambda line: None)
+def built() -> list[Sentence]:
+    return corpus.build(CONFIG, Path("/nowhere"), lambda line: None)
 
 
-def test_the_same_seed_draws_the_same_sentences(made: list[Sentence], tmp_path: Path) -> None:
-    again = corpus.make(CONFIG, Path("/nowhere"), lambda line: None)
-    assert again == made
-    corpus.write(tmp_path / "corpus.txt", made)
-    assert corpus.read(tmp_path / "corpus.txt") == made
+def test_same_seed_gives_the_same_corpus(built: list[Sentence], tmp_path: Path) -> None:
+    again = corpus.build(CONFIG, Path("/nowhere"), lambda line: None)
+    assert again == built
+    corpus.write(tmp_path / "corpus.txt", built)
+    assert corpus.read(tmp_path / "corpus.txt") == built
     assert (
         corpus.digest(tmp_path / "corpus.txt")
-        == hashlib.sha256("".join(f"{s.language}\t{s.text}\n" for s in made).encode()).hexdigest()[:16]
+        == hashlib.sha256("".join(f"{s.language}\t{s.text}\n" for s in built).encode()).hexdigest()[:16]
     )
 
 
-def test_another_seed_draws_others(made: list[Sentence]) -> None:
-    other = corpus.make(structs.replace(CONFIG, seed=8), Path("/nowhere"), lambda line: None)
-    assert len(set(other) & set(made)) < len(made) / 2
+def test_other_seed_gives_another_corpus(built: list[Sentence]) -> None:
+    other = corpus.build(structs.replace(CONFIG, seed=8), Path("/nowhere"), lambda line: None)
+    assert len(set(other) & set(built)) < len(built) / 2
 
 
-def test_a_language_has_the_same_sentences_whatever_others_there_are(made: list[Sentence]) -> None:
+def test_languages_are_independent_of_each_other(built: list[Sentence]) -> None:
     for language in GENERATED:
         alone = structs.replace(CONFIG, generated={language: GENERATED[language]})
-        of_it = {sentence for sentence in made if sentence.language == language}
-        assert set(corpus.make(alone, Path("/nowhere"), lambda line: None)) == of_it
+        expected = {sentence for sentence in built if sentence.language == language}
+        assert set(corpus.build(alone, Path("/nowhere"), lambda line: None)) == expected
 
 
 def test_held_out_sentences_are_not_in_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     held = [sentence for name in corpus.HELD_OUT for sentence in corpus.held_out(name)]
     texts = [sentence.text for sentence in held]
-    # A source that has them all, written otherwise.
+    # A source that contains them all, and in lower case.
     source = {"all of them": lambda root: [" ".join(texts).lower(), *texts]}
     monkeypatch.setattr(corpus, "SOURCES", dict.fromkeys(GENERATED, source))
-    config = CorpusConfig(generated={"english": 500, "german": 500}, sentences_a_source=10_000)
-    made = corpus.make(config, Path("/nowhere"), lambda line: None)
-    assert {sentence.words() for sentence in made}.isdisjoint({sentence.words() for sentence in held})
+    config = CorpusConfig(generated={"english": 500, "german": 500}, max_sentences_per_source=10_000)
+    built = corpus.build(config, Path("/nowhere"), lambda line: None)
+    assert {sentence.words() for sentence in built}.isdisjoint({sentence.words() for sentence in held})
 
 
 @pytest.mark.parametrize("name", corpus.HELD_OUT)
-def test_a_held_out_set_is_fifty_different_sentences(name: str) -> None:
+def test_held_out_set_has_fifty_distinct_sentences(name: str) -> None:
     held = corpus.held_out(name)
     assert len({sentence.words() for sentence in held}) == 50
     assert all(text[0].isupper() and text[-1] in ".?!" for text, _ in held)
@@ -65,8 +65,8 @@ def test_a_held_out_set_is_fifty_different_sentences(name: str) -> None:
 
 
 @pytest.mark.parametrize(("language", "sign"), [("english", "$"), ("german", "€")])
-def test_sentences_are_plain_prose_with_capitals_and_marks(made: list[Sentence], language: str, sign: str) -> None:
-    texts = [sentence.text for sentence in made if sentence.language == language]
+def test_sentences_are_prose_with_capitals_and_punctuation(built: list[Sentence], language: str, sign: str) -> None:
+    texts = [sentence.text for sentence in built if sentence.language == language]
     assert not any("{" in text or "  " in text or "_" in text for text in texts)
     ended = sum(text.strip('„"')[0].isupper() and text[-1] in '.?!"“' for text in texts)
     assert ended > 0.85 * len(texts)
@@ -74,24 +74,24 @@ def test_sentences_are_plain_prose_with_capitals_and_marks(made: list[Sentence],
     assert max(len(text.split()) for text in texts) >= 25
 
 
-def test_german_keeps_its_letters(made: list[Sentence]) -> None:
-    written = {letter for sentence in made if sentence.language == "german" for letter in sentence.text}
+def test_german_text_contains_umlauts(built: list[Sentence]) -> None:
+    written = {letter for sentence in built if sentence.language == "german" for letter in sentence.text}
     assert set("äöüßÄÖÜ") <= written
 
 
-def test_a_missing_source_is_said() -> None:
-    said: list[str] = []
-    corpus.make(
-        CorpusConfig(generated={"english": 5, "german": 5}, sentences_a_source=5), Path("/nowhere"), said.append
+def test_missing_sources_are_logged() -> None:
+    lines: list[str] = []
+    corpus.build(
+        CorpusConfig(generated={"english": 5, "german": 5}, max_sentences_per_source=5), Path("/nowhere"), lines.append
     )
     for name in ("fortunes", "fortunes-de", "trans-de-en"):
-        assert any(f"{name}: left out" in line for line in said)
-    assert any(line.startswith("corpus: python: ") for line in said)
+        assert any(f"{name}: skipped" in line for line in lines)
+    assert any(line.startswith("corpus: python: ") for line in lines)
 
 
-def test_long_texts_are_cut_into_sentences() -> None:
+def test_texts_are_split_into_sentences() -> None:
     text = "It was (so they said) late; \n nobody   came. Why?"
-    assert [each.text for each in corpus.sentences(text, "english")] == [
+    assert [each.text for each in corpus.split_sentences(text, "english")] == [
         "It was, so they said, late; nobody came.",
         "Why?",
     ]
@@ -99,7 +99,7 @@ def test_long_texts_are_cut_into_sentences() -> None:
 
 def test_german_sentences_do_not_end_after_ordinals_and_abbreviations() -> None:
     text = "über Nacht kam am 3. Mai Dr. Weiß, z. B. um St. Pauli zu sehen. Warum? Es blieb so."
-    assert [each.text for each in corpus.sentences(text, "german")] == [
+    assert [each.text for each in corpus.split_sentences(text, "german")] == [
         "Über Nacht kam am 3. Mai Dr. Weiß, z. B. um St. Pauli zu sehen.",
         "Warum?",
         "Es blieb so.",

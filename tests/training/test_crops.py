@@ -1,4 +1,4 @@
-"""What the codec hears in training."""
+"""The codec's random crops."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from support import training as small
 from syrinx_stages.contract.family import FAMILY
 from training import crops
 from training.config import SMOKE
-from training.run import generator
-from training.sentence import Sentence
+from training.corpus import Sentence
+from training.run import seeded_generator
 
 CPU = torch.device("cpu")
 SENTENCES = [
@@ -35,56 +35,65 @@ def audio(shards: list[Path]) -> crops.Audio:
     return crops.load_audio(shards, 1.0, CPU)
 
 
-def test_audio_knows_where_its_utterances_begin(audio: crops.Audio) -> None:
-    said = [small.tones(sentence.text, number) for number, sentence in enumerate(SENTENCES)]
-    assert torch.equal(audio.samples, torch.from_numpy(np.concatenate(said)))
-    assert audio.begins.tolist() == np.cumsum([0, *map(len, said[:-1])]).tolist()
-    assert audio.frames().tolist() == [len(each) // FAMILY.samples_per_frame for each in said]
+def test_audio_has_utterance_starts(audio: crops.Audio) -> None:
+    utterances = [small.tones(sentence.text, number) for number, sentence in enumerate(SENTENCES)]
+    assert torch.equal(audio.samples, torch.from_numpy(np.concatenate(utterances)))
+    assert audio.starts.tolist() == np.cumsum([0, *map(len, utterances[:-1])]).tolist()
+    assert audio.frames().tolist() == [len(each) // FAMILY.samples_per_frame for each in utterances]
 
 
-def test_no_more_shards_are_read_than_the_hours_need(shards: list[Path]) -> None:
+def test_loading_stops_at_the_requested_hours(shards: list[Path]) -> None:
     first = small.tone_shard(SENTENCES, np.array([0, 1], np.int32))
-    heard = crops.load_audio(shards, len(first.audio) / FAMILY.sample_rate / 3600, CPU)
-    assert len(heard.samples) == len(first.audio)
+    audio = crops.load_audio(shards, len(first.audio) / FAMILY.sample_rate / 3600, CPU)
+    assert len(audio.samples) == len(first.audio)
 
 
-def crop(audio: crops.Audio, seed: int, *, begins: bool, grain: int = 1) -> Tensor:
-    return crops.heard(audio, crops.crops(CONFIG, audio, generator(CPU, seed), begins=begins, grain=grain))
+def crop(audio: crops.Audio, seed: int, *, utterance_starts: bool, alignment: int = 1) -> Tensor:
+    return crops.read_crops(
+        audio,
+        crops.crop_indices(
+            CONFIG, audio, seeded_generator(CPU, seed), utterance_starts=utterance_starts, alignment=alignment
+        ),
+    )
 
 
-@pytest.mark.parametrize("begins", [False, True])
-def test_a_seed_is_a_crop(audio: crops.Audio, begins: bool) -> None:
-    one, same, other = (crop(audio, seed, begins=begins) for seed in (1, 1, 2))
+@pytest.mark.parametrize("utterance_starts", [False, True])
+def test_crops_depend_on_the_seed(audio: crops.Audio, utterance_starts: bool) -> None:
+    one, same, other = (crop(audio, seed, utterance_starts=utterance_starts) for seed in (1, 1, 2))
     assert one.shape == (CONFIG.batch, LENGTH)
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
-def test_some_crops_are_beginnings(audio: crops.Audio) -> None:
+def test_crops_of_utterance_starts(audio: crops.Audio) -> None:
     whole = audio.samples.float() / 32768
-    possible = [whole[first : first + LENGTH] for first in audio.begins.tolist() if first + LENGTH <= len(whole)]
-    drawn = [each for seed in range(20) for each in crop(audio, seed, begins=True)]
-    assert all(any(torch.equal(each, begin) for begin in possible) for each in drawn)
-    assert all(any(torch.equal(each, begin) for each in drawn) for begin in possible)
+    possible = [whole[first : first + LENGTH] for first in audio.starts.tolist() if first + LENGTH <= len(whole)]
+    drawn = [each for seed in range(20) for each in crop(audio, seed, utterance_starts=True)]
+    assert all(any(torch.equal(each, start) for start in possible) for each in drawn)
+    assert all(any(torch.equal(each, start) for each in drawn) for start in possible)
 
 
-def test_crops_may_begin_with_frames(audio: crops.Audio) -> None:
+def test_crops_are_aligned_to_frames(audio: crops.Audio) -> None:
     frames = audio.samples.float().view(-1, FAMILY.samples_per_frame) / 32768
     possible = [frames[first : first + CONFIG.frames].flatten() for first in range(len(frames) - CONFIG.frames + 1)]
-    drawn = [each for seed in range(40) for each in crop(audio, seed, begins=False, grain=FAMILY.samples_per_frame)]
-    found = {place for each in drawn for place, begin in enumerate(possible) if torch.equal(each, begin)}
-    assert all(any(torch.equal(each, begin) for begin in possible) for each in drawn)
+    drawn = [
+        each
+        for seed in range(40)
+        for each in crop(audio, seed, utterance_starts=False, alignment=FAMILY.samples_per_frame)
+    ]
+    found = {index for each in drawn for index, start in enumerate(possible) if torch.equal(each, start)}
+    assert all(any(torch.equal(each, start) for start in possible) for each in drawn)
     assert {0, len(possible) - 1} <= found
 
 
-def test_the_last_crop_ends_with_the_audio(audio: crops.Audio) -> None:
+def test_last_crop_ends_with_the_audio(audio: crops.Audio) -> None:
     short = audio._replace(samples=audio.samples[:LENGTH])
-    assert torch.equal(crop(short, 0, begins=False)[0], short.samples.float() / 32768)
+    assert torch.equal(crop(short, 0, utterance_starts=False)[0], short.samples.float() / 32768)
 
 
-def test_steps_decode_beginnings_and_other_parts() -> None:
-    windows = [crops.window(CONFIG, step) for step in range(200)]
-    assert 10 < sum(each.begins for each in windows) < 60
-    assert {(each.first, each.skipped) for each in windows if each.begins} == {(0, 0)}
-    others = [each for each in windows if not each.begins]
-    assert {each.skipped for each in others} == {CONFIG.warmup_frames}
-    assert {each.first for each in others} == set(range(CONFIG.frames - CONFIG.decoded_frames + 1))
+def test_decode_windows_cover_starts_and_other_parts() -> None:
+    windows = [crops.decode_window(CONFIG, step) for step in range(200)]
+    assert 10 < sum(each.utterance_starts for each in windows) < 60
+    assert {(each.first_frame, each.warmup_frames) for each in windows if each.utterance_starts} == {(0, 0)}
+    others = [each for each in windows if not each.utterance_starts]
+    assert {each.warmup_frames for each in others} == {CONFIG.warmup_frames}
+    assert {each.first_frame for each in others} == set(range(CONFIG.frames - CONFIG.decoded_frames + 1))

@@ -1,4 +1,4 @@
-"""A run: what it learns from, and how many steps it makes where it has to be finished by some time."""
+"""Skipped updates, and fitting the number of steps to a deadline."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from training import run as running
-from training.run import Deadline, Run
+from training.run import Deadline, TrainingRun
 
 
 class Clock:
-    """Time that passes with steps."""
+    """A fake monotonic clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
@@ -23,71 +23,79 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def new(directory: Path, fit: Deadline | None, steps: int = 5_000) -> Run:
+def new(directory: Path, finish_by: Deadline | None, steps: int = 5_000) -> TrainingRun:
     module = nn.Linear(1, 1)
-    made = Run(
-        directory / "run.pt", {"it": module}, module.parameters(), peak=1e-3, steps=steps, betas=(0.9, 0.9), decay=0.0,
-        fit=fit,
-    )  # fmt: skip
-    made.resume()
-    return made
+    run = TrainingRun(
+        directory / "run.pt",
+        {"it": module},
+        module.parameters(),
+        peak_learning_rate=1e-3,
+        steps=steps,
+        betas=(0.9, 0.9),
+        weight_decay=0.0,
+        finish_by=finish_by,
+    )
+    run.resume()
+    return run
 
 
-def go(run: Run, clock: Clock, most: int = 10**6, seconds: float = 0.1) -> None:
-    """Steps of a tenth of a second; the first fifty, in which something is compiled, of one."""
-    while not run.finished and run.step < most:
+def advance(run: TrainingRun, clock: Clock, max_steps: int = 10**6, seconds: float = 0.1) -> None:
+    """Advances steps of `seconds` each; the first fifty take a second, as with compilation."""
+    while not run.finished and run.step < max_steps:
         clock.now += 1.0 if run.step < 50 else seconds
         run.step += 1
         if run.step % 50 == 0:
-            run.note(lambda line: None, loss=torch.zeros(()))
+            run.log_metrics(lambda line: None, loss=torch.zeros(()))
 
 
-def test_as_many_steps_as_fit(tmp_path: Path, clock: Clock) -> None:
+def test_steps_are_fitted_to_the_deadline(tmp_path: Path, clock: Clock) -> None:
     began = clock.now
     run = new(tmp_path, Deadline(300))
-    go(run, clock)
+    advance(run, clock)
     assert clock.now - began == pytest.approx(300, abs=0.2)
     assert run.steps == pytest.approx(50 + 2_500, abs=2)
 
 
-def test_where_steps_become_slower_there_are_fewer(tmp_path: Path, clock: Clock) -> None:
+def test_slower_steps_reduce_their_number(tmp_path: Path, clock: Clock) -> None:
     began = clock.now
     run = new(tmp_path, Deadline(300))
-    go(run, clock, most=600)
-    go(run, clock, seconds=0.2)
+    advance(run, clock, max_steps=600)
+    advance(run, clock, seconds=0.2)
     assert clock.now - began == pytest.approx(300, rel=0.1)
 
 
-def test_steps_stay_what_they_are_when_the_learning_rate_falls(tmp_path: Path, clock: Clock) -> None:
+def test_steps_are_fixed_when_the_learning_rate_decays(tmp_path: Path, clock: Clock) -> None:
     run = new(tmp_path, Deadline(300))
-    go(run, clock, most=1_900)
+    advance(run, clock, max_steps=1_900)
     steps = run.steps
-    go(run, clock, seconds=5)
+    advance(run, clock, seconds=5)
     assert run.step == steps
 
 
-def test_a_run_that_goes_on_keeps_them(tmp_path: Path, clock: Clock) -> None:
+def test_resumed_run_keeps_its_fitted_steps(tmp_path: Path, clock: Clock) -> None:
     run = new(tmp_path, Deadline(300))
-    go(run, clock, most=1_900)
+    advance(run, clock, max_steps=1_900)
     run.save()
     assert new(tmp_path, Deadline(10)).steps == run.steps
     assert new(tmp_path, None, steps=7_000).steps == 7_000
 
 
-def test_without_a_time_steps_are_as_they_were_asked_for(tmp_path: Path, clock: Clock) -> None:
+def test_without_a_deadline_the_steps_are_as_configured(tmp_path: Path, clock: Clock) -> None:
     run = new(tmp_path, None, steps=400)
-    go(run, clock)
+    advance(run, clock)
     assert run.step == 400
 
 
 @pytest.mark.parametrize("factor", [float("nan"), float("inf")])
-def test_nothing_is_learnt_from_a_gradient_that_is_not_finite(tmp_path: Path, factor: float) -> None:
+def test_updates_with_non_finite_gradients_are_skipped(tmp_path: Path, factor: float) -> None:
     def weights_after(directory: Path, steps: list[int]) -> list[float]:
         weight = nn.Parameter(torch.ones(3))
-        run = Run(directory / "w.pt", {}, [weight], peak=0.1, steps=40, betas=(0.9, 0.9), decay=0.0)
+        run = TrainingRun(
+            directory / "w.pt", {}, [weight], peak_learning_rate=0.1, steps=40, betas=(0.9, 0.9), weight_decay=0.0
+        )
         for step in steps:
             run.step = step
-            run.learn((weight * (factor if step == 2 else step + 1)).sum())
+            run.update((weight * (factor if step == 2 else step + 1)).sum())
         return [float(each) for each in weight.detach()]
 
     assert weights_after(tmp_path, [0, 1, 2, 3]) == weights_after(tmp_path, [0, 1, 3])

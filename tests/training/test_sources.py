@@ -1,4 +1,4 @@
-"""What is read in Debian's packages."""
+"""Readers of Debian's text packages."""
 
 import random
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 from training.sources import SOURCES, dictionary
 
 
-def put(root: Path, file: str, text: str) -> None:
+def write_file(root: Path, file: str, text: str) -> None:
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_text(text, "utf-8")
 
 
-def test_examples_of_the_dictionary_are_whole_sentences(tmp_path: Path) -> None:
-    put(
+def test_dictionary_examples_are_whole_sentences(tmp_path: Path) -> None:
+    write_file(
         tmp_path,
         "usr/share/trans/de-en",
         "# A comment.\n"
@@ -26,14 +26,14 @@ def test_examples_of_the_dictionary_are_whole_sentences(tmp_path: Path) -> None:
     ]
 
 
-def test_fortunes_are_read_without_their_authors(tmp_path: Path) -> None:
+def test_fortunes_are_read_without_attributions(tmp_path: Path) -> None:
     for name in ("anekdoten", "mathematiker", "regeln", "sprichworte", "sprichwortev", "sprueche"):
-        put(tmp_path, f"usr/share/games/fortunes/de/{name}", "")
-    put(tmp_path, "usr/share/games/fortunes/de/zitate", "»Wissen« ist\nMacht.\n\t\t-- Bacon\n%\nNichts.\n")
+        write_file(tmp_path, f"usr/share/games/fortunes/de/{name}", "")
+    write_file(tmp_path, "usr/share/games/fortunes/de/zitate", "»Wissen« ist\nMacht.\n\t\t-- Bacon\n%\nNichts.\n")
     assert " ".join(" ".join(SOURCES["german"]["fortunes-de"](tmp_path)).split()) == "Wissen ist Macht. Nichts."
 
 
-def test_words_are_those_of_one_language(tmp_path: Path) -> None:
-    put(tmp_path, "usr/share/dict/ngerman", "Übung\nlaufen\nDAAD\nABC-Buch\nß\n")
+def test_dictionary_filters_words(tmp_path: Path) -> None:
+    write_file(tmp_path, "usr/share/dict/ngerman", "Übung\nlaufen\nDAAD\nABC-Buch\nß\n")
     assert sorted(dictionary("german", tmp_path, random.Random(0))) == ["laufen", "Übung"]
     assert dictionary("english", tmp_path, random.Random(0)) == []

@@ -1,4 +1,4 @@
-"""The talker in training sees and computes what it will when it speaks."""
+"""The talker's training inputs and logits match those of the service."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -14,12 +14,23 @@ from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.prompt import Prompt, build_prompt
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
-from training import forward
-from training.codes import Coded
+from training import talker_forward
+from training.codes import RoundCodes
 from training.config import SMOKE
-from training.layout import IGNORED, Batch, Epoch, Layout, Marks, Placed, Utterances, lengths, noise_of, pack
-from training.sentence import Sentence
-from training.talker import Texts, utterances
+from training.corpus import Sentence
+from training.layout import (
+    IGNORED,
+    Batch,
+    BatchBuilder,
+    Epoch,
+    PackedStep,
+    SpecialTokens,
+    Utterances,
+    lengths,
+    pack,
+    step_generator,
+)
+from training.talker import TokenizedCorpus, utterances
 
 CPU = torch.device("cpu")
 SENTENCES = [
@@ -32,42 +43,42 @@ SENTENCES = [
 ]
 FRAMES = [30, 5, 41, 12, 9, 17]
 LAYOUTS = [(False, False), (False, True), (True, False), (True, True), (False, False), (True, False)]
-"""Streaming, and language not told, of each sentence."""
+"""(streaming text, auto_language language) of each sentence."""
 TRAINING = structs.replace(SMOKE.talker, rows=3, row_positions=128)
 
 
 @pytest.fixture
 def codes() -> list[Tensor]:
-    draw = torch.Generator().manual_seed(1)
-    return [torch.randint(SMOKE.codec.codebook_size, (count, 16), generator=draw) for count in FRAMES]
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(SMOKE.codec.codebook_size, (count, 16), generator=generator) for count in FRAMES]
 
 
 @pytest.fixture
 def data(bpe: Tokenizer, model_config: ModelConfig, codes: list[Tensor]) -> Utterances:
     numbers = np.arange(len(SENTENCES), dtype=np.int32)
-    coded = Coded(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers % 4, numbers)
+    coded = RoundCodes(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers % 4, numbers)
     talker = model_config.talker_config
     speakers = list(talker.speakers.values())
-    return utterances([coded], Texts(SENTENCES, bpe), speakers, talker.codec_language_id, CPU)
+    return utterances([coded], TokenizedCorpus(SENTENCES, bpe), speakers, talker.codec_language_id, CPU)
 
 
 @pytest.fixture
-def layout(bpe: Tokenizer, model_config: ModelConfig) -> Layout:
-    return Layout(Marks(model_config, bpe.encode("\n")[0], CPU), TRAINING, SMOKE.codec.codebook_size)
+def builder(bpe: Tokenizer, model_config: ModelConfig) -> BatchBuilder:
+    return BatchBuilder(SpecialTokens(model_config, bpe.encode("\n")[0], CPU), TRAINING, SMOKE.codec.codebook_size)
 
 
 @pytest.fixture
-def placed(data: Utterances) -> Placed:
-    streaming, automatic = torch.tensor(LAYOUTS).T
-    return Placed(torch.arange(6), torch.tensor([0, 100, 128, 210, 256, 330]), streaming, automatic)
+def placed(data: Utterances) -> PackedStep:
+    streaming, auto_language = torch.tensor(LAYOUTS).T
+    return PackedStep(torch.arange(6), torch.tensor([0, 100, 128, 210, 256, 330]), streaming, auto_language)
 
 
 @pytest.fixture
-def batch(layout: Layout, data: Utterances, placed: Placed) -> Batch:
-    return layout.build(data, placed, None)
+def batch(builder: BatchBuilder, data: Utterances, placed: PackedStep) -> Batch:
+    return builder.build(data, placed, None)
 
 
-def prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[Prompt]:
+def service_prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[Prompt]:
     voices = list(config.talker_config.speakers)
     return [
         build_prompt(
@@ -77,32 +88,34 @@ def prompts(talker: Talker, bpe: Tokenizer, config: ModelConfig) -> list[Prompt]
                 text=sentence.text,
                 task_type=TaskType.CUSTOM_VOICE,
                 voice=voice,
-                language="auto" if automatic else sentence.language,
+                language="auto" if auto_language else sentence.language,
                 non_streaming_text=not streaming,
             ),
             talker,
             bpe,
             config,
         )
-        for sentence, voice, (streaming, automatic) in zip(SENTENCES, cycle(voices), LAYOUTS, strict=False)
+        for sentence, voice, (streaming, auto_language) in zip(SENTENCES, cycle(voices), LAYOUTS, strict=False)
     ]
 
 
-def spans(placed: Placed, sizes: Sequence[int]) -> list[slice]:
+def spans(placed: PackedStep, sizes: Sequence[int]) -> list[slice]:
     return [slice(start, start + size) for start, size in zip(placed.starts.tolist(), sizes, strict=True)]
 
 
 @torch.no_grad()
-def test_inputs_are_the_prompts_and_frames_of_the_service(
-    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: Placed, codes: list[Tensor]
+def test_inputs_match_the_services_prompts_and_frames(
+    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: PackedStep, codes: list[Tensor]
 ) -> None:
-    inputs = forward.embed(talker, batch, torch.float32).flatten(0, 1)
+    inputs = talker_forward.embed(talker, batch, torch.float32).flatten(0, 1)
     covered = torch.zeros(len(inputs), dtype=torch.bool)
-    for prompt, frames, start in zip(prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True):
+    for prompt, frames, start in zip(
+        service_prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True
+    ):
         rows = torch.stack([prompt.text_row(index) for index in range(len(frames))])
-        wanted = torch.cat((prompt.embeds, talker.embed_frame(frames) + rows))
-        span = slice(start, start + len(wanted))
-        torch.testing.assert_close(inputs[span], wanted, rtol=1e-4, atol=1e-5)
+        expected = torch.cat((prompt.embeds, talker.embed_frame(frames) + rows))
+        span = slice(start, start + len(expected))
+        torch.testing.assert_close(inputs[span], expected, rtol=1e-4, atol=1e-5)
         labels = batch.labels.flatten()[span]
         first = len(prompt.embeds) - 1
         assert (labels[:first] == IGNORED).all()
@@ -114,45 +127,47 @@ def test_inputs_are_the_prompts_and_frames_of_the_service(
 
 
 @torch.no_grad()
-def test_logits_of_training_are_those_of_decoding(
-    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: Placed, codes: list[Tensor]
+def test_logits_match_prefill_and_decode(
+    talker: Talker, bpe: Tokenizer, model_config: ModelConfig, batch: Batch, placed: PackedStep, codes: list[Tensor]
 ) -> None:
-    inputs = forward.embed(talker, batch, torch.float32)
-    states = forward.talker_states(talker, inputs, batch).flatten(0, 1)
-    for prompt, frames, start in zip(prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True):
+    inputs = talker_forward.embed(talker, batch, torch.float32)
+    states = talker_forward.talker_states(talker, inputs, batch).flatten(0, 1)
+    for prompt, frames, start in zip(
+        service_prompts(talker, bpe, model_config), codes, placed.starts.tolist(), strict=True
+    ):
         cache = talker.new_cache()
         hidden = [talker.prefill(prompt.embeds, cache)]
         for index, frame in enumerate(frames):
             hidden.append(talker.decode(talker.embed_frame(frame[None]) + prompt.text_row(index), [cache])[0])
         first = start + len(prompt.embeds) - 1
-        mine = talker.logits(states[first : first + len(hidden)])
-        torch.testing.assert_close(mine, talker.logits(torch.stack(hidden)), rtol=1e-3, atol=1e-3)
+        logits = talker.logits(states[first : first + len(hidden)])
+        torch.testing.assert_close(logits, talker.logits(torch.stack(hidden)), rtol=1e-3, atol=1e-3)
 
 
 @torch.no_grad()
-def test_logits_of_the_predictor_are_those_of_drawing(talker: Talker, batch: Batch) -> None:
-    states = forward.talker_states(talker, forward.embed(talker, batch, torch.float32), batch)
+def test_predictor_logits_match_the_services(talker: Talker, batch: Batch) -> None:
+    states = talker_forward.talker_states(talker, talker_forward.embed(talker, batch, torch.float32), batch)
     hidden, frames = states.flatten(0, 1)[batch.predicted], batch.predicted_codes
-    seen: list[Tensor] = []
+    sampled: list[Tensor] = []
 
-    def draw(logits: Tensor, group: int) -> Tensor:
-        seen.append(logits)
+    def sample(logits: Tensor, group: int) -> Tensor:
+        sampled.append(logits)
         return frames[:, group]
 
-    talker.predict(hidden, frames[:, 0], draw)
-    mine = forward.predictor_logits(talker, hidden, batch.predicted_inputs)
-    torch.testing.assert_close(mine, torch.stack(seen), rtol=1e-3, atol=1e-3)
+    talker.predict(hidden, frames[:, 0], sample)
+    logits = talker_forward.predictor_logits(talker, hidden, batch.predicted_inputs)
+    torch.testing.assert_close(logits, torch.stack(sampled), rtol=1e-3, atol=1e-3)
 
 
 def test_predicted_frames_follow_their_positions(batch: Batch) -> None:
     assert batch.predicted_weight.sum() == min(sum(FRAMES), TRAINING.predicted_frames)
-    there = batch.predicted_weight == 1
-    assert torch.equal(batch.labels.flatten()[batch.predicted[there]], batch.predicted_codes[there, 0])
+    used = batch.predicted_weight == 1
+    assert torch.equal(batch.labels.flatten()[batch.predicted[used]], batch.predicted_codes[used, 0])
 
 
-def test_heads_share_a_norm(talker: Talker, batch: Batch) -> None:
-    """What a checkpoint cannot hold is not learnt."""
-    found = forward.losses(talker, forward.embed(talker, batch, torch.float32), batch)
+def test_only_the_first_heads_norm_is_trained(talker: Talker, batch: Batch) -> None:
+    """A checkpoint has one norm for all heads."""
+    found = talker_forward.losses(talker, talker_forward.embed(talker, batch, torch.float32), batch)
     (found.code0 + found.rest).backward()
     for name, weight in talker.named_parameters():
         assert weight.grad is not None, name
@@ -160,8 +175,8 @@ def test_heads_share_a_norm(talker: Talker, batch: Batch) -> None:
             assert (weight.grad.abs().sum(1) > 0).nonzero().flatten().tolist() == [0, len(weight) - 1]
 
 
-def test_noise_is_the_same_for_the_same_step(layout: Layout, data: Utterances, placed: Placed, batch: Batch) -> None:
-    noisy = [layout.build(data, placed, noise_of(TRAINING, step, CPU)) for step in (3, 3, 4)]
+def test_noise_depends_on_the_step(builder: BatchBuilder, data: Utterances, placed: PackedStep, batch: Batch) -> None:
+    noisy = [builder.build(data, placed, step_generator(TRAINING, step, CPU)) for step in (3, 3, 4)]
     assert torch.equal(noisy[0].frames, noisy[1].frames)
     assert not torch.equal(noisy[0].frames, noisy[2].frames)
     share = (noisy[0].frames != batch.frames)[batch.is_frame].float().mean()
@@ -169,9 +184,9 @@ def test_noise_is_the_same_for_the_same_step(layout: Layout, data: Utterances, p
     assert torch.equal(noisy[0].labels, batch.labels)
 
 
-def test_sentences_are_packed_whole_and_once() -> None:
+def test_every_sentence_is_packed_once_within_a_row() -> None:
     sizes = np.random.default_rng(0).integers(5, 120, 500).tolist()
-    steps = list(pack(sizes, range(500), rows=4, width=128, all_of_them=True))
+    steps = list(pack(sizes, range(500), rows=4, width=128, keep_partial=True))
     assert sorted(sentence for step in steps for _, sentence in step) == list(range(500))
     for step in steps:
         starts = [start for start, _ in step]
@@ -182,19 +197,19 @@ def test_sentences_are_packed_whole_and_once() -> None:
     assert np.mean(full) > 0.85 * 4 * 128
 
 
-def test_an_epoch_follows_from_its_number(data: Utterances) -> None:
+def test_epochs_are_reproducible(data: Utterances) -> None:
     def drawn(epoch: int) -> list[list[int]]:
         return [
-            torch.cat((step.utterances, step.starts, step.streaming, step.automatic)).tolist()
-            for step in Epoch(data, TRAINING, epoch, all_of_them=True)
+            torch.cat((step.utterances, step.starts, step.streaming, step.auto_language)).tolist()
+            for step in Epoch(data, TRAINING, epoch, keep_partial=True)
         ]
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)
 
 
-def test_lengths_are_those_of_the_layouts(batch: Batch, data: Utterances) -> None:
-    streaming, automatic = np.array(LAYOUTS).astype(np.int64).T
-    expected = lengths(data.tokens_each.numpy(), data.frames.numpy(), streaming, automatic)
+def test_lengths_match_the_layouts(batch: Batch, data: Utterances) -> None:
+    streaming, auto_language = np.array(LAYOUTS).astype(np.int64).T
+    expected = lengths(data.token_counts.numpy(), data.frames.numpy(), streaming, auto_language)
     found = [int((batch.sentences == sentence).sum()) for sentence in range(len(SENTENCES))]
     assert found == expected.tolist()

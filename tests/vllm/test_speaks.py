@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from support.intelligibility import SENTENCES, recogniser, speak_all
+from support.intelligibility import SENTENCES, recognizer, speak_all
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
@@ -20,8 +20,8 @@ async def test_the_bundled_voice_is_understood_as_well_as_by_the_torch_engine() 
     scores, audio = {}, {}
     for engine in ("torch", "vllm"):
         async with LocalPipeline(pipeline(engine), port=0) as running:
-            audio[engine] = await speak_all(running.gateway_url, at_once=8)
-        scores[engine] = recogniser().score(audio[engine])[0]
+            audio[engine] = await speak_all(running.gateway_url, concurrency=8)
+        scores[engine] = recognizer().score(audio[engine])[0]
     print(f"\nsentences identified: {scores}")
     assert scores["vllm"] >= 0.9 and abs(scores["vllm"] - scores["torch"]) <= 0.04
     # Rounding tells a draw of sixteen thousand apart: nearly all sentences are the same to the sample.

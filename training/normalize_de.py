@@ -1,6 +1,6 @@
-"""How written German is read out, where espeak-ng reads it otherwise than people do.
+"""German text normalization, where espeak-ng does not read the text as people do.
 
-Numbers by themselves it reads well; what is put right is ordinals, dates, times, money, years, units, abbreviations.
+It reads plain numbers well; normalized are ordinals, dates, times, money, years, units and abbreviations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,18 @@ _ONES, _TENS = (*_SMALL.split(), *_TEENS.split()), _TEN.split()
 _ORDINALS = {1: "erste", 3: "dritte", 7: "siebte", 8: "achte"}
 _MONTHS = "Januar Februar März April Mai Juni Juli August September Oktober November Dezember"
 MONTHS = _MONTHS.split()
-_COUNTED = ("Platz", "Mal", "Stock", "Etage", "Klasse", "Geburtstag", "Kapitel", "Tag", "Woche", "Jahrhundert")
+_NOUNS_WITH_ORDINALS = (
+    "Platz",
+    "Mal",
+    "Stock",
+    "Etage",
+    "Klasse",
+    "Geburtstag",
+    "Kapitel",
+    "Tag",
+    "Woche",
+    "Jahrhundert",
+)
 _PREPOSITIONS = "an|auf|aus|bei|in|mit|nach|seit|von|vor|zu"
 _UNITS = {
     "km/h": "Kilometer pro Stunde",
@@ -48,7 +59,7 @@ _ABBREVIATIONS = {
 
 
 def cardinal(number: int) -> str:
-    """42 as "zweiundvierzig", below 100."""
+    """Returns the word of a number below 100: 42 as "zweiundvierzig"."""
     if number < len(_ONES):
         return "eins" if number == 1 else _ONES[number]
     ten, one = _TENS[number // 10 - 2], number % 10
@@ -56,35 +67,35 @@ def cardinal(number: int) -> str:
 
 
 def ordinal(number: int) -> str:
-    """42 as "zweiundvierzigste", below 100."""
+    """Returns the word of an ordinal below 100: 42 as "zweiundvierzigste"."""
     return _ORDINALS.get(number, f"{cardinal(number)}{'te' if number < 20 else 'ste'}")
 
 
 def year(number: int) -> str:
-    """1998 as "neunzehnhundertachtundneunzig", from 1100 to 1999."""
+    """Returns the word of a year from 1100 to 1999: 1998 as "neunzehnhundertachtundneunzig"."""
     return f"{cardinal(number // 100)}hundert{cardinal(number % 100) if number % 100 else ''}"
 
 
-def _ordered(found: re.Match[str]) -> str:
-    """After a nominative's article "dritte", after anything else "dritten"."""
+def _inflected_ordinal(found: re.Match[str]) -> str:
+    """Returns "dritte" after an article in the nominative, "dritten" otherwise."""
     before, article, number, noun = found.groups(default="")
     nominative = article and not re.fullmatch(_PREPOSITIONS, before.strip().lower())
     return f"{before}{article}{ordinal(int(number))}{'' if nominative else 'n'} {noun}"
 
 
-def _counted(number: str) -> str:
-    """As it stands before a noun that is not feminine: 1 as "ein", others as they are."""
+def _before_noun(number: str) -> str:
+    """Returns a number before a masculine or neuter noun: "ein" for 1, the others unchanged."""
     return "ein" if number == "1" else number
 
 
 def _time(found: re.Match[str]) -> str:
     minute = int(found[2])
-    return f"{_counted(str(int(found[1])))} Uhr{f' {minute}' if minute else ''}"
+    return f"{_before_noun(str(int(found[1])))} Uhr{f' {minute}' if minute else ''}"
 
 
 def _money(found: re.Match[str]) -> str:
     cents = int(found[2] or 0)
-    return f"{_counted(found[1])} Euro{f' {cents}' if cents else ''}"
+    return f"{_before_noun(found[1])} Euro{f' {cents}' if cents else ''}"
 
 
 _NUMBER = r"\d{1,3}(?:\.\d{3})+|\d+"
@@ -95,7 +106,10 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         r"\b(\d{1,2})\.(0?[1-9]|1[0-2])\.(\d{4})\b",
         lambda m: f"{m[1]}. {MONTHS[int(m[2]) - 1]} {m[3]}",
     ),
-    (rf"(?:(\b\w+ )?\b([Dd]er |[Dd]ie |[Dd]as ))?\b(\d{{1,2}})\. ({'|'.join((*MONTHS, *_COUNTED))})\b", _ordered),
+    (
+        rf"(?:(\b\w+ )?\b([Dd]er |[Dd]ie |[Dd]as ))?\b(\d{{1,2}})\. ({'|'.join((*MONTHS, *_NOUNS_WITH_ORDINALS))})\b",
+        _inflected_ordinal,
+    ),
     (r"\b(\d{1,2}):(\d\d)(?: Uhr)?\b", _time),
     (r"\b(\d{1,2})\.(\d\d) Uhr\b", _time),
     (r"\b1 Uhr\b", lambda m: "ein Uhr"),
@@ -105,14 +119,14 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"€", lambda m: "Euro"),
     (r"&", lambda m: "und"),
 )
-_COMPILED = tuple((re.compile(pattern), say) for pattern, say in _RULES)
-_SHORT = re.compile("|".join(rf"(?<![\w.]){re.escape(short)}" for short in _ABBREVIATIONS))
+_COMPILED = tuple((re.compile(pattern), replace) for pattern, replace in _RULES)
+_ABBREVIATION = re.compile("|".join(rf"(?<![\w.]){re.escape(short)}" for short in _ABBREVIATIONS))
 
 
-def spoken(written: str) -> str:
-    """The text as espeak-ng is given it. An abbreviation's full stop that also ends the sentence is kept."""
+def normalize(written: str) -> str:
+    """Returns the text for espeak-ng. The full stop of an abbreviation at the end of the sentence is kept."""
     ends = written.endswith((*_ABBREVIATIONS, "str.", "Str.", "Mio.", "Mrd."))
-    text = _SHORT.sub(lambda found: _ABBREVIATIONS[found[0]], written)
-    for pattern, say in _COMPILED:
-        text = pattern.sub(say, text)
+    text = _ABBREVIATION.sub(lambda found: _ABBREVIATIONS[found[0]], written)
+    for pattern, replace in _COMPILED:
+        text = pattern.sub(replace, text)
     return f"{text}." if ends else text

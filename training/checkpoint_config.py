@@ -1,4 +1,4 @@
-"""The two config files of a checkpoint in the official layout, from a run's config and its tokenizer."""
+"""The two config files of a checkpoint in the official layout, derived from a run's config and its tokenizer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import msgspec
 
 from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, DecoderConfig, ModelConfig, SpeechTokenizerConfig
 
-from .config import CodecConfig, TalkerTraining, TrainingConfig
-from .tokenizer import MARKS
+from .config import CodecConfig, TalkerTrainingConfig, TrainingConfig
+from .tokenizer import SPECIAL_TOKENS
 
 _UPSAMPLE_RATES, _UPSAMPLING_RATIOS = [8, 5, 4, 3], [2, 2]
 _POSITIONS = 4_096
 
-# Ids above the codes, where the official checkpoints have theirs above 2,048.
+# Offsets from the number of codes, as in the official checkpoints, which have 2,048 codes.
 _LANGUAGES = {"english": 2, "german": 5}
-_CODEC_MARKS = {
+_CODEC_SPECIAL_TOKENS = {
     "codec_pad_id": 100,
     "codec_bos_id": 101,
     "codec_eos_token_id": 102,
@@ -32,7 +32,7 @@ _FIRST_SPEAKER = 900
 
 
 def _stack(width: int, feed_forward: int, layers: int, heads: int, head_dim: int) -> dict[str, Any]:
-    """What talker and code predictor have in common; one key head, for a cache of few bytes."""
+    """Returns the settings that talker and code predictor share; one key head keeps the KV cache small."""
     return {
         "hidden_size": width,
         "intermediate_size": feed_forward,
@@ -55,7 +55,7 @@ def _stack(width: int, feed_forward: int, layers: int, heads: int, head_dim: int
     }
 
 
-def _predictor(training: TalkerTraining, codes: int) -> dict[str, Any]:
+def _predictor(training: TalkerTrainingConfig, codes: int) -> dict[str, Any]:
     stack = _stack(
         training.predictor_hidden,
         training.predictor_feed_forward,
@@ -63,12 +63,12 @@ def _predictor(training: TalkerTraining, codes: int) -> dict[str, Any]:
         training.predictor_heads,
         training.head_dim,
     )
-    kind = {"model_type": "qwen3_tts_talker_code_predictor", "vocab_size": codes}
-    return kind | stack | {"rope_scaling": None, "max_window_layers": 28}
+    own = {"model_type": "qwen3_tts_talker_code_predictor", "vocab_size": codes}
+    return own | stack | {"rope_scaling": None, "max_window_layers": 28}
 
 
 def _rope_scaling(head_dim: int) -> dict[str, Any]:
-    """The official file's; its three axes of positions are always equal, so the sections make no difference."""
+    """Returns the official setting. The three axes of positions are always equal, so the sections have no effect."""
     half = head_dim // 2
     sections = [half - 2 * (half * 10 // 32), half * 10 // 32, half * 10 // 32]
     return {"interleaved": True, "mrope_section": sections, "rope_type": "default", "type": "default"}
@@ -81,21 +81,21 @@ def _talker(config: TrainingConfig) -> dict[str, Any]:
     own = {
         "rope_scaling": _rope_scaling(training.head_dim),
         "text_hidden_size": training.text_hidden,
-        # A multiple of 32 tells nothing and is fast.
-        "text_vocab_size": math.ceil((256 + training.merges + len(MARKS)) / 32) * 32,
+        # Rounded up to a multiple of 32 for speed.
+        "text_vocab_size": math.ceil((256 + training.merges + len(SPECIAL_TOKENS)) / 32) * 32,
         "spk_id": {name: codes + _FIRST_SPEAKER + index for index, name in enumerate(speakers)},
         "spk_is_dialect": dict.fromkeys(speakers, False),
         "codec_language_id": {name: codes + index for name, index in _LANGUAGES.items()},
         "code_predictor_config": _predictor(training, codes),
     }
-    marks = {name: codes + index for name, index in _CODEC_MARKS.items()}
-    return {"model_type": "qwen3_tts_talker", "vocab_size": codes + SPECIAL_IDS} | stack | marks | own
+    special = {name: codes + index for name, index in _CODEC_SPECIAL_TOKENS.items()}
+    return {"model_type": "qwen3_tts_talker", "vocab_size": codes + SPECIAL_IDS} | stack | special | own
 
 
 def model_settings(config: TrainingConfig, tokenizer: Path) -> dict[str, Any]:
-    """`config.json`; `tokenizer`: the directory of the tokenizer's files."""
+    """Returns `config.json`. tokenizer: directory of the tokenizer's files."""
     vocabulary = json.loads((tokenizer / "vocab.json").read_text("utf-8"))
-    mark = {name: len(vocabulary) + index for index, name in enumerate(MARKS)}
+    special = {name: len(vocabulary) + index for index, name in enumerate(SPECIAL_TOKENS)}
     return {
         "architectures": ["Qwen3TTSForConditionalGeneration"],
         "model_type": "qwen3_tts",
@@ -103,22 +103,22 @@ def model_settings(config: TrainingConfig, tokenizer: Path) -> dict[str, Any]:
         "tts_model_size": "tiny",
         "tts_model_type": "custom_voice",
         "assistant_token_id": vocabulary["assistant"],
-        "im_start_token_id": mark["<|im_start|>"],
-        "im_end_token_id": mark["<|im_end|>"],
-        "tts_pad_token_id": mark["<tts_pad>"],
-        "tts_bos_token_id": mark["<tts_text_bos>"],
-        "tts_eos_token_id": mark["<tts_text_eod>"],
+        "im_start_token_id": special["<|im_start|>"],
+        "im_end_token_id": special["<|im_end|>"],
+        "tts_pad_token_id": special["<tts_pad>"],
+        "tts_bos_token_id": special["<tts_text_bos>"],
+        "tts_eos_token_id": special["<tts_text_eod>"],
         "talker_config": _talker(config),
     }
 
 
 def model_config(config: TrainingConfig, tokenizer: Path) -> ModelConfig:
-    """The same, typed."""
+    """Returns `config.json` as a struct."""
     return msgspec.convert(model_settings(config, tokenizer), ModelConfig)
 
 
 def codec_settings(codec: CodecConfig) -> dict[str, Any]:
-    """`speech_tokenizer/config.json`."""
+    """Returns `speech_tokenizer/config.json`."""
     decoder = {
         "codebook_size": codec.codebook_size,
         "codebook_dim": codec.codebook_dim,
@@ -144,12 +144,12 @@ def codec_settings(codec: CodecConfig) -> dict[str, Any]:
         "decoder_dim": codec.decoder_dim,
         "attention_dropout": 0.0,
     }
-    rates = {"input_sample_rate": 24_000, "output_sample_rate": 24_000}
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],
         "model_type": "qwen3_tts_tokenizer_12hz",
         "encoder_valid_num_quantizers": CODE_GROUPS,
-        **rates,
+        "input_sample_rate": 24_000,
+        "output_sample_rate": 24_000,
         "decode_upsample_rate": 1_920,
         "encode_downsample_rate": 1_920,
         "decoder_config": decoder,
@@ -157,5 +157,5 @@ def codec_settings(codec: CodecConfig) -> dict[str, Any]:
 
 
 def decoder_config(codec: CodecConfig) -> DecoderConfig:
-    """The decoder's part of it, typed."""
+    """Returns the `decoder_config` of `speech_tokenizer/config.json` as a struct."""
     return msgspec.convert(codec_settings(codec), SpeechTokenizerConfig).decoder_config

@@ -1,14 +1,14 @@
-"""What is written is read out as people read it."""
+"""Text normalization in English and German."""
 
 import pytest
 
-from training import spoken_de
-from training.sentence import Sentence
-from training.spoken import spoken
+from training import normalize_de
+from training.corpus import Sentence
+from training.normalize_en import normalize
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "spoken"),
     [
         ("It costs $4.50.", "It costs four dollars and fifty cents."),
         ("We paid £12.99 and €1.", "We paid twelve pounds and ninety nine pence and one euro."),
@@ -31,17 +31,17 @@ from training.spoken import spoken
         ("No. 7 etc.", "number seven et cetera."),
     ],
 )
-def test_reading(written: str, said: str) -> None:
-    assert spoken(written) == said
+def test_normalizes_english(written: str, spoken: str) -> None:
+    assert normalize(written) == spoken
 
 
-def test_plain_text_is_read_as_it_is() -> None:
+def test_plain_text_is_unchanged() -> None:
     text = 'He didn\'t say "no", she thought; or did he?'
-    assert spoken(text) == text
+    assert normalize(text) == text
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "spoken"),
     [
         ("Es kostet 12,50 € oder 1 Euro.", "Es kostet 12 Euro 50 oder ein Euro."),
         ("1.250 € und 3,5 Mio. €", "1.250 Euro und 3,5 Millionen Euro"),
@@ -57,15 +57,15 @@ def test_plain_text_is_read_as_it_is() -> None:
         ("Er ist 12. Sie ist 1.500 m weit.", "Er ist 12. Sie ist 1.500 Meter weit."),
     ],
 )
-def test_reading_german(written: str, said: str) -> None:
-    assert spoken_de.spoken(written) == said
+def test_normalizes_german(written: str, spoken: str) -> None:
+    assert normalize_de.normalize(written) == spoken
 
 
-def test_a_sentence_is_read_in_its_language() -> None:
+def test_sentences_are_normalized_in_their_language() -> None:
     assert Sentence("Dr. No: 3.5", "english").spoken() == "Doctor No: three point five"
     assert Sentence("Dr. No: 3,5", "german").spoken() == "Doktor No: 3,5"
 
 
-def test_words_are_what_is_heard() -> None:
+def test_words_are_the_spoken_words() -> None:
     assert Sentence("It's 10:30, Dr. No!", "english").words() == ("it's", "ten", "thirty", "doctor", "no")
     assert Sentence("Für 3 €, Dr. Weiß!", "german").words() == ("für", "3", "euro", "doktor", "weiß")

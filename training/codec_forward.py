@@ -1,4 +1,4 @@
-"""The codec decoder's forward pass for training: the weights of `model.codec_decoder`, whole crops, gradients.
+"""The codec decoder's forward pass in training: the weights of `model.codec_decoder`, whole crops, with gradients.
 
 `CodecDecoder` streams, in place and without gradients; here the same layers are plain convolutions over [B, C, T].
 """
@@ -25,12 +25,12 @@ from syrinx_stages.model.codec_layers import (
 from syrinx_stages.model.codec_transformer import Layer, PreTransformer, rotate
 
 _LAYER_SCALE, _BLOCK_SCALE = 0.01, 0.01
-"""What residual branches of the transformer and of the ConvNeXt blocks begin with."""
+"""Initial scales of the residual branches of the transformer and of the ConvNeXt blocks."""
 _CODEBOOKS = ("cluster_usage", "embedding_sum")
 
 
-def initialise(decoder: CodecDecoder, generator: torch.Generator) -> None:
-    """Weights to begin training with; the codebooks are begun by their first vectors, and have no gradients."""
+def initialize(decoder: CodecDecoder, generator: torch.Generator) -> None:
+    """Sets the weights to their initial values. Codebooks get none and no gradient: `QuantizerTraining` sets them."""
     for name, weight in decoder.named_parameters():
         with torch.no_grad():
             if name.endswith(_CODEBOOKS):
@@ -42,24 +42,24 @@ def initialise(decoder: CodecDecoder, generator: torch.Generator) -> None:
 
 
 def _fan_in(decoder: CodecDecoder, name: str, weight: Tensor) -> int:
-    """How many numbers each output is a sum of."""
+    """Returns the number of products that each output sums."""
     parent = decoder.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
     if isinstance(parent, CausalTransposedConv):
         return weight.shape[0] * weight.shape[2] // parent.stride
     return weight[0].numel()
 
 
-def hidden(decoder: CodecDecoder, vectors: Tensor) -> Tensor:
-    """Quantised vectors [B, codebook_dim, F] to states [B, latent, 4 F]: all but the convolutions to samples."""
+def hidden_states(decoder: CodecDecoder, vectors: Tensor) -> Tensor:
+    """Returns states [B, latent, 4 F] of quantized vectors [B, codebook_dim, F]: transformer and upsampling."""
     x = _transformer(decoder.pre_transformer, _conv(decoder.pre_conv, vectors).transpose(1, 2)).transpose(1, 2)
     for stage in decoder.upsample:
         upsample, block = stage.children()
-        x = _next_block(block, _transposed(upsample, x))
+        x = _convnext_block(block, _transposed(upsample, x))
     return x
 
 
 def waveform(decoder: CodecDecoder, states: Tensor) -> Tensor:
-    """States [B, latent, 4 F] to samples [B, 1,920 F]."""
+    """Returns samples [B, 1,920 F] of states [B, latent, 4 F]."""
     first, *blocks, snake, last = decoder.decoder
     assert isinstance(last, WaveConv)
     x = _conv(first, states)
@@ -69,8 +69,8 @@ def waveform(decoder: CodecDecoder, states: Tensor) -> Tensor:
 
 
 def _causal(weights: ConvWeights, x: Tensor, dilation: int = 1, groups: int = 1) -> Tensor:
-    past = (weights.weight.shape[2] - 1) * dilation
-    return F.conv1d(F.pad(x, (past, 0)), weights.weight, weights.bias, dilation=dilation, groups=groups)
+    padding = (weights.weight.shape[2] - 1) * dilation
+    return F.conv1d(F.pad(x, (padding, 0)), weights.weight, weights.bias, dilation=dilation, groups=groups)
 
 
 def _conv(module: nn.Module, x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def _snake(module: nn.Module, x: Tensor) -> Tensor:
     return x + (x * frequency).sin().square() / (magnitude + 1e-9)
 
 
-def _next_block(module: nn.Module, x: Tensor) -> Tensor:
+def _convnext_block(module: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(module, ConvNeXtBlock)
     y = module.norm(_causal(module.dwconv.conv, x, groups=x.shape[1]).transpose(1, 2))
     y = F.gelu(F.linear(y, module.pwconv1.weight, module.pwconv1.bias))
@@ -109,24 +109,24 @@ def _decoder_block(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _transformer(module: PreTransformer, x: Tensor) -> Tensor:
-    """x: [B, F, latent]."""
+    """Returns outputs [B, F, latent] of x [B, F, latent]."""
     frames = x.shape[1]
     positions = torch.arange(frames, device=x.device)
     rotation = module.rotary(positions[None], x.dtype)
-    back = positions[:, None] - positions
-    heard = (back >= 0) & (back < module.window)
+    distance = positions[:, None] - positions
+    mask = (distance >= 0) & (distance < module.window)
     x = F.linear(x, module.input_proj.weight, module.input_proj.bias)
     for layer in module.layers:
         assert isinstance(layer, Layer)
-        x = layer.self_attn_layer_scale(x, _attention(layer, layer.input_layernorm(x), rotation, heard))
+        x = layer.self_attn_layer_scale(x, _attention(layer, layer.input_layernorm(x), rotation, mask))
         y = layer.post_attention_layernorm(x)
         gate, up = F.linear(y, layer.mlp.gate_proj.weight), F.linear(y, layer.mlp.up_proj.weight)
         x = layer.mlp_layer_scale(x, F.linear(F.silu(gate) * up, layer.mlp.down_proj.weight))
     return F.linear(module.norm(x), module.output_proj.weight, module.output_proj.bias)
 
 
-def _attention(layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor], heard: Tensor) -> Tensor:
-    """heard: [F, F], what each frame attends to."""
+def _attention(layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+    """mask: [F, F] bool, the frames each frame attends to."""
     attention = layer.self_attn
     size = attention.head_dim
     heads = (*x.shape[:2], -1, size)
@@ -136,5 +136,5 @@ def _attention(layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor], heard: 
     repeats = attention.heads // attention.kv_heads
     query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=heard, scale=math.sqrt(1 / size))
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=math.sqrt(1 / size))
     return F.linear(out.transpose(1, 2).flatten(2), attention.o_proj.weight)

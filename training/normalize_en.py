@@ -1,6 +1,6 @@
-"""How written English is read out: numbers, dates, times, money and abbreviations as words.
+"""English text normalization: numbers, dates, times, money and abbreviations as words.
 
-The talker learns to read the written form, so what the synthesiser is given decides how it will be read.
+The talker learns from the written form, and espeak-ng reads the normalized one: it decides how the talker reads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ABBREVIATIONS = {
 
 
 def cardinal(number: int) -> str:
-    """42 as "forty two"."""
+    """Returns the words of a number: 42 as "forty two"."""
     for scale, name in _SCALES:
         if number >= scale:
             rest = number % scale
@@ -75,14 +75,14 @@ def cardinal(number: int) -> str:
 
 
 def ordinal(number: int) -> str:
-    """42 as "forty second"."""
+    """Returns the words of an ordinal: 42 as "forty second"."""
     *start, last = cardinal(number).split()
     regular = f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"
     return " ".join((*start, _ORDINALS.get(last, regular)))
 
 
 def year(number: int) -> str:
-    """1998 as "nineteen ninety eight"."""
+    """Returns the words of a year: 1998 as "nineteen ninety eight"."""
     century, rest = divmod(number, 100)
     if century % 10 == 0 and rest < 10:
         return cardinal(number)
@@ -92,7 +92,7 @@ def year(number: int) -> str:
 
 
 def digits(text: str) -> str:
-    """ "505" as "five zero five"."""
+    """Returns the digits of a text as words: "505" as "five zero five"."""
     return " ".join(_ONES[int(digit)] for digit in text if digit.isdigit())
 
 
@@ -107,10 +107,10 @@ def _money(found: re.Match[str]) -> str:
     if scale:
         point = f" point {digits(part)}" if part else ""
         return f"{cardinal(amount)}{point} {scale} {name}s"
-    said = f"{cardinal(amount)} {name}{'' if amount == 1 else 's'}"
+    words = f"{cardinal(amount)} {name}{'' if amount == 1 else 's'}"
     cents = int(part or 0)
     plural = "" if cents == 1 or small == "pence" else "s"
-    return f"{said} and {cardinal(cents)} {small}{plural}" if cents else said
+    return f"{words} and {cardinal(cents)} {small}{plural}" if cents else words
 
 
 def _time(found: re.Match[str]) -> str:
@@ -122,12 +122,11 @@ def _time(found: re.Match[str]) -> str:
 
 def _unit(found: re.Match[str]) -> str:
     first, _, rest = _UNITS[found[2]].partition(" ")
-    several = found[1] != "1"
-    name = {"foot": "feet"}.get(first, f"{first}s") if several else first
+    name = {"foot": "feet"}.get(first, f"{first}s") if found[1] != "1" else first
     return f"{found[1]} {name}{' ' if rest else ''}{rest}"
 
 
-def _dated(day: str, month: str, number: str | None) -> str:
+def _date(day: str, month: str, number: str | None) -> str:
     return f"the {ordinal(int(day))} of {month}" + (f" {year(int(number))}" if number else "")
 
 
@@ -138,7 +137,7 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"\bSt\. (?=[A-Z])", lambda m: "Saint "),
     (r"(?<=[a-z] )St\.", lambda m: "Street"),
     (r"\bNo\. (?=\d)", lambda m: "number "),
-    (rf"\b(\d{{1,2}}) {_MONTH}(?: (\d{{4}}))?\b", lambda m: _dated(m[1], m[2], m[3])),
+    (rf"\b(\d{{1,2}}) {_MONTH}(?: (\d{{4}}))?\b", lambda m: _date(m[1], m[2], m[3])),
     (
         rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?(?:, (\d{{4}}))?\b(?!:)",
         lambda m: f"{m[1]} {ordinal(int(m[2]))}" + (f", {year(int(m[3]))}" if m[3] else ""),
@@ -161,14 +160,14 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (rf"(?<![\d.])(?:{_NUMBER})(?![\d])", lambda m: cardinal(_whole(m[0]))),
     (r"&", lambda m: "and"),
 )
-_COMPILED = tuple((re.compile(pattern), say) for pattern, say in _RULES)
-_SHORT = re.compile("|".join(rf"(?<![\w.]){re.escape(short)}" for short in _ABBREVIATIONS))
+_COMPILED = tuple((re.compile(pattern), replace) for pattern, replace in _RULES)
+_ABBREVIATION = re.compile("|".join(rf"(?<![\w.]){re.escape(short)}" for short in _ABBREVIATIONS))
 
 
-def spoken(written: str) -> str:
-    """The text as it is read out. An abbreviation's full stop that also ends the sentence is kept."""
+def normalize(written: str) -> str:
+    """Returns the spoken form of a text. The full stop of an abbreviation at the end of the sentence is kept."""
     ends = written.endswith(".") and any(written.endswith(short) for short in (*_ABBREVIATIONS, " St."))
-    text = _SHORT.sub(lambda found: _ABBREVIATIONS[found[0]], written)
-    for pattern, say in _COMPILED:
-        text = pattern.sub(say, text)
+    text = _ABBREVIATION.sub(lambda found: _ABBREVIATIONS[found[0]], written)
+    for pattern, replace in _COMPILED:
+        text = pattern.sub(replace, text)
     return f"{text}." if ends else text
