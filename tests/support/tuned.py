@@ -19,7 +19,7 @@ from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Outcome
 from syrinx_operator.commands.client import SpeechError, connect, speech
 from syrinx_operator.local import tuning_files
-from syrinx_operator.local.running import find
+from syrinx_operator.local.running import find_running
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.tuning_status import State
 
@@ -50,7 +50,7 @@ class Up:
     def url(self) -> str:
         """Where it serves; waits until it does."""
         deadline = time.monotonic() + START_SECONDS
-        while not (found := [each for each in find(self.root / "syrinx") if each.name == self._name]):
+        while not (found := [each for each in find_running(self.root / "syrinx") if each.name == self._name]):
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
         return found[0].url
