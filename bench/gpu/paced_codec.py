@@ -1,4 +1,4 @@
-"""A codec whose engine only takes its time: `python -m gpu.paced_codec CONFIG.json`."""
+"""A codec service whose engine sleeps instead of computing: `python -m gpu.paced_codec CONFIG.json`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.signals import exit_on_signals
 
-_ENTRIES = 2048
+_CODEBOOK_SIZE = 2048
 
 
 class Call(Struct, frozen=True):
     """A launched call."""
 
-    done: float
+    done_at: float
     frames: list[int]
 
 
 class PacedCodecEngine:
-    """A `CodecEngine` that captures at once."""
+    """A `CodecEngine` with the timing of an H200; captures are free and the audio is noise."""
 
     depth = 2
     isolates_rows = False
@@ -40,40 +40,40 @@ class PacedCodecEngine:
         self.capture_costs: Mapping[CapturePair, CaptureCost] = {}
 
     def warm_up(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def capture(self, shape: CapturePair) -> None:
-        """Notes it."""
+        """Marks a shape as captured."""
         self.captured.add(shape)
 
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
-        """Forgets them."""
+        """Removes shapes from the captured ones."""
         self.captured.difference_update(shapes)
 
     def split(self, codes: bytes) -> list[bytes]:
-        """As the real one."""
-        return split_frames(codes, CODE_GROUPS, _ENTRIES)
+        """Splits an entry into frames. Raises ValueError for a partial frame or an invalid code."""
+        return split_frames(codes, CODE_GROUPS, _CODEBOOK_SIZE)
 
     def open(self, request_id: str) -> None:
-        """There is no state."""
+        """Does nothing: there is no state."""
 
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
-        """Queues a call."""
+        """Schedules a call behind the previous one."""
         rows, frames = shape
-        done = self._device.queue(paced.CALL_SECONDS + paced.CALL_FRAME_SECONDS * rows * frames)
-        return Call(done, [len(fresh) for fresh in codes])
+        done_at = self._device.queue(paced.CALL_SECONDS + paced.CALL_FRAME_SECONDS * rows * frames)
+        return Call(done_at, [len(items) for items in codes])
 
     def read(self, call: Call) -> Sequence[bytes]:
-        """Waits for a call."""
-        paced.wait(call.done)
+        """Waits until a call would be done and returns noise of its length."""
+        paced.wait(call.done_at)
         return [paced.NOISE[: frames * FAMILY.frame_bytes] for frames in call.frames]
 
     def release(self, request_id: str) -> None:
-        """There is no state."""
+        """Does nothing: there is no state."""
 
 
 def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
-    """The real service around it."""
+    """Returns the real codec service around the paced engine."""
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, PacedCodecEngine, config.replica, config.max_resident, live, metrics), None
 

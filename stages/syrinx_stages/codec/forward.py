@@ -16,7 +16,7 @@ from torch import Tensor
 
 from syrinx_stages.codec.memory import ROW_COLUMNS, StreamStates, Workspace, workspace_size
 from syrinx_stages.codec.tiles import conv_tile, residual_unit_tile
-from syrinx_stages.codec.weights import CodecWeights, Conv, ResidualUnit, Snake, TransformerLayer, UpsampleStage
+from syrinx_stages.codec.weights import CodecWeights, Conv, ResidualUnit, TransformerLayer, UpsampleStage
 from syrinx_stages.kernels import codec_conv, codec_frames
 from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.launch import INTERPRETED, PDL_SUPPORTED, launch
@@ -95,7 +95,7 @@ class ForwardPass:
         return self._rows * self._frames * self._layout[name].rate
 
     def _state_segments(self) -> Tensor:
-        """Returns the segment table that `codec_frames.load_state` and `store_state` read."""
+        """Returns the segment table that `codec_frames.copy_state` reads."""
         segments = []
         for name, buffer in self._layout.items():
             size = buffer.tail * buffer.channels
@@ -110,7 +110,7 @@ class ForwardPass:
 
     def _build(self) -> None:
         weights = self._weights
-        self._copy_state("load_state", codec_frames.load_state)
+        self._copy_state("load_state", store=False)
         self._embed_codes()
         self._conv("pre_conv", weights.pre_conv, "codes", out="latent")
         self._conv("input", weights.input, "latent", out="hidden")
@@ -120,19 +120,19 @@ class ForwardPass:
         self._conv("output", weights.output, "hidden", out=outputs[0])
         for i, stage in enumerate(weights.upsample):
             self._upsample_stage(i, stage, outputs[i + 1])
-        self._conv("first", weights.first, "first", snake_out="block0", snake=weights.first_snake)
+        self._conv("first", weights.first, "first", snake_out="block0")
         outputs = [f"block{i}" for i in range(1, len(weights.blocks))] + ["waveform"]
         for i, block in enumerate(weights.blocks):
             residual = f"residual{i}"
             units = [f"unit{i}.{j}" for j in range(len(block.units))]
-            self._conv(f"block{i}", block.up, f"block{i}", out=residual, snake_out=units[0], snake=block.next_snake)
+            self._conv(f"block{i}", block.up, f"block{i}", out=residual, snake_out=units[0])
             for unit, name, snake_out in zip(block.units, units, [*units[1:], outputs[i]], strict=True):
                 # Nothing reads the residual after the last unit.
                 self._residual_unit(
                     name, unit, residual, f"inner{i}", None if name == units[-1] else residual, snake_out
                 )
         self._waveform()
-        self._copy_state("store_state", codec_frames.store_state)
+        self._copy_state("store_state", store=True)
 
     def _add(
         self,
@@ -149,11 +149,11 @@ class ForwardPass:
         options = {"num_warps": num_warps, "num_stages": num_stages, "launch_pdl": pdl}
         self.launches.append(Launch(name, kernel, grid, {**arguments, "PDL": pdl}, {} if INTERPRETED else options))
 
-    def _copy_state(self, name: str, kernel: Any) -> None:
+    def _copy_state(self, name: str, *, store: bool) -> None:
         self._add(
-            name, kernel, (len(self._segments), self._rows), num_warps=2,
+            name, codec_frames.copy_state, (len(self._segments), self._rows), num_warps=2,
             state=self._states.tails, buffers=self.workspace.activations, segments=self._segments,
-            row_table=self._row_table, STATE_WIDTH=self._states.tails.shape[1], BLOCK=COPY_BLOCK,
+            row_table=self._row_table, STATE_WIDTH=self._states.tails.shape[1], BLOCK=COPY_BLOCK, STORE=store,
         )  # fmt: skip
 
     def _embed_codes(self) -> None:
@@ -176,9 +176,9 @@ class ForwardPass:
         out: str | None = None,
         snake_out: str | None = None,
         residual: str | None = None,
-        snake: Snake | None = None,
     ) -> None:
         """Adds `out` = conv(x) + residual and `snake_out` = SnakeBeta of the same."""
+        frequency, magnitude = conv.snake or (None, None)
         positions = self._positions(x)
         tile = conv_tile(conv, positions, self._gpu)
         split_k = self.workspace.split_k
@@ -186,8 +186,8 @@ class ForwardPass:
             name, codec_conv.causal_conv, (tile.count(positions, conv.outputs), tile.split_k),
             num_warps=tile.num_warps, num_stages=tile.num_stages,
             x=self._buffer(x), weight=conv.weight, bias=conv.bias, residual=self._buffer(residual),
-            out=self._buffer(out), snake_out=self._buffer(snake_out), frequency=snake and snake.frequency,
-            magnitude=snake and snake.magnitude, partial_sums=split_k.partial_sums, counters=split_k.counters,
+            out=self._buffer(out), snake_out=self._buffer(snake_out), frequency=frequency, magnitude=magnitude,
+            partial_sums=split_k.partial_sums, counters=split_k.counters,
             num_positions=positions, positions_per_row=positions // self._rows, eps=self._weights.config.rms_norm_eps,
             dilation=conv.dilation, in_tail=self._tail(x), residual_tail=self._tail(residual),
             out_tail=self._tail(out), snake_tail=self._tail(snake_out),
@@ -237,21 +237,19 @@ class ForwardPass:
         positions, conv = self._positions(residual), unit.conv
         tile = residual_unit_tile(conv, positions, self._gpu)
         if tile is None:
-            self._conv(f"{name}.conv", conv, name, snake_out=inner, snake=unit.inner_snake)
-            self._conv(
-                f"{name}.point", unit.point, inner, out=out, snake_out=snake_out, residual=residual,
-                snake=unit.next_snake,
-            )  # fmt: skip
+            self._conv(f"{name}.conv", conv, name, snake_out=inner)
+            self._conv(f"{name}.point", unit.point, inner, out=out, snake_out=snake_out, residual=residual)
             return
+        assert conv.snake and unit.point.snake
         channels = conv.outputs
         low = 1 << (channels.bit_length() - 1)
         self._add(
             name, codec_conv.residual_unit, (tile.count(positions, channels),),
             num_warps=tile.num_warps, num_stages=tile.num_stages,
-            x=self._buffer(name), weight=conv.weight, bias=conv.bias, frequency=unit.inner_snake.frequency,
-            magnitude=unit.inner_snake.magnitude, point_weight=unit.point.weight, point_bias=unit.point.bias,
+            x=self._buffer(name), weight=conv.weight, bias=conv.bias, frequency=conv.snake[0],
+            magnitude=conv.snake[1], point_weight=unit.point.weight, point_bias=unit.point.bias,
             residual=self._buffer(residual), out=self._buffer(out), snake_out=self._buffer(snake_out),
-            out_frequency=unit.next_snake.frequency, out_magnitude=unit.next_snake.magnitude,
+            out_frequency=unit.point.snake[0], out_magnitude=unit.point.snake[1],
             num_positions=positions, positions_per_row=positions // self._rows, dilation=conv.dilation,
             in_tail=self._tail(name), snake_tail=self._tail(snake_out),
             C=channels, C_LOW=low, C_HIGH=channels - low, TAPS=conv.taps, PRECISION=self._precision,

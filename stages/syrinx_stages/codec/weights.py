@@ -6,7 +6,7 @@ Channels are zero-padded to a multiple of `CHANNEL_MULTIPLE`; padding channels s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +46,8 @@ class Conv:
     """Channels of an RMS norm of the input whose weight is folded into `weight`; 0: no norm."""
     gated: bool = False
     gelu: bool = False
+    snake: tuple[Tensor, Tensor] | None = None
+    """Frequency and magnitude [outputs] float32 of a SnakeBeta that follows."""
 
     @property
     def out_channels(self) -> int:
@@ -58,16 +60,7 @@ class Conv:
         return (self.taps - 1) * self.dilation
 
 
-@dataclass(frozen=True)
-class Snake:
-    """SnakeBeta's parameters [outputs] float32 of the convolution that it follows."""
-
-    frequency: Tensor
-    magnitude: Tensor
-
-
-@dataclass(frozen=True)
-class TransformerLayer:
+class TransformerLayer(NamedTuple):
     """A transformer layer; RMS norm weights and layer scales are folded into the matrices."""
 
     qkv: Conv
@@ -76,8 +69,7 @@ class TransformerLayer:
     down: Conv
 
 
-@dataclass(frozen=True)
-class UpsampleStage:
+class UpsampleStage(NamedTuple):
     """A transposed convolution and a ConvNeXt block, whose norm weight and gamma are folded into the matrices."""
 
     up: Conv
@@ -90,27 +82,22 @@ class UpsampleStage:
     project: Conv
 
 
-@dataclass(frozen=True)
-class ResidualUnit:
-    """A residual unit, followed by the SnakeBeta of the next layer."""
+class ResidualUnit(NamedTuple):
+    """A dilated and a pointwise convolution, each followed by the SnakeBeta of the next layer."""
 
     conv: Conv
-    inner_snake: Snake
     point: Conv
-    next_snake: Snake
 
 
-@dataclass(frozen=True)
-class UpsampleBlock:
-    """A transposed convolution, followed by the first residual unit's SnakeBeta, and residual units."""
+class UpsampleBlock(NamedTuple):
+    """A transposed convolution, followed by the first unit's SnakeBeta, and residual units."""
 
     up: Conv
-    next_snake: Snake
     units: tuple[ResidualUnit, ...]
 
 
 class CodecWeights:
-    """All weights of a decoder in `dtype` on `device`. Each SnakeBeta belongs to the layer before it."""
+    """All weights of a decoder in `dtype` on `device`. A SnakeBeta belongs to the convolution before it."""
 
     def __init__(self, decoder: CodecDecoder, device: torch.device, dtype: torch.dtype) -> None:
         """Raises ValueError if the total width of the attention heads is not a multiple of `CHANNEL_MULTIPLE`."""
@@ -133,9 +120,8 @@ class CodecWeights:
         self.upsample = tuple(self._upsample_stage(up, block) for up, block in stages)
         modules: Any = decoder.decoder
         first, *blocks, snake, last = modules
-        self.first = self._conv(first)
         snakes = [block.block[0] for block in blocks] + [snake]
-        self.first_snake = self._snake(snakes[0])
+        self.first = self._conv(first, snakes[0])
         self.blocks = tuple(self._block(block, after) for block, after in zip(blocks, snakes[1:], strict=True))
         self.waveform = self._float(_padded(last.conv.weight[0].T, 1))
         """[taps, channels] float32."""
@@ -163,13 +149,14 @@ class CodecWeights:
             return self._product(weight, layer.bias)
         return self._product(weight * norm_weight, layer.bias, norm=weight.shape[1])
 
-    def _conv(self, conv: CausalConv) -> Conv:
+    def _conv(self, conv: CausalConv, snake: SnakeBeta | None = None) -> Conv:
         weight = _padded(_padded(conv.conv.weight, 0), 1)
         outputs, in_channels, taps = weight.shape
         flat = self._matrix(weight.permute(0, 2, 1).flatten(1))
-        return Conv(flat, self._vector(conv.conv.bias), in_channels, outputs, taps, conv.dilation)
+        bias = self._vector(conv.conv.bias)
+        return Conv(flat, bias, in_channels, outputs, taps, conv.dilation, snake=self._snake(snake))
 
-    def _transposed_conv(self, conv: CausalTransposedConv) -> Conv:
+    def _transposed_conv(self, conv: CausalTransposedConv, snake: SnakeBeta | None = None) -> Conv:
         """Output n is channel n % channels of phase n // channels. The previous input position is the first tap."""
         weight = _padded(_padded(conv.conv.weight, 0), 1)
         in_channels, channels, kernel = weight.shape
@@ -178,7 +165,8 @@ class CodecWeights:
         phases = weight.view(in_channels, channels, taps, conv.stride).flip(2).permute(3, 1, 2, 0)
         flat = self._matrix(phases.reshape(outputs, taps * in_channels))
         bias = self._vector(conv.conv.bias).repeat(conv.stride)
-        return Conv(flat, bias, in_channels, outputs, taps, upsampling=conv.stride)
+        parameters = self._snake(snake, conv.stride)
+        return Conv(flat, bias, in_channels, outputs, taps, upsampling=conv.stride, snake=parameters)
 
     def _layer(self, layer: Layer) -> TransformerLayer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -211,24 +199,22 @@ class CodecWeights:
         modules: Any = block.block
         _, up, *units = modules
         snakes = [unit.act1 for unit in units] + [next_snake]
-        packed_up = self._transposed_conv(up)
         return UpsampleBlock(
-            up=packed_up,
-            next_snake=self._snake(snakes[0], packed_up.upsampling),
-            units=tuple(
+            self._transposed_conv(up, snakes[0]),
+            tuple(
                 ResidualUnit(
-                    conv=self._conv(unit.conv1),
-                    inner_snake=self._snake(unit.act2),
-                    point=self._product(unit.conv2.conv.weight[:, :, 0], unit.conv2.conv.bias),
-                    next_snake=self._snake(snake),
+                    self._conv(unit.conv1, unit.act2),
+                    self._product(unit.conv2.conv.weight[:, :, 0], unit.conv2.conv.bias, snake=self._snake(snake)),
                 )
                 for unit, snake in zip(units, snakes[1:], strict=True)
             ),
         )
 
-    def _snake(self, snake: SnakeBeta, upsampling: int = 1) -> Snake:
-        frequency, magnitude = snake.derive()
-        return Snake(self._vector(frequency).repeat(upsampling), self._vector(magnitude).repeat(upsampling))
+    def _snake(self, snake: SnakeBeta | None, upsampling: int = 1) -> tuple[Tensor, Tensor] | None:
+        if snake is None:
+            return None
+        frequency, magnitude = (self._vector(value).repeat(upsampling) for value in snake.derive())
+        return frequency, magnitude
 
 
 def _padded(value: Tensor, axis: int) -> Tensor:

@@ -32,10 +32,13 @@ SEGMENT_FRAME_STRIDE = tl.constexpr(4)
 
 
 @triton.jit
-def load_state(
-    state, buffers, segments, row_table, STATE_WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+def copy_state(
+    state, buffers, segments, row_table, STATE_WIDTH: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Copies each row's state to the starts of the activation buffers; zeros for a new stream. Grid (segments, rows).
+
+    STORE: copies the last positions of each row's new frames back to the state instead.
 
     Args:
         state: [slots, STATE_WIDTH].
@@ -51,37 +54,20 @@ def load_state(
     size = tl.multiple_of(tl.load(segment + SEGMENT_SIZE), 16)
     buffer_offset = tl.multiple_of(tl.load(segment + SEGMENT_BUFFER_OFFSET), 16)
     row_stride = tl.multiple_of(tl.load(segment + SEGMENT_ROW_STRIDE), 16)
-    i = tl.arange(0, BLOCK)
-    grid_dependency_wait(PDL)
-    slot = tl.load(row_table + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
-    past_frames = tl.load(row_table + row * ROW_COLUMNS + ROW_PAST_FRAMES)
-    source = state + slot * STATE_WIDTH + start
-    target = buffers + buffer_offset + row * row_stride
-    values = tl.load(source + i, mask=(i < size) & (past_frames > 0), other=0.0)
-    tl.store(target + i, values, mask=i < size)
-
-
-@triton.jit
-def store_state(
-    state, buffers, segments, row_table, STATE_WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
-    """Copies the last positions of each row's new frames to its slot. Arguments and grid as for `load_state`."""
-    launch_dependents(PDL)
-    row = tl.program_id(1)
-    segment = segments + tl.program_id(0) * SEGMENT_COLUMNS
-    # multiple_of lets the compiler use 16-byte accesses.
-    start = tl.multiple_of(tl.load(segment + SEGMENT_STATE_OFFSET), 16)
-    size = tl.multiple_of(tl.load(segment + SEGMENT_SIZE), 16)
-    buffer_offset = tl.multiple_of(tl.load(segment + SEGMENT_BUFFER_OFFSET), 16)
-    row_stride = tl.multiple_of(tl.load(segment + SEGMENT_ROW_STRIDE), 16)
     frame_stride = tl.multiple_of(tl.load(segment + SEGMENT_FRAME_STRIDE), 16)
     i = tl.arange(0, BLOCK)
     grid_dependency_wait(PDL)
     slot = tl.load(row_table + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
-    new_frames = tl.load(row_table + row * ROW_COLUMNS + ROW_NEW_FRAMES)
-    source = buffers + buffer_offset + row * row_stride + new_frames * frame_stride
-    values = tl.load(source + i, mask=(i < size) & (new_frames > 0), other=0.0)
-    tl.store(state + slot * STATE_WIDTH + start + i, values, mask=(i < size) & (new_frames > 0))
+    state_ptrs = state + slot * STATE_WIDTH + start + i
+    buffer_ptrs = buffers + buffer_offset + row * row_stride + i
+    if STORE:
+        new_frames = tl.load(row_table + row * ROW_COLUMNS + ROW_NEW_FRAMES)
+        mask = (i < size) & (new_frames > 0)
+        tl.store(state_ptrs, tl.load(buffer_ptrs + new_frames * frame_stride, mask=mask, other=0.0), mask=mask)
+    else:
+        past_frames = tl.load(row_table + row * ROW_COLUMNS + ROW_PAST_FRAMES)
+        values = tl.load(state_ptrs, mask=(i < size) & (past_frames > 0), other=0.0)
+        tl.store(buffer_ptrs, values, mask=i < size)
 
 
 @triton.jit(do_not_specialize=["frames"])
