@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from support.codec_lifetimes import Lifetimes
-from support.small_codec import Reference, random_decoder, random_frames, samples
+from support.small_codec import CONFIG, Reference, random_decoder, random_frames, samples
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 pytestmark = [
@@ -125,3 +126,19 @@ def test_freeing_a_shape_frees_its_memory(make_engine: MakeEngine) -> None:
     engine.free_shapes([(8, 64)])
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() < before + engine.capture_costs[8, 64].bytes // 4
+
+
+def test_large_calls_are_deterministic() -> None:
+    """Equal input gives equal samples where the normalized products use asynchronous tensor core instructions."""
+    from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+
+    decoder = random_decoder(replace(CONFIG, hidden_size=512, intermediate_size=1024), device="cuda")
+    engine = CudaCodecEngine(decoder, 32, torch.device("cuda"))
+    ids = [f"request {row}" for row in range(32)]
+    codes = [random_frames(25, seed=row) for row in range(32)]
+    outputs = set()
+    for _ in range(10):
+        for request_id in ids:
+            engine.open(request_id)
+        outputs.add(b"".join(engine.read(engine.launch(ids, codes, (32, 25)))))
+    assert len(outputs) == 1

@@ -121,6 +121,13 @@ def causal_conv(
             sum_squares = tl.sum(values_f32 * values_f32, 1)
     else:
         grid_dependency_wait(PDL)
+        # Blocks of 64 rows or more use asynchronous tensor core instructions on sm_90 and later. If their operand had a
+        # second use in the same loop, Triton 3.6 would allocate one buffer too few and overwrite it while it is read.
+        SEPARATE_NORM: tl.constexpr = NORM > 0 and BLOCK_M >= 64
+        if SEPARATE_NORM:
+            for step in tl.static_range(steps):
+                values_f32 = tl.load(x_ptrs + step * BLOCK_K).to(tl.float32)
+                sum_squares += tl.sum(values_f32 * values_f32, 1)
         for step in range(steps):
             offset = (split * steps + step) * BLOCK_K
             x_offset = (offset // IN_CHANNELS) * (dilation * IN_CHANNELS) + offset % IN_CHANNELS
@@ -129,7 +136,7 @@ def causal_conv(
             if GATED:
                 w_gate = tl.load(w_ptrs + (N * TAPS * IN_CHANNELS + offset))
                 gate = tl.dot(values, w_gate, gate, input_precision=PRECISION)
-            if NORM > 0:
+            if NORM > 0 and not SEPARATE_NORM:
                 values_f32 = values.to(tl.float32)
                 sum_squares += tl.sum(values_f32 * values_f32, 1)
     launch_dependents(PDL)
