@@ -58,7 +58,7 @@ class ForwardPass:
         self.workspace = workspace
         self.size = workspace_size(weights, states.layout, rows, frames)
         self.upload = workspace.upload[: self.size.upload]
-        """Input: see `upload_elements`."""
+        """Input: the row table, then the codes."""
         self.pcm = workspace.pcm[: self.size.pcm]
         """Output [rows, frames * samples per frame], flat."""
         self._weights, self._states, self._layout = weights, states, states.layout

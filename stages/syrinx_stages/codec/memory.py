@@ -111,6 +111,7 @@ class WorkspaceSize(NamedTuple):
 
     activations: int
     upload: int
+    """int32: the row table, then the codes, two per element."""
     pcm: int
 
     def bytes(self, dtype: torch.dtype) -> int:
@@ -122,16 +123,11 @@ class WorkspaceSize(NamedTuple):
         return all(need <= size for need, size in zip(self, other, strict=True))
 
 
-def upload_elements(rows: int, frames: int, codebooks: int) -> int:
-    """Returns the size of a call's input in int32: the row table, then the codes, two per element."""
-    return rows * ROW_COLUMNS + -(-rows * frames * codebooks // 2)
-
-
 def workspace_size(weights: CodecWeights, layout: dict[str, Buffer], rows: int, frames: int) -> WorkspaceSize:
     """Returns what a call of this shape needs."""
     return WorkspaceSize(
         activations=rows * sum(buffer.elements(frames) for buffer in layout.values()),
-        upload=upload_elements(rows, frames, weights.config.num_quantizers),
+        upload=rows * ROW_COLUMNS + -(-rows * frames * weights.config.num_quantizers // 2),
         pcm=rows * frames * weights.config.samples_per_frame,
     )
 
@@ -154,6 +150,6 @@ class Workspace:
         self.activations = torch.empty(size.activations, dtype=dtype, device=device)
         """All activation buffers, one after the other."""
         self.upload = torch.zeros(size.upload, dtype=torch.int32, device=device)
-        """See `upload_elements`."""
+        """[row table, codes] of the call; see `WorkspaceSize`."""
         self.pcm = torch.empty(size.pcm, dtype=torch.int16, device=device)
         """[rows, frames * samples per frame]."""
