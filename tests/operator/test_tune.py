@@ -56,8 +56,8 @@ async def test_it_prints_the_status(cluster: KubeCluster, tune: Any) -> None:
     code, output = await tune("-n", "default", "demo")
     assert code == 0
     assert "pipeline demo (namespace default): tuning Auto, phase Watching\n" in output
-    assert "talker.maxNumSeqs   16   (the resource asks for 8)" in output
-    assert "met lately, 80 requests, 96.0% within, 95th percentile 280 ms" in output
+    assert "talker.maxNumSeqs   16   (spec: 8)" in output
+    assert "met; 80 recent requests, 96.0% within, p95 280 ms" in output
     assert cluster.rights is not None and cluster.rights.denied == []
 
 
@@ -70,6 +70,6 @@ async def test_a_missing_pipeline_is_reported(cluster: KubeCluster, tune: Any) -
     assert [code for code, _ in answers] == [1, 1, 1, 1]
     none, demo, off, forbidden = (output for _, output in answers)
     assert "there is no TTSPipeline none in namespace default" in none
-    assert "the status of demo says nothing of tuning: does the operator run?" in demo
+    assert "the status of demo has no tuning state: is the operator running?" in demo
     assert "off is not tuned: its spec.tuning.mode is Off" in off
-    assert "the cluster does not tell: " in forbidden and "forbidden" in forbidden
+    assert "the API server refused the request: " in forbidden and "forbidden" in forbidden

@@ -9,9 +9,8 @@ from typing import Any
 
 from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.kinds import PIPELINE, Kind
+from syrinx_operator.cluster.names import PIPELINE_LABEL
 from syrinx_operator.cluster.state import Manifest
-
-PIPELINE_LABEL = "syrinx.dev/pipeline"
 
 
 class FakeApi:
