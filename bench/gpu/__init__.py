@@ -18,10 +18,10 @@ Every benchmark is one command (`PYTHONPATH=bench python -m gpu.NAME`), prints a
 
 `gpu.codec` (file `..._codec.json`):
     {"benchmark": "codec", "model": "...", "gpu": "...",
-     "codec_4frames_ms": {BATCH: ms},        four fresh frames of every row, codes in host memory to PCM in host memory
-     "floor_ms": {BATCH: ms},                of the same call: arithmetic or memory, whichever is slower
+     "codec_4frames_ms": {BATCH: ms},        a call of four frames per row, from codes to PCM in host memory
+     "floor_ms": {BATCH: ms},                lower bound of that call, by arithmetic or memory bandwidth
      "codec_ms": {FRAMES: {BATCH: ms}},      other shapes
-     "graph_ms": {FRAMES: {BATCH: ms}},      the work on the device alone
+     "graph_ms": {FRAMES: {BATCH: ms}},      the CUDA graph alone
      "kernels": [{"name": "...", "count": n, "ms": ms}, ...],   of a call of 32 rows, the most expensive first
      "kernels_batch_1": the same of one row}
 

@@ -109,7 +109,7 @@ def test_input_state_and_rows_of_length_zero_are_unchanged(decoder: CodecDecoder
     assert not torch.equal(after.data[0], data[0])
 
 
-def test_a_reset_slot_is_a_fresh_request_and_its_neighbours_are_not(decoder: CodecDecoder, codes: Tensor) -> None:
+def test_resetting_a_slot_does_not_change_other_slots(decoder: CodecDecoder, codes: Tensor) -> None:
     arena = decoder.new_state(3)
     _, state = decoder(codes[:3, :6], torch.tensor([6, 6, 6]), arena)
     arena.scatter_(torch.tensor([2, 0, 1]), state)
@@ -119,7 +119,7 @@ def test_a_reset_slot_is_a_fresh_request_and_its_neighbours_are_not(decoder: Cod
     assert torch.equal(arena.gather(torch.tensor([2, 1])).data, state.data[[0, 2]])
 
 
-def test_the_bundled_voice_past_its_window_and_in_a_batch() -> None:
+def test_chunking_and_batching_the_bundled_voice_beyond_its_attention_window() -> None:
     decoder = load(VOICE)
     codes = random_codes(3, 150, 256, seed=1)
     alone = decode(decoder, codes[:1], [])
@@ -127,8 +127,8 @@ def test_the_bundled_voice_past_its_window_and_in_a_batch() -> None:
     assert torch.equal(decode(decoder, codes, [2, 4, 8, 12, 60])[:1], alone)
 
 
-def test_loading_new_weights_is_heard_at_once(decoder: CodecDecoder, codes: Tensor) -> None:
-    """Tables made of the weights at first use must not outlive them."""
+def test_loading_new_weights_replaces_derived_tables(decoder: CodecDecoder, codes: Tensor) -> None:
+    """Tables derived from the weights at first use are recomputed."""
     other = load(OFFICIAL)
     before = decode(other, codes[:1, :2], [])
     other.load_state_dict({name: tensor * 1.1 for name, tensor in decoder.state_dict().items()})
