@@ -96,14 +96,20 @@ def alerts(name, data, minute, tmp_path, labels=None, summary=""):
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-FAST = "of the Base requests of the last 5 minutes, and as many within the hour."
-SLOW = "of the Base requests of the last 30 minutes, and as many within 6 hours."
+FAST = "of the Base requests of the last 5 minutes were late, and a similar share of the last hour."
+SLOW = "of the Base requests of the last 30 minutes were late, and a similar share of the last 6 hours."
 FIRES = {
     "SyrinxOperatorDown": [
-        ("no operator", [], 6, {"namespace": "speech"}, "The Syrinx operator in speech reports nothing.")
+        ("no operator", [], 6, {"namespace": "speech"}, "The Syrinx operator in speech exports no metrics.")
     ],
     "SyrinxOperatorStalled": [
-        ("it hangs", [age("0+60x30")], 10, OPERATOR, "The operator operator-0 has not looked at a pipeline for 10m 0s.")
+        (
+            "it hangs",
+            [age("0+60x30")],
+            10,
+            OPERATOR,
+            "The operator operator-0 has not reconciled a pipeline for 10m 0s.",
+        )
     ],
     "SyrinxReconcileErrors": [
         (
@@ -111,7 +117,7 @@ FIRES = {
             [reconciles("failed", "0+1x60")],
             30,
             OPERATOR,
-            "The operator operator-0 keeps failing on a pipeline.",
+            "The operator operator-0 repeatedly fails to reconcile a pipeline.",
         )
     ],
     "SyrinxPipelineNotReady": [
@@ -124,24 +130,24 @@ FIRES = {
         )
     ],
     "SyrinxSLOBurnFast": [
-        ("late", ttfa("0+60x120", "0+6x120"), 70, HEARD, f"demo is heard too late: 90% {FAST}"),
+        ("late", ttfa("0+60x120", "0+6x120"), 70, HEARD, f"demo misses its latency objective: 90% {FAST}"),
         (
             "requests are refused and the others are in time",
             [*ttfa("0+1x120", "0+1x120"), ended("refused", "0+9x120")],
             70,
             HEARD,
-            f"demo is heard too late: 90% {FAST}",
+            f"demo misses its latency objective: 90% {FAST}",
         ),
         (
             "refused, every one",
             [ended("refused", "0+9x120")],
             70,
             HEARD,
-            f"demo is heard too late: 100% {FAST}",
+            f"demo misses its latency objective: 100% {FAST}",
         ),
     ],
     "SyrinxSLOBurnSlow": [
-        ("often late", ttfa("0+60x400", "0+36x400"), 380, HEARD, f"demo is often heard too late: 40% {SLOW}")
+        ("often late", ttfa("0+60x400", "0+36x400"), 380, HEARD, f"demo misses its latency objective: 40% {SLOW}")
     ],
     "SyrinxUnderruns": [
         (
@@ -149,7 +155,7 @@ FIRES = {
             [*ttfa("0+60x60", "0+60x60"), underruns("0+3x60")],
             30,
             PIPELINE,
-            "Playback of demo has to wait in 5% of the requests.",
+            "5% of the requests to demo have playback underruns.",
         )
     ],
     "SyrinxRequestErrors": [
@@ -176,14 +182,14 @@ FIRES = {
             [calls("eager", "0+9x90"), calls("padded", "0+1x90"), pairs("2x90")],
             80,
             PIPELINE,
-            "90% of the decoder calls of demo fit no captured shape.",
+            "90% of the decoder calls of demo use no captured shape.",
         ),
         (
             "none fits",
             [calls("eager", "0+9x90"), pairs("2x90")],
             80,
             PIPELINE,
-            "100% of the decoder calls of demo fit no captured shape.",
+            "100% of the decoder calls of demo use no captured shape.",
         ),
     ],
     "SyrinxRedisErrors": [
@@ -192,7 +198,7 @@ FIRES = {
             [redis_errors("0+1x30")],
             20,
             {**PIPELINE, "stage": "codec"},
-            "The codec of demo has trouble with Redis.",
+            "Redis commands of the codec of demo fail.",
         )
     ],
     "SyrinxMetricsStale": [
@@ -201,7 +207,7 @@ FIRES = {
             [tuning("metrics_age_seconds", "0+60x30")],
             15,
             TUNED,
-            "The operator knows no counters of demo for 15m 0s.",
+            "The operator has had no metrics of demo for 15m 0s.",
         )
     ],
     "SyrinxMetricsMissing": [
@@ -222,7 +228,7 @@ FIRES = {
             ],
             80,
             TUNED,
-            "Tuning of demo took back 3 changes within 6 hours.",
+            "Tuning of demo rolled back 3 changes within 6 hours.",
         )
     ],
     "SyrinxTrialStuck": [
@@ -231,7 +237,7 @@ FIRES = {
             [tuning("trial_age_seconds", "0+600x90")],
             78,
             TUNED,
-            "A trial of demo runs for 13h 0m 0s without a verdict.",
+            "A trial of demo has run for 13h 0m 0s without a verdict.",
         )
     ],
 }
