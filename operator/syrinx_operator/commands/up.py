@@ -26,10 +26,7 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
     The first signal drains, the second kills. Raises `StageFailed`,
     `LocalError` or `AlreadyRunning` if it cannot start.
     """
-    with (
-        claim(state_directory(os.environ), pipeline.name) as slot,
-        PipelineView(console, logs=logs) as view,
-    ):
+    with claim(state_directory(os.environ), pipeline.name) as slot, PipelineView(console, logs=logs) as view:
         tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
         start = tuner.with_chosen_settings() if tuner else pipeline
         local = LocalPipeline(start, directory=slot.directory, port=port, observe=view)

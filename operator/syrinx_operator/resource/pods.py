@@ -137,8 +137,7 @@ class Resources(Object, frozen=True, kw_only=True):
 
     requests: Annotated[Quantities, Meta(description="Requested resources, for example cpu: 500m, memory: 1Gi.")] = {}
     limits: Annotated[
-        Quantities,
-        Meta(description="Maximum resources, for example memory: 4Gi, nvidia.com/gpu: 1."),
+        Quantities, Meta(description="Maximum resources, for example memory: 4Gi, nvidia.com/gpu: 1.")
     ] = {}
 
 
@@ -153,11 +152,7 @@ class PodFields(Object, frozen=True, kw_only=True):
     ] = {}
     tolerations: Annotated[
         tuple[Toleration, ...],
-        Meta(
-            max_length=16,
-            description="Node taints that these pods tolerate. Default: none.",
-            extra=KUBERNETES,
-        ),
+        Meta(max_length=16, description="Node taints that these pods tolerate. Default: none.", extra=KUBERNETES),
     ] = ()
     affinity: Annotated[
         dict[str, Any] | None,

@@ -128,7 +128,7 @@ class ModelSpec(Object, frozen=True, kw_only=True):
         Meta(
             description="Directory of a checkpoint in the official layout (config.json, model.safetensors, "
             "speech_tokenizer/). `syrinx up` resolves a relative path from the directory of the resource's file. "
-            "On Kubernetes it is a directory in `claim`, or an absolute path in the container.",
+            "On Kubernetes it is a directory in `claim`, or an absolute path in the container."
         ),
     ] = None
     claim: Annotated[
@@ -151,7 +151,7 @@ class ModelSpec(Object, frozen=True, kw_only=True):
         Annotated[Line, Meta(max_length=128)] | None,
         Meta(
             description="Name that clients send as `model`. Default: syrinx-us for the bundled voice, otherwise the "
-            "last component of the path or of the repository.",
+            "last component of the path or of the repository."
         ),
     ] = None
 
@@ -178,12 +178,7 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
         Replicas, Meta(description="Number of gateway pods. `syrinx up` runs one.", extra=KUBERNETES)
     ] = 1
     port: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=65_535,
-            description="TCP port of the API. With `syrinx up`, 0 selects a free port.",
-        ),
+        int, Meta(ge=0, le=65_535, description="TCP port of the API. With `syrinx up`, 0 selects a free port.")
     ] = 8000
     service: Annotated[ServiceSpec, Meta(description="The Service of the gateways.", extra=KUBERNETES)] = ServiceSpec()
     max_queue: Annotated[
@@ -203,10 +198,7 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
     ] = _GATEWAY.max_queue_seconds
     reference_hosts: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...],
-        Meta(
-            max_length=64,
-            description="Hosts from which reference audio may be downloaded by URL. Default: none.",
-        ),
+        Meta(max_length=64, description="Hosts from which reference audio may be downloaded by URL. Default: none."),
     ] = ()
     drain_seconds: Annotated[
         DrainSeconds,
@@ -263,8 +255,7 @@ class VllmSpec(Object, frozen=True, kw_only=True):
         int, Meta(ge=1, le=16, description="Number of GPUs for tensor parallelism. Each talker pod needs as many GPUs.")
     ] = _VLLM.tensor_parallel_size
     quantization: Annotated[
-        VllmWord | None,
-        Meta(description="Quantization of the weights at load time, for example fp8. Default: none."),
+        VllmWord | None, Meta(description="Quantization of the weights at load time, for example fp8. Default: none.")
     ] = _VLLM.quantization
     kv_cache_dtype: Annotated[
         VllmWord,
@@ -290,8 +281,7 @@ class TalkerSpec(StageSpec, frozen=True, kw_only=True):
         ),
     ] = "torch"
     vllm: Annotated[
-        VllmSpec | None,
-        Meta(description="Options of engine vllm. Default: the defaults of its fields."),
+        VllmSpec | None, Meta(description="Options of engine vllm. Default: the defaults of its fields.")
     ] = None
     max_num_seqs: Annotated[
         Rows, Meta(description="Maximum number of requests per step (batch size). At most maxResident.")
@@ -377,8 +367,7 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
         ),
     ] = None
     password_secret: Annotated[
-        SecretKey | None,
-        Meta(description="Secret with the password of `url`. Default: no password.", extra=KUBERNETES),
+        SecretKey | None, Meta(description="Secret with the password of `url`. Default: no password.", extra=KUBERNETES)
     ] = None
     ca_secret: Annotated[
         SecretKey | None,
@@ -486,8 +475,7 @@ class TuningSpec(Object, frozen=True, kw_only=True):
     ] = 30
     bounds: Annotated[TuningBounds, Meta(description="The values that tuning may choose.")] = TuningBounds()
     prometheus: Annotated[
-        PrometheusSpec | None,
-        Meta(description="Source of metrics. Default: the stages.", extra=KUBERNETES),
+        PrometheusSpec | None, Meta(description="Source of metrics. Default: the stages.", extra=KUBERNETES)
     ] = None
 
 
@@ -505,8 +493,7 @@ class MonitoringSpec(Object, frozen=True, kw_only=True):
         bool, Meta(description="Add the annotations prometheus.io/scrape, port and path to the pods.")
     ] = True
     pod_monitor: Annotated[
-        PodMonitorSpec | None,
-        Meta(description="Create a PodMonitor. Needs the Prometheus operator. Default: none."),
+        PodMonitorSpec | None, Meta(description="Create a PodMonitor. Needs the Prometheus operator. Default: none.")
     ] = None
     allow_from: Annotated[
         tuple[Peer, ...],
@@ -558,14 +545,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
             "set in `talker`."
         ),
     ] = "Separate"
-    talker: Annotated[
-        TalkerSpec,
-        Meta(description="The stage that generates code frames from text."),
-    ] = TalkerSpec()
-    codec: Annotated[
-        CodecSpec,
-        Meta(description="The stage that generates audio from code frames."),
-    ] = CodecSpec()
+    talker: Annotated[TalkerSpec, Meta(description="The stage that generates code frames from text.")] = TalkerSpec()
+    codec: Annotated[CodecSpec, Meta(description="The stage that generates audio from code frames.")] = CodecSpec()
     connector: Annotated[
         ConnectorSpec,
         Meta(description="The Redis between the stages: exactly one of `managed` and `url`. Default: a managed Redis."),

@@ -41,9 +41,7 @@ class Condition(StatusPart, frozen=True, kw_only=True):
     reason: Annotated[
         str,
         Meta(
-            pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-            max_length=128,
-            description="Machine-readable reason.",
+            pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=128, description="Machine-readable reason."
         ),
     ]
     message: Annotated[str, Meta(max_length=MAX_MESSAGE, description="Human-readable reason and advice.")]
@@ -168,8 +166,7 @@ class SloStatus(StatusPart, frozen=True, kw_only=True):
         ),
     ] = None
     met: Annotated[
-        ConditionStatus,
-        Meta(description="Whether the objective was met. Unknown without an objective or requests."),
+        ConditionStatus, Meta(description="Whether the objective was met. Unknown without an objective or requests.")
     ]
 
 
@@ -184,8 +181,7 @@ class PipelineStatus(StatusPart, frozen=True, kw_only=True):
         ),
     ] = None
     endpoint: Annotated[
-        Annotated[str, Meta(max_length=256)] | None,
-        Meta(description="URL of the API in the cluster."),
+        Annotated[str, Meta(max_length=256)] | None, Meta(description="URL of the API in the cluster.")
     ] = None
     model: Annotated[
         Annotated[str, Meta(max_length=256)] | None, Meta(description="Name that clients send as `model`.")
