@@ -10,7 +10,7 @@ from support.small_codec import CODES, Reference, random_decoder, random_frames,
 
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 from syrinx_stages.codec.forward import ForwardPass
-from syrinx_stages.codec.memory import split_k_workspace, StreamStates, Workspace, WorkspaceSize, workspace_size
+from syrinx_stages.codec.memory import StreamStates, Workspace, WorkspaceSize, split_k_workspace, workspace_size
 from syrinx_stages.codec.tiles import Tile
 from syrinx_stages.codec.weights import CodecWeights, Conv
 from syrinx_stages.kernels.gpu import Gpu
