@@ -6,19 +6,24 @@ import msgspec
 import pytest
 
 from syrinx_operator import __version__
-from syrinx_operator.cluster.config import Access, ConfigError, config_line, options
+from syrinx_operator.cluster.config import ConfigError, StageAccess, config_line, options
 
 
 def test_defaults_outside_a_cluster():
     found = options({})
     assert found.pipelines.stages_image == f"syrinx/stages:{__version__}"
     assert (found.pipelines.redis_image, found.pipelines.operator_namespace) == ("redis:7.2-alpine", "default")
-    assert (found.access, found.resync_seconds, found.lease_seconds, found.port) == (Access.PROXY, 15.0, 15.0, 8080)
+    assert (found.access, found.resync_seconds, found.lease_seconds, found.port) == (
+        StageAccess.PROXY,
+        15.0,
+        15.0,
+        8080,
+    )
 
 
 def test_pods_are_reached_directly_inside_a_cluster():
-    assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).access is Access.DIRECT
-    assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_STAGE_ACCESS": "proxy"}).access is Access.PROXY
+    assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).access is StageAccess.DIRECT
+    assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_STAGE_ACCESS": "proxy"}).access is StageAccess.PROXY
 
 
 def test_reads_every_variable():

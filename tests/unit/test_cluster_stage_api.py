@@ -12,7 +12,7 @@ from aiohttp import web
 
 from syrinx_operator.cluster import stage_api
 from syrinx_operator.cluster.api import Api
-from syrinx_operator.cluster.config import Access
+from syrinx_operator.cluster.config import StageAccess
 from syrinx_operator.cluster.lease import LeaseLost
 from syrinx_operator.cluster.plan.settings import Settings
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi, StageError
@@ -69,7 +69,7 @@ def admin() -> Admin:
 async def stages(monkeypatch) -> AsyncIterator[StageApi]:
     monkeypatch.setattr(stage_api, "TIMEOUT", 0.5)
     telemetry = Telemetry()
-    async with StageApi(Api(telemetry), Access.DIRECT, telemetry) as api:
+    async with StageApi(Api(telemetry), StageAccess.DIRECT, telemetry) as api:
         yield api
 
 

@@ -22,7 +22,7 @@ class ConfigError(Exception):
     """An environment variable has an invalid value; the message names it."""
 
 
-class Access(StrEnum):
+class StageAccess(StrEnum):
     """How the operator connects to the stages' admin ports."""
 
     DIRECT = "direct"
@@ -36,7 +36,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     pipelines: OperatorConfig
     prometheus: prometheus.Access
-    access: Access
+    access: StageAccess
     identity: str
     """Holder identity in Leases. A pod's name, so that a restarted container still holds its Leases."""
     resync_seconds: float = 15.0
@@ -50,7 +50,7 @@ class Options(Struct, frozen=True, kw_only=True):
 def options(environment: Mapping[str, str]) -> Options:
     """Returns the options in an environment. Raises ConfigError."""
     in_cluster = bool(environment.get("KUBERNETES_SERVICE_HOST"))
-    default = Access.DIRECT if in_cluster else Access.PROXY
+    default = StageAccess.DIRECT if in_cluster else StageAccess.PROXY
     return Options(
         pipelines=OperatorConfig(
             stages_image=environment.get("SYRINX_STAGES_IMAGE") or f"syrinx/stages:{__version__}",
@@ -90,9 +90,9 @@ def _prometheus(environment: Mapping[str, str]) -> prometheus.Access:
         raise ConfigError(str(error)) from None
 
 
-def _access(text: str) -> Access:
+def _access(text: str) -> StageAccess:
     try:
-        return Access(text)
+        return StageAccess(text)
     except ValueError:
         raise ConfigError(f"SYRINX_STAGE_ACCESS: {text!r} is not accepted; expected direct or proxy") from None
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import httpx
 import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.config import Access
+from syrinx_operator.cluster.config import StageAccess
 from syrinx_operator.cluster.kinds import POD
 from syrinx_operator.cluster.names import CODEC_ADMIN_PORT
+from syrinx_operator.cluster.plan.settings import Settings
 from syrinx_operator.cluster.state import STAGES, Replica, ReportedSettings
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.rules import ADMIN_PORT
@@ -34,22 +35,10 @@ class StageError(Exception):
     """A request to a replica failed; the message says why."""
 
 
-class BaseSettings(Protocol):
-    """A stage's settings without those of a trial."""
-
-    @property
-    def generation(self) -> int:
-        """Generation of the settings."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All settings."""
-
-
 class DesiredSettings(Struct, frozen=True):
     """The settings that a replica should have in force."""
 
-    base: BaseSettings
+    base: Settings
     overrides: Mapping[str, Any] | None = None
     """Settings of a trial, which expire unless they are renewed; None for the base alone."""
 
@@ -57,7 +46,7 @@ class DesiredSettings(Struct, frozen=True):
 class StageApi:
     """Sends requests to replicas, directly or through the API server's pod proxy. Use as `async with`."""
 
-    def __init__(self, api: Api, access: Access, telemetry: Telemetry) -> None:
+    def __init__(self, api: Api, access: StageAccess, telemetry: Telemetry) -> None:
         self._api = api
         self._access = access
         self._telemetry = telemetry
@@ -142,7 +131,7 @@ class StageApi:
         async with self._slots:
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    if self._access is Access.PROXY:
+                    if self._access is StageAccess.PROXY:
                         status, answer = await self._request_proxied(namespace, replica, method, path, body)
                     else:
                         status, answer = await self._request_direct(replica, method, path, body)
@@ -197,5 +186,5 @@ def _has_base(reported: ReportedSettings, desired: DesiredSettings) -> bool:
     return not must_end_overrides and reported.permanent == desired.base.settings
 
 
-def _accepts_overrides(reported: ReportedSettings | None, base: BaseSettings) -> bool:
+def _accepts_overrides(reported: ReportedSettings | None, base: Settings) -> bool:
     return reported is not None and reported.supports_overrides and reported.generation == base.generation
