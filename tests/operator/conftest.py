@@ -1,4 +1,4 @@
-"""Fixtures: an emulated cluster, and a `Desk` of helpers for it."""
+"""Fixtures: an emulated cluster, and a `Harness` of helpers for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.kube import KubeCluster
-from support.operator import CRD, Desk, rights
+from support.operator import CRD, Harness, rights
 
 
 @pytest.fixture
@@ -18,5 +18,5 @@ async def cluster() -> AsyncIterator[KubeCluster]:
 
 
 @pytest.fixture
-def desk(cluster: KubeCluster, tmp_path: Path) -> Desk:
-    return Desk(cluster, tmp_path)
+def harness(cluster: KubeCluster, tmp_path: Path) -> Harness:
+    return Harness(cluster, tmp_path)

@@ -106,13 +106,13 @@ async def run_test_pod(cluster, directory):
     """Returns the exit status and the output of the test pod."""
     (pod,) = of_kind(objects("syrinx"), "Pod")
     command = pod["spec"]["containers"][0]["command"]
-    words = [word.replace("$(NAMESPACE)", "speech") for word in command]
+    arguments = [word.replace("$(NAMESPACE)", "speech") for word in command]
     environment = {
         "KUBECONFIG": str(cluster.kubeconfig(directory / "kubeconfig")),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     process = await asyncio.create_subprocess_exec(
-        *words, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     async with asyncio.timeout(SECONDS):
         output, _ = await process.communicate()

@@ -81,10 +81,10 @@ def edit(cluster: KubeCluster, **spec: object) -> None:
     cluster.patch("ttspipeline", "demo", {"spec": spec})
 
 
-async def test_the_lifecycle_of_a_pipeline(desk, cluster):
-    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+async def test_the_lifecycle_of_a_pipeline(harness, cluster):
+    async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
-        await desk.settled()
+        await harness.settled()
         spoken = await speak(cluster)
         assert is_speech(spoken)
         assert cluster.get("ttspipeline", "demo")["status"]["endpoint"] == "http://demo-gateway.default.svc:8000"
@@ -92,27 +92,27 @@ async def test_the_lifecycle_of_a_pipeline(desk, cluster):
         # A live edit: in force everywhere, and no pod is touched.
         before = pods(cluster)
         edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]})
-        await desk.settled()
+        await harness.settled()
         assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 3
         assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
         assert pods(cluster) == before
 
         # Scale out the talkers and kill one during a stream: the audio does not change.
         edit(cluster, talker={"replicas": 2})
-        await desk.settled()
+        await harness.settled()
         assert set(pods(cluster)) == {*before, "demo-talker-1"}
-        await desk.wait(lambda: is_ready(cluster.get("pod", "demo-talker-1")), "the second talker")
+        await harness.wait(lambda: is_ready(cluster.get("pod", "demo-talker-1")), "the second talker")
         assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
-        await desk.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
+        await harness.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
 
         # Kill the operator: the pods keep running, and the next operator finds everything unchanged.
         await operator.kill()
         assert await speak(cluster) == spoken
     version = {name: obj["metadata"]["resourceVersion"] for name, obj in manifests(cluster).items()}
-    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+    async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         await operator.ready()
         edit(cluster, gateway={"maxQueue": 11})
-        await desk.settled()
+        await harness.settled()
         changed = {
             name for name, obj in manifests(cluster).items() if obj["metadata"]["resourceVersion"] != version[name]
         }
@@ -120,8 +120,8 @@ async def test_the_lifecycle_of_a_pipeline(desk, cluster):
 
         # A deleted pod comes back with the settings that are in force.
         cluster.delete("pod", "demo-codec-0")
-        await desk.wait(lambda: is_new_and_ready(cluster, "demo-codec-0", before), "a new codec")
-        await desk.settled()
+        await harness.wait(lambda: is_new_and_ready(cluster, "demo-codec-0", before), "a new codec")
+        await harness.settled()
         assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
         assert await speak(cluster) == spoken
 
@@ -129,17 +129,17 @@ async def test_the_lifecycle_of_a_pipeline(desk, cluster):
         processes = [pid for pod in pods(cluster) for pid in cluster.kubelet.pids(pod)]
         assert len(processes) == 5
         cluster.delete("ttspipeline", "demo")
-        await desk.wait(lambda: not left(cluster), "nothing is left", SECONDS)
+        await harness.wait(lambda: not left(cluster), "nothing is left", SECONDS)
         assert not alive(processes)
         assert cluster.rights.denied == []
 
 
-async def test_the_lifecycle_of_a_colocated_pipeline(desk, cluster):
-    async with desk.operator(SYRINX_STAGE_ACCESS="direct"):
+async def test_the_lifecycle_of_a_colocated_pipeline(harness, cluster):
+    async with harness.operator(SYRINX_STAGE_ACCESS="direct"):
         resource = yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text())
         resource["spec"] |= {"topology": "Colocated"}
         cluster.apply(resource)
-        await desk.settled()
+        await harness.settled()
         assert {name.rpartition("-")[0] for name in pods(cluster)} >= {"demo-talker", "demo-redis"}
         assert not any("codec" in name for name in pods(cluster))
         spoken = await speak(cluster)
@@ -150,18 +150,18 @@ async def test_the_lifecycle_of_a_colocated_pipeline(desk, cluster):
         # A live edit of both stages: in force, and no pod is touched.
         before = pods(cluster)
         edit(cluster, talker={"maxNumSeqs": 3}, codec={"chunkRamp": [1, 2, 4]})
-        await desk.settled()
+        await harness.settled()
         assert (await settings(cluster, "demo-talker-0"))["max_num_seqs"] == 3
         assert (await settings(cluster, "demo-talker-0", 9091))["chunk_ramp"] == [1, 2, 4]
         assert pods(cluster) == before
 
         # Scale out both and kill a pod with both stages during a stream: the audio does not change.
         edit(cluster, talker={"replicas": 2})
-        await desk.settled()
+        await harness.settled()
         assert set(pods(cluster)) == {*before, "demo-talker-1"}
         assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
-        await desk.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
-        await desk.settled()
+        await harness.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
+        await harness.settled()
         assert (await settings(cluster, "demo-talker-1", 9091))["chunk_ramp"] == [1, 2, 4]
         assert cluster.get("ttspipeline", "demo")["status"]["codec"]["summary"] == "2/2"
         assert cluster.rights.denied == []
@@ -221,11 +221,11 @@ def left(cluster: KubeCluster) -> list[str]:
 
 
 @pytest.mark.faults
-async def test_real_stages_run_overrides_until_they_expire_without_an_operator(desk, cluster):
-    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+async def test_real_stages_run_overrides_until_they_expire_without_an_operator(harness, cluster):
+    async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
         edit(cluster, tuning={"mode": "Auto", "intervalSeconds": 60})
-        await desk.settled()
+        await harness.settled()
         asked = (await settings(cluster, "demo-codec-0"))["max_num_seqs"]
         spoken = await speak(cluster)
         await operator.stop()
@@ -248,7 +248,7 @@ async def test_real_stages_run_overrides_until_they_expire_without_an_operator(d
     status = {"tuning": json.loads(msgspec.json.encode(state))}
     cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
     cluster.patch("ttspipeline", "demo", {"status": status}, subresource="status")
-    async with desk.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
+    async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         async with asyncio.timeout(SECONDS):
             while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != 1:
                 await asyncio.sleep(0.1)

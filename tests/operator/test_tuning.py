@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from support.listeners import Listeners
-from support.operator import Desk
+from support.operator import Harness
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import Period, Promotion, Soak, State, Trial
 
@@ -71,73 +71,73 @@ PHASES = {
 """States in which the second codec has overrides (TRIED) and everything else CHOSEN."""
 
 
-def write_state(desk: Desk, state: State) -> None:
+def write_state(harness: Harness, state: State) -> None:
     """Writes a tuner state to the status."""
-    desk.cluster.patch(
+    harness.cluster.patch(
         "ttspipeline", "demo", {"status": {"tuning": None}}, manager="syrinx-operator", subresource="status"
     )
     written = json.loads(msgspec.json.encode(state))
-    desk.cluster.patch(
+    harness.cluster.patch(
         "ttspipeline", "demo", {"status": {"tuning": written}}, manager="syrinx-operator", subresource="status"
     )
 
 
-def tuning(desk: Desk) -> dict:
-    found: dict = desk.cluster.get("ttspipeline", "demo")["status"]["tuning"]
+def tuning(harness: Harness) -> dict:
+    found: dict = harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]
     return found
 
 
-def rows(desk: Desk, *, base: bool = False) -> list[int]:
+def rows(harness: Harness, *, base: bool = False) -> list[int]:
     """Returns `max_num_seqs` of each codec, in force or of its base settings."""
-    reports = [desk.cluster.kubelet.admins.report(pod) for pod in CODECS]
+    reports = [harness.cluster.kubelet.admins.report(pod) for pod in CODECS]
     return [report["base" if base else "settings"]["max_num_seqs"] for report in reports]
 
 
-def overridden(desk: Desk) -> list[str]:
+def overridden(harness: Harness) -> list[str]:
     """Returns the codecs with overrides."""
-    return [pod for pod in CODECS if "seconds" in desk.cluster.kubelet.admins.report(pod)]
+    return [pod for pod in CODECS if "seconds" in harness.cluster.kubelet.admins.report(pod)]
 
 
-def configured(desk: Desk) -> int:
+def configured(harness: Harness) -> int:
     """Returns the settings with which a new codec starts."""
-    data = desk.cluster.get("configmap", "demo-codec")["data"]
+    data = harness.cluster.get("configmap", "demo-codec")["data"]
     found: int = json.loads(data["settings.json"])["settings"]["max_num_seqs"]
     return found
 
 
-def messages(desk: Desk, reason: str) -> list[str]:
-    return [event["message"] for event in desk.events() if event["reason"] == reason]
+def messages(harness: Harness, reason: str) -> list[str]:
+    return [event["message"] for event in harness.events() if event["reason"] == reason]
 
 
 @pytest.fixture
-async def pipeline(desk: Desk) -> Desk:
+async def pipeline(harness: Harness) -> Harness:
     """A ready pipeline whose operator has stopped."""
-    desk.apply(**SPEC)
-    async with desk.operator() as operator:
-        await desk.settled()
-        await desk.wait(lambda: len(desk.cluster.list("pod", "syrinx.dev/component=codec")) == 2, "two codecs")
-        await desk.quiet(operator)
-    return desk
+    harness.apply(**SPEC)
+    async with harness.operator() as operator:
+        await harness.settled()
+        await harness.wait(lambda: len(harness.cluster.list("pod", "syrinx.dev/component=codec")) == 2, "two codecs")
+        await harness.quiet(operator)
+    return harness
 
 
 @pytest.mark.parametrize("phase", PHASES)
 async def test_an_operator_continues_the_state_of_a_killed_one(pipeline, phase):
-    desk = pipeline
-    write_state(desk, PHASES[phase]())
+    harness = pipeline
+    write_state(harness, PHASES[phase]())
     for _ in range(2):
-        before = len(desk.cluster.kubelet.admins.puts)
-        async with desk.operator() as operator:
-            await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
-            assert rows(desk, base=True) == [16, 16] and configured(desk) == 16
-            await desk.wait(partial(_renewed, desk, before), "it is renewed")
+        before = len(harness.cluster.kubelet.admins.puts)
+        async with harness.operator() as operator:
+            await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+            assert rows(harness, base=True) == [16, 16] and configured(harness) == 16
+            await harness.wait(partial(_renewed, harness, before), "it is renewed")
             await operator.kill()
-        assert overridden(desk) == [CODECS[1]], "until its time is over"
-        assert "demo-codec-0" not in {pod for pod, put in desk.cluster.kubelet.admins.puts if "seconds" in put}
+        assert overridden(harness) == [CODECS[1]], "until its time is over"
+        assert "demo-codec-0" not in {pod for pod, put in harness.cluster.kubelet.admins.puts if "seconds" in put}
 
 
-def _renewed(desk: Desk, before: int) -> bool:
+def _renewed(harness: Harness, before: int) -> bool:
     """Waits until overrides were sent more than once after the first `count`."""
-    puts = desk.cluster.kubelet.admins.puts[before:]
+    puts = harness.cluster.kubelet.admins.puts[before:]
     return sum(pod == CODECS[1] and put.get("seconds") == 60 for pod, put in puts) > 1
 
 
@@ -153,42 +153,44 @@ def _renewed(desk: Desk, before: int) -> bool:
     ids=["Off", "Recommend", "paused", "a knob", "bounds"],
 )
 async def test_an_edit_ends_a_trial_immediately(pipeline, edit, asked):
-    desk = pipeline
-    write_state(desk, PHASES["Trial"]())
-    async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
-        desk.apply(**{**SPEC, **edit})
-        await desk.wait(lambda: rows(desk) == [asked, asked] and not overridden(desk), "what was tried is over")
-        await desk.wait(lambda: "trial" not in tuning(desk), "the trial is over")
-        await desk.quiet(operator)
-        assert (rows(desk, base=True), configured(desk)) == ([asked, asked], asked)
-        assert [record["verdict"] for record in tuning(desk)["history"]] == ["Superseded"]
-        assert len([words for words in messages(desk, "Superseded") if "trial 3" in words]) == 1
+    harness = pipeline
+    write_state(harness, PHASES["Trial"]())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+        harness.apply(**{**SPEC, **edit})
+        await harness.wait(
+            lambda: rows(harness) == [asked, asked] and not overridden(harness), "what was tried is over"
+        )
+        await harness.wait(lambda: "trial" not in tuning(harness), "the trial is over")
+        await harness.quiet(operator)
+        assert (rows(harness, base=True), configured(harness)) == ([asked, asked], asked)
+        assert [record["verdict"] for record in tuning(harness)["history"]] == ["Superseded"]
+        assert len([message for message in messages(harness, "Superseded") if "trial 3" in message]) == 1
 
 
 async def test_leftover_overrides_are_ended_by_the_next_operator(pipeline):
     """An operator was killed between its verdict and applying it."""
-    desk = pipeline
-    write_state(desk, PHASES["Trial"]())
-    async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
+    harness = pipeline
+    write_state(harness, PHASES["Trial"]())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
         await operator.kill()
-    write_state(desk, tuner_state())
-    async with desk.operator():
-        await desk.wait(lambda: rows(desk) == [16, 16] and not overridden(desk), "it is over")
+    write_state(harness, tuner_state())
+    async with harness.operator():
+        await harness.wait(lambda: rows(harness) == [16, 16] and not overridden(harness), "it is over")
 
 
 async def test_a_restarted_codec_ends_its_trial(pipeline):
-    desk = pipeline
-    write_state(desk, PHASES["Trial"]())
-    async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 32], "one codec runs the candidate")
-        desk.cluster.kubelet.restart(CODECS[1])
-        await desk.wait(lambda: "trial" not in tuning(desk), "the trial is over")
-        await desk.wait(lambda: rows(desk) == [16, 16] and not overridden(desk), "it has the base")
-        assert [record["verdict"] for record in tuning(desk)["history"]] == ["RolledBack"]
-        (words,) = messages(desk, "RolledBack")
-        assert "demo-codec-1 restarted under the candidate" in words
+    harness = pipeline
+    write_state(harness, PHASES["Trial"]())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: rows(harness) == [16, 32], "one codec runs the candidate")
+        harness.cluster.kubelet.restart(CODECS[1])
+        await harness.wait(lambda: "trial" not in tuning(harness), "the trial is over")
+        await harness.wait(lambda: rows(harness) == [16, 16] and not overridden(harness), "it has the base")
+        assert [record["verdict"] for record in tuning(harness)["history"]] == ["RolledBack"]
+        (message,) = messages(harness, "RolledBack")
+        assert "demo-codec-1 restarted under the candidate" in message
         await operator.until(lambda: _counted(operator.get("/metrics").text, "RolledBack"), "it is counted")
         audit = [json.loads(line[line.index("{") :]) for line in operator.output.splitlines() if '"RolledBack"' in line]
         assert [(each["pipeline"], each["decision"]) for each in audit] == [("default/demo", 3)]
@@ -200,50 +202,50 @@ def _counted(metrics: str, verdict: str) -> bool:
 
 
 async def test_codecs_without_support_for_overrides_keep_the_base_settings(pipeline):
-    desk = pipeline
-    desk.cluster.kubelet.admins.old.update(CODECS)
-    write_state(desk, PHASES["Trial"]())
-    async with desk.operator() as operator:
-        await desk.wait(lambda: configured(desk) == 16, "what was chosen is written")
-        reconciles = desk.reconciles()
-        await desk.wait(lambda: desk.reconciles() >= reconciles + 3, f"three reconciles of {operator.name}")
-        assert not [put for _, put in desk.cluster.kubelet.admins.puts if "seconds" in put]
+    harness = pipeline
+    harness.cluster.kubelet.admins.old.update(CODECS)
+    write_state(harness, PHASES["Trial"]())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: configured(harness) == 16, "what was chosen is written")
+        reconciles = harness.reconciles()
+        await harness.wait(lambda: harness.reconciles() >= reconciles + 3, f"three reconciles of {operator.name}")
+        assert not [put for _, put in harness.cluster.kubelet.admins.puts if "seconds" in put]
 
 
 async def test_an_unchanged_state_causes_no_writes(pipeline):
-    desk = pipeline
-    write_state(desk, tuner_state(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))
-    async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 16], "what was chosen is in force")
-        await desk.quiet(operator)
-        before = len(desk.cluster.kubelet.admins.puts)
-        await desk.quiet(operator)
-        assert len(desk.cluster.kubelet.admins.puts) == before
+    harness = pipeline
+    write_state(harness, tuner_state(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))
+    async with harness.operator() as operator:
+        await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
+        await harness.quiet(operator)
+        before = len(harness.cluster.kubelet.admins.puts)
+        await harness.quiet(operator)
+        assert len(harness.cluster.kubelet.admins.puts) == before
 
 
 async def test_the_chosen_setting_survives_a_lost_status(pipeline):
-    desk = pipeline
-    write_state(desk, tuner_state())
-    async with desk.operator() as operator:
-        await desk.wait(lambda: rows(desk) == [16, 16], "what was chosen is in force")
-        await desk.quiet(operator)
-    generation = desk.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"]
-    desk.cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
-    puts = len(desk.cluster.kubelet.admins.puts)
-    async with desk.operator() as operator:
-        await desk.wait(lambda: tuning(desk).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
-        await desk.quiet(operator)
-    assert tuning(desk)["trialCount"] == 3 and tuning(desk)["lastGood"]["codecMaxNumSeqs"] == 16
-    assert desk.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
-    assert len(desk.cluster.kubelet.admins.puts) == puts, "nothing else was in force for a moment"
+    harness = pipeline
+    write_state(harness, tuner_state())
+    async with harness.operator() as operator:
+        await harness.wait(lambda: rows(harness) == [16, 16], "what was chosen is in force")
+        await harness.quiet(operator)
+    generation = harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"]
+    harness.cluster.patch("ttspipeline", "demo", {"status": {"tuning": None}}, subresource="status")
+    puts = len(harness.cluster.kubelet.admins.puts)
+    async with harness.operator() as operator:
+        await harness.wait(lambda: tuning(harness).get("chosen", {}).get("codecMaxNumSeqs") == 16, "it is remembered")
+        await harness.quiet(operator)
+    assert tuning(harness)["trialCount"] == 3 and tuning(harness)["lastGood"]["codecMaxNumSeqs"] == 16
+    assert harness.cluster.get("ttspipeline", "demo")["status"]["codec"]["settingsGeneration"] == generation
+    assert len(harness.cluster.kubelet.admins.puts) == puts, "nothing else was in force for a moment"
 
 
 async def test_a_deleted_pipelines_metrics_are_removed(pipeline):
-    desk = pipeline
-    async with desk.operator() as operator:
+    harness = pipeline
+    async with harness.operator() as operator:
         await operator.until(lambda: "syrinx_tuning_knob{" in operator.get("/metrics").text, "they are there")
         assert 'pipeline="demo",pipeline_namespace="default"' in await operator.metrics()
-        desk.cluster.delete("ttspipeline", "demo")
+        harness.cluster.delete("ttspipeline", "demo")
         await operator.until(
             lambda: "syrinx_tuning_knob{" not in operator.get("/metrics").text, "the series are removed"
         )
@@ -266,44 +268,46 @@ FEW = {
 """A bad initial setting with one possible improvement."""
 
 
-def listeners(desk: Desk, *, rows: int) -> None:
+def listeners(harness: Harness, *, rows: int) -> None:
     """Simulates traffic whose latency depends on the codecs' rows."""
-    admins = desk.cluster.kubelet.admins
+    admins = harness.cluster.kubelet.admins
     load = Listeners(CODECS, lambda pod: admins.report(pod)["settings"], per_second=30.0, rows=rows)
     admins.metrics = load.metrics
 
 
-async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed(desk):
+async def test_a_bad_setting_is_improved_under_load_while_the_operator_is_killed(harness):
     """Kills the operator during watching, trial and soak."""
     seen: set[str] = set()
-    listeners(desk, rows=2)
-    desk.apply(**FEW)
-    operator = await desk.operator().__aenter__()
+    listeners(harness, rows=2)
+    harness.apply(**FEW)
+    operator = await harness.operator().__aenter__()
     try:
-        await desk.settled()
+        await harness.settled()
         while "Soaking" not in seen:
-            await desk.wait(lambda: tuning(desk)["phase"] not in seen | {"NoData"}, "another phase", 480)
-            seen.add(tuning(desk)["phase"])
+            await harness.wait(lambda: tuning(harness)["phase"] not in seen | {"NoData"}, "another phase", 480)
+            seen.add(tuning(harness)["phase"])
             await operator.kill()
-            operator = await desk.operator().__aenter__()
-        await desk.wait(lambda: rows(desk, base=True) == [2, 2] and not overridden(desk), "the setting is promoted")
-        await desk.wait(lambda: tuning(desk)["phase"] == "Watching", "the soak is over", 180)
-        assert desk.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
-        assert configured(desk) == 2
-        assert [record["verdict"] for record in tuning(desk)["history"]] == ["Promoted"]
-        assert [len(messages(desk, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
-        await desk.wait(lambda: desk.condition("TuningReady")["reason"] == "Watching", "the condition says so")
+            operator = await harness.operator().__aenter__()
+        await harness.wait(
+            lambda: rows(harness, base=True) == [2, 2] and not overridden(harness), "the setting is promoted"
+        )
+        await harness.wait(lambda: tuning(harness)["phase"] == "Watching", "the soak is over", 180)
+        assert harness.cluster.get("ttspipeline", "demo")["status"]["tuning"]["lastGood"]["codecMaxNumSeqs"] == 2
+        assert configured(harness) == 2
+        assert [record["verdict"] for record in tuning(harness)["history"]] == ["Promoted"]
+        assert [len(messages(harness, reason)) for reason in ("TrialStarted", "Promoted", "Settled")] == [1, 1, 1]
+        await harness.wait(lambda: harness.condition("TuningReady")["reason"] == "Watching", "the condition says so")
     finally:
         await operator.stop()
 
 
-async def test_mode_recommend_only_reports_candidates(desk):
-    listeners(desk, rows=2)
-    desk.apply(**{**FEW, "tuning": {**FEW["tuning"], "mode": "Recommend"}})
-    async with desk.operator():
-        await desk.settled()
-        await desk.wait(lambda: "recommendation" in tuning(desk), "a recommendation", 90)
-        assert tuning(desk)["recommendation"]["setting"]["codecMaxNumSeqs"] == 2
-        assert (rows(desk), configured(desk)) == ([1, 1], 1)
-        assert not [put for _, put in desk.cluster.kubelet.admins.puts if put["settings"].get("max_num_seqs") == 2]
-        assert len(messages(desk, "Recommended")) == 1
+async def test_mode_recommend_only_reports_candidates(harness):
+    listeners(harness, rows=2)
+    harness.apply(**{**FEW, "tuning": {**FEW["tuning"], "mode": "Recommend"}})
+    async with harness.operator():
+        await harness.settled()
+        await harness.wait(lambda: "recommendation" in tuning(harness), "a recommendation", 90)
+        assert tuning(harness)["recommendation"]["setting"]["codecMaxNumSeqs"] == 2
+        assert (rows(harness), configured(harness)) == ([1, 1], 1)
+        assert not [put for _, put in harness.cluster.kubelet.admins.puts if put["settings"].get("max_num_seqs") == 2]
+        assert len(messages(harness, "Recommended")) == 1

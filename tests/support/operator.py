@@ -126,7 +126,7 @@ class OperatorProcess:
         return self.log.read_text()[-6000:]
 
 
-class Desk:
+class Harness:
     """Helpers to act on the cluster and to wait for conditions."""
 
     def __init__(self, cluster: KubeCluster, directory: Path) -> None:
