@@ -1,4 +1,4 @@
-"""A discrete-event model of the pipeline: it gives the tuner what a real one does, thousands of times faster."""
+"""Discrete-event simulator of the pipeline. The tuner runs against it thousands of times faster than in real time."""
 
 from simulator.scenario import TASK_TYPES, Costs, Curve, Decoder, Failure, Scenario, line
 from simulator.world import EPOCH, Outcomes, World, clock, fixed, good, goodput, since_epoch

@@ -1,4 +1,4 @@
-"""The tuner at work in a simulated pipeline: the same loop as the operator's, in simulated time."""
+"""Runs the tuner on a simulated pipeline: the operator's loop in simulated time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from syrinx_operator.tuner.decide import Event, assignment, decide, window_start
 from syrinx_operator.tuner.policy import Policy, policy_of
 
 _AFTER = 30.0
-"""Seconds after a trial in which requests may still suffer from it."""
+"""Seconds after a trial in which it may still affect requests."""
 
 
 class Notice(NamedTuple):
-    """A decision."""
+    """An event and its time."""
 
     at: float
     event: Event
 
 
 class Tuned(NamedTuple):
-    """A run with the tuner at work."""
+    """Result of a simulated run with the tuner."""
 
     world: World
     state: State
@@ -34,16 +34,16 @@ class Tuned(NamedTuple):
 
     @property
     def chosen(self) -> Setting:
-        """What is in force in the end."""
+        """The setting in force at the end."""
         return self.state.chosen or self.world.scenario.initial
 
     def finished(self) -> list[Notice]:
-        """Trials that ended, with their verdicts."""
+        """Returns the events of trials that ended with a verdict."""
         return [each for each in self.events if each.event.reason in ("Promoted", "RolledBack", "Inconclusive")]
 
 
 def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
-    """Auto within what the replicas can hold."""
+    """Returns an Auto policy within the replicas' capacity."""
     usual = policy_of(default_pipeline().spec)
     most = {Knob.TALKER_ROWS: scenario.talker_resident, Knob.CODEC_ROWS: scenario.codec_resident}
     rows = {knob: tuple(sorted({*_rungs(bound), scenario.initial.value(knob)})) for knob, bound in most.items()}
@@ -58,7 +58,7 @@ def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
 
 
 def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned:
-    """Lets the tuner look after a pipeline for as long as the scenario lasts."""
+    """Runs the tuner on a simulated pipeline for the length of the scenario."""
     world, state, told = World(scenario), state or State(), list[Notice]()
     while world.now < scenario.seconds:
         now = clock(world.now)
@@ -71,11 +71,10 @@ def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned
 
 
 def harm(tuned: Tuned) -> float:
-    """Share of all requests that trials spoiled: how many fewer were served well during each than without it.
+    """Returns the ratio of all requests that trials made bad.
 
-    What would have been is another run of the same requests under the trial's baseline. Near its capacity a queue is
-    chaotic, so that of two equal settings each serves some requests well that the other does not: what counts is the
-    difference over a trial, never below 0.
+    The counterfactual is a run of the same requests under the trial's baseline. Near capacity a queue is chaotic, so
+    two equal settings differ in individual requests. Only the net difference over a trial counts, and at least 0.
     """
     scenario, outcomes = tuned.world.scenario, tuned.world.outcomes()
     well = good(outcomes, scenario)
@@ -90,7 +89,7 @@ def harm(tuned: Tuned) -> float:
 
 
 def _trials(tuned: Tuned) -> list[tuple[float, float, Setting]]:
-    """Beginning, end and baseline of each trial that ended."""
+    """Returns start, end and baseline of each trial that ended."""
     return [
         ((trial.start_time - clock(0.0)).total_seconds(), each.at, trial.baseline)
         for each in tuned.events

@@ -1,4 +1,4 @@
-"""How close the simulator comes to what was measured: each row of each table beside its simulation."""
+"""Compares the simulator with measurements, row by row."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _DOES_NOT_FIT = """\
 
 
 def compare(cases: Iterable[Case]) -> list[dict[str, Any]]:
-    """A row for each case and figure."""
+    """Returns a row for each case and metric."""
     rows = []
     for case in cases:
         found = simulate(case.scenario, seeds=SEEDS)
@@ -71,7 +71,7 @@ def compare(cases: Iterable[Case]) -> list[dict[str, Any]]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The typical error of each group, of what was fitted and of what was predicted."""
+    """Returns the typical error of each group, separately for fitted and predicted cases."""
     found = []
     for group in START:
         for fitted in (True, False):
@@ -110,7 +110,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def main(fit: bool) -> None:
-    """Writes `bench/results/calibration.{json,md}`; with `fit`, searches for costs instead and prints them."""
+    """Writes `bench/results/calibration.{json,md}`. With `fit`, fits the costs and prints them instead."""
     cases = [*published(), *benched()]
     if fit:
         for group in START:

@@ -1,4 +1,4 @@
-"""What was measured on real machines, and the same thing as scenarios."""
+"""Published and own measurements, and the scenarios that reproduce them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ RESULTS = HERE.parent / "results"
 
 SIMULATED_SECONDS = 120.0
 BUNDLED_SILENCE = 0.08
-"""Seconds of the bundled voice that are not sent, and the few of what is sent that are hardly heard."""
+"""Leading silence of the bundled voice in seconds: what is not sent, and the first inaudible samples."""
 METRICS = ("ttfa_mean", "ttfa_p95", "throughput")
 
 
 class Case(NamedTuple):
-    """One row of a table: what was run, and what came out (milliseconds, requests per second)."""
+    """One row of a table: its scenario and the measured values (milliseconds, requests per second)."""
 
     group: str
-    """Cases of one group are fitted together: they have one machine and one task."""
+    """Cases of a group share a machine and a task and are fitted together."""
     variant: str
     load: str
     scenario: Scenario
     measured: dict[str, float]
     fitted: bool
-    """Whether the costs were chosen with this in view; else it is a prediction."""
+    """Whether the costs were fitted to this case; otherwise it is a prediction."""
 
 
 class _Table(NamedTuple):
-    """A published table of which some variants are compared."""
+    """A published table and the variants that are compared."""
 
     group: str
     source: str
@@ -90,20 +90,20 @@ _TABLES = (
     _Table("H20_BASE", "vllm-omni#3322", "H20-3e", "Base", {"main": 1, "+batched codec": 10}, True),
 )
 _RAMPS = {"CustomVoice": (1,), "Base": (1, 25)}
-"""Their chunks, inferred: the talker of #3322's profile gave preset voices out each 22.9 ms (a frame), clones each 263
-(25 frames)."""
+"""Inferred chunk ramps: in the profile of #3322 the talker emitted preset voices every 22.9 ms (a frame) and clones
+every 263 ms (25 frames)."""
 _ADMISSION: dict[str, Literal["talker rows", "rows"]] = {"CustomVoice": "talker rows", "Base": "rows"}
-"""What `max_num_seqs` bounds there, inferred: with one codec row a clone waits for those before it to end (677, 1,252,
-2,760 and 3,333 ms to the first audio of four at once), a preset voice does not."""
+"""Inferred scope of `max_num_seqs`: with one codec row a clone waits until earlier ones end (TTFA 677, 1,252, 2,760 and
+3,333 ms for four concurrent requests), a preset voice does not."""
 _AUDIO_SECONDS = {"CustomVoice": 3.95, "Base": 4.1}
-"""Mean length: published audio seconds per second by requests per second."""
+"""Mean audio length: published audio throughput divided by requests per second."""
 TALKER_ROWS = 10
 CAPTURED_ROWS = (1, 2, 4, 8)
-"""Of the variants with pairs; the others run more than one row eagerly."""
+"""Captured rows of the variants with pairs. The others run more than one row eagerly."""
 
 
 def published() -> list[Case]:
-    """Cases of closed loop from the published tables that move the codec's rows or captured pairs."""
+    """Returns the closed-loop cases of the published tables that vary the codec's rows or captured pairs."""
     measured: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     with PUBLISHED.open() as file:
         for row in csv.DictReader(file):
@@ -153,7 +153,7 @@ def _listening(table: _Table, variant: str, rows: int, listeners: int) -> Scenar
 
 
 def benched() -> list[Case]:
-    """Cases of what `syrinx bench` measured on two cores."""
+    """Returns the cases that `syrinx bench` measured on two cores."""
     report = json.loads((RESULTS / "cpu.json").read_text())
     return [
         Case("CPU2", f"{point['loop']} loop", f"{point['load']:g}", _bench(report, point), _bench_point(point), True)
@@ -199,7 +199,7 @@ def _bench_point(point: dict[str, Any]) -> dict[str, float]:
 
 
 def simulate(scenario: Scenario, given: Costs | None = None, seeds: int = 1) -> dict[str, float]:
-    """The same figures from the simulator; of several seeds together."""
+    """Returns the same metrics from the simulator, over several seeds."""
     ttfa, underruns, spans = [], [], []
     for seed in range(seeds):
         world = World(msgspec.structs.replace(scenario, seed=seed, costs=given or scenario.costs))
@@ -221,5 +221,5 @@ def simulate(scenario: Scenario, given: Costs | None = None, seeds: int = 1) -> 
 
 
 def error(simulated: float, measured: float) -> float:
-    """How far off, as a logarithm: half and double are equally wrong."""
+    """Returns log(simulated / measured), so that half and double are equally wrong."""
     return float(np.log(simulated / measured))

@@ -1,4 +1,4 @@
-"""What engines cost, by machine. `calibrate` says how close each comes to what was measured there, and fits them."""
+"""Engine costs by machine. `calibrate` fits them and compares the simulation with measurements."""
 
 from __future__ import annotations
 

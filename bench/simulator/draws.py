@@ -1,4 +1,4 @@
-"""Random numbers as a function of (seed, what for, index), so that no setting changes what is drawn for a request."""
+"""Random numbers as a function of (seed, purpose, index), so that a request's draws do not depend on settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 _ARRIVALS, _LENGTHS = 1, 2
 BLOCK = 4096
-"""Lengths are drawn in blocks of so many requests."""
+"""Requests per block of drawn lengths."""
 
 
 def _generator(seed: int, purpose: int, index: int) -> np.random.Generator:
@@ -22,7 +22,7 @@ def _generator(seed: int, purpose: int, index: int) -> np.random.Generator:
 
 
 def lengths(scenario: Scenario, count: int) -> Array:
-    """Frames of the first `count` requests (of the next multiple of `BLOCK`): lognormal, at least one."""
+    """Returns the frames of the first `count` requests, rounded up to a multiple of `BLOCK`: lognormal, at least 1."""
     spread = scenario.audio_spread
     middle = math.log(scenario.audio_seconds / FAMILY.frame_seconds) - spread**2 / 2
     blocks = [
@@ -33,7 +33,7 @@ def lengths(scenario: Scenario, count: int) -> Array:
 
 
 def arrivals(scenario: Scenario) -> tuple[Array, Array]:
-    """When requests of the open loop come, in order, and their task types (as index of `TASK_TYPES`)."""
+    """Returns sorted arrival times of the open-loop load and their task types (index of `TASK_TYPES`)."""
     times: list[Array] = []
     tasks: list[Array] = []
     for task, name in enumerate(TASK_TYPES):
@@ -46,7 +46,7 @@ def arrivals(scenario: Scenario) -> tuple[Array, Array]:
 
 
 def _task_arrivals(scenario: Scenario, random: np.random.Generator, task_type: str) -> Array:
-    """One task type's: a Poisson process of bursts at piecewise-constant rates."""
+    """Returns arrivals of one task type: a Poisson process of bursts at piecewise constant rates."""
     parts: list[Array] = [np.empty(0)]
     start = 0.0
     while scenario.load and start < scenario.seconds:

@@ -1,7 +1,7 @@
-"""What this machine's engines cost: the bundled voice on one core, by rows and frames.
+"""Measures the engines of this machine: the bundled voice on one core, by rows and frames.
 
-CPU time of the engine's thread, the median of several: it does not depend on who else uses the machine, as wall time
-does. `calibrate` finds out how much a pipeline's wall time is more.
+It reports CPU time of the engine's thread (median of several runs), which other load does not affect as it does wall
+time. `calibrate` fits the factor to the wall time of a pipeline.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def talker(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Prefill of a sentence, and steps."""
+    """Measures prefill of a sentence, and steps by rows."""
     engine = EagerTalkerEngine(checkpoint)
     engine.warm_up()
     names = itertools.count()
@@ -61,7 +61,7 @@ def talker(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def codec(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Decoder calls."""
+    """Measures decoder calls by rows and frames."""
     engine = EagerCodecEngine(checkpoint.load_codec_decoder(), max(ROWS))
     engine.warm_up()
     frame = b"\1\0" * 16
@@ -79,7 +79,7 @@ def codec(checkpoint: Checkpoint) -> list[dict[str, Any]]:
 
 
 def main(path: Path) -> None:
-    """Measures and writes JSON."""
+    """Measures, and writes JSON."""
     torch.set_num_threads(1)
     checkpoint = Checkpoint("bundled", torch.device("cpu"))
     measured = {"talker": talker(checkpoint), "codec": codec(checkpoint)}

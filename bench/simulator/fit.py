@@ -1,4 +1,4 @@
-"""Searches for the few costs under which the simulator comes closest to what was measured."""
+"""Fits the free engine costs to measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START: dict[str, tuple[Build, tuple[float, ...]]] = {
 
 
 def loss(costs: Costs, cases: Sequence[Case]) -> float:
-    """Mean absolute error of all figures."""
+    """Returns the mean absolute log error of all metrics."""
     errors = []
     for case in cases:
         found = simulate(msgspec.structs.replace(case.scenario, seconds=min(SECONDS, case.scenario.seconds)), costs)
@@ -39,7 +39,7 @@ def loss(costs: Costs, cases: Sequence[Case]) -> float:
 
 
 def search(group: str, cases: Sequence[Case]) -> tuple[tuple[float, ...], float]:
-    """Coordinate search over the logarithms: a step each way, and half of it where neither helps."""
+    """Coordinate search over log parameters: a step in each direction, halved if neither improves."""
     build, start = START[group]
     values = np.log(np.array(start))
     steps = np.full(len(values), _FIRST_STEP)

@@ -1,8 +1,8 @@
-"""The event loop, compiled: what gateway, talkers, codecs and listeners do, event by event.
+"""Compiled event loop of the simulator: gateway, talkers, codecs and listeners.
 
-It follows `syrinx_stages.{gateway,talker,codec,runtime}`: pull of one request at a time, steps by deadline, chunk
-ramps, captured shapes, take-overs. No event looks at more than one replica's rows. All compiled code is in this one
-file, since numba's cache does not notice when a function in another one changes.
+It models `syrinx_stages.{gateway,talker,codec,runtime}`: claims of one request at a time, steps by deadline, chunk
+ramps, captured shapes, and takeovers. No event reads more than one replica's rows. All compiled code is in this file,
+because numba's cache does not detect changes in other files.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from syrinx_stages.talker.service import MAX_UNSTARTED
 
 DONE, FULL = 0, 1
 
-(ASK, PREPARED, PREFILLED, STEPPED, TALKER_WAKES, CODES, REFERENCE, DECODED, CODEC_WAKES, AUDIO, RUNS_DRY) = range(11)
+ASK, PREPARED, PREFILLED, STEPPED, TALKER_WAKES, CODES = range(6)
+REFERENCE, DECODED, CODEC_WAKES, AUDIO, UNDERRUN_CHECK = range(6, 11)
 (TALKER_DIES, TALKER_LEASE, TALKER_RETURNS, CODEC_DIES, CODEC_LEASE, CODEC_RETURNS) = range(11, 17)
 
 PREPARING, READY, ROW = 1, 2, 3
-"""`at_talker` of a request: claimed, waiting for prefill, stepped."""
+"""Values of `talker_state`: being prepared, waiting for prefill, part of the batch."""
 HIT, PADDED, EAGER = 0, 1, 2
 FRAME_SECONDS = FAMILY.frame_seconds
 LEASE_SECONDS = 2.0
-"""A claim left alone for so long is taken over."""
-QUIET_SECONDS = 1.0
-"""After so long without a request a replica asks itself anew whether it wants one."""
+"""Claims of a dead replica can be taken over after this time."""
+POLL_SECONDS = 1.0
+"""Interval at which a polling replica checks again whether it can admit a request."""
 END = -1
-_LONG_AGO = 1e9
+_URGENT = 1e9
 _EDGES = np.array(ROW_BUCKETS)
 _GOLDEN, _MIX_A, _MIX_B = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 @structref.register
 class _StateType(types.StructRef):
-    """How the compiled code sees `State`."""
+    """Numba type of `State`."""
 
 
 class State(structref.StructRefProxy):
-    """`Memory` behind one pointer, with the same fields: compiled functions would pass a tuple's arrays one by one."""
+    """`Memory` as one reference. Compiled functions would pass each array of a tuple by itself."""
 
 
 structref.define_constructor(State, _StateType, Memory._fields)
@@ -55,7 +56,7 @@ structref.define_boxing(_StateType, State)
 
 @njit(cache=True)
 def bind(memory: Memory) -> Any:
-    """The memory as compiled functions take it; both are the same arrays."""
+    """Returns the memory in the form that compiled functions take. Both share the same arrays."""
     return State(*memory)
 
 
@@ -63,8 +64,8 @@ def bind(memory: Memory) -> Any:
 
 
 @njit(cache=True)
-def mixed(x: Any) -> Any:
-    """SplitMix64's mixing: 64 bits that look random for each x."""
+def splitmix64(x: Any) -> Any:
+    """SplitMix64 finalizer: returns 64 pseudorandom bits for x."""
     x = (x + np.uint64(_GOLDEN)) & np.uint64(0xFFFFFFFFFFFFFFFF)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_A)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_B)
@@ -73,12 +74,12 @@ def mixed(x: Any) -> Any:
 
 @njit(cache=True)
 def noise(m: Memory, purpose: int, request: int, frame: int) -> float:
-    """A lognormal factor of mean 1: a function of the step's first request and how far it is."""
+    """Returns a lognormal factor with mean 1, as a function of the step's first request and its frame."""
     sigma = m.constants[0].noise
     if sigma == 0.0:
         return 1.0
-    bits = mixed(np.uint64(m.constants[0].seed) ^ mixed(np.uint64(request * 4 + purpose)))
-    bits = mixed(bits ^ np.uint64(frame))
+    bits = splitmix64(np.uint64(m.constants[0].seed) ^ splitmix64(np.uint64(request * 4 + purpose)))
+    bits = splitmix64(bits ^ np.uint64(frame))
     one = (float(bits >> np.uint64(40)) + 0.5) / float(1 << 24)
     two = float(bits & np.uint64(0xFFFFFF)) / float(1 << 24)
     normal = math.sqrt(-2.0 * math.log(one)) * math.cos(2.0 * math.pi * two)
@@ -89,14 +90,14 @@ def noise(m: Memory, purpose: int, request: int, frame: int) -> float:
 
 
 @njit(cache=True)
-def earlier(one: Any, two: Any) -> bool:
-    """By time, then in the order in which they were made."""
+def precedes(one: Any, two: Any) -> bool:
+    """Orders events by time, then by creation."""
     return one.at < two.at or (one.at == two.at and one.order < two.order)
 
 
 @njit(cache=True)
 def swap(one: Any, two: Any) -> None:
-    """Exchanges two events."""
+    """Swaps two events."""
     at, order, kind, a, b = one.at, one.order, one.kind, one.a, one.b
     one.at, one.order, one.kind, one.a, one.b = two.at, two.order, two.kind, two.a, two.b
     two.at, two.order, two.kind, two.a, two.b = at, order, kind, a, b
@@ -111,14 +112,14 @@ def push(m: Memory, at: float, kind: int, a: int, b: int) -> None:
     event.at, event.order, event.kind, event.a, event.b = at, w.events, kind, a, b
     w.heap += 1
     w.events += 1
-    while i > 0 and earlier(m.heap[i], m.heap[(i - 1) // 2]):
+    while i > 0 and precedes(m.heap[i], m.heap[(i - 1) // 2]):
         swap(m.heap[i], m.heap[(i - 1) // 2])
         i = (i - 1) // 2
 
 
 @njit(cache=True)
 def pop(m: Memory) -> None:
-    """Takes the first event off the heap; it lies at the place after the last then."""
+    """Removes the first event from the heap. It is then stored right after the last one."""
     w = m.counters[0]
     w.heap -= 1
     count = w.heap
@@ -127,7 +128,7 @@ def pop(m: Memory) -> None:
     while True:
         least = i
         for child in (2 * i + 1, 2 * i + 2):
-            if child < count and earlier(m.heap[child], m.heap[least]):
+            if child < count and precedes(m.heap[child], m.heap[least]):
                 least = child
         if least == i:
             return
@@ -140,7 +141,7 @@ def pop(m: Memory) -> None:
 
 @njit(cache=True)
 def select(keys: Any, ids: Any, frames: Any, n: int, k: int) -> None:
-    """Moves the k least of (key, id) to the front, in any order."""
+    """Quickselect: moves the k smallest (key, id) to the front, in any order."""
     low, high = 0, n - 1
     while low < high:
         key, first = keys[(low + high) // 2], ids[(low + high) // 2]
@@ -166,13 +167,13 @@ def select(keys: Any, ids: Any, frames: Any, n: int, k: int) -> None:
 
 @njit(cache=True)
 def bucket(rows: int) -> int:
-    """Index of the metric's edge that rows are rounded up to."""
+    """Returns the index of the metric's bucket for a number of rows."""
     return int(np.searchsorted(_EDGES, rows))
 
 
 @njit(cache=True)
-def forget(slots: Any, replica: Any, request: int) -> None:
-    """Takes a request out of a replica's list."""
+def remove_request(slots: Any, replica: Any, request: int) -> None:
+    """Removes a request from a replica's list."""
     for i in range(replica.held):
         if slots[i] == request:
             replica.held -= 1
@@ -181,17 +182,17 @@ def forget(slots: Any, replica: Any, request: int) -> None:
 
 
 @njit(cache=True)
-def room(replica: Any, by_rows: int) -> int:
-    """Streams that a replica holds at most."""
+def capacity(replica: Any, by_rows: int) -> int:
+    """Returns the maximum number of streams of a replica."""
     return min(replica.resident, replica.rows) if by_rows else replica.resident
 
 
-# Gateway: admission, and what is waited for ------------------------------------------------------------------
+# Gateway: admission ------------------------------------------------------------------
 
 
 @njit(cache=True)
-def arrive(m: Memory, r: int, now: float) -> None:
-    """A request is accepted, or refused where too many wait or one has waited for too long."""
+def admit(m: Memory, r: int, now: float) -> None:
+    """Accepts a request, or refuses it if too many requests wait or the oldest one has waited too long."""
     p, w = m.constants[0], m.counters[0]
     waiting = w.talker_tail - w.talker_head
     request = m.requests[r]
@@ -205,38 +206,38 @@ def arrive(m: Memory, r: int, now: float) -> None:
     m.codec_queue[w.codec_tail] = r
     w.talker_tail += 1
     w.codec_tail += 1
-    serve_codecs(m, now)
-    serve_talkers(m, now)
+    dispatch_to_codecs(m, now)
+    dispatch_to_talkers(m, now)
 
 
 @njit(cache=True)
-def ask(m: Memory, listener: int, task: int, now: float) -> None:
-    """A listener of the closed loop asks for the next thing."""
+def closed_loop_request(m: Memory, listener: int, task: int, now: float) -> None:
+    """Sends the next request of a closed-loop listener."""
     w = m.counters[0]
     r = w.requests
     w.requests += 1
     m.requests[r].listener = listener
     m.requests[r].task = task
-    arrive(m, r, now)
+    admit(m, r, now)
     if m.requests[r].refused:
-        push(m, now + QUIET_SECONDS, ASK, listener, task)
+        push(m, now + POLL_SECONDS, ASK, listener, task)
 
 
 # Talkers ------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def lead(request: Any, now: float) -> float:
-    """Seconds produced beyond what has been played."""
+def buffered_lead(request: Any, now: float) -> float:
+    """Returns the seconds of audio produced beyond the playback position."""
     played = 0.0
-    if request.first_told != NEVER:
-        played = min(request.told_frames * FRAME_SECONDS, now - request.first_told)
+    if request.first_reported_at != NEVER:
+        played = min(request.reported_frames * FRAME_SECONDS, now - request.first_reported_at)
     return request.produced * FRAME_SECONDS - played
 
 
 @njit(cache=True)
-def welcome(m: Memory, t: int, now: float) -> bool:
-    """Whether a talker wants a further request: few have not begun, and none that plays is about to run dry."""
+def can_admit(m: Memory, t: int, now: float) -> bool:
+    """Returns whether a talker polls: few requests have not started, and no playing stream is near underrun."""
     talker, limit = m.talkers[t], m.constants[0].lead_limit
     if m.constants[0].talker_by_rows:
         return True
@@ -245,29 +246,29 @@ def welcome(m: Memory, t: int, now: float) -> bool:
     margin = min(LATE_MARGIN_SECONDS, LATE_MARGIN_STEPS * talker.mean_seconds)
     for i in range(talker.held):
         request = m.requests[m.talker_slots[t, i]]
-        if request.at_talker == ROW and request.first_frame != NEVER:
-            dry = request.first_frame + request.produced * FRAME_SECONDS
-            if dry < now + margin and lead(request, now) < limit:
+        if request.talker_state == ROW and request.first_frame != NEVER:
+            underrun_at = request.first_frame + request.produced * FRAME_SECONDS
+            if underrun_at < now + margin and buffered_lead(request, now) < limit:
                 return False
     return True
 
 
 @njit(cache=True)
-def talker_asks(m: Memory, t: int, now: float) -> None:
-    """A talker that has room and wants more joins those that wait for a request, or takes one that waits."""
+def talker_poll(m: Memory, t: int, now: float) -> None:
+    """A talker with free capacity claims a waiting request, or joins the pollers."""
     talker, w = m.talkers[t], m.counters[0]
-    while talker.up and not talker.asking and talker.held < room(talker, m.constants[0].talker_by_rows):
+    while talker.up and not talker.asking and talker.held < capacity(talker, m.constants[0].talker_by_rows):
         if w.talker_orphans > 0:
             r = m.talker_orphans[w.talker_orphans_head]
             w.talker_orphans_head = (w.talker_orphans_head + 1) % len(m.talker_orphans)
             w.talker_orphans -= 1
-            talker_takes(m, t, r, now)
+            talker_claim(m, t, r, now)
             continue
-        if not welcome(m, t, now):
+        if not can_admit(m, t, now):
             return
         if w.talker_tail > w.talker_head:
             w.talker_head += 1
-            talker_takes(m, t, m.talker_queue[w.talker_head - 1], now)
+            talker_claim(m, t, m.talker_queue[w.talker_head - 1], now)
             continue
         talker.asking = 1
         talker.asked = now
@@ -276,8 +277,8 @@ def talker_asks(m: Memory, t: int, now: float) -> None:
 
 
 @njit(cache=True)
-def serve_talkers(m: Memory, now: float) -> None:
-    """Gives what waits to the talkers that have asked, the first first."""
+def dispatch_to_talkers(m: Memory, now: float) -> None:
+    """Assigns waiting requests to the polling talkers in order."""
     w = m.counters[0]
     while w.talkers_waiting > 0 and (w.talker_tail > w.talker_head or w.talker_orphans > 0):
         t = m.talkers_asking[w.talkers_head]
@@ -285,48 +286,48 @@ def serve_talkers(m: Memory, now: float) -> None:
         w.talkers_waiting -= 1
         talker = m.talkers[t]
         talker.asking = 0
-        fresh = now - talker.asked < QUIET_SECONDS
+        fresh = now - talker.asked < POLL_SECONDS
         if (
             fresh
             and talker.up
-            and talker.held < room(talker, m.constants[0].talker_by_rows)
+            and talker.held < capacity(talker, m.constants[0].talker_by_rows)
             and w.talker_tail > w.talker_head
         ):
             w.talker_head += 1
-            talker_takes(m, t, m.talker_queue[w.talker_head - 1], now)
-        talker_asks(m, t, now)
+            talker_claim(m, t, m.talker_queue[w.talker_head - 1], now)
+        talker_poll(m, t, now)
 
 
 @njit(cache=True)
-def talker_takes(m: Memory, t: int, r: int, now: float) -> None:
-    """A claim: the request is prepared on a thread of its own, then waits for prefill."""
+def talker_claim(m: Memory, t: int, r: int, now: float) -> None:
+    """Claims a request. It is prepared on a separate thread, then waits for prefill."""
     talker, request = m.talkers[t], m.requests[r]
     m.talker_slots[t, talker.held] = r
     talker.held += 1
     talker.unstarted += 1
     request.talker = t
-    request.at_talker = PREPARING
+    request.talker_state = PREPARING
     begins = max(now + m.constants[0].hop, talker.prepares_until)
     talker.prepares_until = begins + m.tasks[request.task].prepare
     push(m, talker.prepares_until, PREPARED, r, talker.life)
 
 
 @njit(cache=True)
-def prepared(m: Memory, r: int, now: float) -> None:
-    """The reference's codes go to the codec; the request waits for its turn."""
+def finish_prepare(m: Memory, r: int, now: float) -> None:
+    """Sends the reference's codes to the codec and queues the request for prefill."""
     request, t = m.requests[r], m.requests[r].talker
-    request.at_talker = READY
+    request.talker_state = READY
     m.talkers[t].waiting += 1
-    if m.tasks[request.task].reference > 0 and not request.told:
-        request.told = 1
+    if m.tasks[request.task].reference > 0 and not request.reference_state:
+        request.reference_state = 1
         push(m, now + m.constants[0].hop, REFERENCE, r, 0)
     if not m.talkers[t].busy:
         talker_turn(m, t, now)
 
 
 @njit(cache=True)
-def beside_codec(m: Memory, t: int) -> float:
-    """How much slower a talker is because the codec computes on its device."""
+def talker_slowdown(m: Memory, t: int) -> float:
+    """Returns the slowdown of a talker while the codec on the same device computes."""
     p = m.constants[0]
     if t >= len(m.codecs) or not m.codecs[t].busy:
         return 1.0
@@ -334,14 +335,14 @@ def beside_codec(m: Memory, t: int) -> float:
 
 
 @njit(cache=True)
-def beside_talker(m: Memory, c: int) -> float:
-    """The other way round."""
+def codec_slowdown(m: Memory, c: int) -> float:
+    """Returns the slowdown of a codec while the talker on the same device computes."""
     return m.constants[0].interference if c < len(m.talkers) and m.talkers[c].busy else 1.0
 
 
 @njit(cache=True)
 def talker_turn(m: Memory, t: int, now: float) -> None:
-    """Prefills one request, the oldest, if one waits; else steps. Of one taken over, each frame is fed anew."""
+    """Prefills the oldest waiting request, else runs a step. After a takeover, prefill replays each frame."""
     talker = m.talkers[t]
     if not talker.waiting:
         talker_step(m, t, now)
@@ -349,7 +350,7 @@ def talker_turn(m: Memory, t: int, now: float) -> None:
     oldest = -1
     for i in range(talker.held):
         r = m.talker_slots[t, i]
-        if m.requests[r].at_talker == READY and (oldest < 0 or r < oldest):
+        if m.requests[r].talker_state == READY and (oldest < 0 or r < oldest):
             oldest = r
     talker.waiting -= 1
     talker.busy = 1
@@ -357,41 +358,44 @@ def talker_turn(m: Memory, t: int, now: float) -> None:
     seconds = m.tasks[m.requests[oldest].task].prefill + replayed * m.step_seconds[1]
     seconds *= noise(m, 0, oldest, replayed)
     m.talker_batch[t, 0] = oldest
-    push(m, now + seconds * talker.speed * beside_codec(m, t), PREFILLED, t, talker.life)
+    push(m, now + seconds * talker.speed * talker_slowdown(m, t), PREFILLED, t, talker.life)
 
 
 @njit(cache=True)
-def prefilled(m: Memory, t: int, now: float) -> None:
-    """The request is a row; of one that was taken over, what was handed over may have been played."""
+def finish_prefill(m: Memory, t: int, now: float) -> None:
+    """Makes the request a row. After a takeover, delivered frames count as played."""
     talker, request = m.talkers[t], m.requests[m.talker_batch[t, 0]]
     talker.busy = 0
-    request.at_talker = ROW
+    request.talker_state = ROW
     if request.produced:
         began = now - request.delivered * FRAME_SECONDS
         request.first_frame = began
-        request.first_told = began if request.delivered else NEVER
+        request.first_reported_at = began if request.delivered else NEVER
         talker.unstarted -= 1
     talker_step(m, t, now)
 
 
 @njit(cache=True)
 def talker_step(m: Memory, t: int, now: float) -> None:
-    """Begins a step of the rows that would run dry first, without those far ahead of their listener."""
+    """Starts a step of the rows with the earliest underrun, without those far ahead of their listener."""
     talker, limit = m.talkers[t], m.constants[0].lead_limit
     n, wake = 0, np.inf
     for i in range(talker.held):
         r = m.talker_slots[t, i]
         request = m.requests[r]
-        if request.at_talker != ROW:
+        if request.talker_state != ROW:
             continue
-        ahead = lead(request, now) - limit
+        ahead = buffered_lead(request, now) - limit
         if ahead < 0:
             begun = request.first_frame != NEVER
-            dry = request.first_frame + request.produced * FRAME_SECONDS
-            m.keys[n] = dry if begun else request.accepted - _LONG_AGO
+            underrun_at = request.first_frame + request.produced * FRAME_SECONDS
+            m.keys[n] = underrun_at if begun else request.accepted - _URGENT
             m.ids[n] = r
             n += 1
-        elif request.first_told != NEVER and now - request.first_told < request.told_frames * FRAME_SECONDS:
+        elif (
+            request.first_reported_at != NEVER
+            and now - request.first_reported_at < request.reported_frames * FRAME_SECONDS
+        ):
             wake = min(wake, now + max(ahead, 0.001))
     if n == 0:
         if wake < talker.wake:
@@ -407,15 +411,15 @@ def talker_step(m: Memory, t: int, now: float) -> None:
         first = min(first, m.ids[i])
     talker.batch = n
     talker.busy = 1
-    seconds = m.step_seconds[n] * talker.speed * beside_codec(m, t)
+    seconds = m.step_seconds[n] * talker.speed * talker_slowdown(m, t)
     seconds *= noise(m, 1, first, m.requests[first].produced)
     talker.batch_seconds = seconds
     push(m, now + seconds, STEPPED, t, talker.life)
 
 
 @njit(cache=True)
-def stepped(m: Memory, t: int, now: float) -> None:
-    """Each row has a frame more, or has ended; what was made goes to the codecs, and the next turn begins."""
+def finish_step(m: Memory, t: int, now: float) -> None:
+    """Adds a frame to each row or ends it, sends the codes to the codecs, and starts the next turn."""
     talker, w = m.talkers[t], m.counters[0]
     w.free -= 1
     message = m.free[w.free]
@@ -430,9 +434,9 @@ def stepped(m: Memory, t: int, now: float) -> None:
         m.message_rows[message, i] = r
         if request.produced == request.length:
             m.message_frames[message, i] = END
-            request.at_talker = 0
+            request.talker_state = 0
             request.talker = -1
-            forget(m.talker_slots[t], talker, r)
+            remove_request(m.talker_slots[t], talker, r)
             continue
         request.produced += 1
         talker.frames += 1
@@ -440,11 +444,11 @@ def stepped(m: Memory, t: int, now: float) -> None:
         if request.first_frame == NEVER:
             request.first_frame = now
             talker.unstarted -= 1
-        if request.by_talker < 0:
-            request.by_talker = t
+        if request.first_talker < 0:
+            request.first_talker = t
     push(m, now + m.constants[0].hop, CODES, message, 0)
     talker.busy = 0
-    talker_asks(m, t, now)
+    talker_poll(m, t, now)
     talker_turn(m, t, now)
 
 
@@ -452,18 +456,18 @@ def stepped(m: Memory, t: int, now: float) -> None:
 
 
 @njit(cache=True)
-def codec_asks(m: Memory, c: int, now: float) -> None:
-    """A codec that has room joins those that wait for a request, or takes one that waits."""
+def codec_poll(m: Memory, c: int, now: float) -> None:
+    """A codec with free capacity claims a waiting request, or joins the pollers."""
     codec, w = m.codecs[c], m.counters[0]
-    while codec.up and not codec.asking and codec.held < room(codec, m.constants[0].codec_by_rows):
+    while codec.up and not codec.asking and codec.held < capacity(codec, m.constants[0].codec_by_rows):
         if w.codec_orphans > 0:
             r = m.codec_orphans[w.codec_orphans_head]
             w.codec_orphans_head = (w.codec_orphans_head + 1) % len(m.codec_orphans)
             w.codec_orphans -= 1
-            codec_takes(m, c, r, now)
+            codec_claim(m, c, r, now)
         elif w.codec_tail > w.codec_head:
             w.codec_head += 1
-            codec_takes(m, c, m.codec_queue[w.codec_head - 1], now)
+            codec_claim(m, c, m.codec_queue[w.codec_head - 1], now)
         else:
             codec.asking = 1
             m.codecs_asking[(w.codecs_head + w.codecs_waiting) % len(m.codecs)] = c
@@ -471,27 +475,27 @@ def codec_asks(m: Memory, c: int, now: float) -> None:
 
 
 @njit(cache=True)
-def serve_codecs(m: Memory, now: float) -> None:
-    """Gives what waits to the codecs that have asked, the first first."""
+def dispatch_to_codecs(m: Memory, now: float) -> None:
+    """Assigns waiting requests to the polling codecs in order."""
     w = m.counters[0]
     while w.codecs_waiting > 0 and (w.codec_tail > w.codec_head or w.codec_orphans > 0):
         c = m.codecs_asking[w.codecs_head]
         w.codecs_head = (w.codecs_head + 1) % len(m.codecs)
         w.codecs_waiting -= 1
         m.codecs[c].asking = 0
-        codec_asks(m, c, now)
+        codec_poll(m, c, now)
 
 
 @njit(cache=True)
-def codec_takes(m: Memory, c: int, r: int, now: float) -> None:
-    """A claim: what lies in the request's stream is to be decoded; what was given out already, for its state alone."""
+def codec_claim(m: Memory, c: int, r: int, now: float) -> None:
+    """Claims a request. After a takeover, frames that were emitted already are replayed to rebuild the state."""
     codec, request = m.codecs[c], m.requests[r]
     m.codec_slots[c, codec.held] = r
     codec.held += 1
     request.codec = c
     request.taken = 0
-    reference = m.tasks[request.task].reference if request.told == 2 else 0
-    request.silent = reference + request.emitted
+    reference = m.tasks[request.task].reference if request.reference_state == 2 else 0
+    request.replay_frames = reference + request.emitted
     if request.emitted:
         request.first_audio = now - request.emitted * FRAME_SECONDS
     if request.fed:
@@ -499,41 +503,41 @@ def codec_takes(m: Memory, c: int, r: int, now: float) -> None:
 
 
 @njit(cache=True)
-def referenced(m: Memory, r: int, now: float) -> None:
-    """A reference's codes reach the codec."""
+def deliver_reference(m: Memory, r: int, now: float) -> None:
+    """Delivers a reference's codes to the codec."""
     request = m.requests[r]
     reference = m.tasks[request.task].reference
-    request.told = 2
+    request.reference_state = 2
     request.fed += reference
-    request.silent += reference
+    request.replay_frames += reference
     if request.codec >= 0 and not m.codecs[request.codec].busy and m.codecs[request.codec].up:
         codec_turn(m, request.codec, now)
 
 
 @njit(cache=True)
-def coded(m: Memory, message: int, now: float) -> None:
-    """A step's codes reach the codecs: all are noted before any codec looks."""
+def deliver_codes(m: Memory, message: int, now: float) -> None:
+    """Delivers a step's codes. All requests are updated before a codec starts a call."""
     w = m.counters[0]
     size = m.message_size[message]
-    w.looks += 1
+    w.rounds += 1
     for i in range(size):
         request = m.requests[m.message_rows[message, i]]
         if m.message_frames[message, i] == END:
-            request.over = 1
+            request.codes_complete = 1
         else:
             request.fed += 1
     for i in range(size):
         c = m.requests[m.message_rows[message, i]].codec
-        if c >= 0 and m.codecs[c].up and not m.codecs[c].busy and m.codecs[c].looked != w.looks:
-            m.codecs[c].looked = w.looks
+        if c >= 0 and m.codecs[c].up and not m.codecs[c].busy and m.codecs[c].last_round != w.rounds:
+            m.codecs[c].last_round = w.rounds
             codec_turn(m, c, now)
     m.free[w.free] = message
     w.free += 1
 
 
 @njit(cache=True)
-def to_boundary(m: Memory, c: int, emitted: int) -> int:
-    """Frames to the end of the chunk of the ramp that the next frame falls in."""
+def frames_to_boundary(m: Memory, c: int, emitted: int) -> int:
+    """Returns the frames up to the end of the ramp's chunk that contains the next frame."""
     end = 0
     for i in range(m.codecs[c].ramp):
         end += m.ramps[c, i]
@@ -545,26 +549,26 @@ def to_boundary(m: Memory, c: int, emitted: int) -> int:
 
 @njit(cache=True)
 def chunk_ready(m: Memory, c: int, request: Any) -> int:
-    """Frames of the next chunk if they are all there, or if no others will come; else 0."""
+    """Returns the frames of the next chunk if it is complete or the stream has ended, else 0."""
     pending = request.fed - request.taken
-    if request.silent > 0:
-        return min(request.silent, pending, m.codecs[c].largest)
-    wanted = to_boundary(m, c, request.emitted)
+    if request.replay_frames > 0:
+        return min(request.replay_frames, pending, m.codecs[c].largest)
+    wanted = frames_to_boundary(m, c, request.emitted)
     if pending >= wanted:
         return wanted
-    return pending if request.over else 0
+    return pending if request.codes_complete else 0
 
 
 @njit(cache=True)
-def end_decoded(m: Memory, c: int, now: float) -> None:
-    """Streams that are decoded to their end are told so, and their room is free."""
+def finish_streams(m: Memory, c: int, now: float) -> None:
+    """Sends the end of fully decoded streams and frees their capacity."""
     codec, w = m.codecs[c], m.counters[0]
     n, i = 0, 0
     message = m.free[w.free - 1]
     while i < codec.held:
         r = m.codec_slots[c, i]
         request = m.requests[r]
-        if request.over and request.fed == request.taken:
+        if request.codes_complete and request.fed == request.taken:
             request.codec = -1
             codec.held -= 1
             m.codec_slots[c, i] = m.codec_slots[c, codec.held]
@@ -581,7 +585,7 @@ def end_decoded(m: Memory, c: int, now: float) -> None:
 
 @njit(cache=True)
 def ready_rows(m: Memory, c: int) -> int:
-    """Puts the rows that have a chunk ready into `keys`, `ids` and `frames`."""
+    """Writes the rows with a complete chunk to `keys`, `ids` and `frames`. Returns their number."""
     n, in_order = 0, m.constants[0].talker_by_rows
     for i in range(m.codecs[c].held):
         r = m.codec_slots[c, i]
@@ -589,8 +593,8 @@ def ready_rows(m: Memory, c: int) -> int:
         wanted = chunk_ready(m, c, request)
         if wanted > 0:
             begun = request.first_audio != NEVER and not in_order
-            dry = request.first_audio + request.emitted * FRAME_SECONDS
-            m.keys[n] = dry if begun else request.accepted - _LONG_AGO
+            underrun_at = request.first_audio + request.emitted * FRAME_SECONDS
+            m.keys[n] = underrun_at if begun else request.accepted - _URGENT
             m.ids[n] = r
             m.frames[n] = wanted
             n += 1
@@ -598,8 +602,8 @@ def ready_rows(m: Memory, c: int) -> int:
 
 
 @njit(cache=True)
-def dry_rows(m: Memory, c: int, now: float) -> int:
-    """The same for rows with part of a chunk that are about to run dry; if there are none, sets the time to look."""
+def urgent_rows(m: Memory, c: int, now: float) -> int:
+    """Like `ready_rows`, for rows with part of a chunk near underrun. If there are none, schedules a wake-up."""
     codec = m.codecs[c]
     n, wake = 0, np.inf
     for i in range(codec.held):
@@ -607,13 +611,13 @@ def dry_rows(m: Memory, c: int, now: float) -> int:
         request = m.requests[r]
         pending = request.fed - request.taken
         if pending > 0 and request.first_audio != NEVER:
-            dry = request.first_audio + request.emitted * FRAME_SECONDS
-            if dry - now <= UNDERRUN_MARGIN_SECONDS:
-                m.keys[n] = dry
+            underrun_at = request.first_audio + request.emitted * FRAME_SECONDS
+            if underrun_at - now <= UNDERRUN_MARGIN_SECONDS:
+                m.keys[n] = underrun_at
                 m.ids[n] = r
                 m.frames[n] = pending
                 n += 1
-            wake = min(wake, dry - UNDERRUN_MARGIN_SECONDS)
+            wake = min(wake, underrun_at - UNDERRUN_MARGIN_SECONDS)
     if n == 0 and wake < codec.wake:
         codec.wake = wake
         push(m, max(wake, now + 1e-6), CODEC_WAKES, c, codec.life)
@@ -622,12 +626,12 @@ def dry_rows(m: Memory, c: int, now: float) -> int:
 
 @njit(cache=True)
 def codec_turn(m: Memory, c: int, now: float) -> None:
-    """Ends what is decoded and begins the most urgent call: rows that want the same number of frames share it."""
-    end_decoded(m, c, now)
-    codec_asks(m, c, now)
+    """Ends decoded streams and starts the most urgent call. Rows with the same number of frames share it."""
+    finish_streams(m, c, now)
+    codec_poll(m, c, now)
     n = ready_rows(m, c)
     if n == 0:
-        n = dry_rows(m, c, now)
+        n = urgent_rows(m, c, now)
     if n == 0:
         return
     first = 0
@@ -649,7 +653,7 @@ def codec_turn(m: Memory, c: int, now: float) -> None:
 
 @njit(cache=True)
 def decode(m: Memory, c: int, n: int, wanted: int, now: float) -> None:
-    """Begins a call of the first n `ids`, at the captured shape with the least work that holds it, if there is one."""
+    """Starts a call of the first n `ids`, at the captured shape with the least work that fits, if there is one."""
     codec, p = m.codecs[c], m.constants[0]
     rows, frames, result = n, wanted, EAGER
     for i in range(codec.pairs):
@@ -667,7 +671,7 @@ def decode(m: Memory, c: int, n: int, wanted: int, now: float) -> None:
     for i in range(n):
         m.codec_batch[c, i] = m.ids[i]
         first = min(first, m.ids[i])
-    seconds *= codec.speed * noise(m, 2, first, m.requests[first].taken) * beside_talker(m, c)
+    seconds *= codec.speed * noise(m, 2, first, m.requests[first].taken) * codec_slowdown(m, c)
     codec.batch, codec.batch_frames, codec.batch_result, codec.busy = n, wanted, result, 1
     codec.batch_seconds = seconds
     push(m, now + seconds, DECODED, c, codec.life)
@@ -675,7 +679,7 @@ def decode(m: Memory, c: int, n: int, wanted: int, now: float) -> None:
 
 @njit(cache=True)
 def count_call(m: Memory, c: int) -> None:
-    """Counts the call that has ended, as the codec's metrics do."""
+    """Counts a finished call like the codec's metrics."""
     w, codec = m.counters[0], m.codecs[c]
     rows, frames, result, seconds = codec.batch, codec.batch_frames, codec.batch_result, codec.batch_seconds
     column = m.column[rows, frames, result]
@@ -692,8 +696,8 @@ def count_call(m: Memory, c: int) -> None:
 
 
 @njit(cache=True)
-def decoded(m: Memory, c: int, now: float) -> None:
-    """What was decoded goes to the listeners, but for what was decoded for its state alone."""
+def finish_decode(m: Memory, c: int, now: float) -> None:
+    """Sends decoded audio to the listeners, except for replayed frames."""
     codec, w = m.codecs[c], m.counters[0]
     w.free -= 1
     message = m.free[w.free]
@@ -703,15 +707,15 @@ def decoded(m: Memory, c: int, now: float) -> None:
         r = m.codec_batch[c, i]
         request = m.requests[r]
         request.taken += codec.batch_frames
-        if request.silent > 0:
-            request.silent -= codec.batch_frames
+        if request.replay_frames > 0:
+            request.replay_frames -= codec.batch_frames
             continue
         request.emitted += codec.batch_frames
         if request.first_audio == NEVER:
             request.first_audio = now
-        if request.by_codec < 0:
-            request.by_codec = c
-            request.candidate = codec.limited or m.talkers[request.by_talker].limited
+        if request.first_codec < 0:
+            request.first_codec = c
+            request.candidate = codec.limited or m.talkers[request.first_talker].limited
         m.message_rows[message, n] = r
         m.message_frames[message, n] = request.emitted
         n += 1
@@ -729,15 +733,15 @@ def decoded(m: Memory, c: int, now: float) -> None:
 
 
 @njit(cache=True)
-def delivered(m: Memory, message: int, now: float) -> None:
-    """Audio reaches its listeners, and their talkers learn of it."""
+def deliver_audio(m: Memory, message: int, now: float) -> None:
+    """Delivers audio to the listeners and reports the playback position to their talkers."""
     w = m.counters[0]
     for i in range(m.message_size[message]):
         r = m.message_rows[message, i]
         if m.message_frames[message, i] == END:
-            finish(m, r, now)
+            finish_request(m, r, now)
             continue
-        play(m, r, m.message_frames[message, i], now)
+        play_audio(m, r, m.message_frames[message, i], now)
         t = m.requests[r].talker
         if t >= 0 and m.talkers[t].up and not m.talkers[t].busy:
             talker_turn(m, t, now)
@@ -746,60 +750,63 @@ def delivered(m: Memory, message: int, now: float) -> None:
 
 
 @njit(cache=True)
-def finish(m: Memory, r: int, now: float) -> None:
-    """A listener has everything; of the closed loop, he asks again."""
+def finish_request(m: Memory, r: int, now: float) -> None:
+    """Ends a request. A closed-loop listener sends its next one."""
     request = m.requests[r]
     request.ended = now
-    m.counters[0].gone += 1
+    m.counters[0].streams_ended += 1
     if request.listener >= 0:
         push(m, now, ASK, request.listener, request.task)
 
 
 @njit(cache=True)
-def play(m: Memory, r: int, frames: int, now: float) -> None:
-    """A player begins with the first sound and waits only when it has nothing to play. Leading silence is not sent."""
+def play_audio(m: Memory, r: int, frames: int, now: float) -> None:
+    """Updates the player: it starts with the first audible sample and stalls when its buffer is empty.
+
+    Leading silence is not sent.
+    """
     p, w, request = m.constants[0], m.counters[0], m.requests[r]
     had = max(0.0, request.delivered * FRAME_SECONDS - p.silence)
     has = max(0.0, frames * FRAME_SECONDS - p.silence)
     starts = now if had == 0 else max(now, request.plays_until)
     if request.delivered == 0:
-        w.begun += 1
-    if request.first_told == NEVER:
-        request.first_told = now + p.hop
+        w.streams_started += 1
+    if request.first_reported_at == NEVER:
+        request.first_reported_at = now + p.hop
     if math.isnan(request.ttfa) and has > 0:
         request.ttfa = starts - request.accepted
-        m.heard[w.heard], m.heard_at[w.heard] = r, now
-        w.heard += 1
+        m.ttfa_log[w.ttfa_count], m.ttfa_log_at[w.ttfa_count] = r, now
+        w.ttfa_count += 1
     request.plays_until = starts + has - had
     request.delivered = frames
-    request.told_frames = frames
-    if has > 0 and not request.watched and not request.underrun and frames < request.length:
-        request.watched = 1
-        push(m, request.plays_until, RUNS_DRY, r, 0)
+    request.reported_frames = frames
+    if has > 0 and not request.underrun_scheduled and not request.underrun and frames < request.length:
+        request.underrun_scheduled = 1
+        push(m, request.plays_until, UNDERRUN_CHECK, r, 0)
 
 
 @njit(cache=True)
-def runs_dry(m: Memory, r: int, now: float) -> None:
-    """Playback has used up what was there when this was planned: it waits now, unless more has come."""
+def check_underrun(m: Memory, r: int, now: float) -> None:
+    """Records an underrun if the buffer is empty, else schedules the next check."""
     w, request = m.counters[0], m.requests[r]
-    request.watched = 0
+    request.underrun_scheduled = 0
     if request.delivered == request.length:
         return
     if request.plays_until > now:
-        request.watched = 1
-        push(m, request.plays_until, RUNS_DRY, r, 0)
+        request.underrun_scheduled = 1
+        push(m, request.plays_until, UNDERRUN_CHECK, r, 0)
         return
     request.underrun = 1
-    m.dry[w.dry], m.dry_at[w.dry] = r, now
-    w.dry += 1
+    m.underrun_log[w.underrun_count], m.underrun_log_at[w.underrun_count] = r, now
+    w.underrun_count += 1
 
 
 # Failures -----------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
-def die(m: Memory, replicas: Any, index: int, lease: int, now: float) -> None:
-    """A replica is gone, and what it computed with it; its claims stay until their lease runs out."""
+def kill_replica(m: Memory, replicas: Any, index: int, lease: int, now: float) -> None:
+    """Kills a replica with its current computation. Its claims remain until their lease expires."""
     replica = replicas[index]
     replica.up = replica.busy = replica.asking = replica.limited = 0
     replica.life += 1
@@ -808,8 +815,8 @@ def die(m: Memory, replicas: Any, index: int, lease: int, now: float) -> None:
 
 
 @njit(cache=True)
-def leave(waiting: Any, head: int, count: int, index: int) -> bool:
-    """Takes a dead replica out of the ring of those that ask."""
+def remove_waiting(waiting: Any, head: int, count: int, index: int) -> bool:
+    """Removes a dead replica from the ring of pollers."""
     found = False
     for i in range(count):
         at, after = (head + i) % len(waiting), (head + i + 1) % len(waiting)
@@ -821,69 +828,69 @@ def leave(waiting: Any, head: int, count: int, index: int) -> bool:
 
 @njit(cache=True)
 def talker_lease(m: Memory, t: int, now: float) -> None:
-    """Others may take over what a dead talker held."""
+    """Releases the requests of a dead talker for takeover."""
     talker, w = m.talkers[t], m.counters[0]
     for i in range(talker.held):
         m.talker_orphans[(w.talker_orphans_head + w.talker_orphans) % len(m.talker_orphans)] = m.talker_slots[t, i]
         w.talker_orphans += 1
         m.requests[m.talker_slots[t, i]].talker = -1
     talker.held = 0
-    serve_talkers(m, now)
+    dispatch_to_talkers(m, now)
     for other in range(len(m.talkers)):
         if w.talker_orphans == 0:
             return
-        talker_asks(m, other, now)
+        talker_poll(m, other, now)
 
 
 @njit(cache=True)
 def codec_lease(m: Memory, c: int, now: float) -> None:
-    """Others may take over what a dead codec held."""
+    """Releases the requests of a dead codec for takeover."""
     codec, w = m.codecs[c], m.counters[0]
     for i in range(codec.held):
         m.codec_orphans[(w.codec_orphans_head + w.codec_orphans) % len(m.codec_orphans)] = m.codec_slots[c, i]
         w.codec_orphans += 1
         m.requests[m.codec_slots[c, i]].codec = -1
     codec.held = 0
-    serve_codecs(m, now)
+    dispatch_to_codecs(m, now)
     for other in range(len(m.codecs)):
         if w.codec_orphans == 0:
             return
-        codec_asks(m, other, now)
+        codec_poll(m, other, now)
 
 
 @njit(cache=True)
 def talker_returns(m: Memory, t: int, now: float) -> None:
-    """It finds its own claims if nobody has them yet, and asks for more."""
+    """Restarts a talker. It reclaims its requests that were not taken over, and polls."""
     talker = m.talkers[t]
     held = talker.held
     talker.up, talker.unstarted, talker.waiting, talker.held = 1, 0, 0, 0
     talker.prepares_until = now
     for i in range(held):
-        talker_takes(m, t, m.talker_slots[t, i], now)
-    talker_asks(m, t, now)
+        talker_claim(m, t, m.talker_slots[t, i], now)
+    talker_poll(m, t, now)
 
 
 @njit(cache=True)
 def codec_returns(m: Memory, c: int, now: float) -> None:
-    """As a talker."""
+    """Restarts a codec. It reclaims its requests that were not taken over, and polls."""
     codec = m.codecs[c]
     held = codec.held
     codec.up, codec.held = 1, 0
     for i in range(held):
-        codec_takes(m, c, m.codec_slots[c, i], now)
-    codec_asks(m, c, now)
+        codec_claim(m, c, m.codec_slots[c, i], now)
+    codec_poll(m, c, now)
 
 
 @njit(cache=True)
-def fail(m: Memory, kind: int, index: int, life: int, now: float) -> None:
-    """What happens to replicas."""
+def handle_failure(m: Memory, kind: int, index: int, life: int, now: float) -> None:
+    """Handles an event of a replica's failure."""
     w = m.counters[0]
     if kind == TALKER_DIES:
-        w.talkers_waiting -= leave(m.talkers_asking, w.talkers_head, w.talkers_waiting, index)
-        die(m, m.talkers, index, TALKER_LEASE, now)
+        w.talkers_waiting -= remove_waiting(m.talkers_asking, w.talkers_head, w.talkers_waiting, index)
+        kill_replica(m, m.talkers, index, TALKER_LEASE, now)
     elif kind == CODEC_DIES:
-        w.codecs_waiting -= leave(m.codecs_asking, w.codecs_head, w.codecs_waiting, index)
-        die(m, m.codecs, index, CODEC_LEASE, now)
+        w.codecs_waiting -= remove_waiting(m.codecs_asking, w.codecs_head, w.codecs_waiting, index)
+        kill_replica(m, m.codecs, index, CODEC_LEASE, now)
     elif kind == TALKER_LEASE:
         if not m.talkers[index].up and m.talkers[index].life == life:
             talker_lease(m, index, now)
@@ -901,14 +908,14 @@ def fail(m: Memory, kind: int, index: int, life: int, now: float) -> None:
 
 @njit(cache=True)
 def talker_event(m: Memory, kind: int, t: int, life: int, now: float) -> None:
-    """Something that a talker has waited for; of a former life, nothing."""
+    """Handles a talker's event. Ignores events from before its last restart."""
     talker = m.talkers[t]
     if talker.life != life:
         return
     if kind == PREFILLED:
-        prefilled(m, t, now)
+        finish_prefill(m, t, now)
     elif kind == STEPPED:
-        stepped(m, t, now)
+        finish_step(m, t, now)
     else:
         talker.wake = np.inf
         if not talker.busy:
@@ -917,12 +924,12 @@ def talker_event(m: Memory, kind: int, t: int, life: int, now: float) -> None:
 
 @njit(cache=True)
 def codec_event(m: Memory, kind: int, c: int, life: int, now: float) -> None:
-    """The same for a codec."""
+    """Handles a codec's event. Ignores events from before its last restart."""
     codec = m.codecs[c]
     if codec.life != life:
         return
     if kind == DECODED:
-        decoded(m, c, now)
+        finish_decode(m, c, now)
     else:
         codec.wake = np.inf
         if not codec.busy:
@@ -930,42 +937,42 @@ def codec_event(m: Memory, kind: int, c: int, life: int, now: float) -> None:
 
 
 @njit(cache=True)
-def happen(m: Memory, kind: int, a: int, b: int, now: float) -> None:
-    """One event."""
+def handle_event(m: Memory, kind: int, a: int, b: int, now: float) -> None:
+    """Handles one event."""
     if kind in (PREFILLED, STEPPED, TALKER_WAKES):
         talker_event(m, kind, a, b, now)
     elif kind in (DECODED, CODEC_WAKES):
         codec_event(m, kind, a, b, now)
     elif kind == CODES:
-        coded(m, a, now)
+        deliver_codes(m, a, now)
     elif kind == AUDIO:
-        delivered(m, a, now)
-    elif kind == RUNS_DRY:
-        runs_dry(m, a, now)
+        deliver_audio(m, a, now)
+    elif kind == UNDERRUN_CHECK:
+        check_underrun(m, a, now)
     elif kind == PREPARED:
         t = m.requests[a].talker
-        if t >= 0 and m.talkers[t].life == b and m.requests[a].at_talker == PREPARING:
-            prepared(m, a, now)
+        if t >= 0 and m.talkers[t].life == b and m.requests[a].talker_state == PREPARING:
+            finish_prepare(m, a, now)
     elif kind == REFERENCE:
-        referenced(m, a, now)
+        deliver_reference(m, a, now)
     elif kind == ASK:
-        ask(m, a, b, now)
+        closed_loop_request(m, a, b, now)
     else:
-        fail(m, kind, a, b, now)
+        handle_failure(m, kind, a, b, now)
 
 
 @njit(cache=True)
-def begin(m: Memory) -> None:
-    """All replicas ask for work."""
+def start(m: Memory) -> None:
+    """Lets all replicas poll for requests."""
     for t in range(len(m.talkers)):
-        talker_asks(m, t, 0.0)
+        talker_poll(m, t, 0.0)
     for c in range(len(m.codecs)):
-        codec_asks(m, c, 0.0)
+        codec_poll(m, c, 0.0)
 
 
 @njit(cache=True)
 def advance(m: Memory, until: float) -> int:
-    """Lets everything happen up to a time. `FULL` if there must be more memory before it can go on."""
+    """Simulates up to a time. Returns `FULL` if the memory must grow first."""
     w, p = m.counters[0], m.constants[0]
     width = m.message_rows.shape[1]
     while True:
@@ -981,10 +988,10 @@ def advance(m: Memory, until: float) -> int:
         if following <= first:
             w.requests += 1
             w.now = following
-            arrive(m, w.requests - 1, following)
+            admit(m, w.requests - 1, following)
             continue
         pop(m)
         event = m.heap[w.heap]
         kind, a, b = event.kind, event.a, event.b
         w.now = event.at
-        happen(m, kind, a, b, w.now)
+        handle_event(m, kind, a, b, w.now)

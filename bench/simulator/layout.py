@@ -1,4 +1,4 @@
-"""The simulation's memory: flat arrays that the kernel works on, and how they are made and grown."""
+"""Memory layout of the simulation: the arrays that the kernel works on, and their allocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from syrinx_stages.contract.metrics import ROW_BUCKETS
 Array = np.ndarray[Any, Any]
 
 NEVER = -1e18
-"""A time that has not come."""
+"""Placeholder for an event that has not happened."""
 MAX_RAMP, MAX_PAIRS, MAX_FRAMES = 16, 64, 64
 RESULTS = ("hit", "padded", "eager")
 
@@ -28,27 +28,31 @@ CONSTANTS = np.dtype(
 COUNTERS = np.dtype(
     [
         (name, "i8")
-        for name in ("requests", "heap", "events", "free", "heard", "dry", "columns", "looks", "begun", "gone")
+        for name in ("requests", "heap", "events", "free", "ttfa_count", "underrun_count", "columns", "rounds")
     ]
+    + [(name, "i8") for name in ("streams_started", "streams_ended")]
     + [(name, "i8") for name in ("talker_head", "talker_tail", "codec_head", "codec_tail")]
     + [(name, "i8") for name in ("talkers_head", "talkers_waiting", "codecs_head", "codecs_waiting")]
     + [(name, "i8") for name in ("talker_orphans_head", "talker_orphans", "codec_orphans_head", "codec_orphans")]
     + [("now", "f8")]
 )
 REQUEST = np.dtype(
-    [(name, "f8") for name in ("accepted", "ttfa", "first_frame", "first_told", "first_audio", "plays_until", "ended")]
+    [(name, "f8") for name in ("accepted", "ttfa", "first_frame", "first_reported_at", "first_audio")]
+    + [(name, "f8") for name in ("plays_until", "ended")]
     + [
         (name, "i4")
-        for name in ("length", "produced", "fed", "taken", "silent", "emitted", "delivered", "told_frames", "listener")
+        for name in ("length", "produced", "fed", "taken", "replay_frames", "emitted", "delivered", "reported_frames")
     ]
-    + [(name, "i4") for name in ("talker", "codec", "by_talker", "by_codec")]
-    + [(name, "i1") for name in ("task", "at_talker", "told", "over", "refused", "underrun", "watched", "candidate")]
+    + [(name, "i4") for name in ("listener",)]
+    + [(name, "i4") for name in ("talker", "codec", "first_talker", "first_codec")]
+    + [(name, "i1") for name in ("task", "talker_state", "reference_state", "codes_complete", "refused")]
+    + [(name, "i1") for name in ("underrun", "underrun_scheduled", "candidate")]
 )
 REPLICA = np.dtype(
     [(name, "f8") for name in ("speed", "wake", "asked", "prepares_until", "batch_seconds", "mean_seconds")]
     + [(name, "i8") for name in ("frames",)]
     + [(name, "i4") for name in ("rows", "resident", "held", "unstarted", "waiting", "life")]
-    + [(name, "i4") for name in ("batch", "batch_frames", "batch_result", "ramp", "pairs", "largest", "looked")]
+    + [(name, "i4") for name in ("batch", "batch_frames", "batch_result", "ramp", "pairs", "largest", "last_round")]
     + [(name, "i1") for name in ("up", "busy", "asking", "limited")]
 )
 EVENT = np.dtype([("at", "f8"), ("order", "i8"), ("kind", "i4"), ("a", "i4"), ("b", "i4")])
@@ -56,13 +60,13 @@ TASK = np.dtype([("prefill", "f8"), ("prepare", "f8"), ("reference", "i4")])
 
 
 class Memory(NamedTuple):
-    """All of it. Replicas hold requests in unordered lists, one row of `talker_slots` or `codec_slots` each."""
+    """All arrays. Each replica has an unordered list of requests in a row of `talker_slots` or `codec_slots`."""
 
     constants: Array
     counters: Array
     tasks: Array
     step_seconds: Array
-    """Of a talker step, by rows."""
+    """Seconds of a talker step by rows."""
     requests: Array
     talkers: Array
     codecs: Array
@@ -73,33 +77,33 @@ class Memory(NamedTuple):
     ramps: Array
     pairs: Array
     talker_queue: Array
-    """Admitted requests in order; those from `talker_head` to `talker_tail` wait."""
+    """Admitted requests in order. Those from `talker_head` to `talker_tail` wait."""
     codec_queue: Array
     talkers_asking: Array
-    """Ring of the talkers that wait for a request."""
+    """Ring of the polling talkers."""
     codecs_asking: Array
     talker_orphans: Array
-    """Ring of requests whose talker is dead."""
+    """Ring of requests whose talker is dead and whose lease has expired."""
     codec_orphans: Array
     message_size: Array
     message_rows: Array
     message_frames: Array
-    """Frames so far, with this message; of codes -1: the end."""
+    """Cumulative frames including this message; -1 is the end."""
     free: Array
     """Stack of unused messages."""
     heap: Array
-    heard: Array
-    """Requests in the order in which they were heard."""
-    heard_at: Array
-    dry: Array
-    """Requests in the order in which their playback began to wait."""
-    dry_at: Array
+    ttfa_log: Array
+    """Requests in order of first audio."""
+    ttfa_log_at: Array
+    underrun_log: Array
+    """Requests in order of their first underrun."""
+    underrun_log_at: Array
     talker_steps: Array
     talker_step_seconds: Array
     codec_steps: Array
     codec_step_seconds: Array
     calls: Array
-    """By codec and shape; `column` says which column a shape has."""
+    """By codec and shape. `column` maps a shape to its column."""
     call_seconds: Array
     column: Array
     shapes: Array
@@ -109,7 +113,7 @@ class Memory(NamedTuple):
 
 
 def make(scenario: Scenario) -> Memory:
-    """Memory of a pipeline before its first request."""
+    """Returns the memory of a pipeline before its first request."""
     at, task = draws.arrivals(scenario)
     count = len(at) if not scenario.listeners else 4 * draws.BLOCK
     talkers, codecs = scenario.talkers, scenario.codecs
@@ -141,10 +145,10 @@ def make(scenario: Scenario) -> Memory:
         message_frames=np.zeros((messages, width), np.int32),
         free=np.arange(messages, dtype=np.int32),
         heap=np.zeros(events, EVENT),
-        heard=np.zeros(count, np.int32),
-        heard_at=np.zeros(count),
-        dry=np.zeros(count, np.int32),
-        dry_at=np.zeros(count),
+        ttfa_log=np.zeros(count, np.int32),
+        ttfa_log_at=np.zeros(count),
+        underrun_log=np.zeros(count, np.int32),
+        underrun_log_at=np.zeros(count),
         talker_steps=np.zeros((talkers, len(ROW_BUCKETS) + 1), np.int64),
         talker_step_seconds=np.zeros((talkers, len(ROW_BUCKETS) + 1)),
         codec_steps=np.zeros((codecs, len(ROW_BUCKETS) + 1), np.int64),
@@ -165,7 +169,7 @@ def make(scenario: Scenario) -> Memory:
 
 
 def grow(memory: Memory, scenario: Scenario) -> Memory:
-    """The same with at least half as much room again for whatever can run out."""
+    """Returns a copy with at least half as much additional capacity where it can run out."""
     requests = len(memory.requests)
     more = requests if scenario.listeners else 0
     messages = len(memory.free)
@@ -177,10 +181,10 @@ def grow(memory: Memory, scenario: Scenario) -> Memory:
         requests=np.concatenate([memory.requests, _requests(scenario, requests, more)]),
         talker_queue=_longer(memory.talker_queue, more),
         codec_queue=_longer(memory.codec_queue, more),
-        heard=_longer(memory.heard, more),
-        heard_at=_longer(memory.heard_at, more),
-        dry=_longer(memory.dry, more),
-        dry_at=_longer(memory.dry_at, more),
+        ttfa_log=_longer(memory.ttfa_log, more),
+        ttfa_log_at=_longer(memory.ttfa_log_at, more),
+        underrun_log=_longer(memory.underrun_log, more),
+        underrun_log_at=_longer(memory.underrun_log_at, more),
         message_size=_longer(memory.message_size, messages),
         message_rows=_longer(memory.message_rows, messages),
         message_frames=_longer(memory.message_frames, messages),
@@ -236,7 +240,7 @@ def _tasks(scenario: Scenario) -> Array:
 
 
 def _by_rows(curve: Curve, most: int) -> Array:
-    """Seconds for 0, 1, ... `most` rows; beyond the last point, on along the last line."""
+    """Returns the seconds for 0 to `most` rows, extrapolated along the last segment."""
     rows, seconds = (np.array(each, float) for each in zip(*curve.points, strict=True))
     wanted = np.arange(most + 1)
     table: Array = np.interp(wanted, rows, seconds)
@@ -249,10 +253,10 @@ def _by_rows(curve: Curve, most: int) -> Array:
 def _requests(scenario: Scenario, start: int, count: int) -> Array:
     requests = np.zeros(count, REQUEST)
     requests["length"] = draws.lengths(scenario, start + count)[start : start + count]
-    for name in ("first_frame", "first_told", "first_audio", "ended"):
+    for name in ("first_frame", "first_reported_at", "first_audio", "ended"):
         requests[name] = NEVER
     requests["ttfa"] = np.nan
-    for name in ("talker", "codec", "by_talker", "by_codec", "listener"):
+    for name in ("talker", "codec", "first_talker", "first_codec", "listener"):
         requests[name] = -1
     return requests
 
@@ -264,5 +268,5 @@ def _replicas(count: int, speeds: tuple[float, ...], resident: int) -> Array:
     replicas["resident"] = resident
     replicas["wake"] = replicas["mean_seconds"] = np.inf
     replicas["up"] = 1
-    replicas["looked"] = -1
+    replicas["last_round"] = -1
     return replicas

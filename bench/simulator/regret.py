@@ -1,4 +1,4 @@
-"""How close the tuner comes to the best fixed setting, and what its trials cost listeners, over many workloads."""
+"""Regret of the tuner against the best fixed setting, and the harm of its trials, over many workloads."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.tuner.policy import Policy
 
 ROUNDS = ((120.0, 30), (600.0, 8), (7200.0, 1))
-"""Seconds that each setting is simulated for, and how many of the best go on: every setting is in the first round."""
+"""(simulated seconds, settings kept) of each elimination round. The first round has all settings."""
 DAY = 24 * 3600.0
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """One workload."""
+    """Result of one workload."""
 
     name: str
     start: Setting
     best: Setting
-    """The best fixed setting, of all that the tuner may choose."""
+    """The best fixed setting within the bounds."""
     chosen: Setting
-    """What the tuner had chosen in the end."""
+    """The tuner's setting at the end."""
     asked: float
     """Requests per second."""
     goodput_start: float
-    """Requests per second that were served well, under the setting that it started with."""
+    """Good requests per second under the starting setting."""
     goodput_best: float
     goodput_chosen: float
     regret: float
-    """What the tuner's choice loses against the best, as a part of the best."""
+    """(best - chosen) / best goodput."""
     trials: int
-    """Until the end of the day."""
+    """Within the day."""
     trials_to_choice: int
-    """Until nothing was promoted any more."""
+    """Up to the last promotion."""
     hours_to_choice: float
-    hurt: float
-    """Share of the day's requests that trials spoiled."""
+    harm: float
+    """Ratio of the day's requests that trials made bad."""
 
 
 def measure(scenario: Scenario, interval: float = 30.0) -> Result:
-    """Finds the best setting by brute force, lets the tuner work for a day, and compares."""
+    """Finds the best setting by brute force, runs the tuner for a day, and compares them."""
     rules = policy(scenario, interval)
     best = brute_force(scenario, rules)
     day = tune(msgspec.structs.replace(scenario, seconds=DAY), rules)
@@ -69,12 +69,12 @@ def measure(scenario: Scenario, interval: float = 30.0) -> Result:
         trials=len(day.finished()),
         trials_to_choice=len(ended),
         hours_to_choice=last / 3600,
-        hurt=harm(day),
+        harm=harm(day),
     )
 
 
 def brute_force(scenario: Scenario, rules: Policy) -> Setting:
-    """The best of all settings: all for a short time, the better ones for longer, always with the same requests."""
+    """Returns the best setting by successive elimination: the best ones are simulated for longer."""
     candidates = list(_settings(scenario, rules))
     for seconds, kept in ROUNDS:
         judged = msgspec.structs.replace(scenario, seconds=seconds)
@@ -84,7 +84,7 @@ def brute_force(scenario: Scenario, rules: Policy) -> Setting:
 
 
 def measure_all(scenarios: Sequence[Scenario], processes: int) -> Iterator[Result]:
-    """Each scenario in a process of its own."""
+    """Measures each scenario in its own process."""
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(measure, scenarios)
 

@@ -1,4 +1,4 @@
-"""A/A: how often the tuner promotes a candidate that changes nothing."""
+"""A/A test: how often the tuner promotes a candidate that changes nothing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from syrinx_operator.tuner.policy import Objective, Policy
 
 HOURS = 2.0
 RESIDENT = 4
-"""Requests that a replica holds: more rows than these change nothing."""
+"""Capacity of a replica. More rows have no effect."""
 
 
 class AaResult(Struct, frozen=True, kw_only=True):
-    """All runs together."""
+    """Result of all runs."""
 
     runs: int
     trials: int
     false_promotions: int
-    """Runs in which anything was promoted."""
+    """Runs with a promotion."""
 
 
 def scenario(seed: int) -> Scenario:
-    """A service that misses its objective whatever the rows are: of one replica or three, at one of three loads."""
+    """Returns a service that misses its objective under any setting; the seed selects the replicas and the load."""
     replicas, load = (3, 1, 1, 1)[seed % 4], (0.8, 1.2, 1.6)[seed % 3]
     return Scenario(
         name=f"same {seed}",
@@ -48,14 +48,14 @@ def scenario(seed: int) -> Scenario:
 
 
 def run(seed: int) -> tuple[int, bool]:
-    """How many trials ended, and whether anything was promoted."""
+    """Returns the number of ended trials, and whether one was promoted."""
     simulated = scenario(seed)
     ended = tune(simulated, _rules(simulated)).finished()
     return len(ended), any(each.event.reason == "Promoted" for each in ended)
 
 
 def measure(runs: int, processes: int) -> AaResult:
-    """Many runs, each with other listeners."""
+    """Runs the test with a different seed each time."""
     found = list(_all(runs, processes))
     return AaResult(
         runs=runs, trials=sum(trials for trials, _ in found), false_promotions=sum(wrong for _, wrong in found)
@@ -63,7 +63,7 @@ def measure(runs: int, processes: int) -> AaResult:
 
 
 def _rules(simulated: Scenario) -> Policy:
-    """Only what changes nothing may be chosen."""
+    """Returns a policy whose allowed settings have no effect."""
     rows = (4, 8, 16, 32)
     rules = policy(simulated)
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""How fast the simulator is, and how large a service it takes."""
+"""Measures the speed of the simulator, for a small service and a very large one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOUR_OF_A_MILLION = Scenario(
 
 
 def measure(scenario: Scenario) -> dict[str, object]:
-    """Runs it once and says how long that took."""
+    """Runs a scenario once and measures the time."""
     started, computed = time.perf_counter(), time.process_time()
     world = World(scenario)
     world.run(scenario.seconds)
@@ -63,7 +63,7 @@ def measure(scenario: Scenario) -> dict[str, object]:
 
 
 def main(path: Path | None) -> None:
-    """Prints both measurements, and writes them as JSON if there is a path."""
+    """Prints the measurements, and writes them as JSON if a path is given."""
     World(DAY_OF_TWENTY).run(1.0)
     measured = [measure(scenario) for scenario in (DAY_OF_TWENTY, HOUR_OF_A_MILLION)]
     for each in measured:

@@ -1,4 +1,4 @@
-"""What is simulated: load, replicas, what their engines cost, and what fails. Types only."""
+"""The simulated scenario: load, replicas, engine costs and failures. Types only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from syrinx_stages.contract.family import FAMILY
 TASK_TYPES = FAMILY.task_types
 
 Load = tuple[tuple[float, Mapping[str, float]], ...]
-"""Requests per second by task type, each until so many seconds; after the last it begins anew, as the next day."""
+"""(end in seconds, requests per second by task type) segments. After the last one the sequence repeats."""
 
 
 class Curve(Struct, frozen=True):
-    """Seconds of an engine step by its rows: measured points, with straight lines between and behind them."""
+    """Seconds of an engine step by rows: measured points with linear inter- and extrapolation."""
 
     points: tuple[tuple[int, float], ...]
 
 
 def line(base: float, per_row: float) -> Curve:
-    """`base + per_row * rows` seconds."""
+    """Returns the curve `base + per_row * rows` seconds."""
     return Curve(((0, base), (1024, base + 1024 * per_row)))
 
 
@@ -37,7 +37,7 @@ class Decoder(Struct, frozen=True):
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """What the engines of one kind of machine need, in seconds."""
+    """Engine times of one kind of machine, in seconds."""
 
     step: Curve
     """A talker step."""
@@ -46,29 +46,29 @@ class Costs(Struct, frozen=True, kw_only=True):
     captured: Decoder
     """A decoder call at a captured shape."""
     prefill: Mapping[str, float]
-    """Before a request's first step, by task type; the talker does nothing else meanwhile."""
+    """Prefill by task type. The talker does nothing else meanwhile."""
     prepare: Mapping[str, float] = {}
-    """Before prefill, on a thread of its own, one request after the other: encoding a reference."""
+    """Encoding of a reference before prefill, on a separate thread, one request at a time."""
     reference_frames: Mapping[str, int] = {}
-    """Frames of a reference, which the codec decodes before a request's own."""
+    """Frames of a reference. The codec decodes them first."""
     context_frames: int = 0
-    """Frames that a decoder without state decodes again in each row of each call."""
+    """Frames of left context that a stateless decoder decodes again in each row of each call."""
     hop: float = 0.001
-    """From one process to the next."""
+    """Latency between two processes."""
     noise: float = 0.1
-    """Standard deviation of the logarithm of a step's time."""
+    """Standard deviation of the log step time."""
     interference: float = 1.0
-    """Factor on what begins while the other stage computes on the same device: talker and codec of one index share."""
+    """Slowdown while the other stage computes on the same device. Talker and codec with the same index share one."""
     crowding: float = 0.0
-    """What each further row of a decoder call adds to that factor for the talker."""
+    """Increase of the talker's slowdown per further row of a decoder call."""
     capture: float = 0.3
-    """To capture one shape."""
+    """Time to capture a shape."""
     capture_bytes: int = 2 << 20
-    """Memory of a captured shape, for each of its rows and frames."""
+    """Memory of a captured shape per row and frame."""
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """A replica that dies and comes back."""
+    """A replica that dies and restarts."""
 
     stage: Stage
     replica: int
@@ -78,47 +78,47 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """One simulated pipeline and all that happens to it. Two runs with one seed see the same requests."""
+    """A simulated pipeline with its load and failures. Runs with the same seed have the same requests."""
 
     name: str
     seed: int = 0
     seconds: float
-    """How long it lasts."""
+    """Length of the scenario."""
     load: Load = ()
-    """Open loop: people who come whatever the service does."""
+    """Open-loop load: arrivals do not depend on the service."""
     listeners: Mapping[str, int] = {}
-    """Closed loop instead of `load`: so many at any time, each asking again as soon as it was served."""
+    """Closed-loop load instead of `load`: number of concurrent clients by task type."""
     burst: float = 1.0
-    """How many requests come at once, on average: 1 is a Poisson process, more are bursts of geometric size."""
+    """Mean requests per arrival: 1 is a Poisson process, more are bursts of geometric size."""
     audio_seconds: float = 4.2
-    """Mean length of what is spoken."""
+    """Mean audio length."""
     audio_spread: float = 0.5
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the log audio length."""
     silence: float = 0.0
-    """Leading seconds of each utterance that are not sent, as nothing is audible in them."""
+    """Leading silence in seconds, which is not sent."""
     objectives: Mapping[str, Objective] = {}
     initial: Setting
     talkers: int = 1
     codecs: int = 1
     talker_speeds: tuple[float, ...] = ()
-    """Factors on the time of each talker's steps; 1 where none is given. A slow node has more."""
+    """Factors on each talker's step time; 1 by default. A slow node has a larger factor."""
     codec_speeds: tuple[float, ...] = ()
     costs: Costs
     talker_resident: int = 32
-    """Requests that one talker holds at most."""
+    """Maximum requests of a talker."""
     codec_resident: int = 32
     admission: Literal["resident", "talker rows", "rows"] = "resident"
-    """What bounds the streams that a replica takes: what it can hold, and Syrinx's care for those that play; or, as in
-    engines where both are one knob, its rows, of the talker alone or of both stages. Such a codec serves the oldest
-    request first."""
+    """Limit of a replica's streams. "resident": its capacity, with Syrinx's admission by deadline. "talker rows",
+    "rows": the batch size of the talker or of both stages, as in engines with one knob for both. Such a codec serves
+    the oldest request first."""
     lead_limit: float = 8.0
     max_queue: int = 256
     max_queue_seconds: float = 10.0
     failures: tuple[Failure, ...] = ()
     scrape_seconds: float = 5.0
-    """Counters are seen at multiples of this only."""
+    """Scrape interval of the counters."""
     outages: tuple[tuple[float, float], ...] = ()
-    """From when to when nobody sees the counters."""
+    """(start, end) of outages of the metrics."""
     history_seconds: float = 7200.0
-    """How far back evidence can be asked for."""
+    """How long counters are kept."""
     identity: Identity = Identity(model="simulated", image="simulated", device="simulated")

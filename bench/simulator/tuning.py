@@ -1,4 +1,4 @@
-"""Measures the tuner and writes bench/results/tuning.{json,md,png}: regret over workloads, harm, and A/A."""
+"""Measures the tuner and writes bench/results/tuning.{json,md,png}: regret and harm over workloads, and A/A tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND = "PYTHONPATH=bench python -m simulator tuning"
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """All that was measured."""
+    """All measurements."""
 
     command: str
     workloads: tuple[Result, ...]
@@ -28,7 +28,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def main(runs: int) -> None:
-    """Measures and writes; takes about a quarter of an hour on two cores."""
+    """Measures and writes the results. Takes about a quarter of an hour on two cores."""
     processes = os.cpu_count() or 1
     results = []
     for result in measure_all(workloads(), processes):
@@ -41,7 +41,7 @@ def main(runs: int) -> None:
 
 
 def write_table(source: Path, target: Path) -> None:
-    """The JSON as a page to read."""
+    """Writes the JSON results as a Markdown page."""
     report = msgspec.json.decode(source.read_bytes(), type=Report)
     worst = max(report.workloads, key=lambda result: result.regret)
     aa = report.aa
@@ -51,26 +51,26 @@ def write_table(source: Path, target: Path) -> None:
                 "# What the tuner finds, and what it costs listeners",
                 "",
                 f"Made by `{report.command}` ({len(report.workloads)} workloads of one simulated day each, "
-                f"{aa.runs} A/A runs). Shares are of all requests: served well is heard within the objective and never "
-                "interrupted. Rows are `talker.maxNumSeqs / codec.maxNumSeqs, first chunk's frames`.",
+                f"{aa.runs} A/A runs). A good request meets the TTFA objective and never "
+                "underran. Rows are `talker.maxNumSeqs / codec.maxNumSeqs, first chunk's frames`.",
                 "",
-                "The best is the best of all settings that the tuner may choose, found by brute force with the same "
-                "requests. Regret is what the setting in force at the day's end loses against it. Hurt is the share of "
-                "the day's requests that trials spoiled, against a run of the same requests without the trial.",
+                "Best is the best setting within the bounds, found by brute force with the same requests. Regret is "
+                "the loss of goodput of the final setting against it. Harm is the ratio of the day's requests that "
+                "trials made bad, compared with a run of the same requests without the trial.",
                 "",
-                "| workload | requests/s | start | served well | best | served well | found | served well | regret | "
-                "trials to it (all day) | hours | hurt |",
+                "| workload | requests/s | start | good | best | good | found | good | regret | "
+                "trials to it (all day) | hours | harm |",
                 "|---|---|---|---|---|---|---|---|---|---|---|---|",
                 *map(_row, report.workloads),
                 "",
                 f"Largest regret: {worst.regret:.1%} ({worst.name}). "
-                f"Most hurt: {max(result.hurt for result in report.workloads):.2%}.",
+                f"Largest harm: {max(result.harm for result in report.workloads):.2%}.",
                 "",
-                f"A/A: {aa.runs} runs of {same.HOURS:g} hours in which no knob changes anything but an objective is "
-                f"missed all the time; {aa.trials} trials; something was promoted in {aa.false_promotions} runs "
+                f"A/A: {aa.runs} runs of {same.HOURS:g} hours in which no knob has an effect and an objective is "
+                f"always missed; {aa.trials} trials; {aa.false_promotions} runs had a false promotion "
                 f"({aa.false_promotions / aa.runs:.1%}).",
                 "",
-                "![Share served well at the start, by the best setting, and by the one found](tuning.png)",
+                "![Ratio of good requests: start, best, found](tuning.png)",
                 "",
             ]
         )
@@ -78,7 +78,7 @@ def write_table(source: Path, target: Path) -> None:
 
 
 def plot(results: Sequence[Result], target: Path) -> None:
-    """Start, found and best, side by side."""
+    """Plots start, found and best setting side by side."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -96,7 +96,7 @@ def plot(results: Sequence[Result], target: Path) -> None:
         axes.barh([row + offset * height for row in range(len(results))], values, height, label=label)
     axes.set_yticks([row + height for row in range(len(results))], [result.name for result in results])
     axes.invert_yaxis()
-    axes.set_xlabel("share of requests served well")
+    axes.set_xlabel("ratio of good requests")
     figure.legend(loc="outside lower center", ncols=3)
     figure.savefig(target, dpi=120)
     pyplot.close(figure)
@@ -116,7 +116,7 @@ def _row(result: Result) -> str:
         f"{result.regret:.1%}",
         f"{result.trials_to_choice} ({result.trials})",
         f"{result.hours_to_choice:.1f}",
-        f"{result.hurt:.2%}",
+        f"{result.harm:.2%}",
     ]
     return f"| {' | '.join(cells)} |"
 

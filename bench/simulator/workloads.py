@@ -1,4 +1,4 @@
-"""The workloads that the tuner is measured on: task mixes, loads, machines and bad starts."""
+"""Workloads for measuring the tuner: task mixes, loads, machines and bad starting settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOREVER = 1e9
 
 
 def workloads() -> list[Scenario]:
-    """All of them, by name."""
+    """Returns all workloads."""
     return [
         _one("two cores, presets", costs.CPU2, {"CustomVoice": 2.5}, 300, start=(1, 1)),
         _one("two cores, presets, busy", costs.CPU2, {"CustomVoice": 3.5}, 300, start=(2, 32)),
@@ -55,7 +55,7 @@ def _one(
     rows: bool = False,
     burst: float = 1.0,
 ) -> Scenario:
-    """A workload; `ms` is the objective of every task type, `start` the rows of talker and codec."""
+    """Returns a workload. `ms` is the TTFA objective of every task type, `start` the rows of talker and codec."""
     return Scenario(
         name=name,
         seconds=_FOREVER,

@@ -1,4 +1,4 @@
-"""A simulated pipeline that can be watched and set like a real one."""
+"""A simulated pipeline with the interface of a real one: settings in, evidence out."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
 Array = np.ndarray[Any, Any]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""When each simulation begins."""
+"""Start time of every simulation."""
 _EDGES = (*TTFA_BUCKETS, float("inf"))
 _ROW_EDGES = (*ROW_BUCKETS, 1024)
 
 
 def clock(seconds: float) -> datetime:
-    """The moment so many seconds after the simulation's beginning."""
+    """Returns the time at a number of seconds after the start of the simulation."""
     return EPOCH + timedelta(seconds=seconds)
 
 
 def since_epoch(moment: datetime) -> float:
-    """The other way round."""
+    """Returns the seconds since the start of the simulation."""
     return (moment - EPOCH).total_seconds()
 
 
 class Outcomes(NamedTuple):
-    """What became of each request that has come so far: arrays of equal length."""
+    """Outcomes of all requests so far, as arrays of equal length."""
 
     accepted: Array
     """Seconds."""
     task: Array
     """Index of `TASK_TYPES`."""
     ttfa: Array
-    """Seconds; nan if it was not heard (yet)."""
+    """Seconds; nan without first audio."""
     refused: Array
     underrun: Array
-    """Whether playback had to wait."""
+    """Whether playback underran."""
     talker: Array
-    """Who made its first frame; -1 if nobody has."""
+    """Talker of the first frame; -1 without one."""
     codec: Array
     candidate: Array
-    """Whether one of these had a limited setting when it gave the first audio out."""
+    """Whether talker or codec ran an override at first audio."""
     finished: Array
-    """Seconds at which the listener had all of it; nan if he has not."""
+    """Time of full delivery in seconds; nan before."""
     frames: Array
 
 
 class _Counters(NamedTuple):
-    """A stage's counters at one scrape."""
+    """Counters of a stage at one scrape."""
 
     frames: Array
     steps: Array
@@ -77,17 +77,17 @@ class _Counters(NamedTuple):
 class _Scrape(NamedTuple):
     at: float
     queue_age: float
-    begun: int
-    """Streams that were heard from, since the beginning."""
-    gone: int
-    """Of these, those that have ended."""
+    started: int
+    """Streams started since the beginning."""
+    ended: int
+    """Streams ended since the beginning."""
     stages: dict[Stage, _Counters]
     calls: Array
     call_seconds: Array
 
 
 class World:
-    """One pipeline from second 0 on. It stands still but for `run`."""
+    """One simulated pipeline. Time advances only in `run`."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -110,13 +110,13 @@ class World:
         for task, name in enumerate(TASK_TYPES):
             for listener in range(scenario.listeners.get(name, 0)):
                 kernel.push(self._state, 0.0, kernel.ASK, listener, task)
-        kernel.begin(self._state)
+        kernel.start(self._state)
         self._scrape()
 
     # Time ---------------------------------------------------------------------------------------------------
 
     def run(self, until: float) -> None:
-        """Lets the pipeline go on to `until` (seconds)."""
+        """Simulates up to `until` seconds."""
         while self.now < until:
             step = self.scenario.scrape_seconds
             scrape = (int(self.now / step + 1e-9) + 1) * step
@@ -125,7 +125,7 @@ class World:
             if stop >= self._lease:
                 self._end_leases()
             self._restart()
-            if stop >= scrape and not self._blind(stop):
+            if stop >= scrape and not self._in_outage(stop):
                 self._scrape()
 
     def _advance(self, until: float) -> None:
@@ -135,7 +135,7 @@ class World:
         self.now = until
 
     def _plan_failures(self) -> None:
-        """Failures as events, and the returns in order of time."""
+        """Schedules the failures, and lists the restarts by time."""
         events = {
             Stage.TALKER: (kernel.TALKER_DIES, kernel.TALKER_RETURNS),
             Stage.CODEC: (kernel.CODEC_DIES, kernel.CODEC_RETURNS),
@@ -152,7 +152,7 @@ class World:
         return self._returns[0][0] if self._returns else float("inf")
 
     def _restart(self) -> None:
-        """What has just returned came up with the base setting."""
+        """Applies the base setting to replicas that have restarted."""
         while self._returns and self._returns[0][0] <= self.now:
             _, stage, index = self._returns.pop(0)
             self._restarts[stage][index] += 1
@@ -160,18 +160,18 @@ class World:
             self._limited.pop(name, None)
             self._set(stage, name, self._base, limited=False)
 
-    def _blind(self, at: float) -> bool:
+    def _in_outage(self, at: float) -> bool:
         return any(begin <= at < end for begin, end in self.scenario.outages)
 
     @property
     def events(self) -> int:
-        """How many events there have been or are planned."""
+        """Number of past and scheduled events."""
         return int(self._memory.counters["events"][0])
 
     # Settings -----------------------------------------------------------------------------------------------
 
     def apply(self, assignment: Assignment) -> None:
-        """Puts settings in force from the next step on; limited ones until their time is up or they are renewed."""
+        """Applies an assignment from the next step on. Overrides end when they expire without renewal."""
         based = assignment.base != self._base
         self._base = assignment.base
         limited: dict[str, Setting] = {}
@@ -218,10 +218,10 @@ class World:
         for at, shape in enumerate(setting.capture_pairs):
             memory.pairs[index, at] = shape.rows, shape.frames
 
-    # What is seen -------------------------------------------------------------------------------------------
+    # Metrics -------------------------------------------------------------------------------------------
 
     def _scrape(self) -> None:
-        """Keeps the counters as they are now."""
+        """Saves the current counters."""
         m, counters = self._memory, self._memory.counters[0]
         waiting = counters["talker_tail"] > counters["talker_head"]
         oldest = m.requests["accepted"][m.talker_queue[counters["talker_head"]]] if waiting else self.now
@@ -231,33 +231,33 @@ class World:
         }
         columns = int(counters["columns"])
         calls, seconds = m.calls[:, :columns].copy(), m.call_seconds[:, :columns].copy()
-        begun, gone = int(counters["begun"]), int(counters["gone"])
-        self._scrapes.append(_Scrape(self.now, self.now - float(oldest), begun, gone, stages, calls, seconds))
+        started, ended = int(counters["streams_started"]), int(counters["streams_ended"])
+        self._scrapes.append(_Scrape(self.now, self.now - float(oldest), started, ended, stages, calls, seconds))
         if self._scrapes[0].at < self.now - 2 * self.scenario.history_seconds:
             del self._scrapes[: bisect_left(self._scrapes, self.now - self.scenario.history_seconds, key=_at)]
 
     def evidence(self, since: datetime, until: datetime) -> Evidence:
-        """What Syrinx's recorder would know of a window, looking at the counters from outside."""
+        """Returns the evidence that the tuner's counter history would have of a window."""
         begin, end = since_epoch(since), min(since_epoch(until), self.now)
         seen = self._scrapes[bisect_left(self._scrapes, begin, key=_at) : bisect_right(self._scrapes, end, key=_at)]
         newest = self._scrapes[bisect_right(self._scrapes, end, key=_at) - 1]
         if newest.at < end - STALE_SECONDS:
-            return self._about(since, f"the counters are older than {STALE_SECONDS:g} seconds")
+            return self._without_counters(since, f"the counters are older than {STALE_SECONDS:g} seconds")
         if len(seen) < 2:
-            return msgspec.structs.replace(self._about(since), queue_age=newest.queue_age)
+            return msgspec.structs.replace(self._without_counters(since), queue_age=newest.queue_age)
         first, last = seen[0], seen[-1]
         return msgspec.structs.replace(
-            self._about(clock(first.at)),
+            self._without_counters(clock(first.at)),
             until=clock(last.at),
-            routes=self._served(first.at, last.at),
-            failed=self._turned(first.at, last.at),
-            live_streams=last.begun - first.gone,
+            routes=self._route_stats(first.at, last.at),
+            failed=self._failed(first.at, last.at),
+            live_streams=last.started - first.ended,
             queue_age=last.queue_age,
             replicas=tuple(self._worker(stage, name, first, last) for stage in Stage for name in self._names[stage]),
         )
 
-    def _about(self, since: datetime, problem: str = "") -> Evidence:
-        """Evidence without counters."""
+    def _without_counters(self, since: datetime, problem: str = "") -> Evidence:
+        """Returns evidence without counters."""
         down = [name for stage in Stage for name in self._names[stage] if not self._up(stage, name)]
         return Evidence(
             since=since,
@@ -271,20 +271,20 @@ class World:
     def _up(self, stage: Stage, name: str) -> bool:
         return bool(self._replicas(stage)["up"][self._index[name]])
 
-    def _served(self, begin: float, end: float) -> dict[Route, RouteStats]:
-        """By route: heard, and begun to wait, within a time."""
+    def _route_stats(self, begin: float, end: float) -> dict[Route, RouteStats]:
+        """Returns the route stats of a time range."""
         m = self._memory
-        heard = _within(m.heard, m.heard_at, int(m.counters["heard"][0]), begin, end)
-        dry = _within(m.dry, m.dry_at, int(m.counters["dry"][0]), begin, end)
-        routes, of = np.unique(self._routes(np.concatenate([heard, dry])), return_inverse=True)
-        heard_of, dry_of = of[: len(heard)], of[len(heard) :]
-        ttfa = m.requests["ttfa"][heard]
+        with_ttfa = _within(m.ttfa_log, m.ttfa_log_at, int(m.counters["ttfa_count"][0]), begin, end)
+        with_underrun = _within(m.underrun_log, m.underrun_log_at, int(m.counters["underrun_count"][0]), begin, end)
+        routes, of = np.unique(self._routes(np.concatenate([with_ttfa, with_underrun])), return_inverse=True)
+        ttfa_of, underrun_of = of[: len(with_ttfa)], of[len(with_ttfa) :]
+        ttfa = m.requests["ttfa"][with_ttfa]
         objective = _objectives(self.scenario)
-        good = _edge(ttfa) <= objective[m.requests["task"][heard]]
+        good = _edge(ttfa) <= objective[m.requests["task"][with_ttfa]]
         count = len(routes)
-        requests, underruns = np.bincount(heard_of, minlength=count), np.bincount(dry_of, minlength=count)
-        within = np.bincount(heard_of, good, count)
-        edges = np.stack([np.bincount(heard_of, ttfa <= edge, count) for edge in _EDGES], axis=1)
+        requests, underruns = np.bincount(ttfa_of, minlength=count), np.bincount(underrun_of, minlength=count)
+        within = np.bincount(ttfa_of, good, count)
+        edges = np.stack([np.bincount(ttfa_of, ttfa <= edge, count) for edge in _EDGES], axis=1)
         return {
             self._route(int(route)): RouteStats(
                 requests=int(requests[i]),
@@ -297,7 +297,7 @@ class World:
 
     def _routes(self, requests: Array) -> Array:
         m = self._memory.requests
-        talker, codec = m["by_talker"][requests].astype(np.int64), m["by_codec"][requests]
+        talker, codec = m["first_talker"][requests].astype(np.int64), m["first_codec"][requests]
         routes: Array = (talker * self.scenario.codecs + codec) * len(TASK_TYPES) + m["task"][requests]
         return routes
 
@@ -306,7 +306,7 @@ class World:
         talker, codec = divmod(replicas, self.scenario.codecs)
         return Route(self._names[Stage.TALKER][talker], self._names[Stage.CODEC][codec], TASK_TYPES[task])
 
-    def _turned(self, begin: float, end: float) -> dict[str, FailedRequests]:
+    def _failed(self, begin: float, end: float) -> dict[str, FailedRequests]:
         came = self._memory.requests[: int(self._memory.counters["requests"][0])]
         window = came[
             np.searchsorted(came["accepted"], begin, "right") : np.searchsorted(came["accepted"], end, "right")
@@ -363,7 +363,7 @@ class World:
         )
 
     def outcomes(self) -> Outcomes:
-        """What became of all requests so far."""
+        """Returns the outcomes of all requests so far."""
         came = self._memory.requests[: int(self._memory.counters["requests"][0])]
         return Outcomes(
             accepted=came["accepted"].copy(),
@@ -371,8 +371,8 @@ class World:
             ttfa=came["ttfa"].copy(),
             refused=came["refused"].astype(bool),
             underrun=came["underrun"].astype(bool),
-            talker=came["by_talker"].copy(),
-            codec=came["by_codec"].copy(),
+            talker=came["first_talker"].copy(),
+            codec=came["first_codec"].copy(),
             candidate=came["candidate"].astype(bool),
             finished=np.where((came["ended"] == layout.NEVER) | (came["refused"] == 1), np.nan, came["ended"]),
             frames=came["length"].copy(),
@@ -388,37 +388,37 @@ def _counters(replicas: Array, steps: Array, seconds: Array) -> _Counters:
 
 
 def _within(requests: Array, at: Array, count: int, begin: float, end: float) -> Array:
-    """The requests of a log after `begin`, up to `end`."""
+    """Returns the requests of a log in (begin, end]."""
     first, last = np.searchsorted(at[:count], (begin, end), "right")
     window: Array = requests[first:last]
     return window
 
 
 def _objectives(scenario: Scenario) -> Array:
-    """Seconds, by index of `TASK_TYPES`; infinite where there is none."""
+    """Returns the TTFA objectives in seconds by index of `TASK_TYPES`; infinite without one."""
     found = (scenario.objectives.get(name) for name in TASK_TYPES)
     return np.array([np.inf if objective is None else objective.seconds for objective in found])
 
 
 def _edge(seconds: Array) -> Array:
-    """The edge of the metric's bucket that a time falls in: all that the metric tells of it."""
+    """Returns the upper bound of the histogram bucket of each time, which is all that the metric shows."""
     edges: Array = np.array(_EDGES)[np.searchsorted(TTFA_BUCKETS, seconds)]
     return edges
 
 
 def good(outcomes: Outcomes, scenario: Scenario) -> Array:
-    """Which requests were heard within their objective and never had to wait."""
-    heard: Array = outcomes.ttfa <= _objectives(scenario)[outcomes.task]
-    return heard & ~outcomes.underrun
+    """Returns which requests met their objective without an underrun."""
+    with_ttfa: Array = outcomes.ttfa <= _objectives(scenario)[outcomes.task]
+    return with_ttfa & ~outcomes.underrun
 
 
 def goodput(outcomes: Outcomes, scenario: Scenario) -> float:
-    """Requests per second that were heard within their objective and never had to wait."""
+    """Returns good requests per second."""
     return float(good(outcomes, scenario).sum()) / scenario.seconds
 
 
 def fixed(scenario: Scenario, setting: Setting) -> float:
-    """The goodput under one setting all the time."""
+    """Returns the goodput under a fixed setting."""
     world = World(msgspec.structs.replace(scenario, initial=setting, scrape_seconds=scenario.seconds))
     world.run(scenario.seconds)
     return goodput(world.outcomes(), scenario)

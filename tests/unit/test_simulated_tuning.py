@@ -57,6 +57,6 @@ def test_the_measured_tuner_keeps_its_promises():
     for result in report.workloads:
         assert result.regret <= 0.05, result.name
         assert result.trials_to_choice <= 12, result.name
-        assert result.hurt <= 0.005, result.name
+        assert result.harm <= 0.005, result.name
     assert report.aa.runs >= 1000
     assert report.aa.false_promotions / report.aa.runs <= 0.05

@@ -181,16 +181,16 @@ class TestSchedules:
                     row.first_delivered_at = draw.uniform(row.first_frame_at, now) if row.delivered else None
                 rows.append(row)
                 request = memory.requests[r]
-                request["accepted"], request["at_talker"], request["length"] = row.accepted_at, kernel.ROW, 400
-                request["produced"], request["told_frames"] = row.produced, row.delivered
+                request["accepted"], request["talker_state"], request["length"] = row.accepted_at, kernel.ROW, 400
+                request["produced"], request["reported_frames"] = row.produced, row.delivered
                 request["first_frame"] = layout.NEVER if row.first_frame_at is None else row.first_frame_at
-                request["first_told"] = layout.NEVER if row.first_delivered_at is None else row.first_delivered_at
+                request["first_reported_at"] = layout.NEVER if row.first_delivered_at is None else row.first_delivered_at
                 memory.talker_slots[0, r] = r
             memory.talkers[0]["held"] = len(rows)
             memory.talkers[0]["asking"] = 0
             memory.talkers[0]["mean_seconds"] = step = draw.choice([np.inf, draw.uniform(0.001, 0.04)])
             late = real_talker.is_overloaded(rows, now, 8.0, real_talker.late_margin(step))
-            assert kernel.welcome(world._state, 0, now) == (not late)
+            assert kernel.can_admit(world._state, 0, now) == (not late)
             kernel.talker_step(world._state, 0, now)
             chosen = memory.talker_batch[0, : memory.talkers[0]["batch"]] if memory.talkers[0]["busy"] else []
             step = real_talker.schedule(rows, now, limit, 8.0)
@@ -221,8 +221,8 @@ class TestSchedules:
                     row.first_audio_at = now - row.decoded * 0.08 + draw.uniform(0, 3)
                 rows.append(row)
                 request = memory.requests[r]
-                request["accepted"], request["fed"], request["silent"] = row.accepted_at, row.pending, row.context
-                request["over"], request["emitted"] = row.input_ended, row.decoded
+                request["accepted"], request["fed"], request["replay_frames"] = row.accepted_at, row.pending, row.context
+                request["codes_complete"], request["emitted"] = row.input_ended, row.decoded
                 request["first_audio"] = layout.NEVER if row.first_audio_at is None else row.first_audio_at
                 memory.codec_slots[0, r] = r
             memory.codecs[0]["held"] = len(rows)
