@@ -221,7 +221,11 @@ class TestSchedules:
                     row.first_audio_at = now - row.decoded * 0.08 + draw.uniform(0, 3)
                 rows.append(row)
                 request = memory.requests[r]
-                request["accepted"], request["fed"], request["replay_frames"] = row.accepted_at, row.pending, row.context
+                request["accepted"], request["fed"], request["replay_frames"] = (
+                    row.accepted_at,
+                    row.pending,
+                    row.context,
+                )
                 request["codes_complete"], request["emitted"] = row.input_ended, row.decoded
                 request["first_audio"] = layout.NEVER if row.first_audio_at is None else row.first_audio_at
                 memory.codec_slots[0, r] = r
