@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from support.prometheus import find_prometheus, scraping
 from support.queries import DASHBOARDS, asked_by_dashboards, groups, parts, rules, substituted, variables
-from support.tuning import tell
+from support.tuning import update_telemetry
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
@@ -84,7 +84,7 @@ class Operator:
 
     def work(self) -> None:
         """Two looks, one of them in vain, and the end of a trial."""
-        tell(self.telemetry.tuning, (NAMESPACE, OWNER.name), "Promoted")
+        update_telemetry(self.telemetry.tuning, (NAMESPACE, OWNER.name), "Promoted")
         telemetry = self.telemetry
         for outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
             telemetry.reconciles.labels(outcome).inc()

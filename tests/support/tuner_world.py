@@ -1,6 +1,6 @@
-"""A world for the tuner that is nothing but chance: how well listeners are served is a given function of the setting.
+"""A random environment for the tuner: the ratio of good requests is a given function of the setting.
 
-Quick enough for thousands of days. What queues and engines really do is the simulator's business (bench/simulator).
+Fast enough for thousands of days. `bench/simulator` models queues and engines.
 """
 
 import math
@@ -22,18 +22,18 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 IDENTITY = Identity(model="m1", image="syrinx 0.1.0", device="cpu")
 
 Good = Callable[[Setting, str, float], float]
-"""Share of requests served well by a setting, of a task type, at a number of seconds since the start."""
+"""Ratio of good requests by setting, task type, and seconds since the start."""
 
 
 def auto(**fields) -> Policy:
-    """A policy that may do anything, with an objective for each task type."""
+    """Returns an Auto policy with an objective for each task type."""
     policy = policy_of(default_pipeline().spec)
     objectives = dict.fromkeys(("CustomVoice", "Base"), Objective(0.2, 0.95))
     return msgspec.structs.replace(policy, **({"mode": "Auto", "objectives": objectives} | fields))
 
 
 class World:
-    """Listeners, talkers and codecs, as far as the tuner sees them; `run` lets time go by with the tuner at work."""
+    """Requests and replicas as the tuner observes them. `run` advances time with the tuner."""
 
     def __init__(self, policy, good: Good, *, rate=4.0, mix=None, talkers=1, codecs=1, seed=0, state=None):
         self.policy = policy
@@ -53,7 +53,7 @@ class World:
         self.problem = ""
         self.disruption = ""
         self.speed = {}
-        """By replica: what its share served well is multiplied with."""
+        """By replica: factor on its ratio of good requests."""
 
     def setting_of(self, stage, name) -> Setting:
         now = assignment(self.policy, self.state)
@@ -63,7 +63,7 @@ class World:
         return (self.now - START).total_seconds()
 
     def pass_time(self, seconds):
-        """Listeners come and are served."""
+        """Generates requests."""
         served = {}
         talkers, codecs = self.names[Stage.TALKER], self.names[Stage.CODEC]
         for talker in talkers:
@@ -84,7 +84,7 @@ class World:
         self.now += timedelta(seconds=seconds)
 
     def evidence(self) -> Evidence:
-        """What a recorder would give."""
+        """Returns the evidence that the counter history would give."""
         begin = window_start(self.policy, self.state, self.now)
         counts = {}
         for at, served in reversed(self.segments):
@@ -107,7 +107,7 @@ class World:
 
     def _worker(self, stage, name) -> ReplicaStats:
         settings = live_settings(self.setting_of(stage, name), stage)
-        # Engines with time to spare: what listeners get follows from the given function alone.
+        # Engines have spare capacity, so the good ratio follows from the given function alone.
         steps = {1: StepStats(100, 0.05), 8: StepStats(100, 0.06)}
         calls = (CallStats(1, 4, "eager", 100, 0.05),) if stage is Stage.CODEC else ()
         return ReplicaStats(
@@ -121,20 +121,20 @@ class World:
             calls=calls,
         )
 
-    def look(self) -> Decision:
-        """One look of the tuner; its decision is in force at once."""
+    def evaluate(self) -> Decision:
+        """Evaluates once and applies the decision at once."""
         decision = decide(self.policy, self.state, self.evidence(), self.now)
-        # As it comes back from where it is kept.
+        # The state must survive encoding.
         self.state = msgspec.json.decode(msgspec.json.encode(decision.state), type=State)
         assert self.state == decision.state
         self.decisions.append(decision)
         return decision
 
     def run(self, seconds, each=lambda world: None):
-        """Lets time go by; `each` may do something after every look."""
+        """Advances time. `each` is called after every evaluation."""
         end = self.now + timedelta(seconds=seconds)
         while self.now < end:
-            decision = self.look()
+            decision = self.evaluate()
             each(self)
             self.pass_time(decision.requeue_after)
         return self
@@ -142,7 +142,7 @@ class World:
     def verdicts(self) -> list[str]:
         return [record.verdict for record in self.state.history]
 
-    def told(self) -> list[str]:
+    def event_reasons(self) -> list[str]:
         return [event.reason for decision in self.decisions for event in decision.events]
 
 

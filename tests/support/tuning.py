@@ -16,14 +16,14 @@ BASE = Setting(
     chunk_ramp=(2, 4, 8),
     capture_pairs=(CaptureShape(rows=1, frames=4),),
 )
-CELLS = (
+STRATA = (
     Stratum(task_type="all", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
     Stratum(task_type="CustomVoice", candidate=Counts(requests=40, good=39), baseline=Counts(requests=38, good=30)),
 )
 
 
 def in_trial(now: datetime) -> State:
-    """A trial of twice the rows that began five minutes ago."""
+    """Returns a state with a trial of twice the rows that started five minutes ago."""
     trial = Trial(
         id=3,
         knob=Knob.CODEC_ROWS,
@@ -34,13 +34,13 @@ def in_trial(now: datetime) -> State:
         start_time=now - timedelta(minutes=5),
         period_seconds=30.0,
         period=Period(index=2, start_time=now),
-        strata=CELLS,
+        strata=STRATA,
     )
     return State(mode="Auto", phase="Trial", trial=trial)
 
 
-def tell(telemetry: TunerTelemetry, pipeline: PipelineKey = ("voices", "demo"), *verdicts: str) -> None:
-    """What the operator tells of it; `verdicts` have just been decided."""
+def update_telemetry(telemetry: TunerTelemetry, pipeline: PipelineKey = ("voices", "demo"), *verdicts: str) -> None:
+    """Updates the telemetry with a trial in progress. `verdicts` are new events."""
     now = datetime.now(UTC)
     events = tuple(Event(reason=verdict, message="") for verdict in verdicts)
     telemetry.update(pipeline, base=BASE, state=in_trial(now), events=events, metrics_until=now - timedelta(seconds=3))

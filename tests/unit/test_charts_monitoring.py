@@ -9,7 +9,7 @@ import yaml
 
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
-from support.tuning import tell
+from support.tuning import update_telemetry
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.workqueue import Outcome
 from syrinx_operator.resource.spec import PipelineSpec, TtfaMs
@@ -33,7 +33,7 @@ HISTOGRAM = ("_bucket", "_count", "_sum")
 def trial_samples():
     """Returns all samples of a pipeline with a running trial."""
     tuning = Telemetry().tuning
-    tell(tuning)
+    update_telemetry(tuning)
     return [sample for family in tuning.collect() for sample in family.samples]
 
 

@@ -20,7 +20,7 @@ def lasting(name, hours, **fields):
     return msgspec.structs.replace(SCENARIOS[name], seconds=hours * HOUR, **fields)
 
 
-def test_a_bad_start_is_mended_within_hours():
+def test_a_bad_start_improves_within_hours():
     scenario = lasting("two cores, presets", 4)
     day = tune(scenario, policy(scenario))
     judged = lasting("two cores, presets", 0.5)
@@ -30,7 +30,7 @@ def test_a_bad_start_is_mended_within_hours():
     assert harm(day) < 0.005
 
 
-def test_a_stage_that_dies_in_a_trial_ends_it_and_nothing_is_left_of_it():
+def test_a_crash_during_a_trial_ends_it():
     deaths = tuple(
         Failure(stage=stage, replica=0, at=200.0 + 400 * n, down=20.0) for n in range(8) for stage in (Stage.TALKER,)
     )
@@ -41,16 +41,16 @@ def test_a_stage_that_dies_in_a_trial_ends_it_and_nothing_is_left_of_it():
     assert day.state.trial is not None or not (now.stage_overrides or any(now.replica_overrides.values()))
 
 
-def test_what_changes_nothing_is_not_promoted():
+def test_ineffective_candidates_are_not_promoted():
     assert [same.run(seed)[1] for seed in range(4)] == [False] * 4
 
 
-def test_the_published_table_is_what_was_measured(tmp_path):
+def test_the_published_table_matches_the_measurements(tmp_path):
     write_table(RESULTS / "tuning.json", tmp_path / "tuning.md")
     assert (tmp_path / "tuning.md").read_text() == (RESULTS / "tuning.md").read_text()
 
 
-def test_the_measured_tuner_keeps_its_promises():
+def test_the_measured_tuner_meets_its_targets():
     report = msgspec.json.decode((RESULTS / "tuning.json").read_bytes(), type=Report)
     assert len(report.workloads) >= 12
     assert {result.name for result in report.workloads} == set(SCENARIOS)

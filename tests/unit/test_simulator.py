@@ -184,7 +184,8 @@ class TestSchedules:
                 request["accepted"], request["talker_state"], request["length"] = row.accepted_at, kernel.ROW, 400
                 request["produced"], request["reported_frames"] = row.produced, row.delivered
                 request["first_frame"] = layout.NEVER if row.first_frame_at is None else row.first_frame_at
-                request["first_reported_at"] = layout.NEVER if row.first_delivered_at is None else row.first_delivered_at
+                reported = layout.NEVER if row.first_delivered_at is None else row.first_delivered_at
+                request["first_reported_at"] = reported
                 memory.talker_slots[0, r] = r
             memory.talkers[0]["held"] = len(rows)
             memory.talkers[0]["asking"] = 0

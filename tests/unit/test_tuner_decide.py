@@ -1,4 +1,4 @@
-"""What the tuner decides, in a world where how well listeners are served is a given function of the setting."""
+"""Decisions of the tuner in an environment with a given ratio of good requests per setting."""
 
 import math
 from datetime import timedelta
@@ -20,7 +20,7 @@ REPLICAS = pytest.mark.parametrize("replicas", [1, 2, 4])
 
 
 def hill(setting, task_type, at):
-    """Best at eight rows of each; everything else is clearly worse."""
+    """Best at eight rows of each stage; everything else is clearly worse."""
     talker = {1: 0.4, 2: 0.6, 4: 0.8}.get(setting.talker_max_num_seqs, 1.0 if setting.talker_max_num_seqs == 8 else 0.7)
     codec = {1: 0.6, 2: 0.75, 4: 0.87}.get(setting.codec_max_num_seqs, 1.0 if setting.codec_max_num_seqs == 8 else 0.8)
     return 0.99 * talker * codec
@@ -35,11 +35,11 @@ def in_trial(world):
 
 
 def until(world, condition, seconds=4 * HOUR):
-    """Time goes by until something is so."""
+    """Runs until a condition holds."""
     end = world.now + timedelta(seconds=seconds)
     while not condition(world):
         assert world.now < end, world.state.message
-        world.pass_time(world.look().requeue_after)
+        world.pass_time(world.evaluate().requeue_after)
     return world
 
 
@@ -52,7 +52,7 @@ def is_thawed(world):
 
 
 @REPLICAS
-def test_a_bad_start_ends_at_the_best(replicas):
+def test_a_bad_start_converges_to_the_best_setting(replicas):
     world = World(auto(requested=LONE), hill, talkers=replicas, codecs=replicas).run(12 * HOUR)
     assert (world.state.chosen.talker_max_num_seqs, world.state.chosen.codec_max_num_seqs) == (8, 8)
     assert world.state.trial_count <= 12
@@ -60,7 +60,7 @@ def test_a_bad_start_ends_at_the_best(replicas):
     assert world.state.message == "the objectives are met"
 
 
-def test_replicas_side_by_side_are_compared_at_the_same_time():
+def test_several_replicas_run_a_parallel_trial():
     world = until(World(auto(requested=NEARLY), hill, talkers=4, codecs=4), in_trial)
     trial = world.state.trial
     assert trial.design == "Parallel"
@@ -70,14 +70,14 @@ def test_replicas_side_by_side_are_compared_at_the_same_time():
     assert (second.candidate_replicas, second.baseline_replicas) == (first.baseline_replicas, first.candidate_replicas)
 
 
-def test_one_replica_is_compared_with_itself_in_turns():
+def test_one_replica_runs_a_switchback():
     world = until(World(auto(requested=LONE), hill), in_trial)
     assert world.state.trial.design == "Switchback"
     first = world.state.trial.period.all_replicas
     assert until(world, lambda w: w.state.trial.period.index == 1).state.trial.period.all_replicas is not first
 
 
-def test_where_requests_wait_for_the_stage_as_a_whole_it_is_tried_as_a_whole():
+def test_a_congested_stage_runs_a_switchback():
     class Crowded(World):
         def evidence(self):
             return msgspec.structs.replace(super().evidence(), queue_age=3.0)
@@ -85,12 +85,12 @@ def test_where_requests_wait_for_the_stage_as_a_whole_it_is_tried_as_a_whole():
     assert until(Crowded(auto(requested=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
 
 
-def test_where_most_are_served_badly_all_replicas_share_one_fate():
+def test_mostly_bad_requests_lead_to_a_switchback():
     assert until(World(auto(requested=LONE), hill, talkers=4), in_trial).state.trial.design == "Switchback"
 
 
-def test_a_replica_that_takes_less_than_its_share_is_not_the_better_one_for_that():
-    """Side by side, a candidate of one row leaves its listeners to the others, and serves those few well."""
+def test_accepting_fewer_requests_is_not_counted_as_better():
+    """In a parallel trial, a candidate of one row accepts few requests and leaves the others to its peers."""
 
     class Shared(World):
         def pass_time(self, seconds):
@@ -108,27 +108,27 @@ def test_a_replica_that_takes_less_than_its_share_is_not_the_better_one_for_that
     assert all(record.after != "1" for record in world.state.history if record.verdict == "Promoted")
 
 
-def test_a_slow_replica_is_not_taken_for_a_bad_candidate_nor_its_luck_for_a_good_one():
+def test_a_slow_replica_does_not_bias_a_trial():
     for seed in range(2):
         world = World(auto(requested=USUAL), flat(0.9), talkers=3, codecs=3, seed=seed)
         world.speed = {"talker-1": 0.7, "codec-2": 0.8}
         assert "Promoted" not in world.run(12 * HOUR).verdicts()
 
 
-def test_a_promotion_goes_from_replica_to_replica():
+def test_a_promotion_rolls_out_replica_by_replica():
     world = World(auto(requested=NEARLY), hill, codecs=8, rate=12.0)
     until(world, lambda w: w.state.phase == "Promoting")
     numbers = []
     while world.state.promotion is not None:
         numbers.append(len(world.state.promotion.replicas))
-        world.pass_time(world.look().requeue_after)
+        world.pass_time(world.evaluate().requeue_after)
     assert sorted(set(numbers)) == [1, 2, 4]
     assert world.state.phase == "Soaking"
     assert is_thawed(world)
 
 
-def test_a_workload_that_changes_is_followed():
-    """Two rows by day, eight by night, and what was learned on the first day holds on the second."""
+def test_follows_a_changing_workload():
+    """Two rows are best by day, eight by night. Results of the first day hold on the second."""
 
     def good(setting, task_type, at):
         best = 2 if (at // (12 * HOUR)) % 2 == 0 else 8
@@ -154,7 +154,7 @@ def test_a_workload_that_changes_is_followed():
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.94])
-def test_noise_alone_moves_no_knob(share):
+def test_noise_alone_changes_no_knob(share):
     for seed in range(2):
         world = World(auto(requested=USUAL), flat(share), seed=seed).run(12 * HOUR)
         assert "Promoted" not in world.verdicts()
@@ -162,19 +162,19 @@ def test_noise_alone_moves_no_knob(share):
         assert world.state.trial_count <= 13
 
 
-def test_while_the_objectives_are_met_nothing_is_tried():
+def test_no_trial_starts_while_the_objectives_are_met():
     world = World(auto(requested=USUAL), flat(0.97)).run(12 * HOUR)
     assert world.state.trial_count == 0
-    assert world.told() == []
+    assert world.event_reasons() == []
 
 
-def test_in_steady_state_nothing_changes_that_would_have_to_be_written():
+def test_the_state_does_not_change_in_steady_state():
     world = World(auto(requested=USUAL), flat(0.97)).run(HOUR)
     before = world.state
     assert world.run(HOUR).state == before
 
 
-def test_a_candidate_that_ruins_listeners_is_stopped_within_one_period():
+def test_a_harmful_candidate_is_stopped_within_one_period():
     def good(setting, task_type, at):
         return 0.85 if setting == USUAL else 0.1
 
@@ -185,21 +185,21 @@ def test_a_candidate_that_ruins_listeners_is_stopped_within_one_period():
     assert is_thawed(world)
 
 
-def test_a_candidate_that_crashes_is_stopped_at_once_and_put_into_quarantine():
+def test_a_crashing_candidate_is_rolled_back_and_quarantined():
     world = until(World(auto(requested=LONE), hill), lambda w: in_trial(w) and w.state.trial.period.all_replicas)
     tried = world.state.trial.candidate
     world.restarts["talker-0"] += 1
-    world.look()
+    world.evaluate()
     assert world.verdicts() == ["RolledBack"]
     assert "restarted" in world.state.history[0].reason
     assert [each.setting for each in world.state.quarantine] == [tried]
     assert is_thawed(world)
 
 
-def test_a_crash_under_the_baseline_only_wastes_the_period():
+def test_a_crash_under_the_baseline_only_discards_the_period():
     world = until(World(auto(requested=LONE), hill), lambda w: in_trial(w) and not w.state.trial.period.all_replicas)
     world.restarts["talker-0"] += 1
-    world.look()
+    world.evaluate()
     assert world.state.trial.discarded_periods == 1
     assert world.verdicts() == []
 
@@ -218,8 +218,8 @@ def test_each_failure_doubles_the_quarantine_and_the_cool_down():
     assert times[2] > timedelta(hours=1.5)
 
 
-def test_one_task_type_is_not_sacrificed_to_another():
-    """More rows make preset voices a little better and ruin clones."""
+def test_a_gain_for_one_task_type_does_not_hide_a_loss_for_another():
+    """More rows slightly improve preset voices and harm clones."""
 
     def good(setting, task_type, at):
         more = math.log2(setting.codec_max_num_seqs / 8)
@@ -229,7 +229,7 @@ def test_one_task_type_is_not_sacrificed_to_another():
     assert all(record.after != "16" for record in world.state.history if record.verdict == "Promoted")
 
 
-def test_a_promotion_that_disappoints_is_taken_back():
+def test_a_regression_is_reverted():
     turned = {}
 
     def good(setting, task_type, at):
@@ -241,17 +241,17 @@ def test_a_promotion_that_disappoints_is_taken_back():
     turned["now"] = True
     until(world, lambda w: "Regressed" in w.verdicts(), seconds=600)
     assert world.state.chosen == world.state.last_good == LONE
-    assert world.told()[-1] == "Regressed"
+    assert world.event_reasons()[-1] == "Regressed"
 
 
 # --- no data is no verdict
 
 
-def test_without_data_nothing_is_concluded_and_a_candidate_does_not_run_unseen():
+def test_without_data_a_trial_ends_without_a_verdict():
     world = until(World(auto(requested=LONE), hill), in_trial)
     world.problem = "Prometheus does not answer"
     before = [cell.test.pairs for cell in world.state.trial.strata]
-    world.pass_time(world.look().requeue_after)
+    world.pass_time(world.evaluate().requeue_after)
     assert [cell.test.pairs for cell in world.state.trial.strata] == before
     until(world, lambda w: w.state.trial is None, seconds=600)
     assert world.verdicts() == ["Inconclusive"]
@@ -262,12 +262,12 @@ def test_without_data_nothing_is_concluded_and_a_candidate_does_not_run_unseen()
     assert world.state.trial_count == 1
 
 
-def test_no_trial_begins_before_there_are_requests_enough():
+def test_no_trial_starts_with_too_few_requests():
     world = World(auto(requested=LONE), hill, rate=0.01).run(12 * HOUR)
     assert world.state.trial_count == 0
 
 
-def test_no_trial_begins_while_something_else_moves():
+def test_no_trial_starts_during_a_disruption():
     world = World(auto(requested=LONE), hill)
     world.disruption = "talker rolls out"
     world.run(HOUR)
@@ -275,7 +275,7 @@ def test_no_trial_begins_while_something_else_moves():
     assert "talker rolls out" in world.state.message
 
 
-def test_stages_that_take_no_limited_settings_are_left_alone():
+def test_no_trial_starts_without_support_for_overrides():
     class Old(World):
         def _worker(self, stage, name):
             return msgspec.structs.replace(super()._worker(stage, name), supports_overrides=False)
@@ -289,29 +289,29 @@ def test_stages_that_take_no_limited_settings_are_left_alone():
 
 
 @pytest.mark.parametrize("phase", ["Trial", "Soaking", "Watching"])
-def test_an_edit_of_a_tuned_field_is_in_force_at_once(phase):
+def test_an_edit_of_a_tuned_field_takes_effect_at_once(phase):
     world = until(World(auto(requested=LONE), hill), lambda w: w.state.phase == phase and w.state.trial_count >= 1)
     wanted = msgspec.structs.replace(LONE, talker_max_num_seqs=16)
     world.policy = msgspec.structs.replace(world.policy, requested=wanted)
     assert assignment(world.policy, world.state).base == wanted
-    world.look()
+    world.evaluate()
     assert world.state.trial is None and world.state.chosen is None
     assert assignment(world.policy, world.state).base == wanted
-    assert "Superseded" in world.told() or phase == "Watching"
+    assert "Superseded" in world.event_reasons() or phase == "Watching"
 
 
 @pytest.mark.parametrize("mode", ["Off", "Recommend"])
 @pytest.mark.parametrize("phase", ["Trial", "Soaking"])
-def test_another_mode_returns_to_what_the_resource_asks_for(mode, phase):
+def test_another_mode_returns_to_the_requested_setting(mode, phase):
     world = until(World(auto(requested=LONE), hill), lambda w: w.state.phase == phase)
     world.policy = msgspec.structs.replace(world.policy, mode=mode)
     assert is_thawed(world)
     assert assignment(world.policy, world.state).base == LONE
-    world.look()
+    world.evaluate()
     assert world.state.trial is None and world.state.chosen is None
 
 
-def test_a_pause_keeps_what_is_chosen_and_ends_what_is_tried():
+def test_a_pause_keeps_the_chosen_setting_and_ends_the_trial():
     world = until(World(auto(requested=LONE), hill), lambda w: w.state.chosen is not None and in_trial(w))
     chosen = world.state.chosen
     world.policy = msgspec.structs.replace(world.policy, paused=True)
@@ -321,34 +321,34 @@ def test_a_pause_keeps_what_is_chosen_and_ends_what_is_tried():
     assert assignment(world.policy, world.state).base == chosen
 
 
-def test_recommending_changes_nothing_and_does_not_repeat_itself():
+def test_recommend_changes_nothing_and_emits_one_event():
     world = World(auto(requested=LONE, mode="Recommend"), hill).run(12 * HOUR)
     assert world.state.recommendation is not None
     assert world.state.trial_count == 0
     assert assignment(world.policy, world.state).base == LONE
-    assert 1 <= world.told().count("Recommended") <= 3
+    assert 1 <= world.event_reasons().count("Recommended") <= 3
 
 
-def test_narrower_bounds_end_what_lies_outside():
+def test_narrower_bounds_reset_a_setting_outside():
     world = World(auto(requested=LONE), hill).run(12 * HOUR)
     rows = {knob: (1, 2, 4) for knob in world.policy.rows}
     world.policy = msgspec.structs.replace(world.policy, rows=rows)
-    world.look()
+    world.evaluate()
     assert world.state.chosen is None
 
 
-def test_another_image_forgets_what_was_learned_and_keeps_what_runs():
+def test_another_image_discards_results_and_keeps_the_chosen_setting():
     world = World(auto(requested=LONE), hill).run(12 * HOUR)
     chosen = world.state.chosen
     assert world.state.best_known
     world.identity = msgspec.structs.replace(IDENTITY, image="syrinx 0.2.0")
-    world.look()
+    world.evaluate()
     assert world.state.best_known == () == world.state.quarantine
     assert world.state.chosen == chosen
-    assert "Forgotten" in world.told()
+    assert "Forgotten" in world.event_reasons()
 
 
-def test_a_known_setting_that_is_bad_now_is_tried_and_rolled_back():
+def test_a_best_known_setting_that_is_bad_now_is_rolled_back():
     context = Workload(mix="CustomVoice:4", rate_bucket=4)
     bad = msgspec.structs.replace(USUAL, talker_max_num_seqs=1)
     from support.tuner_world import START
@@ -365,8 +365,8 @@ def test_a_known_setting_that_is_bad_now_is_tried_and_rolled_back():
 # --- always
 
 
-def test_whatever_happens_there_is_one_change_in_flight_and_the_way_back_is_known():
-    """Days of failures: crashes, no data, edits of replicas, roll-outs, storms."""
+def test_at_most_one_change_is_in_progress_under_random_events():
+    """Days with failures: crashes, missing data, changed replicas, roll-outs, bursts."""
     for seed in range(4):
 
         def good(setting, task_type, at, seed=seed):
@@ -410,14 +410,14 @@ def check(world):
         msgspec.json.encode(event)
 
 
-def test_deciding_twice_on_the_same_evidence_is_deciding_once():
+def test_decide_is_idempotent():
     world = until(World(auto(requested=LONE), hill), in_trial)
     evidence = world.evidence()
     one = decide(world.policy, world.state, evidence, world.now)
     assert decide(world.policy, world.state, evidence, world.now) == one
 
 
-def test_an_objective_without_requests_is_no_breach():
+def test_an_objective_without_requests_is_not_a_breach():
     policy = auto(requested=USUAL, objectives={"Base": Objective(0.2, 0.95)})
     world = World(policy, flat(0.5)).run(HOUR)
     assert world.state.trial_count == 0

@@ -1,4 +1,4 @@
-"""The queueing estimate: what it takes from step times, and what it promises of settings."""
+"""The load model: fitting of step times, and predictions for settings."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ SECONDS = 100.0
 
 
 def evidence(rate, *, frames=50, step=(0.010, 0.001), call=(0.004, 0.001), rows=(1, 2, 4), heard=0.15):
-    """What would have been counted within a hundred seconds."""
+    """Returns the evidence of 100 seconds."""
     asked = round(rate * SECONDS)
     steps = {size: StepStats(100, 100 * (step[0] + step[1] * size)) for size in rows}
     calls = tuple(
@@ -42,28 +42,28 @@ def of(rows=8, codec=8, ramp=(2, 2, 4, 8, 12)):
     return Setting(talker_max_num_seqs=rows, codec_max_num_seqs=codec, chunk_ramp=ramp)
 
 
-def test_a_line_is_found_through_step_times():
+def test_fits_a_line_to_step_times():
     found = fit_curve([(1, 50, 50 * 0.011), (2, 10, 10 * 0.012), (8, 5, 5 * 0.018)])
     assert found.fixed == pytest.approx(0.010)
     assert found.per_unit == pytest.approx(0.001)
 
 
-def test_of_one_size_the_slope_is_taken_to_be_small():
+def test_one_step_size_gives_a_small_default_slope():
     found = fit_curve([(1, 50, 0.5)])
     assert found.at(1) == pytest.approx(0.010)
     assert found.at(1) < found.at(8) < 8 * found.at(1)
 
 
-def test_a_larger_step_is_never_quicker():
+def test_a_larger_step_is_never_faster():
     assert fit_curve([(1, 50, 1.0), (8, 50, 0.5)]).per_unit == 0.0
 
 
-def test_of_nothing_nothing_is_known():
+def test_no_data_gives_no_model():
     assert fit_curve([]) is None
     assert fit_load_model(auto(), evidence(0.0), USUAL) is None
 
 
-def test_it_measures_what_is_asked_and_what_a_stage_can_do():
+def test_the_model_has_demand_and_utilization():
     known = fit_load_model(auto(), evidence(4.0), USUAL)
     assert known.rates == {"CustomVoice": 4.0}
     assert known.frames == 50
@@ -73,25 +73,25 @@ def test_it_measures_what_is_asked_and_what_a_stage_can_do():
     assert utilization(known, USUAL, Stage.CODEC) == pytest.approx(4.0 * (7 * 0.004 + 50 * 0.001))
 
 
-def test_more_rows_are_promised_to_help_where_the_talker_is_too_slow():
+def test_predicts_a_gain_from_more_rows_for_an_overloaded_talker():
     policy, known = auto(), fit_load_model(auto(), evidence(4.0), of(rows=2))
     assert utilization(known, of(rows=2), Stage.TALKER) > 1
     assert predict(policy, known, of(rows=2)) < 0.1 < predict(policy, known, of(rows=8))
 
 
-def test_where_nothing_is_enough_what_brings_it_nearer_is_better():
+def test_ranks_settings_by_capacity_under_overload():
     policy, known = auto(), fit_load_model(auto(), evidence(12.0, step=(0.010, 0.004)), of(rows=1))
     promised = [predict(policy, known, of(rows=rows)) for rows in (1, 2, 4, 8)]
     assert promised == sorted(promised)
     assert promised[0] < promised[-1] < 0.06
 
 
-def test_a_first_chunk_that_takes_longer_than_the_objective_is_hopeless():
+def test_a_first_chunk_longer_than_the_objective_scores_low():
     policy, known = auto(), fit_load_model(auto(), evidence(1.0), USUAL)
     assert predict(policy, known, of(ramp=(16, 16, 25))) < 0.2 < predict(policy, known, USUAL)
 
 
-def test_fewer_rows_in_a_call_let_others_wait_less_where_batches_save_nothing():
+def test_fewer_rows_reduce_waiting_where_batching_saves_nothing():
     policy = auto()
     seen = evidence(4.0)
     large = (CallStats(8, 12, "eager", 200, 200 * 8 * 12 * 0.001), CallStats(1, 12, "eager", 200, 200 * 12 * 0.001))

@@ -1,4 +1,4 @@
-"""From what a shell saw to a decision and its line in the audit log."""
+"""From observations to a decision and its audit log entry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDENTITY = Identity(model="m", image="i", device="d")
 
 
 class Pipeline:
-    """A gateway, a talker and a codec that make listeners wait, looked at every half minute."""
+    """A gateway, a talker and a codec with bad latencies, evaluated every 30 s."""
 
     def __init__(self, mode="Auto"):
         self.policy = policy_of(PipelineSpec(slo=SLO, tuning=TuningSpec(mode=mode)))
@@ -74,7 +74,7 @@ class Pipeline:
         raise AssertionError(f"nothing was decided in {times} looks: {self.state.message}")
 
 
-def test_what_snapshots_tell_is_decided_on_and_written_down():
+def test_snapshots_lead_to_a_decision_and_an_audit_line():
     pipeline = Pipeline()
     decision = pipeline.looks(10)
     (event,) = decision.events
@@ -87,13 +87,13 @@ def test_what_snapshots_tell_is_decided_on_and_written_down():
     assert datetime.fromisoformat(line["time"]) == pipeline.now - timedelta(seconds=30)
 
 
-def test_a_line_is_one_line():
+def test_an_audit_entry_is_one_line():
     pipeline = Pipeline("Recommend")
     pipeline.looks(10)
     assert pipeline.lines and all("\n" not in line for line in pipeline.lines)
 
 
-def test_lines_go_to_a_logger_of_their_own(caplog):
+def test_audit_lines_go_to_their_own_logger(caplog):
     caplog.set_level(logging.INFO, "syrinx.tuning")
     pipeline = Pipeline("Recommend")
     pipeline.tuner = Tuner()
@@ -101,7 +101,7 @@ def test_lines_go_to_a_logger_of_their_own(caplog):
     assert [json.loads(record.message)["reason"] for record in caplog.records] == ["Recommended"]
 
 
-def test_a_log_that_cannot_be_written_stops_no_decision(caplog):
+def test_an_unwritable_audit_log_does_not_stop_decisions(caplog):
     def full(line):
         raise OSError("no space left")
 
@@ -111,7 +111,7 @@ def test_a_log_that_cannot_be_written_stops_no_decision(caplog):
     assert "no space left" in caplog.text
 
 
-def test_what_cannot_be_judged_ends_what_is_tried_and_is_told_once(monkeypatch):
+def test_an_exception_ends_the_trial_and_is_reported_once(monkeypatch):
     pipeline = Pipeline()
     pipeline.looks(10)
     tried = pipeline.state
@@ -128,7 +128,7 @@ def test_what_cannot_be_judged_ends_what_is_tried_and_is_told_once(monkeypatch):
     assert assignment(pipeline.policy, pipeline.state).base == pipeline.policy.requested
 
 
-def test_the_same_snapshots_twice_count_once():
+def test_repeated_snapshots_count_once():
     pipeline = Pipeline()
     pipeline.look()
     pipeline.serve()
@@ -140,7 +140,7 @@ def test_the_same_snapshots_twice_count_once():
     assert sum(served.requests for served in found.routes.values()) == 40
 
 
-def test_pipelines_are_told_apart_and_forgotten():
+def test_pipelines_are_separate_and_can_be_forgotten():
     pipeline = Pipeline()
     pipeline.look()
     window = pipeline.now - timedelta(seconds=60), pipeline.now
@@ -152,7 +152,7 @@ def test_pipelines_are_told_apart_and_forgotten():
 
 
 @pytest.mark.parametrize("mode", ["Recommend", "Auto"])
-def test_no_data_is_held(mode):
+def test_a_failure_gives_no_data(mode):
     pipeline = Pipeline(mode)
     seen = msgspec.structs.replace(pipeline.seen("no route"), snapshots=())
     decision = pipeline.tuner.step("voices/demo", pipeline.policy, pipeline.state, seen, pipeline.now)

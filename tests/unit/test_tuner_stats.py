@@ -1,4 +1,4 @@
-"""The test of paired differences errs no more often than it says, and finds what there is to find."""
+"""Error rates and power of the test of paired differences."""
 
 import math
 import random
@@ -12,7 +12,7 @@ PAIRS = 45
 
 
 def run(differences):
-    """Which hypothesis is proved first, and after how many pairs."""
+    """Returns the first rejected hypothesis and the number of pairs."""
     test = PairedTest()
     for pair, difference in enumerate(differences, 1):
         test = update_test(test, difference)
@@ -36,26 +36,26 @@ def pairs(seed, candidate, baseline, requests):
     ("candidate", "baseline", "requests", "most_pairs"),
     [(0.95, 0.05, 20, 7), (0.95, 0.5, 20, 8), (0.95, 0.8, 40, 15), (0.95, 0.88, 100, 30)],
 )
-def test_what_is_better_is_found_soon(candidate, baseline, requests, most_pairs):
+def test_detects_a_better_arm_soon(candidate, baseline, requests, most_pairs):
     found = [run(pairs(seed, candidate, baseline, requests)) for seed in range(50)]
     assert [name for name, _ in found].count("better") >= 48
     assert sum(pair for _, pair in found) / 50 <= most_pairs
 
 
-def test_what_is_worse_is_found_soon():
+def test_detects_a_worse_arm_soon():
     found = [run(pairs(seed, 0.5, 0.95, 40)) for seed in range(50)]
     assert {name for name, _ in found} <= {"worse", "futile"}
     assert max(pair for _, pair in found) <= 9
 
 
-def test_of_two_equal_arms_none_is_found_better_or_worse():
+def test_equal_arms_rarely_differ():
     found = [run(pairs(seed, good, good, 20))[0] for seed in range(400) for good in (0.5, 0.95)]
     assert found.count("better") / len(found) <= 0.02
     assert found.count("worse") / len(found) <= ALPHA
 
 
-def test_storms_are_no_evidence():
-    """In a storm all of a period's requests fare alike: the sign is the coin's, whatever the size."""
+def test_bursts_in_both_arms_are_no_evidence():
+    """In a burst all requests of a period fare alike: the coin decides the sign, whatever the size."""
 
     def storm(seed):
         random_ = random.Random(seed)
@@ -67,7 +67,7 @@ def test_storms_are_no_evidence():
     assert found.count("worse") / 1000 <= ALPHA
 
 
-def test_the_size_of_storms_may_depend_on_all_that_was_before():
+def test_bursts_may_depend_on_the_past():
     def spiteful(seed):
         random_, size = random.Random(seed), 0.01
         for _ in range(PAIRS):
@@ -79,14 +79,14 @@ def test_the_size_of_storms_may_depend_on_all_that_was_before():
     assert found.count("worse") / 1000 <= ALPHA
 
 
-def test_a_gain_below_the_deadband_is_not_worth_a_change():
+def test_a_gain_below_the_deadband_is_futile():
     found = [run(pairs(seed, 0.952, 0.95, 500))[0] for seed in range(50)]
     assert found.count("better") <= 1
     assert found.count("futile") >= 20
 
 
-def test_a_bet_on_a_fair_coin_wins_nothing_on_average():
-    """The martingale itself: over both signs of the next difference, the money stays the same."""
+def test_wealth_is_a_martingale_for_a_fair_coin():
+    """Averaged over both signs of the next difference, the wealth stays the same."""
     test = PairedTest()
     for difference in (0.2, -0.1, 0.4, 0.05):
         up, down = update_test(test, difference), update_test(test, -difference)
@@ -110,11 +110,11 @@ def test_the_confidence_sequence_closes_around_the_mean():
     assert widths[-1] < 0.1 < widths[2]
 
 
-def test_more_cells_ask_for_more_evidence():
+def test_more_strata_raise_the_threshold():
     assert threshold(1) < threshold(3) == pytest.approx(math.log(60))
 
 
 @pytest.mark.parametrize("difference", [1.1, -1.1, math.nan])
-def test_what_is_no_difference_of_shares_is_refused(difference):
+def test_rejects_differences_outside_of_one(difference):
     with pytest.raises(ValueError, match=r"in \[-1, 1\]"):
         update_test(PairedTest(), difference)

@@ -1,4 +1,4 @@
-"""The tuner's own metrics: what they say of a pipeline, and that they go with it."""
+"""The tuner's metrics of a pipeline."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -38,7 +38,7 @@ DEMO = ("voices", "demo")
 
 
 class Scraped:
-    """A pipeline's series as a scrape finds them."""
+    """The series of a pipeline in a scrape."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -59,19 +59,19 @@ def scraped():
 @pytest.mark.parametrize(
     ("knob", "value"), [(Knob.TALKER_ROWS, 8), (Knob.CODEC_ROWS, 4), (Knob.RAMP, 2), (Knob.PAIRS, 2)]
 )
-def test_a_knob_is_a_number_that_can_be_drawn(scraped, knob, value):
+def test_a_knob_is_exported_as_a_number(scraped, knob, value):
     scraped.tell()
     assert scraped.value("syrinx_tuning_knob", knob=knob.value) == value
 
 
-def test_one_phase_holds(scraped):
+def test_exactly_one_phase_is_set(scraped):
     scraped.tell(state=State(phase="Trial"))
     phases = ("Off", "Paused", "NoData", "Watching", "Trial", "Promoting", "Soaking")
     found = {phase: scraped.value("syrinx_tuning_phase", phase=phase) for phase in phases}
     assert found == {phase: float(phase == "Trial") for phase in phases}
 
 
-def test_the_trial_under_way(scraped):
+def test_exports_the_trial_in_progress(scraped):
     scraped.tell(state=State(phase="Trial", trial=TRIAL))
     assert scraped.value("syrinx_tuning_trial_age_seconds") == 90
     arms = {
@@ -81,19 +81,19 @@ def test_the_trial_under_way(scraped):
     assert scraped.value("syrinx_tuning_requests", task_type="Base", arm="candidate") == 4
 
 
-def test_of_no_requests_there_is_no_share(scraped):
+def test_exports_no_ratio_without_requests(scraped):
     scraped.tell(state=State(trial=TRIAL))
     assert scraped.value("syrinx_tuning_good_ratio", task_type="all", arm="baseline") is None
 
 
-def test_without_a_trial_nothing_of_the_last_one_stays(scraped):
+def test_removes_the_series_of_an_ended_trial(scraped):
     scraped.tell(state=State(trial=TRIAL))
     scraped.tell()
     assert scraped.value("syrinx_tuning_trial_age_seconds") == 0
     assert scraped.value("syrinx_tuning_good_ratio", task_type="Base", arm="candidate") is None
 
 
-def test_metrics_age_until_there_are_newer_ones(scraped):
+def test_metrics_age_until_newer_ones_arrive(scraped):
     scraped.tell()
     assert scraped.value("syrinx_tuning_metrics_age_seconds") is None
     scraped.tell(metrics_until=NOW - timedelta(seconds=40))
@@ -110,13 +110,13 @@ def test_verdicts_are_counted_from_zero_and_other_events_are_not(scraped):
     assert scraped.value("syrinx_tuning_decisions_total", verdict="TrialStarted") is None
 
 
-def test_a_pipeline_that_is_gone_has_no_series(scraped):
+def test_a_forgotten_pipeline_has_no_series(scraped):
     scraped.tell(state=State(trial=TRIAL))
     scraped.telemetry.forget(DEMO)
     assert not [sample for family in scraped.registry.collect() for sample in family.samples]
 
 
-def test_pipelines_do_not_mix(scraped):
+def test_pipelines_have_separate_series(scraped):
     scraped.tell()
     scraped.telemetry.update(("", "demo"), base=msgspec.structs.replace(BASE, codec_max_num_seqs=1), state=State())
     assert scraped.value("syrinx_tuning_knob", knob="codec.maxNumSeqs") == 4

@@ -1,4 +1,4 @@
-"""What happened within a window, from counters that were read now and then."""
+"""Evidence of time windows from snapshots of counters."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def at(seconds):
 
 
 class Past:
-    """A record, and whose metrics it is given."""
+    """A counter history and the pods whose metrics it reads."""
 
     def __init__(self, *pods):
         self.pods = pods
         self.record = CounterHistory()
 
     def read(self, seconds, *pods):
-        """Reads all of them, or some."""
+        """Adds snapshots of all pods, or of some."""
         for pod in pods or self.pods:
             replica = pod.replica
             self.record.add(parse_metrics(replica.name, replica.component.value, at(seconds), pod.text))
@@ -62,7 +62,7 @@ def worker(pod):
 # Listeners ---------------------------------------------------------------------------------------------------
 
 
-def test_what_listeners_got_is_told_by_who_served_them():
+def test_route_stats_are_grouped_by_replicas():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
@@ -77,7 +77,7 @@ def test_what_listeners_got_is_told_by_who_served_them():
     assert [mine.ttfa_histogram[edge] for edge in (0.05, 0.075, 0.2, 0.3, 0.5, math.inf)] == [0, 1, 1, 2, 3, 3]
 
 
-def test_without_an_objective_all_that_were_heard_are_within_it():
+def test_without_an_objective_all_requests_are_within_it():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
@@ -87,7 +87,7 @@ def test_without_an_objective_all_that_were_heard_are_within_it():
     assert (served.requests, served.within_objective) == (1, 1)
 
 
-def test_whom_nobody_was_heard_for_is_told_by_task_type():
+def test_failed_requests_are_grouped_by_task_type():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
@@ -100,7 +100,7 @@ def test_whom_nobody_was_heard_for_is_told_by_task_type():
     }
 
 
-def test_the_oldest_waiting_request_is_the_oldest_that_any_gateway_sees():
+def test_the_queue_age_is_the_maximum_over_the_gateways():
     first, second = Gateway("a"), Gateway("b")
     first.metrics[contract.QUEUE_AGE].set(3.5)
     past = Past(first, second)
@@ -108,7 +108,7 @@ def test_the_oldest_waiting_request_is_the_oldest_that_any_gateway_sees():
     assert past.evidence(0, 0).queue_age == 3.5
 
 
-def test_streams_that_were_under_way_are_among_those_that_may_have_waited():
+def test_live_streams_include_those_of_the_window_start():
     gateway = Gateway()
     past = Past(gateway)
     gateway.live(5)
@@ -119,7 +119,7 @@ def test_streams_that_were_under_way_are_among_those_that_may_have_waited():
 
 
 @pytest.mark.parametrize("edge", contract.TTFA_BUCKETS)
-def test_every_edge_of_the_metric_may_be_an_objective(edge):
+def test_every_bucket_bound_works_as_an_objective(edge):
     gateway = Gateway()
     policy = msgspec.structs.replace(POLICY, objectives={"CustomVoice": Objective(edge, 0.95)})
     past = Past(gateway)
@@ -131,7 +131,7 @@ def test_every_edge_of_the_metric_may_be_an_objective(edge):
 
 
 @given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=200))
-def test_a_percentile_lies_in_the_bucket_of_the_true_one(values):
+def test_a_quantile_is_in_the_bucket_of_the_true_one(values):
     edges = (*contract.TTFA_BUCKETS, math.inf)
     buckets = {edge: sum(value <= edge for value in values) for edge in edges}
     true = sorted(values)[math.ceil(0.95 * len(values)) - 1]
@@ -150,14 +150,14 @@ def test_a_percentile_lies_in_the_bucket_of_the_true_one(values):
         ({0.1: 5, 0.2: 5, math.inf: 100}, 0.2),
     ],
 )
-def test_a_percentile_is_interpolated_in_its_bucket_and_capped_by_the_last_edge(buckets, p95):
+def test_a_quantile_is_interpolated_and_capped(buckets, p95):
     assert quantile(buckets, 0.95) == (None if p95 is None else pytest.approx(p95))
 
 
 # Talkers and codecs ------------------------------------------------------------------------------------------
 
 
-def test_what_a_talker_did_is_told_by_the_rows_of_its_steps():
+def test_talker_steps_are_grouped_by_rows():
     gateway, talker = Gateway(), Pod("demo-talker-0", "talker")
     past = Past(gateway, talker)
     talker.steps(4, 9.0)
@@ -172,7 +172,7 @@ def test_what_a_talker_did_is_told_by_the_rows_of_its_steps():
     assert found.steps == {4: StepStats(2, pytest.approx(0.06)), 1024: StepStats(1, pytest.approx(0.5))}
 
 
-def test_what_a_codec_did_is_told_by_the_wanted_shapes_of_its_calls():
+def test_codec_calls_are_grouped_by_requested_shape():
     gateway, codec = Gateway(), Pod("demo-codec-0", "codec")
     past = Past(gateway, codec)
     past.read(0)
@@ -183,7 +183,7 @@ def test_what_a_codec_did_is_told_by_the_wanted_shapes_of_its_calls():
     assert found.calls == (CallStats(2, 8, "eager", 1, 0.05), CallStats(2, 8, "hit", 2, pytest.approx(0.03)))
 
 
-def test_what_a_codecs_shapes_cost_to_capture_is_what_it_said_last():
+def test_capture_costs_are_the_last_exported_ones():
     gateway, codec = Gateway(), Pod("demo-codec-0", "codec")
     past = Past(gateway, codec)
     codec.captured(2, 8, 1.5, 4096)
@@ -197,7 +197,7 @@ def test_what_a_codecs_shapes_cost_to_capture_is_what_it_said_last():
     assert found.captures == (CaptureCost(1, 1, 0.25, 1024), CaptureCost(2, 8, 0.5, 4096))
 
 
-def test_what_is_not_known_of_a_replica_is_not_zero_and_what_did_not_happen_is():
+def test_unknown_counts_are_none_and_known_ones_may_be_zero():
     gateway, known, new = Gateway(), Pod("demo-talker-0", "talker"), Pod("demo-talker-1", "talker")
     past = Past(gateway, known)
     past.read(0)
@@ -207,7 +207,7 @@ def test_what_is_not_known_of_a_replica_is_not_zero_and_what_did_not_happen_is()
     assert (unknown.frames, unknown.errors, unknown.steps) == (None, None, {})
 
 
-def test_a_stage_says_where_it_computes():
+def test_devices_are_reported_by_replica():
     past = Past(Pod("demo-talker-0", "talker"))
     past.read(0)
     assert past.record.devices() == {"demo-talker-0": "cpu"}
@@ -216,7 +216,7 @@ def test_a_stage_says_where_it_computes():
 # Windows -----------------------------------------------------------------------------------------------------
 
 
-def test_a_window_begins_with_the_first_snapshot_in_it_and_ends_with_the_last():
+def test_a_window_spans_its_first_to_its_last_snapshot():
     gateway = Gateway()
     past = Past(gateway)
     for seconds in (0, 30, 60, 90):
@@ -227,7 +227,7 @@ def test_a_window_begins_with_the_first_snapshot_in_it_and_ends_with_the_last():
     assert (found.since, found.until, found.seconds) == (at(30), at(60), 30)
 
 
-def test_one_snapshot_alone_says_nothing_of_a_span_of_time():
+def test_one_snapshot_gives_no_counts():
     past = Past(gateway := Gateway())
     gateway.serve(0.1)
     past.read(10)
@@ -235,7 +235,7 @@ def test_one_snapshot_alone_says_nothing_of_a_span_of_time():
     assert (found.routes, found.seconds, found.problem) == ({}, 0, "")
 
 
-def test_the_evidence_ends_where_the_last_gateway_that_is_heard_of_was_read():
+def test_the_evidence_ends_with_the_oldest_gateway_snapshot():
     quick, slow = Gateway("a"), Gateway("b")
     past = Past(quick, slow)
     past.read(0)
@@ -249,7 +249,7 @@ def test_the_evidence_ends_where_the_last_gateway_that_is_heard_of_was_read():
     assert past.heard(0, 121) == 1
 
 
-def test_a_replica_that_was_started_anew_counts_from_zero():
+def test_a_restarted_replica_counts_from_zero():
     gateway, talker = Gateway(), Pod("demo-talker-0", "talker")
     past = Past(gateway, talker)
     gateway.serve(*[0.1] * 10, underruns=3)
@@ -267,7 +267,7 @@ def test_a_replica_that_was_started_anew_counts_from_zero():
     assert (found.replicas[0].frames, found.replicas[0].steps[8].count) == (8, 1)
 
 
-def test_sums_over_other_replicas_have_no_difference():
+def test_differently_aggregated_snapshots_have_no_difference():
     past = Past()
     few, many = frozenset({"talker"}), frozenset({"talker", "codec"})
     for seconds, apart, count in ((0, few, 5), (30, many, 9), (60, many, 10)):
@@ -279,7 +279,7 @@ def test_sums_over_other_replicas_have_no_difference():
 # No data -----------------------------------------------------------------------------------------------------
 
 
-def test_without_a_gateway_nothing_is_known_but_the_replicas():
+def test_without_a_gateway_only_replicas_are_known():
     talker = Pod("demo-talker-0", "talker")
     past = Past(talker)
     past.read(0)
@@ -289,7 +289,7 @@ def test_without_a_gateway_nothing_is_known_but_the_replicas():
     assert (found.routes, found.seconds, found.queue_age, found.replicas[0].frames) == ({}, 0, None, 0)
 
 
-def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
+def test_stale_counters_report_a_problem():
     gateway = Gateway()
     past = Past(gateway)
     past.read(0)
@@ -301,7 +301,7 @@ def test_counters_are_stale_after_a_while_and_the_shell_may_know_why():
     assert past.evidence(0, 121).routes == {}
 
 
-def test_who_is_looked_at_seldom_is_stale_late():
+def test_a_long_scrape_interval_delays_staleness():
     past = Past(Gateway())
     past.read(0)
     assert past.evidence(0, 180, scrape_interval=60.0).problem == ""
@@ -321,11 +321,11 @@ scrapes = st.lists(
     st.tuples(st.floats(0.5, 40.0), st.integers(0, 5), st.sampled_from(["read", "missed", "read twice", "restarted"])),
     max_size=30,
 )
-"""Seconds since the one before, requests heard meanwhile, and what becomes of it."""
+"""Seconds since the previous snapshot, requests in between, and what happens to it."""
 
 
 def lived(steps):
-    """A record of a gateway's life, when it was read, and what it had truly heard by then."""
+    """Returns a gateway's history, the snapshot times, and the true counts at these times."""
     past, now, value, heard = Past(), 0.0, 0, 0
     reads = [(0.0, 0, 0)]
     past.record.add(gateway_snapshot(0.0, 0))
@@ -343,7 +343,7 @@ def lived(steps):
 
 
 @given(scrapes, st.data())
-def test_a_window_holds_all_that_was_counted_in_it_if_nothing_restarts(steps, data):
+def test_a_window_counts_everything_without_restarts(steps, data):
     past, reads = lived([step for step in steps if step[2] != "restarted"])
     first = data.draw(st.integers(0, len(reads) - 1))
     last = data.draw(st.integers(first, len(reads) - 1))
@@ -351,14 +351,14 @@ def test_a_window_holds_all_that_was_counted_in_it_if_nothing_restarts(steps, da
 
 
 @given(scrapes)
-def test_restarts_hide_what_was_not_read_and_nothing_is_made_up(steps):
+def test_restarts_lose_counts_but_never_add_any(steps):
     past, reads = lived(steps)
     known = sum(after - before if after >= before else after for (_, before, _), (_, after, _) in pairwise(reads))
     assert past.heard(0, reads[-1][0]) == known <= reads[-1][2]
 
 
 @given(scrapes, st.lists(st.floats(0.0, 1200.0), min_size=3, max_size=3).map(sorted))
-def test_nothing_counts_in_two_windows(steps, moments):
+def test_disjoint_windows_do_not_overlap(steps, moments):
     past, reads = lived(steps)
     a, b, c = moments
     never_stale = {"scrape_interval": 3600.0}
@@ -370,8 +370,8 @@ def test_nothing_counts_in_two_windows(steps, moments):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.1, 20.0), st.integers(0, 3)), max_size=40))
-def test_gateways_that_are_read_one_by_one_count_once_each(steps):
-    """Their times differ, as a Prometheus' scrapes do."""
+def test_interleaved_gateway_snapshots_count_once(steps):
+    """Snapshot times differ, like those of Prometheus scrapes."""
     past, now, counts = Past(), 0.0, dict.fromkeys("abc", 0)
     for name in counts:
         past.record.add(gateway_snapshot(0.0, 0, replica=name))
@@ -388,7 +388,7 @@ def test_gateways_that_are_read_one_by_one_count_once_each(steps):
 # Bounds ------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_holds_only_so_much(monkeypatch):
+def test_the_history_of_a_replica_is_bounded(monkeypatch):
     monkeypatch.setattr(records, "MAX_DELTAS", 10)
     past, gateway = Past(gateway := Gateway()), gateway
     for step in range(30):
@@ -397,7 +397,7 @@ def test_a_record_holds_only_so_much(monkeypatch):
     assert past.heard(0, 29) == 10
 
 
-def test_many_values_cost_the_oldest_windows(monkeypatch):
+def test_the_total_history_is_bounded(monkeypatch):
     monkeypatch.setattr(records, "MAX_VALUES", 12)
     past = Past(first := Gateway("a"), second := Gateway("b"))
     for step in range(30):
@@ -407,7 +407,7 @@ def test_many_values_cost_the_oldest_windows(monkeypatch):
     assert [past.heard(since, 29) for since in (0, 27, 28)] == [4, 4, 2]
 
 
-def test_who_has_gone_long_ago_is_forgotten():
+def test_removed_replicas_expire():
     past = Past(stays := Gateway("a"), Gateway("b"))
     past.read(0)
     past.read(10)

@@ -1,4 +1,4 @@
-"""A replica's counters are read from what its stage really exports, and from nothing else."""
+"""Parsing of the metrics that each stage exports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_gateways_counters():
     }
 
 
-def test_a_replica_that_nobody_has_used_has_counted_nothing():
+def test_an_unused_replica_has_no_counts():
     assert read(Gateway().text).counts == {}
     assert read(Worker("t", "talker").text, "talker").counts == {}
 
@@ -62,7 +62,7 @@ def test_a_codecs_counters():
 
 
 @pytest.mark.parametrize("stage", WANTED_METRICS)
-def test_all_that_is_wanted_of_a_stage_is_exported_by_it_with_these_labels(stage):
+def test_each_stage_exports_the_wanted_metrics_and_labels(stage):
     suffixes = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
     exported = {f"{each.name}{suffix}": each for each in contract.BY_STAGE[stage] for suffix in suffixes[each.kind]}
     for name, labels in WANTED_METRICS[stage].items():
@@ -90,19 +90,19 @@ def test_all_that_is_wanted_of_a_stage_is_exported_by_it_with_these_labels(stage
     ],
     ids=lambda text: repr(text[:60]),
 )
-def test_what_is_no_gateways_metrics_is_refused(text):
+def test_rejects_text_that_is_not_a_gateways_metrics(text):
     with pytest.raises(ValueError):
         read(text)
 
 
-def test_another_stages_metrics_are_refused():
+def test_rejects_metrics_of_another_stage():
     with pytest.raises(ValueError, match="these are not a codec's metrics"):
         read(Worker("t", "talker").text, "codec")
     with pytest.raises(ValueError, match="unknown stage redis"):
         read(Gateway().text, "redis")
 
 
-def test_edges_may_be_written_with_and_without_a_decimal_point():
+def test_bucket_bounds_parse_with_and_without_a_decimal_point():
     bucket = 'syrinx_ttfa_seconds_bucket{{le="{}"}} 1\n'
     assert read("syrinx_live_streams 0\n" + bucket.format("1")) == read(
         "syrinx_live_streams 0\n" + bucket.format("1.0")
@@ -110,7 +110,7 @@ def test_edges_may_be_written_with_and_without_a_decimal_point():
 
 
 @given(st.text(), st.integers(0, 2**53))
-def test_whatever_a_label_holds_is_read_back(value, count):
+def test_label_values_round_trip(value, count):
     registry = CollectorRegistry()
     Gauge(contract.LIVE_STREAMS.name, "", registry=registry).set(0)
     family = Counter(contract.REQUESTS.name, "", contract.REQUESTS.labels, registry=registry)

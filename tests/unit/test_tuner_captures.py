@@ -1,4 +1,4 @@
-"""Which decoder shapes are held captured: against brute force, within budget, and never for nothing."""
+"""Plans of captured decoder shapes: compared with brute force, within budget, and only with a gain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLENTY = CaptureBudget(count=16, seconds=60.0, bytes=1 << 31)
 # What the codec does ----------------------------------------------------------------------------------------------
 
 
-def test_calls_are_padded_as_the_codec_pads_them() -> None:
+def test_padding_matches_the_codec() -> None:
     rng = random.Random(1)
     for _ in range(500):
         captured = [(rng.randint(1, 6), rng.randint(1, 6)) for _ in range(rng.randint(0, 6))]
@@ -40,7 +40,7 @@ def test_calls_are_padded_as_the_codec_pads_them() -> None:
 
 
 class Instance:
-    """Few wanted shapes with times that rise with the shape and are otherwise arbitrary; limits that bind or not."""
+    """A small random instance: times rise with the shape and are otherwise arbitrary; limits may or may not bind."""
 
     def __init__(self, seed: int, rows: int = 3, frames: int = 3) -> None:
         rng = random.Random(seed)
@@ -56,7 +56,7 @@ class Instance:
         self.limits = Limits(rng.choice([1, 2, 4, 9]), rng.choice([0, 1, 2, 9]), ((cost, rng.choice([4, 9, 99])),))
 
     def seconds(self, shapes: tuple[tuple[int, int], ...]) -> float:
-        """With the codec's own rule."""
+        """Uses the codec's padding rule."""
         total = 0.0
         for (r, f), count in self.wanted.items():
             shape = cheapest_shape(shapes, r, f)
@@ -80,7 +80,7 @@ class Instance:
 
 
 def rising(rng: random.Random, rows: list[int], frames: list[int]) -> list[list[float]]:
-    """Times by frames, then rows, that never fall as either grows."""
+    """Returns times indexed [frames][rows] that are nondecreasing in both."""
     table: list[list[float]] = []
     for j in range(len(frames)):
         line: list[float] = []
@@ -92,7 +92,7 @@ def rising(rng: random.Random, rows: list[int], frames: list[int]) -> list[list[
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_nothing_beats_the_set_found(block: int) -> None:
+def test_no_set_is_better_than_the_result(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         instance = Instance(seed)
         found, best = instance.search(), instance.best()
@@ -103,7 +103,7 @@ def test_nothing_beats_the_set_found(block: int) -> None:
         assert found.seconds <= instance.seconds(()) * (1 + 1e-9), seed
 
 
-def test_going_through_all_sets_needs_no_good_one_to_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branch_and_bound_does_not_need_a_good_incumbent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Search, "_improve", lambda search, shapes: 0.0)
     for seed in range(300):
         instance = Instance(seed)
@@ -111,7 +111,7 @@ def test_going_through_all_sets_needs_no_good_one_to_begin_with(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("work", [0, 300, 1000])
-def test_a_search_that_ends_early_knows_how_far_off_it_can_be(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_search_bounds_its_gap(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture_search, "WORK_BUDGET", work)
     early = 0
     for seed in range(150):
@@ -123,8 +123,8 @@ def test_a_search_that_ends_early_knows_how_far_off_it_can_be(work: int, monkeyp
     assert early or work
 
 
-def test_the_bound_holds_where_brute_force_is_out_of_reach() -> None:
-    """All pairs of new shapes, kept current ones included: none is below the bound."""
+def test_the_bound_holds_for_large_instances() -> None:
+    """No pair of new shapes beside the current ones is below the bound."""
     for seed in range(6):
         instance = Instance(seed, rows=8, frames=8)
         instance.limits = Limits(9, 2, (({shape: 1.0 for shape in instance.candidates}, 99),))
@@ -135,7 +135,7 @@ def test_the_bound_holds_where_brute_force_is_out_of_reach() -> None:
                 assert instance.seconds((*instance.current, *added)) >= found.bound * (1 - 1e-9)
 
 
-def test_a_shape_larger_than_any_call_wants_gains_nothing_where_times_follow_the_work() -> None:
+def test_shapes_larger_than_all_calls_bring_no_gain() -> None:
     for seed in range(40):
         rng = random.Random(seed)
         rows, frames = [1, 2, 3, 4], [1, 2, 3]
@@ -153,7 +153,7 @@ def test_a_shape_larger_than_any_call_wants_gains_nothing_where_times_follow_the
 # What calls take --------------------------------------------------------------------------------------------------
 
 
-def test_times_are_told_apart_by_the_shape_computed_at() -> None:
+def test_times_are_grouped_by_the_computed_shape() -> None:
     calls = [
         CallStats(1, 2, "hit", 10, 0.1),
         CallStats(1, 1, "padded", 10, 0.3),
@@ -166,7 +166,7 @@ def test_times_are_told_apart_by_the_shape_computed_at() -> None:
     assert captured == {(1, 2): MeanTime(20, pytest.approx(0.02))}
 
 
-def test_what_was_measured_is_taken_as_it_is_and_the_rest_is_fitted() -> None:
+def test_measured_times_are_kept_and_the_rest_is_fitted() -> None:
     eager = {(r, f): MeanTime(100, 0.010 + 0.001 * r * f) for r in (1, 2) for f in (1, 2)}
     captured = {(1, 1): MeanTime(100, 0.003), (2, 2): MeanTime(100, 0.0065)}
     known = estimate_times(eager, captured, [1, 2, 4], [1, 2])
@@ -178,7 +178,7 @@ def test_what_was_measured_is_taken_as_it_is_and_the_rest_is_fitted() -> None:
     assert known.captured[1][2] == pytest.approx(0.003 + 0.0035 / 3 * 7)
 
 
-def test_a_fit_does_not_overrule_what_was_measured() -> None:
+def test_a_fit_does_not_override_measurements() -> None:
     captured = {(1, 1): MeanTime(100, 0.003), (1, 2): MeanTime(100, 0.009), (2, 2): MeanTime(100, 0.010)}
     known = estimate_times({}, captured, [1, 2], [1, 2])
     assert known is not None
@@ -186,7 +186,7 @@ def test_a_fit_does_not_overrule_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_a_larger_shape_never_takes_less(seed: int) -> None:
+def test_times_are_nondecreasing_in_the_shape(seed: int) -> None:
     rng = random.Random(seed)
     rows, frames = [1, 2, 3, 8], [1, 4, 5, 12]
     kinds = [
@@ -204,7 +204,7 @@ def test_a_larger_shape_never_takes_less(seed: int) -> None:
         assert all(list(line) == sorted(line) for line in zip(*table, strict=True))
 
 
-def test_frames_count_beside_the_work_only_if_the_data_say_so() -> None:
+def test_the_frames_term_needs_support_by_the_data() -> None:
     shapes = [(r, f) for r in (1, 2, 4, 8) for f in (1, 2, 4, 8)]
     captured = {(8, 8): MeanTime(100, 0.064 + 0.040)}
     plain = estimate_times(
@@ -217,7 +217,7 @@ def test_frames_count_beside_the_work_only_if_the_data_say_so() -> None:
     assert framed.captured[1][0] == pytest.approx(0.144 + 0.064 + 0.040)
 
 
-def test_capture_costs_are_limited_by_those_known() -> None:
+def test_capture_costs_are_bounded_by_known_costs() -> None:
     known = {(1, 4): 2.0, (4, 4): 3.0}
     assert capture_cost((4, 4), known) == 3.0
     assert capture_cost((1, 2), known) == 2.0
@@ -237,7 +237,7 @@ def captured_time(r: int, f: int) -> float:
 
 
 def measured(wanted, current=(), eager=eager_time, captured=captured_time) -> list[CallStats]:
-    """What a codec would export for how often each shape was wanted."""
+    """Returns a codec's call counters for a number of calls by requested shape."""
     calls = []
     for (r, f), count in wanted.items():
         shape = cheapest_shape(current, r, f)
@@ -259,7 +259,7 @@ def shapes_of(planned: CapturePlan | None) -> list[tuple[int, int]]:
     return [(each.rows, each.frames) for each in planned.shapes]
 
 
-def test_what_is_wanted_most_is_captured() -> None:
+def test_captures_the_most_requested_shapes() -> None:
     planned = plan({(1, 2): 1000, (2, 2): 5000, (4, 8): 3000, (3, 7): 2}, [(1, 2)])
     assert shapes_of(planned) == [(1, 2), (2, 2), (4, 8)]
     assert planned.seconds_before > planned.seconds_after
@@ -269,8 +269,8 @@ def test_what_is_wanted_most_is_captured() -> None:
     assert "new: 2x2" in planned.rationale and "4x8" in planned.rationale and len(planned.rationale) <= 256
 
 
-def test_before_a_captured_call_was_measured_the_shapes_that_take_the_most_time_are_tried() -> None:
-    """A codec says what a shape costs to capture as soon as it is warm."""
+def test_starts_with_the_shapes_of_most_decoder_time() -> None:
+    """A codec exports a capture cost after its warm-up."""
     wanted = {(1, 2): 1000, (2, 2): 5000, (4, 2): 4000, (8, 8): 1}
     first = plan(wanted, [], captures=[CaptureCost(1, 1, 0.5, 1 << 20)])
     assert first is not None
@@ -287,63 +287,63 @@ def test_before_a_captured_call_was_measured_the_shapes_that_take_the_most_time_
     )
 
 
-def test_nothing_is_tried_where_no_cost_is_known_or_nothing_was_measured() -> None:
-    """A CPU's codec names no cost: there is nothing to capture."""
+def test_no_plan_without_costs_or_measurements() -> None:
+    """A codec on a CPU exports no capture cost."""
     assert plan({(1, 2): 1000, (2, 2): 5000}, []) is None
     assert plan_captures([], [], (), PLENTY, 8) is None
     assert plan_captures([], [CaptureCost(1, 1, 0.5, 1 << 20)], (), PLENTY, 8) is None
 
 
-def test_a_shape_whose_cost_is_not_known_at_all_is_not_captured() -> None:
+def test_a_shape_without_a_known_cost_is_not_captured() -> None:
     assert plan({(1, 2): 1000, (2, 2): 5000}, [(1, 2)], captures=()) is None
 
 
-def test_where_capturing_gains_nothing_nothing_is_captured() -> None:
-    """On a CPU a captured shape is as quick as any other: padding is all that it does."""
+def test_no_plan_without_a_gain() -> None:
+    """On a CPU a captured shape is not faster and only adds padding."""
     assert plan({(1, 2): 1000, (1, 1): 3000, (2, 2): 5000}, [(1, 2)], captured=eager_time) is None
 
 
-def test_a_shape_that_hurts_goes() -> None:
-    """The codec pads to it even where eager is quicker."""
+def test_drops_a_harmful_shape() -> None:
+    """The codec pads to a captured shape even if eager is faster."""
     wanted = {(1, 1): 9000, (1, 2): 1000, (8, 12): 50, (9, 12): 40, (16, 12): 40}
     planned = plan(wanted, [(8, 12)], max_new=0, eager=captured_time)
     assert shapes_of(planned) == []
     assert "dropped: 8x12" in planned.rationale
 
 
-def test_a_bad_shape_stays_while_nothing_else_was_measured() -> None:
+def test_keeps_a_bad_shape_without_other_measurements() -> None:
     assert plan({(1, 1): 9000, (8, 12): 50}, [(8, 12)], eager=captured_time) is None
 
 
-def test_a_small_gain_is_left_alone() -> None:
+def test_ignores_a_small_gain() -> None:
     assert plan({(1, 2): 100_000, (2, 2): 100}, [(1, 2)]) is None
 
 
-def test_a_rare_shape_goes_with_the_next_change() -> None:
+def test_drops_a_rare_shape_with_the_next_change() -> None:
     wanted = {(1, 2): 50_000, (2, 2): 50_000, (4, 8): 20, (6, 9): 20}
     planned = plan(wanted, [(1, 2), (4, 8)])
     assert shapes_of(planned) == [(1, 2), (2, 2)]
     assert "dropped: 4x8" in planned.rationale
 
 
-def test_what_serves_the_only_known_way_is_kept() -> None:
-    """With every call captured nobody knows what an eager one takes."""
+def test_keeps_the_only_measured_option() -> None:
+    """If all calls were captured, the time of eager calls is unknown."""
     wanted = {(1, 2): 50_000, (4, 8): 40, (2, 4): 30_000}
     assert (4, 8) in shapes_of(plan(wanted, [(1, 2), (4, 8)]))
 
 
-def test_without_an_eager_call_measured_no_change_is_judged_by_what_eager_takes() -> None:
-    """Captured when they were counted, by shapes that are gone since."""
+def test_no_plan_relies_on_unmeasured_eager_times() -> None:
+    """The calls were captured with shapes that were removed since."""
     calls = [CallStats(1, 2, "hit", 1000, 5.0), CallStats(2, 4, "hit", 1000, 8.0)]
     assert plan_captures(calls, [CaptureCost(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
 
 
-def test_calls_that_took_no_time_at_all_teach_nothing() -> None:
+def test_calls_of_zero_time_are_ignored() -> None:
     calls = [CallStats(1, 2, "hit", 1000, 0.0), CallStats(2, 4, "eager", 1000, 0.0)]
     assert plan_captures(calls, [CaptureCost(1, 2, 0.5, 1 << 20)], (CaptureShape(rows=1, frames=2),), PLENTY, 8) is None
 
 
-def test_two_at_a_time_lead_as_far_as_all_at_once() -> None:
+def test_two_new_shapes_at_a_time_reach_the_same_set() -> None:
     wanted = {(r, f): 10_000 // (r * f) for r in range(1, 9) for f in (1, 2, 3, 4, 8, 12)}
     budget = CaptureBudget(count=6, seconds=60.0, bytes=1 << 31)
     current = [(1, 2)]
@@ -357,14 +357,14 @@ def test_two_at_a_time_lead_as_far_as_all_at_once() -> None:
     assert sum(call.seconds for call in table) <= at_once.seconds_after * 1.05
 
 
-def test_calls_larger_than_the_codec_now_makes_are_not_expected() -> None:
+def test_calls_above_the_row_limit_are_not_expected() -> None:
     wanted = {(1, 2): 1000, (2, 2): 900, (16, 8): 50_000}
     planned = plan(wanted, [(1, 2), (16, 4)], most_rows=2)
     assert shapes_of(planned) == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("max_new", [1, 2, 4])
-def test_few_shapes_are_new_at_once(max_new: int) -> None:
+def test_the_number_of_new_shapes_is_limited(max_new: int) -> None:
     wanted = {(r, f): 1000 for r in (1, 2, 4, 8) for f in (2, 4, 8)}
     assert len(set(shapes_of(plan(wanted, [(1, 2)], max_new=max_new))) - {(1, 2)}) == max_new
 
@@ -388,7 +388,7 @@ def test_the_budget_is_never_exceeded(seed: int) -> None:
     assert planned.seconds_after <= sum(count * eager_time(r, f) for (r, f), count in wanted.items())
 
 
-def test_the_same_evidence_gives_the_same_plan_in_whatever_order() -> None:
+def test_the_plan_does_not_depend_on_the_order() -> None:
     rng = random.Random(5)
     wanted = {(r, f): rng.randint(30, 5000) for r in range(1, 9) for f in range(1, 13)}
     calls = measured(wanted, [(1, 2), (8, 12)])
@@ -405,7 +405,7 @@ def test_the_same_evidence_gives_the_same_plan_in_whatever_order() -> None:
 # Published cases --------------------------------------------------------------------------------------------------
 
 
-def test_published_padding_ate_the_gain() -> None:
+def test_reproduces_the_published_loss_from_padding() -> None:
     """vllm-omni#3322, decoder microbench on H100, 800 frames: graphs of 325 frames, three of them for 800, take
     118, 228, 448 and 884 ms for 1, 2, 4 and 8 rows; eager (and one row's own graph) 110, 203, 395 and 775 ms."""
     eager = {1: 0.110, 2: 0.203, 4: 0.395, 8: 0.775}
@@ -419,7 +419,7 @@ def test_published_padding_ate_the_gain() -> None:
     assert planned.saved_ratio == pytest.approx(1 - sum(eager.values()) / sum(padded.values()), abs=0.01)
 
 
-def test_published_pairs_helped() -> None:
+def test_reproduces_the_published_gain_from_pairs() -> None:
     """sglang-omni's vocoder study (H100, stateful decoder, 8 frames): graphs of 1, 2, 4 and 8 rows take 3.4, 4.0, 6.6
     and 8.6 ms. With only the first and the last, calls of 2 and 4 rows pay for 8."""
     graph = {1: 0.0034, 2: 0.0040, 4: 0.0066, 8: 0.0086}
