@@ -45,8 +45,8 @@ class Tuned(NamedTuple):
 def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
     """Returns an Auto policy within the replicas' capacity."""
     usual = policy_of(default_pipeline().spec)
-    most = {Knob.TALKER_ROWS: scenario.talker_resident, Knob.CODEC_ROWS: scenario.codec_resident}
-    rows = {knob: tuple(sorted({*_rungs(bound), scenario.initial.value(knob)})) for knob, bound in most.items()}
+    limits = {Knob.TALKER_ROWS: scenario.talker_resident, Knob.CODEC_ROWS: scenario.codec_resident}
+    rows = {knob: tuple(sorted({*_rungs(bound), scenario.initial.value(knob)})) for knob, bound in limits.items()}
     return msgspec.structs.replace(
         usual,
         mode="Auto",
@@ -59,15 +59,15 @@ def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
 
 def tune(scenario: Scenario, rules: Policy, state: State | None = None) -> Tuned:
     """Runs the tuner on a simulated pipeline for the length of the scenario."""
-    world, state, told = World(scenario), state or State(), list[Notice]()
+    world, state, events = World(scenario), state or State(), list[Notice]()
     while world.now < scenario.seconds:
         now = clock(world.now)
         decision = decide(rules, state, world.evidence(window_start(rules, state, now), now), now)
-        told += [Notice(world.now, event) for event in decision.events]
+        events += [Notice(world.now, event) for event in decision.events]
         state = decision.state
         world.apply(assignment(rules, state))
         world.run(min(scenario.seconds, world.now + decision.requeue_after))
-    return Tuned(world, state, tuple(told))
+    return Tuned(world, state, tuple(events))
 
 
 def harm(tuned: Tuned) -> float:
@@ -103,5 +103,5 @@ def _served_well(scenario: Scenario, setting: Setting) -> Array:
     return good(world.outcomes(), scenario)
 
 
-def _rungs(most: int) -> tuple[int, ...]:
-    return tuple(rung for rung in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rung <= most)
+def _rungs(limit: int) -> tuple[int, ...]:
+    return tuple(rung for rung in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rung <= limit)

@@ -211,10 +211,10 @@ def simulate(scenario: Scenario, given: Costs | None = None, seeds: int = 1) -> 
         underruns.append(outcomes.underrun[done])
         last = outcomes.finished[done].max() if scenario.load else scenario.seconds
         spans.append(done.sum() / last)
-    heard = np.concatenate(ttfa)
+    all_ttfa = np.concatenate(ttfa)
     return {
-        "ttfa_mean": 1000 * float(heard.mean()),
-        "ttfa_p95": 1000 * float(np.percentile(heard, 95)),
+        "ttfa_mean": 1000 * float(all_ttfa.mean()),
+        "ttfa_p95": 1000 * float(np.percentile(all_ttfa, 95)),
         "throughput": float(np.mean(spans)),
         "underruns": 100 * float(np.concatenate(underruns).mean()),
     }

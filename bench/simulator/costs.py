@@ -29,7 +29,7 @@ def fitted_gpu(
     crowding: float,
     eager: float,
 ) -> Costs:
-    """A service that decodes 72 frames of left context anew in each call, talker and codec on one GPU.
+    """Returns the costs of a service that decodes 72 frames of left context again in each call, with one GPU for both.
 
     What a reference costs is part of `prefill`: the talker computes it.
     """

@@ -307,8 +307,8 @@ def talker_claim(m: Memory, t: int, r: int, now: float) -> None:
     talker.unstarted += 1
     request.talker = t
     request.talker_state = PREPARING
-    begins = max(now + m.constants[0].hop, talker.prepares_until)
-    talker.prepares_until = begins + m.tasks[request.task].prepare
+    starts_at = max(now + m.constants[0].hop, talker.prepares_until)
+    talker.prepares_until = starts_at + m.tasks[request.task].prepare
     push(m, talker.prepares_until, PREPARED, r, talker.life)
 
 
@@ -387,9 +387,9 @@ def talker_step(m: Memory, t: int, now: float) -> None:
             continue
         ahead = buffered_lead(request, now) - limit
         if ahead < 0:
-            begun = request.first_frame != NEVER
+            started = request.first_frame != NEVER
             underrun_at = request.first_frame + request.produced * FRAME_SECONDS
-            m.keys[n] = underrun_at if begun else request.accepted - _URGENT
+            m.keys[n] = underrun_at if started else request.accepted - _URGENT
             m.ids[n] = r
             n += 1
         elif (
@@ -592,9 +592,9 @@ def ready_rows(m: Memory, c: int) -> int:
         request = m.requests[r]
         wanted = chunk_ready(m, c, request)
         if wanted > 0:
-            begun = request.first_audio != NEVER and not in_order
+            started = request.first_audio != NEVER and not in_order
             underrun_at = request.first_audio + request.emitted * FRAME_SECONDS
-            m.keys[n] = underrun_at if begun else request.accepted - _URGENT
+            m.keys[n] = underrun_at if started else request.accepted - _URGENT
             m.ids[n] = r
             m.frames[n] = wanted
             n += 1

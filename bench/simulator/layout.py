@@ -239,10 +239,10 @@ def _tasks(scenario: Scenario) -> Array:
     return tasks
 
 
-def _by_rows(curve: Curve, most: int) -> Array:
-    """Returns the seconds for 0 to `most` rows, extrapolated along the last segment."""
+def _by_rows(curve: Curve, max_rows: int) -> Array:
+    """Returns the seconds for 0 to `max_rows` rows, extrapolated along the last segment."""
     rows, seconds = (np.array(each, float) for each in zip(*curve.points, strict=True))
-    wanted = np.arange(most + 1)
+    wanted = np.arange(max_rows + 1)
     table: Array = np.interp(wanted, rows, seconds)
     if len(rows) > 1:
         slope = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])

@@ -1,4 +1,4 @@
-"""`syrinx up` as a process that tunes, under steady load."""
+"""A `syrinx up` process with tuning, under steady load."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOICE = "us"
 
 
 class Up:
-    """A `syrinx up` in the background, with a state directory of its own."""
+    """A `syrinx up` process with its own state directory."""
 
     def __init__(self, root: Path, pipeline: TTSPipeline) -> None:
         self.root = root
@@ -48,7 +48,7 @@ class Up:
 
     @property
     def url(self) -> str:
-        """Where it serves; waits until it does."""
+        """URL of the gateway. Waits until it is ready."""
         deadline = time.monotonic() + START_SECONDS
         while not (found := [each for each in find_running(self.root / "syrinx") if each.name == self._name]):
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
@@ -65,7 +65,7 @@ class Up:
         return memory.state if memory else State()
 
     async def until(self, condition: Callable[[State], object], what: str, seconds: float) -> State:
-        """The state, once it is so."""
+        """Returns the state as soon as the condition holds."""
         deadline = time.monotonic() + seconds
         while not condition(state := self.state):
             assert self.process.poll() is None, self.log.read_text()
@@ -74,15 +74,15 @@ class Up:
         return state
 
     def kill(self) -> None:
-        """As by kill -9."""
+        """Sends SIGKILL."""
         self.process.kill()
         self.process.wait()
 
-    def again(self) -> None:
+    def restart(self) -> None:
         self.process = self._start()
 
     def kill_stage(self, replica: str) -> None:
-        """As by kill -9."""
+        """Sends SIGKILL."""
         own = str(self.directory / f"{replica}.json").encode()
         (pid,) = [int(file.parent.name) for file in Path("/proc").glob("[0-9]*/cmdline") if own in _read(file)]
         os.kill(pid, signal.SIGKILL)
@@ -106,16 +106,16 @@ def _read(file: Path) -> bytes:
 
 @contextlib.asynccontextmanager
 async def load(url: str, rate: float, seed: int) -> AsyncIterator[list[Outcome]]:
-    """So many requests a second, at random times, until it is left. Gives the outcomes so far."""
+    """Sends `rate` requests per second as a Poisson process. Yields the outcomes so far."""
     async with connect(url) as client:
         script = Script(corpus(), (VOICE,), seed)
         speak, outcomes = make_sender(client, script), []
 
-        async def noted(number: int, due: float) -> Outcome:
+        async def record(number: int, due: float) -> Outcome:
             outcomes.append(await speak(number, due))
             return outcomes[-1]
 
-        sending = asyncio.create_task(open_loop(noted, poisson(rate, seed, Limit(seconds=3600))))
+        sending = asyncio.create_task(open_loop(record, poisson(rate, seed, Limit(seconds=3600))))
         try:
             yield outcomes
         finally:
@@ -124,7 +124,7 @@ async def load(url: str, rate: float, seed: int) -> AsyncIterator[list[Outcome]]
 
 
 async def pcm(url: str, text: str, seed: int) -> bytes | None:
-    """A request's audio; None if it was refused."""
+    """Returns the audio of a request, or None if it was refused."""
     body = {"input": text, "voice": VOICE, "response_format": "pcm", "stream": True, "seed": seed}
     try:
         async with connect(url) as client, speech(client, body) as pieces:

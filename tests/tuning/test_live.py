@@ -1,6 +1,6 @@
-"""`syrinx up` in Auto with the bundled voice, under open-loop load: it gets better by itself, and nobody hears how.
+"""`syrinx up` in mode Auto with the bundled voice under open-loop load: latency improves, and the audio stays the same.
 
-What is asked of it follows from what the machine does untuned, so that the tests mean the same on a slow one.
+Objectives and load are derived from the untuned performance, so that the tests do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SENTENCES = (
     "Our captain described a silver watch at the station.",
 )
 BAD_RAMP = (64,)
-"""Whole sentences at a time: bad on every machine, at any load."""
+"""One chunk per sentence: bad on every machine, at any load."""
 SHARE_OF_CAPACITY = 0.5
 FIND_SECONDS = 600.0
 TRIAL_SECONDS = 240.0
 
 
 class Untuned(NamedTuple):
-    """What the machine does with eight rows a step, which is the default."""
+    """Performance of the machine with the default of eight rows per step."""
 
     rate: float
-    """Requests per second that it can well bear."""
+    """Sustainable requests per second."""
     p50: float
     p95: float
     audio: dict[int, bytes]
@@ -90,7 +90,7 @@ def untuned(tmp_path_factory: pytest.TempPathFactory) -> Untuned:
 
 
 def edge_from(seconds: float) -> int:
-    """The next objective that the resource takes, in ms."""
+    """Returns the next histogram bucket bound in milliseconds, as an objective."""
     return round(1000 * next(edge for edge in TTFA_BUCKETS if edge >= min(seconds, TTFA_BUCKETS[-1])))
 
 
@@ -99,30 +99,30 @@ def is_met(up: Up) -> bool:
     return memory is not None and any(each.met == "True" and (each.requests or 0) >= 20 for each in memory.slo)
 
 
-async def test_from_a_bad_start_it_meets_the_objective_and_no_stream_hears_it(tmp_path, untuned):
-    heard: list[tuple[bool, bool]] = []
+async def test_a_bad_start_reaches_the_objective_with_unchanged_audio(tmp_path, untuned):
+    samples: list[tuple[bool, bool]] = []
 
     async def listen(up: Up) -> None:
         while True:
             for seed, text in enumerate(SENTENCES):
-                trying = up.state.trial is not None
+                in_trial = up.state.trial is not None
                 audio = await pcm(up.url, text, seed)
                 if audio is not None:
-                    heard.append((trying, audio == untuned.audio[seed]))
+                    samples.append((in_trial, audio == untuned.audio[seed]))
 
     with Up(tmp_path, a_pipeline("found", 1, edge_from(2 * untuned.p95))) as up:
         async with load(up.url, untuned.rate, 2):
             listening = asyncio.create_task(listen(up))
-            state = await up.until(lambda state: state.chosen and is_met(up), "it is met", FIND_SECONDS)
+            state = await up.until(lambda state: state.chosen and is_met(up), "the objective is met", FIND_SECONDS)
             listening.cancel()
     assert state.chosen != setting_of(a_pipeline("found", 1, None).spec)
     assert any(record.verdict == "Promoted" for record in state.history)
-    assert all(same for _, same in heard)
-    assert sum(trying for trying, _ in heard) >= 3, "some of them while something was tried"
+    assert all(same for _, same in samples)
+    assert sum(in_trial for in_trial, _ in samples) >= 3, "some samples are from trials"
 
 
 async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
-    """As left by a tuner that was killed when it had just begun to try it."""
+    """The state is that of a tuner that was killed at the start of a trial."""
     pipeline = a_pipeline("planted", 8, edge_from(1.5 * untuned.p50))
     good = setting_of(pipeline.spec)
     bad = good.with_value(Knob.RAMP, BAD_RAMP)
@@ -160,7 +160,7 @@ async def test_a_planted_bad_candidate_is_rolled_back(tmp_path, untuned):
     assert bad in [each.setting for each in state.quarantine]
 
 
-async def test_trials_survive_whoever_dies_and_streams_do_too(tmp_path, untuned):
+async def test_trials_and_streams_survive_crashes(tmp_path, untuned):
     with Up(tmp_path, a_pipeline("killed", 1, edge_from(2 * untuned.p95))) as up:
         async with load(up.url, untuned.rate, 4) as outcomes:
             state = await up.until(
@@ -173,15 +173,15 @@ async def test_trials_survive_whoever_dies_and_streams_do_too(tmp_path, untuned)
             state = await up.until(lambda state: state.history, "its trial is over", 60)
             assert (state.history[0].id, state.history[0].verdict) == (tried.id, "RolledBack")
             assert "restarted" in state.history[0].reason
-            state = await up.until(lambda state: state.trial, "the next one begins", TRIAL_SECONDS)
+            state = await up.until(lambda state: state.trial, "the next trial starts", TRIAL_SECONDS)
             errors = {outcome.error for outcome in outcomes}
-            assert errors <= {None, "http 503"}, "what is refused is no stream that was lost"
+            assert errors <= {None, "http 503"}, "a refused request is not a lost stream"
         up.kill()
-        up.again()
+        up.restart()
         async with load(up.url, untuned.rate, 5):
             later = await up.until(
                 lambda now: now.history[len(state.history) :] or (now.trial and now.trial.period != state.trial.period),
-                "it goes on",
+                "tuning continues",
                 TRIAL_SECONDS,
             )
         assert later.history[: len(state.history)] == state.history

@@ -153,8 +153,8 @@ def _limits(captures: Iterable[CaptureCost], usable: list[Shape], budget: Captur
     if not seconds:
         return Limits(budget.count, 0, ())
     costs = tuple(
-        ({shape: capture_cost(shape, known) for shape in usable}, most)
-        for known, most in ((seconds, budget.seconds), (memory, float(budget.bytes)))
+        ({shape: capture_cost(shape, known) for shape in usable}, limit)
+        for known, limit in ((seconds, budget.seconds), (memory, float(budget.bytes)))
     )
     return Limits(budget.count, max_new, costs)
 

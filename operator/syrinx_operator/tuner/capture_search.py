@@ -49,7 +49,7 @@ class Limits(Struct, frozen=True):
     def allow(self, shapes: Collection[Shape]) -> bool:
         """Returns whether a set satisfies the constraints except `max_new`, which the caller counts."""
         return len(shapes) <= self.max_count and all(
-            sum(cost[shape] for shape in shapes) <= most for cost, most in self.costs
+            sum(cost[shape] for shape in shapes) <= limit for cost, limit in self.costs
         )
 
 

@@ -1,7 +1,7 @@
 """The tuner's decision function: (policy, state, evidence, now) -> (new state, events, requeue delay). Pure.
 
 A trial is a switchback or parallel experiment with one knob changed. Its paired differences feed a test by betting
-(`stats`), which is valid at every look, so the tuner evaluates it after each pair. `decide` first applies edits of
+(`stats`), which is anytime-valid, so the tuner evaluates it after each pair. `decide` first applies edits of
 the resource, then advances whatever is in progress: a trial (`running`), a promotion or a soak (`promotion`). With
 nothing in progress, `monitor` checks the objectives and starts the next trial.
 """

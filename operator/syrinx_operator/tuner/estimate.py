@@ -77,11 +77,11 @@ def fit_load_model(policy: Policy, evidence: Evidence, setting: Setting) -> Load
     if talker is None or codec is None or not request_rate(evidence):
         return None
     counts = with_failures(totals(evidence.routes), evidence)
-    heard = sum(stats.requests for stats in evidence.routes.values())
+    requests = sum(stats.requests for stats in evidence.routes.values())
     frames = sum(replica.frames or 0 for replica in talkers)
     model = LoadModel(
         rates={task_type: each.requests / evidence.seconds for task_type, each in counts.items()},
-        frames=frames / heard if heard and frames else _DEFAULT_FRAMES,
+        frames=frames / requests if requests and frames else _DEFAULT_FRAMES,
         talkers=len(talkers),
         codecs=len(codecs),
         talker=talker,
