@@ -31,10 +31,10 @@ def manifests(file):
 
 
 @contextlib.asynccontextmanager
-async def installed(made, account) -> AsyncIterator[KubeCluster]:
+async def installed(applied, account) -> AsyncIterator[KubeCluster]:
     """Returns a cluster with all objects applied and the ServiceAccount's rights."""
-    async with KubeCluster(rights=Rights.of_manifests(made, account)) as cluster:
-        for manifest in made:
+    async with KubeCluster(rights=Rights.of_manifests(applied, account)) as cluster:
+        for manifest in applied:
             cluster.apply(manifest)
         yield cluster
 
@@ -51,10 +51,10 @@ async def until(holds, what):
 
 async def test_pods_are_admitted_in_a_restricted_namespace():
     hooks = [manifest for manifest in objects("syrinx", namespace="syrinx") if is_hook(manifest)]
-    made = manifests(VARIANTS["namespaced"]) + hooks
-    wanted = pods(made)
+    applied = manifests(VARIANTS["namespaced"]) + hooks
+    wanted = pods(applied)
     assert {pod["spec"]["containers"][0]["name"] for pod in wanted} == {"operator", "selftest"}
-    async with installed([manifest for manifest in made if manifest["kind"] != "Pod"], "syrinx-operator") as cluster:
+    async with installed([manifest for manifest in applied if manifest["kind"] != "Pod"], "syrinx-operator") as cluster:
         for pod in wanted:
             cluster.apply(pod, namespace="syrinx")
             loose = copy.deepcopy(pod)
@@ -66,12 +66,12 @@ async def test_pods_are_admitted_in_a_restricted_namespace():
 
 @EVERY
 async def test_the_installed_operator_has_all_rights_it_needs(file, tmp_path):
-    made = manifests(file)
-    container = one(made, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    applied = manifests(file)
+    container = one(applied, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    async with installed(made, "syrinx-operator") as cluster:
+    async with installed(applied, "syrinx-operator") as cluster:
         environment = {each["name"]: each["value"] for each in container["env"] if "value" in each} | {
             "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -139,10 +139,14 @@ async def test_helm_test_checks_that_the_cluster_validates_pipelines(definition,
     hooks = [manifest for manifest in objects("syrinx") if is_hook(manifest)]
     account = one(hooks, "ServiceAccount")["metadata"]["name"]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "speech"}}
-    made = [namespace, *definition(yaml.safe_load(CRD.read_text())), *(each for each in hooks if each["kind"] != "Pod")]
-    async with installed(made, account) as cluster:
+    applied = [
+        namespace,
+        *definition(yaml.safe_load(CRD.read_text())),
+        *(each for each in hooks if each["kind"] != "Pod"),
+    ]
+    async with installed(applied, account) as cluster:
         status, output = await run_test_pod(cluster, tmp_path)
         assert (status, message in output) == (code, True), output
         assert cluster.rights.denied == []
-        if made[1]["kind"] == "CustomResourceDefinition":
+        if applied[1]["kind"] == "CustomResourceDefinition":
             assert cluster.list("ttspipeline", namespace="speech") == [], "nothing is created"

@@ -69,11 +69,11 @@ def refused(code, call, *arguments, **options):
 
 
 async def test_apply_creates_then_changes_then_does_nothing(http):
-    made = await apply(http, f"{MAPS}/settings", config_map(a="1"))
+    created = await apply(http, f"{MAPS}/settings", config_map(a="1"))
     changed = await apply(http, f"{MAPS}/settings", config_map(a="2"))
     same = await apply(http, f"{MAPS}/settings", config_map(a="2"))
-    assert (made.status_code, changed.status_code, same.status_code) == (201, 200, 200)
-    versions = [answer.json()["metadata"]["resourceVersion"] for answer in (made, changed, same)]
+    assert (created.status_code, changed.status_code, same.status_code) == (201, 200, 200)
+    versions = [answer.json()["metadata"]["resourceVersion"] for answer in (created, changed, same)]
     assert versions[0] != versions[1] == versions[2]
 
 

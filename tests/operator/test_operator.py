@@ -267,7 +267,7 @@ async def test_an_object_of_another_owner_is_reported_and_not_changed(harness):
 
         await harness.wait(named, "the conflict is reported")
         assert harness.condition("Degraded")["reason"] == "NameConflict"
-        await harness.wait(lambda: set(harness.objects()) == DEMO - {"configmap/demo-codec"}, "the rest is made")
+        await harness.wait(lambda: set(harness.objects()) == DEMO - {"configmap/demo-codec"}, "the rest is created")
         assert harness.cluster.get("configmap", "demo-codec")["data"] == {"mine": "x"}
         assert "observedGeneration" not in harness.cluster.get("ttspipeline", "demo")["status"]
         harness.cluster.delete("configmap", "demo-codec")

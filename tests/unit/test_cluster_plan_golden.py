@@ -1,4 +1,4 @@
-"""Whole plans, beside the resources they are made from, and checked against the schemas of Kubernetes.
+"""Golden plans of whole pipelines, checked against the Kubernetes schemas.
 
 After an intended change, regenerate them and review the diff:
 

@@ -92,7 +92,7 @@ class Pod:
 class World:
     """A StatefulSet (Parallel, RollingUpdate with a partition) as Kubernetes' controller runs it, and its operator.
 
-    Templates are numbers; those in `bad` make pods that never become ready.
+    Templates are numbers; pods of those in `bad` never become ready.
     """
 
     replicas: int

@@ -1,0 +1,113 @@
+"""Building blocks of plans: hashes, defaults, ownership, replica counts, checkpoints and network peers."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from support.cluster_plan import CONFIG, EMPTY, owner_of, pipeline
+from syrinx_operator.cluster.plan import model, volumes
+from syrinx_operator.cluster.plan.network import network_policies
+from syrinx_operator.cluster.plan.objects import (
+    config_map_text,
+    manifest,
+    non_defaults,
+    omit_empty,
+    short_hash,
+    with_applied_hash,
+)
+from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
+from syrinx_operator.cluster.state import Component, ObjectKey
+
+OWNER = owner_of(pipeline())
+TALKER = ObjectKey("StatefulSet", "demo-talker")
+
+
+def test_a_hash_does_not_depend_on_the_order_of_keys():
+    assert short_hash({"a": 1, "b": [2]}) == short_hash({"b": [2], "a": 1}) != short_hash({"a": 1, "b": [3]})
+    assert len(short_hash({})) == 10
+
+
+def test_empty_values_are_omitted_but_not_false_and_zero():
+    assert omit_empty(a=None, b="", c=[], d={}, e=False, f=0) == {"e": False, "f": 0}
+
+
+def test_only_values_that_differ_from_defaults_are_kept():
+    spec = pipeline({"talker": {"replicas": 3}, "slo": {"ttfa": [{"taskType": "Base", "ttfaP95Ms": 300}]}}).spec
+    assert non_defaults(spec) == {
+        "talker": {"replicas": 3},
+        "slo": {"ttfa": [{"taskType": "Base", "ttfaP95Ms": 300}]},
+    }
+
+
+def test_the_applied_hash_ignores_the_resource_version():
+    plain = manifest(OWNER, "v1", "Service", "demo-gateway", "gateway", spec={"type": "ClusterIP"})
+    conditional = {**plain, "metadata": {**plain["metadata"], "resourceVersion": "7"}}
+    annotations = [with_applied_hash(each)["metadata"]["annotations"] for each in (plain, conditional)]
+    assert annotations[0] == annotations[1]
+    changed = {**plain, "spec": {"type": "NodePort"}}
+    assert with_applied_hash(changed)["metadata"]["annotations"] != annotations[0]
+
+
+def test_the_config_map_of_another_pipeline_is_not_read():
+    record = manifest(OWNER, "v1", "ConfigMap", "demo-release", "release", data={"release.json": "text"})
+    observed = msgspec.structs.replace(EMPTY, objects={ObjectKey("ConfigMap", "demo-release"): record})
+    key = ObjectKey("ConfigMap", "demo-release")
+    assert config_map_text(OWNER, observed, key, "release.json") == "text"
+    former = msgspec.structs.replace(OWNER, uid="another")
+    assert config_map_text(former, observed, key, "release.json") == ""
+
+
+def workload(manager: str) -> dict:
+    fields = {"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    return {"metadata": {"resourceVersion": "7", "managedFields": [fields]}, "spec": {"replicas": 5}}
+
+
+@pytest.mark.parametrize(
+    ("manager", "autoscaled", "expected"),
+    [
+        ("syrinx-operator", False, ReplicaCount(2)),
+        ("kube-controller-manager", False, ReplicaCount(2)),
+        ("kube-controller-manager", True, ReplicaCount(5, applied=False)),
+        ("syrinx-operator", True, ReplicaCount(5, resource_version="7")),
+    ],
+)
+def test_an_autoscaler_decides_the_replica_count(manager, autoscaled, expected):
+    observed = msgspec.structs.replace(
+        EMPTY, objects={TALKER: workload(manager)}, autoscaled=frozenset({TALKER} if autoscaled else ())
+    )
+    assert replica_count(TALKER, 2, observed) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "directory", "volume"),
+    [
+        ({}, "bundled", None),
+        ({"path": "/weights"}, "/weights", None),
+        ({"path": "a/b", "claim": "c"}, "/models/a/b", {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}),
+        ({"huggingFace": {"id": "org/name", "revision": "r1"}}, "/models/org--name/r1", {"emptyDir": {}}),
+    ],
+    ids=["bundled", "path", "claim", "hub"],
+)
+def test_the_directory_and_volume_of_a_checkpoint(spec, directory, volume):
+    found = msgspec.convert(spec, type(pipeline().spec.model))
+    assert model.directory(found) == directory
+    expected = None if volume is None else {"name": model.MODELS_VOLUME, **volume}
+    assert model.volume("demo", found) == expected
+
+
+def test_containers_mount_only_existing_volumes():
+    spec = pipeline().spec
+    declared = {volume["name"] for volume in volumes.volumes("demo", Component.TALKER, spec, ())}
+    assert {mount["name"] for mount in volumes.mounts(Component.TALKER, spec, ())} == declared
+
+
+def test_admin_ports_are_open_to_the_operator_and_configured_peers_only():
+    spec = pipeline({"monitoring": {"allowFrom": [{"namespace": "monitoring"}, {"cidr": "10.0.0.0/8"}]}}).spec
+    talker = next(each for each in network_policies(OWNER, spec, CONFIG) if each["metadata"]["name"] == "demo-talker")
+    (rule,) = talker["spec"]["ingress"]
+    operator, prometheus, network = rule["from"]
+    assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "syrinx-system"}
+    assert operator["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "syrinx-operator"}
+    assert prometheus["podSelector"] == {}
+    assert network == {"ipBlock": {"cidr": "10.0.0.0/8"}}
