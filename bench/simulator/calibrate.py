@@ -3,49 +3,66 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from simulator.cases import METRICS, RESULTS, Case, benched, error, published, simulate
-from simulator.fit import START, search
+from simulator.costs import fitted_cpu, fitted_gpu
+from simulator.scenario import Costs
 
+ROUNDS = 10
+SECONDS = 40.0
+"""Simulated seconds of each case during the fit."""
+_FIRST_STEP = 0.25
+"""Initial step of a log parameter."""
+
+Build = Callable[..., Costs]
+
+
+START: dict[str, tuple[Build, tuple[float, ...]]] = {
+    "CPU2": (fitted_cpu, (0.0095, 0.002, 0.8, 0.004, 1.1)),
+    "H100_CUSTOMVOICE": (fitted_gpu, (0.0100, 0.0018, 0.055, 0.0032, 0.000014, 0.1, 0.012)),
+    "H100_BASE": (fitted_gpu, (0.0112, 0.00006, 0.241, 0.04, 0.0004, 0.2, 0.04)),
+    "H20_CUSTOMVOICE": (fitted_gpu, (0.0100, 0.0018, 0.055, 0.0032, 0.000014, 0.1, 0.012)),
+    "H20_BASE": (fitted_gpu, (0.04, 0.0016, 0.46, 0.0735, 0.001, 0.09, 0.0735)),
+}
 SEEDS = 2
 _UNITS = {"ttfa_mean": "TTFA mean ms", "ttfa_p95": "TTFA p95 ms", "throughput": "req/s", "underruns": "underruns %"}
 _HEAD = """\
-# How close the simulator comes
+# Accuracy of the simulator
 
-Made by `PYTHONPATH=bench python -m simulator calibrate`. Published figures and their sources are in
-`bench/simulator/published.csv`, those of two cores in `cpu.json`. An error of +100 % is twice what was measured; a
-group's is its typical factor, less one.
+Made by `PYTHONPATH=bench python -m simulator calibrate`. Published values and their sources are in
+`bench/simulator/published.csv`, those of two cores in `cpu.json`. An error of +100 % is twice the measured
+value. The error of a group is its typical factor minus one.
 
-| costs | figures | were | typical error |
+| costs | values | kind | typical error |
 |---|---|---|---|""".splitlines()
 _DOES_NOT_FIT = """\
-## What does not fit, and why
+## Known deviations
 
-- **The published service is another program.** Its codec decodes 72 frames of left context again in every call and
-  serves the oldest request first, its talker takes no more than `max_num_seqs`, and with one codec row a clone
-  keeps the codec until its end. For these tables the simulator does the same (`admission`, `context_frames`);
-  Syrinx does none of it, so these costs say what that service does on that GPU, not what Syrinx would.
-- **Chunks, and what a row bounds, are inferred**, not published: from how often its talker gave codes out and from
-  the order in which four at once were heard. Captured shapes are taken to be of one row, and of 1, 2, 4 and 8 rows
-  "with pairs".
-- **Throughput of preset voices.** No single set of constants gives both TTFA and requests per second of these
-  tables: fitted to all, one codec row serves 36 and 39 % fewer than measured at 8 and 32 at once.
-- **Batched decoding cost preset voices more in the tables than it does here**: at 4 and 8 at once the talker's
-  frames took half as long again. The simulator knows only that each further row of a decoder call slows a talker on
-  the same device (`crowding`), and that calls at shapes that are not captured cost more. With pairs it therefore
-  expects a gain where one study measured a loss: padding within a captured frame count, which they blame, is not in
-  it.
+- **The published service is a different program.** Its codec decodes 72 frames of left context again in every call and
+  serves the oldest request first, its talker accepts no more than `max_num_seqs` requests, and with one codec row a
+  clone occupies the codec until it ends. The simulator models this for these tables (`admission`, `context_frames`);
+  Syrinx does none of it. The costs therefore describe that service on that GPU, not Syrinx.
+- **Chunks, and the scope of a row limit, are inferred** from how often its talker emitted codes and from the TTFA of
+  four concurrent requests. Captured shapes are assumed to have one row, and 1, 2, 4 and 8 rows "with pairs".
+- **Throughput of preset voices.** No single set of costs reproduces both TTFA and requests per second of these tables:
+  fitted to all of them, one codec row serves 36 and 39 % fewer requests than measured at 8 and 32 concurrent requests.
+- **Batched decoding cost preset voices more than in the simulator**: at 4 and 8 concurrent requests the talker's frames
+  took 50 % longer. The simulator only models that each further row of a decoder call slows the talker on the same
+  device (`crowding`), and that calls at shapes that are not captured cost more. With pairs it therefore predicts a gain
+  where one study measured a loss. That study attributes the loss to padding within a captured frame count, which is
+  not modeled.
 - **Tables of one machine contradict each other.** The same H100, model and task have a p95 of 61,551 ms, 101,508 ms
-  and 3,080 ms with one codec row at 8 at once: the first two were measured before
-  #3306. Costs were fitted to the last alone; the others are predictions, and no constant cost predicts them.
-- **Percentiles of few requests.** The published tables do not say of how many.
-- **Two cores**: `syrinx bench`, the gateway and Redis compute on the same two cores as the stages, which one factor
-  (`interference`) and one `hop` stand for; so the simulated service drowns earlier than the machine: at 6 and 8
-  requests/s it is the slower one. Engine times were measured as CPU time.
+  and 3,080 ms with one codec row at 8 concurrent requests; the first two were measured before #3306. The costs are
+  fitted to the last one. The others are predictions, and no constant cost reproduces them.
+- **Percentiles of few requests.** The published tables do not state the number of requests.
+- **Two cores**: `syrinx bench`, the gateway and Redis share the two cores with the stages. One factor (`interference`)
+  and one `hop` model this, so the simulated service saturates earlier than the machine: at 6 and 8 requests/s it is
+  slower. Engine times were measured as CPU time.
 """
 
 
@@ -94,7 +111,7 @@ def _markdown(rows: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) 
         lines += [
             f"## {group}",
             "",
-            "| case | load | figure | measured | simulated | error |",
+            "| case | load | metric | measured | simulated | error |",
             "|---|---|---|---|---|---|",
         ]
         lines += [_line(row) for row in rows if row["costs"] == group]
@@ -107,6 +124,38 @@ def _line(row: dict[str, Any]) -> str:
     case = row["case"] if row["fitted"] else f"{row['case']} (predicted)"
     figures = f"{row['measured']:g} | {row['simulated']:.4g}"
     return f"| {case} | {row['load']} | {_UNITS[row['metric']]} | {figures} | {off} |"
+
+
+def loss(costs: Costs, cases: Sequence[Case]) -> float:
+    """Returns the mean absolute log error of all metrics."""
+    errors = []
+    for case in cases:
+        found = simulate(msgspec.structs.replace(case.scenario, seconds=min(SECONDS, case.scenario.seconds)), costs)
+        errors += [abs(error(found[name], case.measured[name])) for name in METRICS if name in case.measured]
+    return float(np.mean(errors))
+
+
+def search(group: str, cases: Sequence[Case]) -> tuple[tuple[float, ...], float]:
+    """Coordinate search over log parameters: a step in each direction, halved if neither improves."""
+    build, start = START[group]
+    values = np.log(np.array(start))
+    steps = np.full(len(values), _FIRST_STEP)
+    best = loss(build(*np.exp(values)), cases)
+    for _ in range(ROUNDS):
+        for at in range(len(values)):
+            for sign in (1, -1):
+                tried = values.copy()
+                tried[at] += sign * steps[at]
+                now = loss(build(*np.exp(tried)), cases)
+                if now < best:
+                    values, best = tried, now
+                    steps[at] *= 1.3
+                    break
+            else:
+                steps[at] /= 2
+        if steps.max() < 0.02:
+            break
+    return tuple(float(f"{value:.3g}") for value in np.exp(values)), best
 
 
 def main(fit: bool) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from simulator import same
+from simulator import aa_test
+from simulator.aa_test import AaResult
 from simulator.cases import RESULTS
 from simulator.regret import Result, measure_all
-from simulator.same import AaResult
 from simulator.workloads import workloads
 from syrinx_operator.resource.knobs import Setting
 
@@ -34,7 +34,7 @@ def main(runs: int) -> None:
     for result in measure_all(workloads(), processes):
         print(_row(result), flush=True)
         results.append(result)
-    report = Report(command=COMMAND, workloads=tuple(results), aa=same.measure(runs, processes))
+    report = Report(command=COMMAND, workloads=tuple(results), aa=aa_test.measure(runs, processes))
     (RESULTS / "tuning.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     write_table(RESULTS / "tuning.json", RESULTS / "tuning.md")
     plot(results, RESULTS / "tuning.png")
@@ -66,7 +66,7 @@ def write_table(source: Path, target: Path) -> None:
                 f"Largest regret: {worst.regret:.1%} ({worst.name}). "
                 f"Largest harm: {max(result.harm for result in report.workloads):.2%}.",
                 "",
-                f"A/A: {aa.runs} runs of {same.HOURS:g} hours in which no knob has an effect and an objective is "
+                f"A/A: {aa.runs} runs of {aa_test.HOURS:g} hours in which no knob has an effect and an objective is "
                 f"always missed; {aa.trials} trials; {aa.false_promotions} runs had a false promotion "
                 f"({aa.false_promotions / aa.runs:.1%}).",
                 "",

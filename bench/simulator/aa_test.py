@@ -32,7 +32,7 @@ def scenario(seed: int) -> Scenario:
     """Returns a service that misses its objective under any setting; the seed selects the replicas and the load."""
     replicas, load = (3, 1, 1, 1)[seed % 4], (0.8, 1.2, 1.6)[seed % 3]
     return Scenario(
-        name=f"same {seed}",
+        name=f"A/A {seed}",
         seed=seed,
         seconds=HOURS * 3600,
         load=((1e9, {"CustomVoice": load * replicas}),),
