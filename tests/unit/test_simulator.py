@@ -61,19 +61,19 @@ def with_costs(scenario: Scenario, **changes: object) -> Scenario:
 
 
 def ran(scenario: Scenario, beyond: float = 60.0) -> World:
-    """A world at the scenario's end, when nobody speaks any more."""
+    """Runs a scenario until all streams have ended."""
     world = World(scenario)
     world.run(scenario.seconds + beyond)
     return world
 
 
 class TestRequests:
-    def test_one_seed_gives_one_history(self):
+    def test_the_same_seed_gives_the_same_run(self):
         first, second = ran(SCENARIO).outcomes(), ran(SCENARIO).outcomes()
         assert all(np.array_equal(one, two, equal_nan=True) for one, two in zip(first, second, strict=True))
         assert not np.array_equal(first.accepted, ran(changed(SCENARIO, seed=1)).outcomes().accepted)
 
-    def test_looking_changes_nothing(self):
+    def test_reading_evidence_changes_nothing(self):
         world = World(SCENARIO)
         for second in range(180):
             world.run(float(second))
@@ -81,14 +81,14 @@ class TestRequests:
         world.run(180.0)
         assert np.array_equal(world.outcomes().ttfa, ran(SCENARIO).outcomes().ttfa)
 
-    def test_another_setting_sees_the_same_requests(self):
+    def test_requests_do_not_depend_on_the_setting(self):
         other = SETTING.with_value(Knob.CODEC_ROWS, 1)
         one, two = ran(SCENARIO).outcomes(), ran(changed(SCENARIO, initial=other)).outcomes()
         for name in ("accepted", "task", "frames"):
             assert np.array_equal(getattr(one, name), getattr(two, name))
         assert not np.array_equal(one.ttfa, two.ttfa)
 
-    def test_they_come_at_the_rates_of_the_day_and_begin_anew(self):
+    def test_arrivals_follow_the_rates_and_repeat(self):
         days = ran(changed(SCENARIO, seconds=2400.0)).outcomes()
         at = days.accepted % 120.0
         base = TASK_TYPES.index("Base")
@@ -96,7 +96,7 @@ class TestRequests:
         assert ((at >= 60.0) & (days.task == base)).sum() == pytest.approx(2.0 * 1200, rel=0.1)
         assert ((at < 60.0) & (days.task != base)).sum() == pytest.approx(4.0 * 1200, rel=0.1)
 
-    def test_bursts_bring_as_many_at_once(self):
+    def test_bursts_have_the_mean_size(self):
         bursty = ran(changed(SCENARIO, seconds=1200.0, burst=4.0)).outcomes().accepted
         even = ran(changed(SCENARIO, seconds=1200.0)).outcomes().accepted
         assert len(bursty) == pytest.approx(len(even), rel=0.15)
@@ -104,7 +104,7 @@ class TestRequests:
 
 
 class TestTheory:
-    def test_wait_for_one_server_is_as_in_m_d_1(self):
+    def test_waiting_matches_m_d_1(self):
         service, load = 0.05, 0.7
         costs = Costs(
             step=line(1e-7, 0.0),
@@ -128,7 +128,7 @@ class TestTheory:
         assert np.mean(ttfa) == pytest.approx(service + load * service / (2 * (1 - load)), rel=0.03)
 
     @pytest.mark.parametrize("rows", [1, 4, 16])
-    def test_saturated_throughput_is_rows_by_step_time(self, rows):
+    def test_saturated_throughput_is_rows_per_step_time(self, rows):
         setting = SETTING.with_value(Knob.TALKER_ROWS, rows)
         scenario = changed(
             SCENARIO, load=(), listeners={"CustomVoice": 24}, seconds=300.0, initial=setting, lead_limit=1e6
@@ -140,7 +140,7 @@ class TestTheory:
         useful = 52.5 / 53.5
         assert talker.frames / 200.0 == pytest.approx(useful * rows / (0.02 + 0.0005 * rows), rel=0.02)
 
-    def test_what_is_made_is_what_was_asked_for(self):
+    def test_generated_frames_match_the_requests(self):
         world = ran(SCENARIO)
         outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(180.0))
         references = 40 * int((outcomes.task == TASK_TYPES.index("Base")).sum())
@@ -148,7 +148,7 @@ class TestTheory:
         assert evidence.replicas_of(Stage.CODEC)[0].frames == outcomes.frames.sum() + references
         assert np.isfinite(outcomes.finished).all()
 
-    def test_streams_at_a_time_are_their_rate_by_their_duration(self):
+    def test_concurrency_follows_littles_law(self):
         world = World(changed(SCENARIO, seconds=1000.0, load=((1000.0, {"CustomVoice": 3.0}),)))
         counts = []
         for moment in np.arange(100.0, 1000.0, 0.3):
@@ -162,9 +162,9 @@ class TestTheory:
 
 
 class TestSchedules:
-    """What is chosen is what the stages' own schedulers choose."""
+    """The simulated schedulers make the same decisions as those of the stages."""
 
-    def test_talker_steps_the_rows_that_the_real_one_steps(self):
+    def test_talker_steps_match_the_real_scheduler(self):
         draw = random.Random(0)
         for _ in range(100):
             world = World(changed(SCENARIO, load=((120.0, {"CustomVoice": 1.0}),)))
@@ -199,7 +199,7 @@ class TestSchedules:
             if not step.ids:
                 assert memory.talkers[0]["wake"] == pytest.approx(step.wake_at or np.inf)
 
-    def test_codec_makes_the_call_that_the_real_one_makes(self):
+    def test_codec_calls_match_the_real_scheduler(self):
         draw = random.Random(0)
         for _ in range(150):
             pairs = tuple({(draw.randint(1, 8), draw.choice((1, 2, 4, 8, 12, 16))) for _ in range(draw.randint(0, 6))})
@@ -251,7 +251,7 @@ class TestSchedules:
 
 
 class TestEvidence:
-    def test_counts_are_those_of_the_outcomes(self):
+    def test_counts_match_the_outcomes(self):
         world = ran(SCENARIO)
         evidence, outcomes = world.evidence(clock(0.0), clock(180.0)), world.outcomes()
         assert not evidence.problem
@@ -267,19 +267,19 @@ class TestEvidence:
                 objective = SCENARIO.objectives[name].seconds
                 assert sum(each.within_objective for each in served) == (outcomes.ttfa[mine] <= objective).sum()
 
-    def test_windows_add_up(self):
+    def test_adjacent_windows_add_up(self):
         world = ran(SCENARIO)
         parts = [world.evidence(clock(60.0 * i), clock(60.0 * (i + 1))) for i in range(3)]
         whole = world.evidence(clock(0.0), clock(180.0))
         for count in (_requests, _frames, _calls, _steps):
             assert sum(count(part) for part in parts) == count(whole) > 0
 
-    def test_a_step_takes_as_long_as_it_costs(self):
+    def test_step_times_match_the_costs(self):
         world = ran(with_costs(SCENARIO, noise=0.0))
         for rows, step in world.evidence(clock(0.0), clock(180.0)).replicas_of(Stage.TALKER)[0].steps.items():
             assert step.seconds / step.count <= 0.004 + 0.0003 * rows + 1e-9
 
-    def test_refused_requests_are_told_apart(self):
+    def test_refused_requests_are_counted_separately(self):
         scenario = with_costs(changed(SCENARIO, max_queue=4), step=line(0.5, 0.1))
         world = ran(scenario, 0.0)
         outcomes, evidence = world.outcomes(), world.evidence(clock(0.0), clock(120.0))
@@ -287,7 +287,7 @@ class TestEvidence:
         assert sum(each.refused for each in evidence.failed.values()) == outcomes.refused.sum()
         assert np.isnan(outcomes.ttfa[outcomes.refused]).all()
 
-    def test_a_queue_that_is_too_old_turns_requests_away(self):
+    def test_refuses_requests_when_the_queue_is_too_old(self):
         scenario = with_costs(changed(SCENARIO, max_queue_seconds=3.0), step=line(0.5, 0.1))
         world = World(scenario)
         world.run(60.0)
@@ -295,7 +295,7 @@ class TestEvidence:
         assert queue_age is not None and queue_age > 3.0
         assert world.outcomes().refused.any()
 
-    def test_nothing_is_known_between_scrapes_or_while_they_fail(self):
+    def test_evidence_needs_successful_scrapes(self):
         world = World(changed(SCENARIO, scrape_seconds=10.0, outages=((60.0, 155.0),)))
         world.run(55.0)
         assert world.evidence(clock(20.0), clock(55.0)).until == clock(50.0)
@@ -310,7 +310,7 @@ class TestEvidence:
         world.run(170.0)
         assert world.evidence(clock(20.0), clock(170.0)).seconds == 150.0
 
-    def test_leading_silence_is_not_sent_but_waited_for_where_it_fills_the_first_chunk(self):
+    def test_leading_silence_delays_first_audio(self):
         setting = msgspec.structs.replace(SETTING, chunk_ramp=(1, 1, 25))
         scenario = with_costs(changed(SCENARIO, initial=setting), noise=0.0)
         heard, within, whole = (ran(changed(scenario, silence=each)).outcomes().ttfa for each in (0.0, 0.06, 0.08))
@@ -320,7 +320,7 @@ class TestEvidence:
 
 
 class TestSettings:
-    def test_they_are_in_force_from_the_next_step(self):
+    def test_settings_apply_from_the_next_step(self):
         world = World(changed(SCENARIO, load=(), listeners={"CustomVoice": 20}, seconds=60.0, lead_limit=1e6))
         world.run(20.0)
         world.apply(Assignment(base=SETTING.with_value(Knob.TALKER_ROWS, 2)))
@@ -329,7 +329,7 @@ class TestSettings:
         # The step under way at the change is the last of its size.
         assert sum(step.count for rows, step in steps.items() if rows > 2) <= 1
 
-    def test_limited_ones_end_by_themselves_unless_renewed(self):
+    def test_overrides_expire_unless_renewed(self):
         world = World(changed(SCENARIO, codecs=2))
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
         trial = Assignment(base=SETTING, replica_overrides={Stage.CODEC: {"codec-1": candidate}})
@@ -377,9 +377,9 @@ class TestSettings:
 
 
 class TestCalibration:
-    """Beside what was published; `bench/results/calibration.md` has all of it."""
+    """Comparison with published values. `bench/results/calibration.md` has all of them."""
 
-    def test_more_codec_rows_help_clones_at_eight_at_once_as_published(self):
+    def test_more_codec_rows_help_eight_concurrent_clones_as_published(self):
         clones = {
             (case.variant.rpartition(": ")[2][:12], case.load): simulate(case.scenario)["ttfa_p95"]
             for case in published()
@@ -390,13 +390,13 @@ class TestCalibration:
         # And 312 and 317 ms of a single one.
         assert clones["codec mns 1,", "1"] == pytest.approx(clones["codec mns 10", "1"])
 
-    def test_published_tables_are_read_whole(self):
+    def test_reads_all_published_tables(self):
         cases = published()
         assert {case.group for case in cases} == {"H100_CUSTOMVOICE", "H100_BASE", "H20_CUSTOMVOICE", "H20_BASE"}
         assert all(set(case.measured) <= {"ttfa_mean", "ttfa_p95", "throughput"} for case in cases)
         assert len(cases) == 62
 
-    def test_two_cores_serve_and_drown_as_they_did(self):
+    def test_two_cores_saturate_as_measured(self):
         for case in benched():
             found = simulate(case.scenario)
             assert found["throughput"] == pytest.approx(case.measured["throughput"], rel=0.3)
@@ -406,7 +406,7 @@ class TestCalibration:
 
 
 class TestReplicas:
-    def test_a_killed_one_loses_no_stream(self):
+    def test_a_killed_replica_loses_no_stream(self):
         failures = (
             Failure(stage=Stage.TALKER, replica=0, at=30.0, down=20.0),
             Failure(stage=Stage.CODEC, replica=1, at=70.0, down=1.0),
@@ -422,14 +422,14 @@ class TestReplicas:
         assert [worker.restarts for worker in evidence.replicas_of(Stage.TALKER)] == [1, 0]
         assert [worker.restarts for worker in evidence.replicas_of(Stage.CODEC)] == [1, 1]
 
-    def test_what_a_lonely_one_held_waits_for_its_return(self):
+    def test_requests_of_a_single_killed_replica_wait_for_its_restart(self):
         failure = Failure(stage=Stage.TALKER, replica=0, at=30.0, down=10.0)
         outcomes = ran(changed(SCENARIO, failures=(failure,))).outcomes()
         assert np.isfinite(outcomes.finished[~outcomes.refused]).all()
         began = (outcomes.accepted + outcomes.ttfa)[~outcomes.refused]
         assert not ((began > 30.1) & (began < 40.0)).any()
 
-    def test_a_dead_one_is_seen_as_such_and_returns_with_the_base(self):
+    def test_a_restarted_replica_runs_the_base_setting(self):
         world = World(
             changed(SCENARIO, codecs=2, failures=(Failure(stage=Stage.CODEC, replica=1, at=30.0, down=20.0),))
         )
@@ -449,13 +449,13 @@ class TestReplicas:
         before, after = world.evidence(clock(0.0), clock(30.0)), world.evidence(clock(50.0), clock(60.0))
         assert codec.frames < before.replicas_of(Stage.CODEC)[1].frames + after.replicas_of(Stage.CODEC)[1].frames
 
-    def test_a_slow_one_takes_less(self):
+    def test_a_slow_replica_accepts_fewer_requests(self):
         scenario = changed(SCENARIO, talkers=2, talker_speeds=(1.0, 4.0), load=((120.0, {"CustomVoice": 12.0}),))
         world = ran(scenario)
         quick, slow = world.evidence(clock(0.0), clock(120.0)).replicas_of(Stage.TALKER)
         assert slow.frames < 0.7 * quick.frames
 
-    def test_stages_that_share_a_device_slow_each_other(self):
+    def test_stages_on_one_device_slow_each_other(self):
         alone, shared = ran(SCENARIO), ran(with_costs(SCENARIO, interference=1.5))
         assert np.nanmean(shared.outcomes().ttfa) > np.nanmean(alone.outcomes().ttfa)
 
@@ -470,7 +470,7 @@ class TestReplicas:
         assert goodput(outcomes, scenario) == pytest.approx(len(outcomes.ttfa) / 60.0, rel=0.01)
 
 
-def test_a_window_of_the_past_can_be_asked_for_later():
+def test_past_windows_stay_available():
     world = ran(SCENARIO)
     window = world.evidence(clock(30.0), clock(60.0))
     assert window.until - window.since == timedelta(seconds=30)
