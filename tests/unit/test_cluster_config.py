@@ -5,13 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from syrinx_operator import __version__
 from syrinx_operator.cluster.config import ConfigError, StageAccess, config_line, options
+
+MINIMAL = {"SYRINX_STAGES_IMAGE": "stages:1"}
+
+
+def test_the_stages_image_is_required():
+    with pytest.raises(ConfigError, match="SYRINX_STAGES_IMAGE is not set"):
+        options({})
 
 
 def test_defaults_outside_a_cluster():
-    found = options({})
-    assert found.pipelines.stages_image == f"syrinx/stages:{__version__}"
+    found = options(MINIMAL)
+    assert found.pipelines.stages_image == "stages:1"
     assert (found.pipelines.redis_image, found.pipelines.operator_namespace) == ("redis:7.2-alpine", "default")
     assert (found.access, found.resync_seconds, found.lease_seconds, found.port) == (
         StageAccess.PROXY,
@@ -22,8 +28,11 @@ def test_defaults_outside_a_cluster():
 
 
 def test_pods_are_reached_directly_inside_a_cluster():
-    assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).access is StageAccess.DIRECT
-    assert options({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_STAGE_ACCESS": "proxy"}).access is StageAccess.PROXY
+    assert options(MINIMAL | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).access is StageAccess.DIRECT
+    assert (
+        options(MINIMAL | {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SYRINX_STAGE_ACCESS": "proxy"}).access
+        is StageAccess.PROXY
+    )
 
 
 def test_reads_every_variable():
@@ -44,7 +53,7 @@ def test_reads_every_variable():
 
 
 def test_processes_on_one_machine_have_different_identities():
-    assert options({}).identity != options({}).identity
+    assert options(MINIMAL).identity != options(MINIMAL).identity
 
 
 @pytest.mark.parametrize(
@@ -63,11 +72,14 @@ def test_processes_on_one_machine_have_different_identities():
 )
 def test_names_the_variable_with_an_invalid_value(name, text):
     with pytest.raises(ConfigError, match=name):
-        options({name: text})
+        options(MINIMAL | {name: text})
 
 
 def test_the_configuration_line_is_json_without_secrets():
-    environment = {"POD_NAME": "operator-7", "SYRINX_PROMETHEUS_URL": "https://user:pass@prom.example:9090/p?token=x"}
+    environment = MINIMAL | {
+        "POD_NAME": "operator-7",
+        "SYRINX_PROMETHEUS_URL": "https://user:pass@prom.example:9090/p?token=x",
+    }
     line = config_line(options(environment))
     record = msgspec.json.decode(line)
     assert (record["process"], record["replica"]) == ("operator", "operator-7")
@@ -78,7 +90,7 @@ def test_the_configuration_line_is_json_without_secrets():
 
 def test_replicas_of_one_installation_log_the_same_configuration_hash():
     def config_hash(**environment: str) -> str:
-        return msgspec.json.decode(config_line(options(environment)))["config_sha256"]
+        return msgspec.json.decode(config_line(options(MINIMAL | environment)))["config_sha256"]
 
     assert config_hash(POD_NAME="operator-7") == config_hash(POD_NAME="operator-8")
     assert config_hash(POD_NAME="operator-7") != config_hash(POD_NAME="operator-7", SYRINX_LEASE_SECONDS="30")

@@ -1,6 +1,7 @@
 """Images: sources exist, dependencies are pinned, and the operator does not need torch."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -149,7 +150,8 @@ for module in {missing!r}:
 import syrinx_operator.main, syrinx_operator.cluster.selftest
 print(*(name for name in sys.modules if name.startswith("syrinx_stages.")))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    environment = os.environ | {"SYRINX_STAGES_IMAGE": "stages:1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stderr
     assert {name.split(".")[1] for name in done.stdout.split()} == {"contract"}
 

@@ -19,7 +19,7 @@ from syrinx_stages.contract.resolved_config import resolved_config_line
 
 
 class ConfigError(Exception):
-    """An environment variable has an invalid value; the message names it."""
+    """An environment variable is missing or invalid; the message names it."""
 
 
 class StageAccess(StrEnum):
@@ -53,7 +53,9 @@ def options(environment: Mapping[str, str]) -> Options:
     default = StageAccess.DIRECT if in_cluster else StageAccess.PROXY
     return Options(
         pipelines=OperatorConfig(
-            stages_image=environment.get("SYRINX_STAGES_IMAGE") or f"syrinx/stages:{__version__}",
+            stages_image=_required(
+                environment, "SYRINX_STAGES_IMAGE", "the stages image for pipelines without spec.image"
+            ),
             redis_image=environment.get("SYRINX_REDIS_IMAGE") or "redis:7.2-alpine",
             operator_namespace=environment.get("SYRINX_OPERATOR_NAMESPACE") or "default",
         ),
@@ -64,6 +66,13 @@ def options(environment: Mapping[str, str]) -> Options:
         lease_seconds=_number(environment, "SYRINX_LEASE_SECONDS", 15.0, 1.0, 3600.0),
         port=_port(environment.get("SYRINX_PORT") or "8080"),
     )
+
+
+def _required(environment: Mapping[str, str], name: str, meaning: str) -> str:
+    value = environment.get(name)
+    if not value:
+        raise ConfigError(f"{name} is not set: it names {meaning}")
+    return value
 
 
 def config_line(options: Options) -> str:
