@@ -162,8 +162,11 @@ async def test_the_lifecycle_of_a_colocated_pipeline(harness, cluster):
         assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
         await harness.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
         await harness.settled()
+        # Ready is True as soon as one of the two killed replicas is back.
+        await harness.wait(
+            lambda: cluster.get("ttspipeline", "demo")["status"]["codec"]["summary"] == "2/2", "both replicas are ready"
+        )
         assert (await settings(cluster, "demo-talker-1", 9091))["chunk_ramp"] == [1, 2, 4]
-        assert cluster.get("ttspipeline", "demo")["status"]["codec"]["summary"] == "2/2"
         assert cluster.rights.denied == []
 
 
