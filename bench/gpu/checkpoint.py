@@ -1,8 +1,8 @@
-"""Checkpoints with the real shapes and random weights, for machines that cannot get the real ones.
+"""Writes checkpoints with the official shapes and random weights, for machines without access to the real ones.
 
-`python -m gpu.checkpoint DIRECTORY [--size 0b6|1b7]`: the official layout, every size as Qwen published it. What such a
-checkpoint says is noise. Its speed is that of the real one, with two differences that the results name: it never draws
-EOS, so that requests set their own length, and its audio is loud from the first sample on.
+`python -m gpu.checkpoint DIRECTORY [--size 0b6|1b7]` uses the official layout and the sizes published by Qwen. The
+output is noise. The speed is that of the real checkpoint, with two differences that the results mention: EOS is never
+sampled, so requests set the utterance length, and the audio is audible from the first sample on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IDS = {
     "tts_bos_token_id": 151672,
     "tts_eos_token_id": 151673,
 }
-MARKS = {
+CODEC_IDS = {
     "codec_pad_id": 2148,
     "codec_bos_id": 2149,
     "codec_eos_token_id": 2150,
@@ -50,14 +50,14 @@ MARKS = {
     "spk_id": {"ryan": 3061, "vivian": 3065, "serena": 3066},
     "spk_is_dialect": {"ryan": False, "vivian": False, "serena": False},
 }
-WORDS = 4000
-"""Entries of the tokenizer: every word of the benchmark's sentences is one, about as Qwen's own cuts English."""
-SHARPNESS = 3.0
-"""Standard deviation of logits: some dozens of codes are likely, as with a real checkpoint."""
+VOCAB_SIZE = 4000
+"""Of the tokenizer: every word of the benchmark's sentences becomes one token, about as in Qwen's tokenizer."""
+LOGIT_STD = 3.0
+"""Makes some dozens of codes likely, as in a real checkpoint."""
 
 
 def write_configs(directory: Path, size: str) -> None:
-    """All but the weights of a CustomVoice checkpoint of a size (`0b6`, `1b7`)."""
+    """Writes a CustomVoice checkpoint of a size (`0b6`, `1b7`) without its weights."""
     speech_tokenizer = directory / "speech_tokenizer"
     speech_tokenizer.mkdir(parents=True, exist_ok=True)
     settings = talker_settings(size, write_tokenizer(directory))
@@ -66,68 +66,70 @@ def write_configs(directory: Path, size: str) -> None:
 
 
 def write(directory: Path, size: str, seed: int = 0, device: str | None = None) -> None:
-    """A whole one; the same for the same seed and device."""
+    """Writes a checkpoint, which depends on seed and device alone."""
     write_configs(directory, size)
     write_weights(directory, seed, device)
 
 
 def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> None:
-    """Those that the configs want."""
+    """Writes the weights that the configs in `directory` require."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator(device).manual_seed(seed)
     config = read_model_config(directory).talker_config
     decoder = read_speech_tokenizer_config(directory).decoder_config
-    talker = {name: tensor.cpu() for name, tensor in _drawn(shapes(Talker, config, "talker"), config, generator)}
+    talker = {
+        name: tensor.cpu() for name, tensor in _random_talker(shapes(Talker, config, "talker"), config, generator)
+    }
     save_file(talker, directory / "model.safetensors")
     audio = {
-        name: draw(codec_deviation(name, shape), shape, generator).cpu()
+        name: random_tensor(codec_std(name, shape), shape, generator).cpu()
         for name, shape in shapes(CodecDecoder, decoder, "decoder")
     }
     save_file(audio, directory / "speech_tokenizer" / "model.safetensors")
 
 
-class DrawnCheckpoint(Checkpoint):
-    """A random checkpoint whose talker is drawn where it is used instead of written: the same that `write` writes."""
+class RandomCheckpoint(Checkpoint):
+    """A checkpoint whose talker weights are generated when loaded; the same weights that `write` writes."""
 
     def __init__(self, directory: Path, device: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        """directory: see `write_configs`."""
+        """directory: written by `write_configs`."""
         super().__init__(str(directory), device, dtype)
         self._seed = seed
 
     def load_talker(self, *skip: str) -> Talker:
-        """Talker and code predictor; in any type with the same, 16-bit weights. Raises ValueError for `skip`."""
+        """Returns the talker, with the same bfloat16 weights in any dtype. Raises ValueError for `skip`."""
         if skip:
-            raise ValueError(f"{skip[0]}: a drawn talker cannot leave modules out")
+            raise ValueError(f"{skip[0]}: modules of a random talker cannot be skipped")
         config = self.config.talker_config
-        before = torch.get_default_dtype()
+        default_dtype = torch.get_default_dtype()
         torch.set_default_dtype(self.dtype)
         try:
             with self.device:
                 talker = Talker(config)
         finally:
-            torch.set_default_dtype(before)
-        places = dict(checkpoint_tensors(talker, "talker"))
+            torch.set_default_dtype(default_dtype)
+        slots = dict(checkpoint_tensors(talker, "talker"))
         generator = torch.Generator(self.device).manual_seed(self._seed)
         with torch.no_grad():
-            for name, tensor in _drawn([(name, slot.shape) for name, slot in places.items()], config, generator):
-                places[name].target.copy_(tensor)
+            for name, tensor in _random_talker([(name, slot.shape) for name, slot in slots.items()], config, generator):
+                slots[name].target.copy_(tensor)
         return talker.eval().requires_grad_(False)
 
 
-def _drawn(
-    wanted: Iterable[tuple[str, tuple[int, ...]]], config: TalkerConfig, generator: torch.Generator
+def _random_talker(
+    tensors: Iterable[tuple[str, tuple[int, ...]]], config: TalkerConfig, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor]]:
-    """A talker's tensors by official name and shape, in the order in which they are drawn."""
-    for name, shape in wanted:
-        tensor = draw(talker_deviation(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16)
+    """Yields the talker's tensors, args their official names and shapes in order."""
+    for name, shape in tensors:
+        tensor = random_tensor(talker_std(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16)
         if name == "talker.codec_head.weight":
-            # The 50 likeliest of some 2,000 codes are all above zero, so EOS is never among them.
+            # The top 50 of some 2,000 logits are all above zero, so EOS is never sampled.
             tensor[config.codec_eos_token_id] = 0
         yield name, tensor
 
 
 def talker_settings(size: str, assistant: int) -> dict[str, Any]:
-    """`config.json` of a size; `assistant` is the tokenizer's id of that word."""
+    """Returns `config.json` of a size. assistant: the tokenizer's id of the word "assistant"."""
     hidden, intermediate = HIDDEN[size]
     common = {
         "num_attention_heads": 16,
@@ -158,12 +160,12 @@ def talker_settings(size: str, assistant: int) -> dict[str, Any]:
         "tts_model_size": size,
         "assistant_token_id": assistant,
         **IDS,
-        "talker_config": common | talker | MARKS | {"code_predictor_config": common | predictor},
+        "talker_config": common | talker | CODEC_IDS | {"code_predictor_config": common | predictor},
     }
 
 
 def codec_settings() -> dict[str, Any]:
-    """`speech_tokenizer/config.json`: the same for both sizes."""
+    """Returns `speech_tokenizer/config.json`, which is the same for both sizes."""
     decoder = {
         "codebook_size": 2048,
         "codebook_dim": 512,
@@ -193,16 +195,16 @@ def codec_settings() -> dict[str, Any]:
     }
 
 
-def shapes(kind: type[nn.Module], config: Any, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Official name and shape of every tensor of a module, which is not built."""
+def shapes(module_class: type[nn.Module], config: Any, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yields the official name and shape of every tensor of a module, without allocating it."""
     with torch.device("meta"):
-        module = kind(config)
+        module = module_class(config)
     for name, slot in checkpoint_tensors(module, prefix):
         yield name, slot.shape
 
 
-def talker_deviation(name: str, shape: tuple[int, ...], layers: int) -> float | None:
-    """Standard deviation that keeps activations near one through all layers; None: the tensor is all ones."""
+def talker_std(name: str, shape: tuple[int, ...], layers: int) -> float | None:
+    """Returns the standard deviation of a tensor that keeps activations near one; None for a tensor of ones."""
     if name.endswith(".bias"):
         return 0.0
     if "norm" in name:
@@ -210,18 +212,18 @@ def talker_deviation(name: str, shape: tuple[int, ...], layers: int) -> float | 
     if "text_embedding" in name:
         return 1.0
     if "embedding" in name:
-        return 0.25  # Sixteen of them are summed.
-    deviation = 1 / math.sqrt(shape[1])
+        return 0.25  # Sixteen embeddings are summed.
+    std = 1 / math.sqrt(shape[1])
     if name.endswith(("o_proj.weight", "down_proj.weight")):
-        return deviation / math.sqrt(2 * layers)
-    return deviation * SHARPNESS if "_head" in name else deviation
+        return std / math.sqrt(2 * layers)
+    return std * LOGIT_STD if "_head" in name else std
 
 
 LAST_CONV = "decoder.decoder.6.conv.weight"
 
 
-def codec_deviation(name: str, shape: tuple[int, ...]) -> float | None:
-    """The same for the codec; its noise has about a tenth of full scale."""
+def codec_std(name: str, shape: tuple[int, ...]) -> float | None:
+    """Like `talker_std`, for the codec; its noise reaches about a tenth of full scale."""
     last = name.rpartition(".")[2]
     if last in ("bias", "alpha", "beta"):
         return 0.0
@@ -234,33 +236,35 @@ def codec_deviation(name: str, shape: tuple[int, ...]) -> float | None:
     if name == LAST_CONV:
         return 0.05 / math.sqrt(shape[1] * shape[2])
     if ".block.1." in name:
-        return 1 / math.sqrt(2 * shape[0])  # Transposed, two taps a sample.
+        return 1 / math.sqrt(2 * shape[0])  # Transposed, two taps per sample.
     if name.startswith("decoder.upsample") and ".0.conv." in name:
-        return 1 / math.sqrt(shape[0])  # Transposed, one tap a sample.
+        return 1 / math.sqrt(shape[0])  # Transposed, one tap per sample.
     gain = 0.3 if name.endswith("conv2.conv.weight") else 1.0
     return gain / math.sqrt(shape[1] * shape[2])
 
 
-def draw(deviation: float | None, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """A tensor with this standard deviation; without one, of ones."""
-    if deviation is None:
+def random_tensor(std: float | None, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Returns a random tensor with this standard deviation; ones for None."""
+    if std is None:
         return torch.ones(shape)
-    return torch.randn(shape, generator=generator, device=generator.device).mul_(deviation)
+    return torch.randn(shape, generator=generator, device=generator.device).mul_(std)
 
 
 def write_tokenizer(directory: Path) -> int:
-    """Byte-level BPE trained on the benchmark's sentences; returns the id of "assistant"."""
+    """Writes a byte-level BPE trained on the benchmark's sentences; returns the id of "assistant"."""
     bpe = tokenizers.Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=WORDS, min_frequency=1, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE, min_frequency=1, initial_alphabet=alphabet, show_progress=False
+    )
     bpe.train_from_iterator([*corpus(), "assistant", "user"], trainer)
     bpe.model.save(str(directory))
     added = {IDS["im_start_token_id"]: "<|im_start|>", IDS["im_end_token_id"]: "<|im_end|>"}
     tokens = {str(number): {"content": content, "special": True} for number, content in added.items()}
     (directory / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
     assistant = bpe.token_to_id("assistant")
-    assert assistant is not None, "every word of the training text is an entry"
+    assert assistant is not None, "every word of the training text is a token"
     return int(assistant)
 
 
@@ -270,15 +274,15 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--size", choices=SIZES, default="1b7")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--configs", action="store_true", help="all but the weights")
-    given = parser.parse_args()
+    parser.add_argument("--configs", action="store_true", help="write all files except the weights")
+    args = parser.parse_args()
     begin = time.monotonic()
-    if given.configs:
-        write_configs(given.directory, given.size)
+    if args.configs:
+        write_configs(args.directory, args.size)
         return
-    write(given.directory, given.size, given.seed)
-    size = sum(file.stat().st_size for file in given.directory.rglob("*.safetensors"))
-    print(f"{given.directory}: {size / 1e9:.1f} GB in {time.monotonic() - begin:.1f} s")
+    write(args.directory, args.size, args.seed)
+    size = sum(file.stat().st_size for file in args.directory.rglob("*.safetensors"))
+    print(f"{args.directory}: {size / 1e9:.1f} GB in {time.monotonic() - begin:.1f} s")
 
 
 if __name__ == "__main__":

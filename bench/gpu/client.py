@@ -1,7 +1,7 @@
-"""A lean HTTP client of the load generator: every request takes a free connection, or a new one, at once.
+"""A minimal HTTP client for the load generator: every request takes an idle connection or opens a new one.
 
-A general client costs milliseconds a request, and its pool lets some wait for seconds when many ask at the same time:
-both would be taken for the service's.
+A general-purpose client adds milliseconds per request, and its connection pool can delay requests by seconds under
+bursts. Both would be attributed to the service.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gpu.requests import Requests
+from gpu.workload import Workload
 from syrinx_operator.commands.bench.playback import PlaybackRecorder
 from syrinx_operator.commands.bench.stats import Outcome
 
-READ_SECONDS = 120.0
-"""The longest an answer may take, from its request to its end."""
+TIMEOUT_SECONDS = 120.0
+"""Limit from a request to the end of its response."""
 _PATH = "/v1/audio/speech"
-_BUFFER = 2**20
+_BUFFER_BYTES = 2**20
 
 
-class Refused(Exception):
-    """The service answered with another status than 200."""
+class ResponseError(Exception):
+    """The response is not a chunked stream with status 200."""
 
 
 class Client:
-    """Sends requests to the service at `url` (http://HOST:PORT) and listens to the answers."""
+    """Sends the requests of a workload to the service at `url` (http://HOST:PORT)."""
 
-    def __init__(self, url: str, requests: Requests) -> None:
+    def __init__(self, url: str, workload: Workload) -> None:
         parts = urlsplit(url)
-        assert parts.hostname is not None and parts.port is not None, "a URL of this machine"
+        assert parts.hostname is not None and parts.port is not None, "the URL needs a host and a port"
         self._address = (parts.hostname, parts.port)
         self._head = f"POST {_PATH} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n".encode()
-        self._requests = requests
-        self._free: list[_Connection] = []
+        self._workload = workload
+        self._idle: list[_Connection] = []
 
-    async def speak(self, number: int, due: float) -> Outcome:
-        """What was heard of request `number`, which was due at this `time.monotonic()`."""
-        body = msgspec.json.encode(self._requests.body(number))
+    async def send(self, number: int, due: float) -> Outcome:
+        """Sends request `number`, due at this `time.monotonic()`, and returns its outcome."""
+        body = msgspec.json.encode(self._workload.body(number))
         data = b"%bcontent-length: %d\r\n\r\n%b" % (self._head, len(body), body)
         recorder = PlaybackRecorder()
         try:
-            async with asyncio.timeout(READ_SECONDS):
-                async for piece in self._ask(data):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                async for piece in self._stream(data):
                     recorder.add(time.monotonic() - due, piece)
-        except Refused as refusal:
-            return Outcome(error=str(refusal))
+        except ResponseError as error:
+            return Outcome(error=str(error))
         except TimeoutError:
             return Outcome(error="timeout")
         except EOFError:
@@ -57,25 +57,25 @@ class Client:
             return Outcome(error="connection")
         return Outcome(playback=recorder.playback()) if recorder.has_audio else Outcome(error="no audio")
 
-    async def _ask(self, data: bytes) -> AsyncIterator[bytes]:
-        """The answer's body, piece by piece. Raises `Refused`, `EOFError` or `OSError`."""
-        connection = self._free.pop() if self._free else await _Connection.open(*self._address)
+    async def _stream(self, data: bytes) -> AsyncIterator[bytes]:
+        """Yields the pieces of the response body. Raises `ResponseError`, `EOFError` or `OSError`."""
+        connection = self._idle.pop() if self._idle else await _Connection.open(*self._address)
         try:
-            async for piece in connection.ask(data):
+            async for piece in connection.stream(data):
                 yield piece
         except BaseException:
             connection.close()
             raise
-        self._free.append(connection)
+        self._idle.append(connection)
 
     def close(self) -> None:
-        """Ends all connections."""
-        for connection in self._free:
+        """Closes all idle connections."""
+        for connection in self._idle:
             connection.close()
 
 
 class _Connection:
-    """One connection, one request at a time."""
+    """A connection that handles one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -84,21 +84,21 @@ class _Connection:
     @classmethod
     async def open(cls, host: str, port: int) -> _Connection:
         """Connects. Raises `OSError`."""
-        return cls(*await asyncio.open_connection(host, port, limit=_BUFFER))
+        return cls(*await asyncio.open_connection(host, port, limit=_BUFFER_BYTES))
 
-    async def ask(self, data: bytes) -> AsyncIterator[bytes]:
-        """Sends a request and gives the chunks of its answer."""
+    async def stream(self, data: bytes) -> AsyncIterator[bytes]:
+        """Sends a request and yields the chunks of its response."""
         self._writer.write(data)
         head = await self._reader.readuntil(b"\r\n\r\n")
         status = head.split(b" ", 2)[1].decode()
         if status != "200":
-            raise Refused(f"http {status}")
+            raise ResponseError(f"http {status}")
         if b"transfer-encoding: chunked" not in head.lower():
-            raise Refused("no stream")
+            raise ResponseError("no stream")
         while size := int((await self._reader.readuntil(b"\r\n"))[:-2], 16):
             yield (await self._reader.readexactly(size + 2))[:-2]
         await self._reader.readexactly(2)
 
     def close(self) -> None:
-        """Drops it."""
+        """Closes the connection."""
         self._writer.close()

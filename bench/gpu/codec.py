@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import torch
 
-from gpu.checkpoint import codec_deviation, codec_settings, draw
+from gpu.checkpoint import codec_settings, codec_std, random_tensor
 from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
 from syrinx_operator.local.files import write_atomically
@@ -44,7 +44,7 @@ def random_decoder(seed: int = 0) -> CodecDecoder:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, slot in checkpoint_tensors(decoder, "decoder"):
-            slot.target.copy_(draw(codec_deviation(name, slot.shape), slot.shape, generator))
+            slot.target.copy_(random_tensor(codec_std(name, slot.shape), slot.shape, generator))
     return decoder.eval().requires_grad_(False)
 
 

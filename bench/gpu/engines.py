@@ -1,7 +1,7 @@
-"""The talker's engines beside each other: `python -m gpu.engines` where vLLM is installed too.
+"""Compares the talker's engines: `python -m gpu.engines`, on a machine with vLLM.
 
-The same requests by the same calls that the service makes: launch, read, a fifth of a millisecond of work, the next
-launch. Each engine has a process of its own, one after the other.
+Each engine serves the same requests with the calls of the service: launch, read, 0.2 ms of work, the next launch. Each
+runs in a process of its own, one after the other.
 """
 
 from __future__ import annotations
@@ -35,72 +35,77 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.talker.engine import TalkerEngine
 
-# The card is the talker's alone, as it is with the torch engine.
-_CARD = VllmOptions(gpu_memory_utilization=0.8)
+# No other process uses the GPU.
+_WHOLE_GPU = VllmOptions(gpu_memory_utilization=0.8)
 ENGINES: Mapping[str, VllmOptions | None] = {
     "torch": None,
-    "vllm": _CARD,
-    "vllm-fp8": structs.replace(_CARD, quantization="fp8"),
-    "vllm-2-gpus": structs.replace(_CARD, tensor_parallel_size=2),
+    "vllm": _WHOLE_GPU,
+    "vllm-fp8": structs.replace(_WHOLE_GPU, quantization="fp8"),
+    "vllm-2-gpus": structs.replace(_WHOLE_GPU, tensor_parallel_size=2),
 }
-"""By name: how vLLM is started; None is the torch engine."""
-USUAL = ("torch", "vllm")
+"""vLLM's options by engine name; None for the torch engine."""
+DEFAULT_ENGINES = ("torch", "vllm")
 BATCHES = (1, 8, 32, 64)
 TEXT = "The old teacher found two heavy bags near the river."
-WARM = 8
-"""Frames of every request before those that are timed."""
+WARM_UP_FRAMES = 8
 FRAMES = 48
-FIRSTS = 8
-"""First frames that are timed, one request after the other beside those that speak."""
-WATCHED = 48
-"""Frames between whose passes gaps are looked for."""
-PUBLISHING = 0.0002
-"""Seconds from a step's results to the next launch: what the service does in between."""
-GAP = 0.02
-"""Milliseconds in which the device does nothing, from which on that counts."""
-LONGEST = WARM + FRAMES + WATCHED + FIRSTS * 16
+FIRST_FRAMES = 8
+"""Number of first frames to time: single requests added to the running batch."""
+GAP_FRAMES = 48
+"""Frames in which to measure gaps between passes."""
+PUBLISH_SECONDS = 0.0002
+"""Simulated work of the service between a step's results and the next launch."""
+MIN_GAP_MS = 0.02
+"""Shorter idle times of the device do not count as gaps."""
+MAX_FRAMES = WARM_UP_FRAMES + FRAMES + GAP_FRAMES + FIRST_FRAMES * 16
 
 
 class Bench:
-    """One engine."""
+    """Benchmarks one engine."""
 
-    def __init__(self, name: str, model: str, device: str, most: int) -> None:
-        settings, options = TalkerSettings(max_num_seqs=most + 1), ENGINES[name]
+    def __init__(self, name: str, model: str, device: str, max_batch: int) -> None:
+        settings, options = TalkerSettings(max_num_seqs=max_batch + 1), ENGINES[name]
         config = StageConfig(
-            pipeline="bench", generation="bench", model=model, device=device, max_resident=most + 1, talker=settings,
-            engine="vllm" if options else "torch", vllm=options or VllmOptions(),
-        )  # fmt: skip
-        # Passes are seen in this process alone.
-        self._watches = device != "cpu" and not (options and options.tensor_parallel_size > 1)
+            pipeline="bench",
+            generation="bench",
+            model=model,
+            device=device,
+            max_resident=max_batch + 1,
+            talker=settings,
+            engine="vllm" if options else "torch",
+            vllm=options or VllmOptions(),
+        )
+        # Passes can only be recorded in this process.
+        self._records_passes = device != "cpu" and not (options and options.tensor_parallel_size > 1)
         self._engine: TalkerEngine[Any] = load_talker_engine(config, torch.device(device), LiveSettings(settings, 0))
         self._engine.warm_up()
         self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
         self._count = 0
 
     def measure(self, rows: int) -> dict[str, Any]:
-        """Frame time, first frame, audio and gaps at so many at once."""
-        ids = self._enter(rows)
-        for _ in range(WARM):
+        """Returns frame time, first-frame time, throughput and gaps at this batch size."""
+        ids = self._admit(rows)
+        for _ in range(WARM_UP_FRAMES):
             self._step(ids)
         times = [self._step(ids) for _ in range(FRAMES)]
-        mean = statistics.mean(times) + PUBLISHING
-        found = {
+        mean = statistics.mean(times) + PUBLISH_SECONDS
+        result = {
             "frame_ms": 1000 * statistics.median(times),
             "audio_s_per_s": rows * FAMILY.frame_seconds / mean,
-            "first_frame_ms": 1000 * statistics.median(self._first(ids[1:]) for _ in range(FIRSTS)),
+            "first_frame_ms": 1000 * statistics.median(self._first(ids[1:]) for _ in range(FIRST_FRAMES)),
         }
-        if self._watches:
-            found |= self._idle(ids)
+        if self._records_passes:
+            result |= self._idle(ids)
         for request_id in ids:
             self._engine.release(request_id)
-        return found
+        return result
 
-    def _enter(self, rows: int) -> list[str]:
+    def _admit(self, rows: int) -> list[str]:
         requests = [
             SpeechRequest(
                 id=f"{self._count + row}", accepted_at=0.0, text=TEXT, task_type=TaskType.CUSTOM_VOICE,
-                voice=self._voice, seed=self._count + row, non_streaming_text=False, max_frames=LONGEST,
-                sampling=Sampling(min_frames=LONGEST),
+                voice=self._voice, seed=self._count + row, non_streaming_text=False, max_frames=MAX_FRAMES,
+                sampling=Sampling(min_frames=MAX_FRAMES),
             )
             for row in range(rows)
         ]  # fmt: skip
@@ -109,37 +114,37 @@ class Bench:
         return [each.id for each in requests]
 
     def _step(self, ids: Sequence[str]) -> float:
-        """Seconds of one frame of all."""
-        began = time.perf_counter()
+        """Returns the seconds of one step."""
+        started = time.perf_counter()
         results = self._engine.read(self._engine.launch(ids))
-        took = time.perf_counter() - began
-        assert len(results) == len(ids), "every request has a frame"
-        until = time.perf_counter() + PUBLISHING
-        while time.perf_counter() < until:
+        seconds = time.perf_counter() - started
+        assert len(results) == len(ids), "a step returns a frame of every request"
+        next_launch = time.perf_counter() + PUBLISH_SECONDS
+        while time.perf_counter() < next_launch:
             pass
-        return took
+        return seconds
 
     def _first(self, others: Sequence[str]) -> float:
-        """Seconds to the first frame of one more."""
-        began = time.perf_counter()
-        (new,) = self._enter(1)
+        """Returns the seconds until the first frame of an additional request."""
+        started = time.perf_counter()
+        (new,) = self._admit(1)
         while new not in self._engine.read(self._engine.launch([*others, new])):
             pass
-        took = time.perf_counter() - began
+        seconds = time.perf_counter() - started
         self._engine.release(new)
-        return took
+        return seconds
 
     def _idle(self, ids: Sequence[str]) -> dict[str, float]:
-        """How often, and which share of the time, the device does nothing between two passes."""
+        """Returns the number of gaps per frame, and their share of the time."""
         with watched(self._engine) as passes:
-            for _ in range(WATCHED):
+            for _ in range(GAP_FRAMES):
                 self._step(ids)
-        gaps = [gap for gap in passes.gaps() if gap >= GAP]
-        return {"gaps_a_frame": len(gaps) / WATCHED, "idle_share": sum(gaps) / passes.total()}
+        gaps = [gap for gap in passes.gaps() if gap >= MIN_GAP_MS]
+        return {"gaps_a_frame": len(gaps) / GAP_FRAMES, "idle_share": sum(gaps) / passes.total()}
 
 
 def rows_of(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
-    """The table, a line for each engine and batch."""
+    """Returns the table's rows, one for each engine and batch size."""
     lines = []
     for name, by_batch in results.items():
         for batch, found in by_batch.items():
@@ -154,40 +159,51 @@ def rows_of(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[li
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if unknown := set(names) - set(ENGINES):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: give some of {', '.join(ENGINES)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown engines: {', '.join(sorted(unknown))}; choose from {', '.join(ENGINES)}"
+        )
     return names
 
 
 def main() -> None:
-    """Runs each engine in a process of its own, prints a table and writes the file."""
+    """Runs each engine in a process of its own, prints a table and writes the result file."""
     parser = argparse.ArgumentParser(prog="python -m gpu.engines", description=__doc__)
-    parser.add_argument("model", help="a checkpoint's directory, such as gpu.checkpoint writes; or bundled")
+    parser.add_argument("model", help="checkpoint directory, such as gpu.checkpoint writes; or `bundled`")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), default=BATCHES, help="as 1,8")
-    parser.add_argument("--engines", type=_names, default=USUAL, help=f"of {','.join(ENGINES)} (default: torch,vllm)")
-    parser.add_argument("--alone", choices=ENGINES, help="this one, in this process, as JSON")
+    parser.add_argument(
+        "--batches",
+        type=lambda text: tuple(map(int, text.split(","))),
+        default=BATCHES,
+        help="batch sizes, such as 1,8",
+    )
+    parser.add_argument(
+        "--engines", type=_names, default=DEFAULT_ENGINES, help=f"engines, of {','.join(ENGINES)} (default: torch,vllm)"
+    )
+    parser.add_argument(
+        "--alone", choices=ENGINES, help="run this engine in this process and print JSON (used internally)"
+    )
     parser.add_argument("--json", type=Path, default=RESULTS / "engines.json")
-    given = parser.parse_args()
-    if given.alone:
-        bench = Bench(given.alone, given.model, given.device, max(given.batches))
-        print(json.dumps({str(rows): bench.measure(rows) for rows in given.batches}), flush=True)
+    args = parser.parse_args()
+    if args.alone:
+        bench = Bench(args.alone, args.model, args.device, max(args.batches))
+        print(json.dumps({str(rows): bench.measure(rows) for rows in args.batches}), flush=True)
         return
     results = {}
-    for name in given.engines:
+    for name in args.engines:
         command = [sys.executable, "-m", "gpu.engines", *sys.argv[1:], "--alone", name]
         child = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         results[name] = msgspec.json.decode(child.stdout.splitlines()[-1], type=dict[str, dict[str, float]])
-    head = ("engine", "at once", "frame ms", "first frame ms", "audio s/s", "gaps a frame", "device idle")
+    head = ("engine", "batch", "frame ms", "first frame ms", "audio s/s", "gaps/frame", "device idle")
     print(table.markdown(head, rows_of(results)))
     run = {
         "benchmark": "engines",
         "revision": revision(),
-        "device": torch.cuda.get_device_name() if given.device != "cpu" else "cpu",
+        "device": torch.cuda.get_device_name() if args.device != "cpu" else "cpu",
         "torch": torch.__version__,
         "vllm": import_module("vllm").__version__ if find_spec("vllm") else None,
         "engines": results,
     }
-    write_atomically(given.json, json.dumps(run, indent=1).encode())
+    write_atomically(args.json, json.dumps(run, indent=1).encode())
 
 
 if __name__ == "__main__":

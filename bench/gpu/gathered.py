@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gpu import live
+from gpu.plan import is_gap_free, is_nearly_gap_free
 from gpu.results import ServicePoint, ServiceRun
 
 PRIMARY = "1b7"
@@ -110,18 +110,20 @@ def figures(run: ServiceRun) -> Service:
         model=run.model,
         topology=run.topology,
         complete=run.complete,
-        open_loop_ttfa_p50_ms={load: 1000 * p.heard.ttfa.p50 for load, p in opened.items() if p.heard.ttfa},
-        open_loop_ttfa_p95_ms={load: 1000 * p.heard.ttfa.p95 for load, p in opened.items() if p.heard.ttfa},
+        open_loop_ttfa_p50_ms={load: 1000 * p.stats.ttfa.p50 for load, p in opened.items() if p.stats.ttfa},
+        open_loop_ttfa_p95_ms={load: 1000 * p.stats.ttfa.p95 for load, p in opened.items() if p.stats.ttfa},
         open_loop_first_playable_p95_ms={
-            load: 1000 * p.heard.first_playable.p95 for load, p in opened.items() if p.heard.first_playable
+            load: 1000 * p.stats.first_playable.p95 for load, p in opened.items() if p.stats.first_playable
         },
         open_loop_underrun_share={
-            load: p.heard.underrun_share for load, p in opened.items() if p.heard.underrun_share is not None
+            load: p.stats.underrun_share for load, p in opened.items() if p.stats.underrun_share is not None
         },
-        closed_loop_audio_s_per_s={load: p.heard.audio_seconds_per_second for load, p in closed.items()},
-        closed_loop_ttfa_p95_ms={load: 1000 * p.heard.ttfa.p95 for load, p in closed.items() if p.heard.ttfa},
-        live_streams=_max_streams([p for p in run.points if p.load == "live" and live.gap_free(p.heard)]),
-        live_streams_under_1_percent=_max_streams([p for p in run.points if p.load == "live" and live.nearly(p.heard)]),
+        closed_loop_audio_s_per_s={load: p.stats.audio_seconds_per_second for load, p in closed.items()},
+        closed_loop_ttfa_p95_ms={load: 1000 * p.stats.ttfa.p95 for load, p in closed.items() if p.stats.ttfa},
+        live_streams=_max_streams([p for p in run.points if p.load == "live" and is_gap_free(p.stats)]),
+        live_streams_under_1_percent=_max_streams(
+            [p for p in run.points if p.load == "live" and is_nearly_gap_free(p.stats)]
+        ),
         ttfa_c4_over_c1=_ratio(closed),
     )
 
@@ -135,5 +137,5 @@ def _max_streams(points: Sequence[ServicePoint]) -> int | None:
 
 
 def _ratio(closed: dict[str, ServicePoint]) -> float | None:
-    one, four = (closed[load].heard.ttfa if load in closed else None for load in ("1", "4"))
+    one, four = (closed[load].stats.ttfa if load in closed else None for load in ("1", "4"))
     return four.p50 / one.p50 if one and four else None

@@ -17,80 +17,86 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Raises SystemExit for what it does not understand."""
-    usual = Setup(model=None, device="cuda")
+    """Parses the command line. Raises SystemExit for invalid arguments."""
+    defaults = Setup(model=None, device="cuda")
     parser = argparse.ArgumentParser(prog="python -m gpu.service", description="Measure the service end to end.")
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--size", choices=SIZES, default="1b7", help="real shapes, random weights (default: 1b7)")
-    model.add_argument("--model", help="a checkpoint's directory; utterances end where it ends them")
-    model.add_argument("--random-model", help="a directory that gpu.checkpoint wrote before")
+    model.add_argument("--model", help="checkpoint directory; the model ends the utterances")
+    model.add_argument("--random-model", help="directory written by gpu.checkpoint")
     model.add_argument("--bundled", action="store_true", help="the bundled voice")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="the talker's")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--colocated", action="store_true", help="talker and codec in one process")
-    where.add_argument("--two-gpus", action="store_true", help="the talker on GPU 0, the codec on GPU 1")
-    where.add_argument("--mps", action="store_true", help="both under CUDA's multi-process service")
-    where.add_argument("--paced", action="store_true", help="engines that only take their time: the service alone")
-    parser.add_argument("--voices", type=_names, default=(), help="to go round (default: all that the service has)")
-    parser.add_argument("--quick", action="store_true", help="fewer, shorter points: two minutes")
-    parser.add_argument("--only", type=_names, default=plan.LOOPS, help="of open,closed,live")
-    parser.add_argument("--rates", type=_numbers, default=(), help="requests a second, as 1,20,80")
-    parser.add_argument("--concurrency", type=_counts, default=(), help="clients at once, as 1,4,64")
-    parser.add_argument("--ramp", type=_counts, help="chunk ramp of points with few streams, as 2,2,4,8,12")
-    parser.add_argument("--busy-ramp", type=_counts, help="chunk ramp of points with many")
-    parser.add_argument("--live-start", type=int, help="listeners that the search begins with")
-    parser.add_argument("--gateways", type=int, default=usual.gateways)
-    parser.add_argument("--generators", type=int, default=4, help="processes of the load generator")
-    parser.add_argument("--talker-rows", type=int, default=usual.talker_rows)
-    parser.add_argument("--codec-rows", type=int, default=usual.codec_rows)
-    parser.add_argument("--resident", type=int, default=usual.resident, help="streams that stages hold state of")
-    parser.add_argument("--lead-limit", type=float, default=usual.lead_limit_seconds, help="seconds")
-    parser.add_argument("--capture-rows", type=_counts, default=usual.capture_rows)
-    parser.add_argument("--capture-frames", type=_counts, default=usual.capture_frames)
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="engine of the talker")
+    topology = parser.add_mutually_exclusive_group()
+    topology.add_argument("--colocated", action="store_true", help="run talker and codec in one process")
+    topology.add_argument("--two-gpus", action="store_true", help="run the talker on GPU 0 and the codec on GPU 1")
+    topology.add_argument("--mps", action="store_true", help="run both under CUDA's multi-process service")
+    topology.add_argument("--paced", action="store_true", help="simulate the engines' timing, without a GPU")
+    parser.add_argument(
+        "--voices", type=_names, default=(), help="voices to cycle through (default: all of the service)"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
+    parser.add_argument(
+        "--only", type=_names, default=plan.LOOPS, help="loops to run, of open,closed,live (default: all)"
+    )
+    parser.add_argument("--rates", type=_numbers, default=(), help="requests per second, such as 1,20,80")
+    parser.add_argument("--concurrency", type=_counts, default=(), help="concurrent clients, such as 1,4,64")
+    parser.add_argument("--ramp", type=_counts, help="chunk ramp of points with few streams, such as 2,2,4,8,12")
+    parser.add_argument("--busy-ramp", type=_counts, help="chunk ramp of points with many streams")
+    parser.add_argument("--live-start", type=int, help="number of listeners that the search starts with")
+    parser.add_argument("--gateways", type=int, default=defaults.gateways)
+    parser.add_argument("--generators", type=int, default=4, help="worker processes of the load generator (default: 4)")
+    parser.add_argument("--talker-rows", type=int, default=defaults.talker_rows)
+    parser.add_argument("--codec-rows", type=int, default=defaults.codec_rows)
+    parser.add_argument(
+        "--resident", type=int, default=defaults.resident, help="maximum number of streams resident in a stage"
+    )
+    parser.add_argument("--lead-limit", type=float, default=defaults.lead_limit_seconds, help="lead limit in seconds")
+    parser.add_argument("--capture-rows", type=_counts, default=defaults.capture_rows)
+    parser.add_argument("--capture-frames", type=_counts, default=defaults.capture_frames)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the result goes (default: bench/results)")
-    parser.add_argument("--name", help="of the result: NAME_service.json (default: the GPU and the size)")
-    given = parser.parse_args(arguments)
-    if set(given.only) - set(plan.LOOPS):
-        parser.error(f"--only: of {', '.join(plan.LOOPS)}")
-    if given.engine == "vllm" and (given.paced or given.colocated):
-        parser.error("--engine vllm: it has a process of its own, and takes the time that it takes")
-    if given.paced:
-        given.device = "cpu"
-    return given
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
+    parser.add_argument("--name", help="name of the result, NAME_service.json (default: from GPU and size)")
+    args = parser.parse_args(arguments)
+    if set(args.only) - set(plan.LOOPS):
+        parser.error(f"--only: choose from {', '.join(plan.LOOPS)}")
+    if args.engine == "vllm" and (args.paced or args.colocated):
+        parser.error("--engine vllm cannot be combined with --paced or --colocated")
+    if args.paced:
+        args.device = "cpu"
+    return args
 
 
-def plan_of(given: argparse.Namespace) -> Plan:
-    """What is to be measured."""
-    base = plan.CPU if given.device == "cpu" and not given.paced else plan.QUICK if given.quick else plan.FULL
-    chosen = plan.only(base, given.only, given.rates, given.concurrency)
-    if given.ramp:
-        chosen = structs.replace(chosen, early_ramp=given.ramp)
-    if given.busy_ramp:
-        chosen = structs.replace(chosen, busy_ramp=given.busy_ramp)
-    if given.live_start and chosen.live:
-        chosen = structs.replace(chosen, live=structs.replace(chosen.live, start=given.live_start))
-    return chosen
+def plan_of(args: argparse.Namespace) -> Plan:
+    """Returns the plan for the arguments."""
+    base = plan.CPU if args.device == "cpu" and not args.paced else plan.QUICK if args.quick else plan.FULL
+    selected = plan.select(base, args.only, args.rates, args.concurrency)
+    if args.ramp:
+        selected = structs.replace(selected, early_ramp=args.ramp)
+    if args.busy_ramp:
+        selected = structs.replace(selected, busy_ramp=args.busy_ramp)
+    if args.live_start and selected.live:
+        selected = structs.replace(selected, live=structs.replace(selected.live, start=args.live_start))
+    return selected
 
 
-def setup_of(given: argparse.Namespace, model: str | None) -> Setup:
-    """How the service is set up."""
+def setup_of(args: argparse.Namespace, model: str | None) -> Setup:
+    """Returns the setup for the arguments."""
     return Setup(
         model=model,
-        device=given.device,
-        engine=given.engine,
-        colocated=given.colocated,
-        two_gpus=given.two_gpus,
-        mps=given.mps,
-        paced=given.paced,
-        gateways=given.gateways,
-        talker_rows=given.talker_rows,
-        codec_rows=given.codec_rows,
-        resident=given.resident,
-        lead_limit_seconds=given.lead_limit,
-        capture_rows=given.capture_rows,
-        capture_frames=given.capture_frames,
+        device=args.device,
+        engine=args.engine,
+        colocated=args.colocated,
+        two_gpus=args.two_gpus,
+        mps=args.mps,
+        paced=args.paced,
+        gateways=args.gateways,
+        talker_rows=args.talker_rows,
+        codec_rows=args.codec_rows,
+        resident=args.resident,
+        lead_limit_seconds=args.lead_limit,
+        capture_rows=args.capture_rows,
+        capture_frames=args.capture_frames,
     )
 
 

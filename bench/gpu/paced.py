@@ -1,6 +1,6 @@
-"""Engines that only take their time: the service around them is then measured alone. `gpu.service --paced`.
+"""Simulated engine timing, to measure the service without a GPU: `gpu.service --paced`.
 
-What they take is about what the engines of an H200 are meant to take; they say noise.
+The engines sleep for about the target times of an H200 and return noise.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import time
 from syrinx_stages.contract.family import FAMILY
 
 DRAW_SECONDS, DRAW_ROW_SECONDS = 0.0014, 0.000016
-"""Of a talker step until its codes are there, and of each of its rows."""
+"""Time of a talker step until its codes are available: constant, and per row."""
 ADVANCE_SECONDS, ADVANCE_ROW_SECONDS = 0.00095, 0.000008
-"""Of the rest of the step."""
+"""Time of the rest of the step: constant, and per row."""
 PREFILL_SECONDS = 0.0012
 CALL_SECONDS, CALL_FRAME_SECONDS = 0.0005, 0.000025
-"""Of a codec call, and of each frame of each of its rows."""
+"""Time of a codec call: constant, and per frame of each row."""
 NOISE = random.Random(0).randbytes(64 * FAMILY.frame_bytes)
-"""PCM of as many frames as a call may have."""
+"""PCM of the maximum number of frames of a call."""
 
 
 class Device:
-    """Does one thing after the other, while whoever queued it goes on."""
+    """A simulated device that runs queued work sequentially and asynchronously."""
 
     def __init__(self) -> None:
         self._free = 0.0
 
     def queue(self, seconds: float) -> float:
-        """When (`time.monotonic()`) work of this length, queued now, will be done."""
+        """Queues work of this duration; returns the `time.monotonic()` at which it completes."""
         self._free = max(self._free, time.monotonic()) + seconds
         return self._free
 
 
 def wait(until: float) -> None:
-    """Returns at this `time.monotonic()`, as a driver's wait does."""
+    """Blocks until this `time.monotonic()`, like a device synchronization."""
     time.sleep(max(0.0, until - time.monotonic()))

@@ -1,6 +1,6 @@
-"""Other services of the same models, measured by the same loads on the same GPU where their package is at hand.
+"""Other services of the same models, measured with the same loads on the same GPU if their package is installed.
 
-A peer that is not installed is not measured: the report quotes what was published of it, apart from what was measured.
+For a peer that is not installed, the report only quotes its published figures, separately from measured ones.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from msgspec import Struct
 from syrinx_operator.local import die_with_parent
 
 START_SECONDS = 900.0
-"""A peer may compile and capture for minutes."""
+"""Compiling and capturing graphs may take minutes."""
 
 
 class PeerFailed(Exception):
-    """A peer ended before it was ready."""
+    """A peer did not become ready."""
 
 
 class Peer(Struct, frozen=True):
-    """How one is recognised and started."""
+    """How to detect and start a peer."""
 
     name: str
     package: str
     command: Sequence[str]
-    """`MODEL` and `PORT` are put in."""
+    """With placeholders `MODEL` and `PORT`."""
     ready: str
-    """Answers 200 once it serves."""
+    """Path that returns 200 when the peer is ready."""
 
     @property
-    def at_hand(self) -> bool:
-        """Whether its package is installed."""
+    def installed(self) -> bool:
+        """Whether the peer's package is installed."""
         return importlib.util.find_spec(self.package) is not None
 
 
@@ -60,8 +60,8 @@ PEERS = (
 
 
 @contextlib.asynccontextmanager
-async def started(peer: Peer, model: str) -> AsyncIterator[str]:
-    """Gives its URL once it serves. Raises `PeerFailed` with its last words."""
+async def start_peer(peer: Peer, model: str) -> AsyncIterator[str]:
+    """Yields the peer's URL when it is ready. Raises `PeerFailed` with the end of its log."""
     with socket.socket() as probe, tempfile.TemporaryFile() as log:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -72,7 +72,7 @@ async def started(peer: Peer, model: str) -> AsyncIterator[str]:
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            if not await _serves(url + peer.ready, process):
+            if not await _is_ready(url + peer.ready, process):
                 log.seek(0)
                 raise PeerFailed(f"{peer.name} did not start: {log.read()[-2000:].decode('utf-8', 'replace')}")
             yield url
@@ -86,7 +86,7 @@ async def started(peer: Peer, model: str) -> AsyncIterator[str]:
                 await process.wait()
 
 
-async def _serves(url: str, process: asyncio.subprocess.Process) -> bool:
+async def _is_ready(url: str, process: asyncio.subprocess.Process) -> bool:
     deadline = asyncio.get_running_loop().time() + START_SECONDS
     async with httpx.AsyncClient(timeout=5.0, trust_env=False) as http:
         while process.returncode is None and asyncio.get_running_loop().time() < deadline:

@@ -1,4 +1,4 @@
-"""The results as pictures, one subject each."""
+"""Plots of the results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from gpu.gathered import EngineResult, Gathered, Kernel
 from gpu.results import ServicePoint, ServiceRun
 
-KERNELS = 16
-"""Drawn apart; the rest is one bar."""
-NAME = 48
-"""Characters of a kernel's name that are shown."""
+MAX_KERNELS = 16
+"""Further kernels are combined into one bar."""
+MAX_NAME = 48
+"""Characters of a kernel's name."""
 
 
 def draw(gathered: Gathered, directory: Path, prefix: str) -> list[Path]:
-    """Writes what there is to draw; returns the files. Raises `OSError`."""
+    """Writes the plots of all available results and returns the files. Raises `OSError`."""
     matplotlib.use("Agg")
     figures: dict[str, Figure] = {}
     if gathered.talker is not None:
@@ -28,7 +28,7 @@ def draw(gathered: Gathered, directory: Path, prefix: str) -> list[Path]:
         figures["codec"] = _engine(gathered.codec, gathered.codec.codec_4frames_ms, "codec: four frames of every row")
     for name, result in (("talker_kernels", gathered.talker), ("codec_kernels", gathered.codec)):
         if result is not None and result.kernels:
-            figures[name] = _kernels(result.kernels, f"{result.benchmark}: where the time goes, batch 32")
+            figures[name] = _kernels(result.kernels, f"{result.benchmark}: time by kernel, batch 32")
     if gathered.runs:
         figures["ttfa"] = _ttfa(gathered.runs)
         figures["throughput"] = _throughput(gathered.runs)
@@ -68,8 +68,8 @@ def _line(axes: Axes, values: Mapping[str, float], label: str, **style: str) -> 
 
 def _kernels(kernels: Sequence[Kernel], title: str) -> Figure:
     figure, axes = _figure(title)
-    shown = [(f"{kernel.name[:NAME]} x {kernel.count}", kernel.ms) for kernel in kernels[:KERNELS]]
-    if rest := kernels[KERNELS:]:
+    shown = [(f"{kernel.name[:MAX_NAME]} x {kernel.count}", kernel.ms) for kernel in kernels[:MAX_KERNELS]]
+    if rest := kernels[MAX_KERNELS:]:
         shown.append((f"{len(rest)} others", sum(kernel.ms for kernel in rest)))
     axes.barh([name for name, _ in reversed(shown)], [ms for _, ms in reversed(shown)])
     axes.tick_params(axis="y", labelsize=7)
@@ -84,14 +84,19 @@ def _points(run: ServiceRun, load: str) -> list[ServicePoint]:
 def _ttfa(runs: Mapping[str, ServiceRun]) -> Figure:
     figure, axes = _figure("time to first audio, open loop")
     for number, (name, run) in enumerate(runs.items()):
-        heard = [(point.amount, point.heard.ttfa) for point in _points(run, "open") if point.heard.ttfa]
-        for kind, style in (("p95", "-"), ("p50", ":")):
-            values = [1000 * getattr(ttfa, kind) for _, ttfa in heard]
+        measured = [(point.amount, point.stats.ttfa) for point in _points(run, "open") if point.stats.ttfa]
+        for quantile, style in (("p95", "-"), ("p50", ":")):
+            values = [1000 * getattr(ttfa, quantile) for _, ttfa in measured]
             axes.plot(
-                [load for load, _ in heard], values, style, color=f"C{number}", marker="o", label=f"{name} {kind}"
+                [load for load, _ in measured],
+                values,
+                style,
+                color=f"C{number}",
+                marker="o",
+                label=f"{name} {quantile}",
             )
     axes.set_xscale("log")
-    axes.set_xlabel("requests a second")
+    axes.set_xlabel("requests per second")
     _ticks(axes, [point for run in runs.values() for point in _points(run, "open")])
     axes.set_ylabel("ms")
     axes.set_ylim(bottom=0)
@@ -103,22 +108,22 @@ def _throughput(runs: Mapping[str, ServiceRun]) -> Figure:
     figure, axes = _figure("throughput, closed loop")
     for name, run in runs.items():
         points = _points(run, "closed")
-        values = [point.heard.audio_seconds_per_second for point in points]
+        values = [point.stats.audio_seconds_per_second for point in points]
         axes.plot([point.amount for point in points], values, marker="o", label=name)
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("clients at once")
+    axes.set_xlabel("concurrent clients")
     _ticks(axes, [point for run in runs.values() for point in _points(run, "closed")])
-    axes.set_ylabel("audio seconds a second")
+    axes.set_ylabel("audio seconds per second")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8)
     return figure
 
 
 def _live(runs: Mapping[str, ServiceRun]) -> Figure:
-    figure, axes = _figure("listeners in real time: utterances with a gap")
+    figure, axes = _figure("live listeners: utterances with a gap")
     for name, run in runs.items():
-        heard = [(point.amount, point.heard.underrun_share) for point in _points(run, "live")]
-        known = [(amount, share) for amount, share in heard if share is not None]
+        measured = [(point.amount, point.stats.underrun_share) for point in _points(run, "live")]
+        known = [(amount, share) for amount, share in measured if share is not None]
         axes.plot([amount for amount, _ in known], [100 * share for _, share in known], marker="o", label=name)
     axes.set_xlabel("listeners")
     axes.set_ylabel("%")

@@ -1,4 +1,4 @@
-"""What a run of the service benchmark says: what `..._service.json` holds."""
+"""The result file of the service benchmark, `..._service.json`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpu.generators import Burden
+from gpu.load_generator import GeneratorStats
+from gpu.monitor import Usage
 from gpu.system import Setup
-from gpu.watch import Watched
 from syrinx_operator.commands.bench.stats import Point
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import Machine
 
 
 class ServicePoint(Struct, frozen=True, kw_only=True):
-    """One load: what was heard, what it was set to, what the machine did."""
+    """A load point."""
 
     load: Literal["open", "closed", "live"]
     amount: float
-    """Requests a second, clients at once, or listeners."""
+    """Requests per second (open), concurrent clients (closed), or listeners (live)."""
     seconds: float
-    """In which requests were sent."""
+    """Duration in which requests were sent."""
     chunk_ramp: tuple[int, ...]
-    heard: Point
-    """A live point's requests are those from its gathering on."""
-    watched: Watched
-    generator: Burden
+    stats: Point
+    """For a live point, without the requests of its ramp-up."""
+    usage: Usage
+    generator: GeneratorStats
 
 
 class ServiceRun(Struct, frozen=True, kw_only=True):
-    """A run; points are added as they are measured."""
+    """A run; points are appended as they are measured."""
 
     benchmark: Literal["service"] = "service"
     created: str
@@ -42,29 +42,29 @@ class ServiceRun(Struct, frozen=True, kw_only=True):
     gpu: str | None
     driver: str | None
     system: str
-    """`syrinx`, or the peer that was measured instead."""
+    """`syrinx`, or a peer's name."""
     topology: str
-    """Which processes share which GPU."""
+    """Describes which processes share a GPU."""
     model: str
-    """Its shape, and where its weights are from."""
+    """The shape, and the origin of the weights."""
     random_weights: bool
     setup: Setup | None
-    """None: a peer's."""
+    """None for a peer."""
     seed: int
     utterance_seconds: float | None
-    """Mean that the requests asked for; None where the model ends them."""
+    """Mean requested length; None if the model ends the utterances."""
     complete: bool = False
     failure: str = ""
     deaths: list[str] = []
-    """Processes that died meanwhile."""
+    """Processes that died during the run."""
     points: list[ServicePoint] = []
 
 
 def save(run: ServiceRun, file: Path) -> None:
-    """Writes it whole. Raises `OSError`."""
+    """Writes the file atomically. Raises `OSError`."""
     write_atomically(file, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
 
 
 def load(file: Path) -> ServiceRun:
-    """Reads it. Raises `OSError` or `msgspec.DecodeError`."""
+    """Reads the file. Raises `OSError` or `msgspec.DecodeError`."""
     return msgspec.json.decode(file.read_bytes(), type=ServiceRun)

@@ -1,7 +1,7 @@
-"""The service end to end on this machine: `python -m gpu.service`; without a model, real shapes with random weights.
+"""Benchmarks the service end to end on this machine: `python -m gpu.service`; by default with random weights.
 
-Open loop (Poisson), closed loop, and the largest number of listeners that hear no gap. The result is written after
-every point, so that what was measured survives whatever ends the run.
+Measures open loops (Poisson), closed loops, and the maximum number of listeners without gaps. The result file is
+written after every point, so that an interrupted run keeps its points.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from typing import Literal
 
 from msgspec import structs
 
-from gpu import live, requests, table
-from gpu.generators import GeneratorError, Generators, Heard
-from gpu.nvml import Gpus
+from gpu import table
+from gpu.load_generator import GeneratorError, LoadGenerator, LoadResult
+from gpu.monitor import Gpus, Monitor
 from gpu.options import parse, plan_of, setup_of
-from gpu.peers import PEERS, PeerFailed, started
-from gpu.plan import LivePlan, Plan, Ramp
-from gpu.requests import Requests
+from gpu.peers import PEERS, PeerFailed, start_peer
+from gpu.plan import LivePlan, Plan, Ramp, is_gap_free, search_max
 from gpu.results import ServicePoint, ServiceRun, save
 from gpu.system import System
-from gpu.watch import Watch
+from gpu.workload import Workload, length_seconds
 from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
 from syrinx_operator.commands.client import SpeechError, connect, voices
@@ -50,48 +49,50 @@ EXPECTED = (
     CheckpointError,
     OSError,
 )
-"""Failures whose message is all that a person needs."""
+"""Errors that are printed without a traceback."""
 SETTLE_SECONDS = 0.5
-"""Between two points."""
+"""Pause between two points."""
 PEER_VOICES = ("ryan", "vivian")
-"""Of every CustomVoice checkpoint, and of those that `gpu.checkpoint` writes."""
+"""Voices of every CustomVoice checkpoint, including those of `gpu.checkpoint`."""
 SIZE_NAMES = {"0b6": "0.6B", "1b7": "1.7B"}
 
 
 class Bench:
-    """A run in progress: each point is measured, told and kept."""
+    """A run in progress."""
 
-    def __init__(self, run: ServiceRun, file: Path, generators: Generators, gpus: Gpus, system: System | None) -> None:
+    def __init__(
+        self, run: ServiceRun, file: Path, generator: LoadGenerator, gpus: Gpus, system: System | None
+    ) -> None:
         self.run = run
         self._file = file
-        self._generators = generators
+        self._generator = generator
         self._gpus = gpus
         self._system = system
 
     async def measure(self, plan: Plan) -> None:
-        """All points of a plan. Raises `GeneratorError` if nothing speaks."""
+        """Measures all points of a plan. Raises `GeneratorError` if all warm-up requests fail."""
         for clients, duration in plan.warm_up:
-            outcomes = (await self._generators.closed(clients, duration)).outcomes
+            outcomes = (await self._generator.closed(clients, duration)).outcomes
             if all(outcome.error for outcome in outcomes):
-                raise GeneratorError(f"nothing speaks: {outcomes[0].error if outcomes else 'no answer'}")
+                raise GeneratorError(f"all warm-up requests failed: {outcomes[0].error if outcomes else 'no response'}")
         for load in plan.loads:
-            sending = (
-                self._generators.open(load.amount, load.seconds)
+            result = (
+                self._generator.open(load.amount, load.seconds)
                 if load.loop == "open"
-                else self._generators.closed(int(load.amount), load.seconds)
+                else self._generator.closed(int(load.amount), load.seconds)
             )
-            await self._point(load.loop, load.amount, load.seconds, plan.ramp(load), sending)
+            await self._point(load.loop, load.amount, load.seconds, plan.ramp(load), result)
         if plan.live is not None:
             await self._live(plan.live, plan.busy_ramp)
 
     async def _live(self, plan: LivePlan, ramp: Ramp) -> None:
-        levels = live.search(plan.start, plan.most)
+        levels = search_max(plan.start, plan.limit)
         level = next(levels)
         with contextlib.suppress(StopIteration):
             while True:
-                sending = self._generators.live(level, plan.gather, plan.hold)
-                heard = await self._point("live", level, plan.hold, ramp, sending)
-                level = levels.send(live.gap_free(heard))
+                result = self._generator.live(level, plan.ramp_up, plan.hold)
+                point = await self._point("live", level, plan.hold, ramp, result)
+                level = levels.send(is_gap_free(point))
 
     async def _point(
         self,
@@ -99,84 +100,84 @@ class Bench:
         amount: float,
         seconds: float,
         ramp: Ramp,
-        sending: Awaitable[Heard],
+        load: Awaitable[LoadResult],
     ) -> Point:
         system = self._system
         if system is not None:
             await system.set_ramp(ramp)
         await asyncio.sleep(SETTLE_SECONDS)
-        watch = Watch(self._gpus, system.pids if system else {}, system.admin_urls if system else {})
-        async with watch.watching() as seen:
-            heard = await sending
+        monitor = Monitor(self._gpus, system.pids if system else {}, system.admin_urls if system else {})
+        async with monitor.running() as usage:
+            result = await load
         point = ServicePoint(
             load=loop,
             amount=amount,
             seconds=seconds,
             chunk_ramp=ramp if system is not None else (),
-            heard=summarize(Loop.OPEN if loop == "open" else Loop.CLOSED, amount, heard.outcomes, heard.wall_seconds),
-            watched=seen[0],
-            generator=heard.burden,
+            stats=summarize(Loop.OPEN if loop == "open" else Loop.CLOSED, amount, result.outcomes, result.wall_seconds),
+            usage=usage[0],
+            generator=result.generator,
         )
         self.run.points.append(point)
-        self.keep()
+        self.save()
         print(table.line(point), file=sys.stderr, flush=True)
-        return point.heard
+        return point.stats
 
-    def keep(self, *, complete: bool = False, failure: str = "") -> None:
-        """Writes what there is. Raises `OSError`."""
+    def save(self, *, complete: bool = False, failure: str = "") -> None:
+        """Writes the result file. Raises `OSError`."""
         deaths = [] if self._system is None else self._system.deaths
         self.run = structs.replace(self.run, complete=complete, failure=failure, deaths=deaths)
         save(self.run, self._file)
 
 
-async def measure(given: argparse.Namespace, command: str) -> list[ServiceRun]:
-    """Syrinx, then every peer that is at hand. Raises one of `EXPECTED`; what was measured is written then too."""
-    given.out.mkdir(parents=True, exist_ok=True)
+async def measure(args: argparse.Namespace, command: str) -> list[ServiceRun]:
+    """Measures Syrinx, then every installed peer. Raises one of `EXPECTED`; measured points are written before."""
+    args.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus()
     with contextlib.ExitStack() as stack:
-        model = _model(given, stack)
-        run = _begin(given, model, command, gpus)
-        setup = setup_of(given, model)
+        model = _model(args, stack)
+        run = _new_run(args, model, command, gpus)
+        setup = setup_of(args, model)
         run = structs.replace(run, setup=structs.replace(setup, model=model and Path(model).name))
-        began = time.monotonic()
+        started = time.monotonic()
         async with System(setup) as system:
-            print(f"the service is ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
-            runs = [await _measure_one(given, run, gpus, system.urls, system)]
-        for peer in PEERS if model and given.device == "cuda" else ():
-            if peer.at_hand:
-                async with started(peer, model or "") as url:
-                    theirs = structs.replace(run, system=peer.name, topology="its own", setup=None, points=[])
-                    runs.append(await _measure_one(given, theirs, gpus, [url], None))
+            print(f"the service is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+            runs = [await _measure_one(args, run, gpus, system.urls, system)]
+        for peer in PEERS if model and args.device == "cuda" else ():
+            if peer.installed:
+                async with start_peer(peer, model or "") as url:
+                    peer_run = structs.replace(run, system=peer.name, topology="its own", setup=None, points=[])
+                    runs.append(await _measure_one(args, peer_run, gpus, [url], None))
     return runs
 
 
 async def _measure_one(
-    given: argparse.Namespace, run: ServiceRun, gpus: Gpus, urls: Sequence[str], system: System | None
+    args: argparse.Namespace, run: ServiceRun, gpus: Gpus, urls: Sequence[str], system: System | None
 ) -> ServiceRun:
-    spoken = given.voices or (await _voices(urls[0]) if system else PEER_VOICES)
-    said = Requests(corpus(), spoken, given.seed, run.random_weights)
-    name = (given.name or _name(given, gpus)) + (f"_{run.system}" if system is None else "")
-    async with Generators(given.generators, urls, said) as generators:
-        bench = Bench(run, given.out / f"{name}_service.json", generators, gpus, system)
+    voice_names = args.voices or (await _voices(urls[0]) if system else PEER_VOICES)
+    workload = Workload(corpus(), voice_names, args.seed, run.random_weights)
+    name = (args.name or _name(args, gpus)) + (f"_{run.system}" if system is None else "")
+    async with LoadGenerator(args.generators, urls, workload) as generator:
+        bench = Bench(run, args.out / f"{name}_service.json", generator, gpus, system)
         try:
-            await bench.measure(plan_of(given))
+            await bench.measure(plan_of(args))
         except Exception as error:
-            bench.keep(failure=f"{type(error).__name__}: {error}")
+            bench.save(failure=f"{type(error).__name__}: {error}")
             raise
-        bench.keep(complete=True)
+        bench.save(complete=True)
         return bench.run
 
 
-def _model(given: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
-    """The checkpoint's directory; None is the bundled voice. Random weights are made if nothing else is named."""
-    if given.bundled:
+def _model(args: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
+    """Returns the checkpoint directory; None for the bundled voice. By default generates random weights."""
+    if args.bundled:
         return None
-    if given.model or given.random_model:
-        return str(given.model or given.random_model)
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-model-"))) / given.size
-    # A process of its own, which leaves nothing on the GPU.
-    parts = ("--configs",) if given.paced else ()
-    subprocess.run([sys.executable, "-m", "gpu.checkpoint", str(directory), "--size", given.size, *parts], check=True)
+    if args.model or args.random_model:
+        return str(args.model or args.random_model)
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-model-"))) / args.size
+    # In a process of its own, which frees the GPU's memory.
+    parts = ("--configs",) if args.paced else ()
+    subprocess.run([sys.executable, "-m", "gpu.checkpoint", str(directory), "--size", args.size, *parts], check=True)
     return str(directory)
 
 
@@ -185,10 +186,10 @@ async def _voices(url: str) -> Sequence[str]:
         return await voices(client)
 
 
-def _begin(given: argparse.Namespace, model: str | None, command: str, gpus: Gpus) -> ServiceRun:
-    """The result, before anything is measured."""
-    random_weights = model is not None and not given.model
-    steps = [requests.seconds((number + 0.5) / 1000) for number in range(1000)]
+def _new_run(args: argparse.Namespace, model: str | None, command: str, gpus: Gpus) -> ServiceRun:
+    """Returns the result without any points."""
+    random_weights = model is not None and not args.model
+    lengths = [length_seconds((number + 0.5) / 1000) for number in range(1000)]
     return ServiceRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command=command,
@@ -197,59 +198,59 @@ def _begin(given: argparse.Namespace, model: str | None, command: str, gpus: Gpu
         gpu=", ".join(gpus.names()) or None,
         driver=gpus.driver(),
         system="syrinx",
-        topology=_topology(given),
-        model=_model_name(given, model),
+        topology=_topology(args),
+        model=_model_name(args, model),
         random_weights=random_weights,
         setup=None,
-        seed=given.seed,
-        utterance_seconds=round(statistics.fmean(steps), 3) if random_weights else None,
+        seed=args.seed,
+        utterance_seconds=round(statistics.fmean(lengths), 3) if random_weights else None,
     )
 
 
-def _model_name(given: argparse.Namespace, model: str | None) -> str:
-    """What the report calls it."""
+def _model_name(args: argparse.Namespace, model: str | None) -> str:
+    """Returns the model's name in the report."""
     if model is None:
         return "bundled voice"
     size = read_model_config(Path(model)).tts_model_size
-    return f"{SIZE_NAMES.get(size, size)}, {Path(given.model).name if given.model else 'random weights'}"
+    return f"{SIZE_NAMES.get(size, size)}, {Path(args.model).name if args.model else 'random weights'}"
 
 
-def _topology(given: argparse.Namespace) -> str:
-    where = _places(given)
-    return f"{where}, the talker on vLLM" if given.engine == "vllm" else where
+def _topology(args: argparse.Namespace) -> str:
+    placement = _placement(args)
+    return f"{placement}, the talker on vLLM" if args.engine == "vllm" else placement
 
 
-def _places(given: argparse.Namespace) -> str:
-    if given.paced:
-        return "engines that only take their time"
-    if given.device == "cpu":
-        return "talker and codec on the processor" + (", in one process" if given.colocated else "")
-    if given.colocated:
+def _placement(args: argparse.Namespace) -> str:
+    if args.paced:
+        return "engines with simulated timing"
+    if args.device == "cpu":
+        return "talker and codec on the CPU" + (", in one process" if args.colocated else "")
+    if args.colocated:
         return "talker and codec in one process on one GPU"
-    if given.two_gpus:
-        return "talker and codec on a GPU each"
-    return "talker and codec as processes on one GPU" + (" under MPS" if given.mps else "")
+    if args.two_gpus:
+        return "talker and codec on one GPU each"
+    return "talker and codec as processes on one GPU" + (" under MPS" if args.mps else "")
 
 
-def _name(given: argparse.Namespace, gpus: Gpus) -> str:
-    """Of the result: `h200_1b7_mps`."""
-    where = gpus.short_name() if given.device == "cuda" else "cpu"
-    shape = "bundled" if given.bundled else Path(given.model).name if given.model else given.size
-    variant = "".join(f"_{flag}" for flag in ("colocated", "two_gpus", "mps", "paced") if getattr(given, flag))
-    return f"{where}_{shape}{'_vllm' if given.engine == 'vllm' else ''}{variant}"
+def _name(args: argparse.Namespace, gpus: Gpus) -> str:
+    """Returns the name of the result, such as `h200_1b7_mps`."""
+    device = gpus.short_name() if args.device == "cuda" else "cpu"
+    shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
+    variant = "".join(f"_{flag}" for flag in ("colocated", "two_gpus", "mps", "paced") if getattr(args, flag))
+    return f"{device}_{shape}{'_vllm' if args.engine == 'vllm' else ''}{variant}"
 
 
 def _publishable(arguments: Sequence[str]) -> str:
-    """The command line without absolute paths and hosts."""
+    """Returns the command line without absolute paths and hosts."""
     return "python -m gpu.service " + publishable_command(arguments).removeprefix("syrinx ")
 
 
 def main() -> int:
-    """Measures, writes and prints. Returns the exit status."""
+    """Runs the benchmark and prints its tables; returns the exit status."""
     arguments = sys.argv[1:]
-    given = parse(arguments)
+    args = parse(arguments)
     try:
-        runs = asyncio.run(measure(given, _publishable(arguments)))
+        runs = asyncio.run(measure(args, _publishable(arguments)))
     except EXPECTED as error:
         print(f"gpu.service: {error}", file=sys.stderr)
         return 1

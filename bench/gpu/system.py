@@ -1,4 +1,4 @@
-"""The service under test: Redis, talker, codec and gateways as processes of this machine, like those of `syrinx up`."""
+"""The service under test: local processes of Redis, talker, codec and gateways, as in `syrinx up`."""
 
 from __future__ import annotations
 
@@ -46,33 +46,33 @@ TAIL_LINES = 30
 
 
 class Setup(Struct, frozen=True, kw_only=True):
-    """How the service is set up; all of it is written into the result."""
+    """Configuration of the service; part of the result file."""
 
     model: str | None
-    """A checkpoint's directory; None is the bundled voice."""
+    """Checkpoint directory; None for the bundled voice."""
     device: Literal["cpu", "cuda"]
     engine: Literal["torch", "vllm"] = "torch"
-    """What the talker computes with."""
+    """Engine of the talker."""
     colocated: bool = False
-    """Talker and codec in one process."""
+    """Run talker and codec in one process."""
     two_gpus: bool = False
-    """The talker on GPU 0, the codec on GPU 1."""
+    """Run the talker on GPU 0 and the codec on GPU 1."""
     mps: bool = False
-    """Both under CUDA's multi-process service, on one GPU."""
+    """Run both under CUDA's multi-process service on one GPU."""
     paced: bool = False
-    """Engines that only take their time: see `paced`."""
+    """Simulate the engines' timing: see `gpu.paced`."""
     gateways: int = 2
     talker_rows: int = 128
     codec_rows: int = 32
     resident: int = 1024
-    """Streams that talker and codec hold state of."""
+    """Maximum number of streams resident in talker and codec."""
     lead_limit_seconds: float = 8.0
     capture_rows: Sequence[int] = (1, 2, 4, 8, 16, 32)
     capture_frames: Sequence[int] = (2, 4, 8, 12)
-    """Decoder calls are captured at every pair of these."""
+    """Decoder calls are captured for each pair of rows and frames."""
 
     def pipeline(self, redis_url: str) -> TTSPipeline:
-        """The resource."""
+        """Returns the resource."""
         shapes = tuple(
             CaptureShape(rows=rows, frames=frames)
             for rows in self.capture_rows
@@ -103,37 +103,37 @@ class Setup(Struct, frozen=True, kw_only=True):
             max_resident=self.resident,
             capture_pairs=shapes if self.device == "cuda" or self.paced else (),
         )
-        # In the talker's process it is shaped by the talker's fields.
+        # A colocated codec takes these settings from the talker.
         return spec if self.colocated else structs.replace(spec, device=self.device, drain_seconds=DRAIN_SECONDS)
 
 
 class System:
-    """`async with System(setup) as system:` has a service that speaks at `system.urls`.
+    """An async context manager that runs the service.
 
-    Entering raises `StageFailed`, `LocalError` or `RedisServerError`. Nothing outlives this process.
+    Entering raises `StageFailed`, `LocalError` or `RedisServerError`. All processes end with this one.
     """
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._cleanup = contextlib.AsyncExitStack()
-        self._tails: dict[str, deque[str]] = {}
+        self._log_tails: dict[str, deque[str]] = {}
         self.deaths: list[str] = []
-        """Which processes died, and how."""
+        """Processes that died, with the reason."""
 
     @property
     def urls(self) -> list[str]:
-        """The gateways' APIs."""
+        """URLs of the gateways."""
         return [child.url for child in self._children if child.stage == Stage.GATEWAY and child.url]
 
     @property
     def pids(self) -> dict[str, int]:
-        """Every process by name."""
+        """Process ids by name."""
         found = {child.name: child.pid for child in self._children if child.pid is not None}
         return {**found, "redis": self._redis.process.pid}
 
     @property
     def admin_urls(self) -> dict[str, str]:
-        """Where each stage's metrics and settings are, by name."""
+        """URLs of the stages' metrics and settings, by name."""
         return {member.name: member.admin_url for member in self._members if member.admin_url}
 
     @property
@@ -141,7 +141,7 @@ class System:
         return [member for child in self._children for member in child.members]
 
     async def set_ramp(self, ramp: Sequence[int]) -> None:
-        """Puts a chunk ramp in force. Raises `httpx.HTTPError`."""
+        """Sets the chunk ramp of all codecs. Raises `httpx.HTTPError`."""
         async with httpx.AsyncClient(timeout=30.0, trust_env=False) as http:
             for member in self._members:
                 if member.stage == Stage.CODEC:
@@ -164,18 +164,18 @@ class System:
     async def _start(self) -> None:
         directory = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-")))
         if self._setup.mps:
-            self._cleanup.enter_context(_multi_process_service(directory))
+            self._cleanup.enter_context(_mps_daemon(directory))
         self._redis = self._cleanup.enter_context(RedisServer())
         os.environ[PASSWORD] = self._redis.password
         pipeline = self._setup.pipeline(self._redis.url)
         local = LocalPipeline(
             pipeline,
             directory=directory,
-            observe=self._note,
+            observe=self._on_event,
             start_timeout=START_SECONDS,
             commands=_commands(self._setup),
         )
-        self._children: list[Child] = self._more_gateways(pipeline, directory)
+        self._children: list[Child] = self._additional_gateways(pipeline, directory)
         await self._cleanup.enter_async_context(local)
         self._children = [*local.processes, *self._children]
         for child in self._children[len(local.processes) :]:
@@ -183,8 +183,8 @@ class System:
             self._cleanup.push_async_callback(child.stop, DRAIN_SECONDS)
             await child.ready()
 
-    def _more_gateways(self, pipeline: TTSPipeline, directory: Path) -> list[Child]:
-        """`syrinx up` runs one."""
+    def _additional_gateways(self, pipeline: TTSPipeline, directory: Path) -> list[Child]:
+        """Returns the gateways besides the one that `syrinx up` runs."""
         gateway = next(process for process in plan_local(pipeline, __version__) if process.stage == Stage.GATEWAY)
         environment = {"REDIS_URL": self._redis.url, "REDIS_PASSWORD": self._redis.password}
         return [
@@ -194,24 +194,24 @@ class System:
                 ),
                 directory=directory,
                 environment=stage_environment(os.environ) | environment,
-                observe=self._note,
+                observe=self._on_event,
                 start_timeout=START_SECONDS,
             )
             for number in range(1, self._setup.gateways)
         ]
 
-    def _note(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         match event:
             case Log(name=name, line=line):
-                self._tails.setdefault(name, deque(maxlen=TAIL_LINES)).append(line)
+                self._log_tails.setdefault(name, deque(maxlen=TAIL_LINES)).append(line)
             case Exited(name=name, code=code):
                 self.deaths.append(f"{name}: {describe_exit(code)}")
-                print(f"{name} died ({describe_exit(code)}). Its last words:", file=sys.stderr)
-                print(*(f"  {line}" for line in self._tails.get(name, ())), sep="\n", file=sys.stderr, flush=True)
+                print(f"{name} died ({describe_exit(code)}). Its last log lines:", file=sys.stderr)
+                print(*(f"  {line}" for line in self._log_tails.get(name, ())), sep="\n", file=sys.stderr, flush=True)
 
 
 def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:
-    """Where a stage is not started as usual: with two GPUs, each sees its own."""
+    """Returns the commands of stages that are not started as usual; with two GPUs, each stage sees one."""
     stages = (Stage.TALKER, Stage.CODEC)
     if setup.paced:
         return {stage: (sys.executable, "-m", f"gpu.paced_{stage}") for stage in stages}
@@ -225,19 +225,19 @@ def _commands(setup: Setup) -> dict[Stage, Sequence[str]]:
 
 
 @contextlib.contextmanager
-def _multi_process_service(directory: Path) -> Iterator[None]:
-    """CUDA's multi-process service of one's own, for the processes started meanwhile."""
+def _mps_daemon(directory: Path) -> Iterator[None]:
+    """Runs a private daemon of CUDA's multi-process service for processes started within the context."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         raise FileNotFoundError("--mps needs nvidia-cuda-mps-control")
-    places = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(directory)}
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(directory)}
     (directory / "mps").mkdir()
-    os.environ.update(places)
+    os.environ.update(variables)
     try:
         subprocess.run([control, "-d"], check=True, timeout=20)
         yield
     finally:
         with contextlib.suppress(subprocess.SubprocessError):
             subprocess.run([control], input=b"quit\n", check=False, timeout=20)
-        for name in places:
+        for name in variables:
             os.environ.pop(name, None)

@@ -25,9 +25,9 @@ import torch
 
 from gpu import precision
 from gpu.breakdown import breakdown
-from gpu.checkpoint import SIZES, DrawnCheckpoint, write_configs
+from gpu.checkpoint import SIZES, RandomCheckpoint, write_configs
 from gpu.options import RESULTS
-from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, stamp
+from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, record_event
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
@@ -209,26 +209,26 @@ class Rig:
         """Returns, for each frame, milliseconds from launch to launch, and those that the device was idle."""
         frames = self.engine.runner.frames
         captured = frames[rows]
-        stamps: list[torch.cuda.Event] = []
+        events: list[torch.cuda.Event] = []
 
         def sample() -> None:
-            stamps.append(stamp())
+            events.append(record_event())
             captured.sample_codes()
-            stamps.append(stamp())
+            events.append(record_event())
 
         def decode() -> None:
             captured.decode()
-            stamps.append(stamp())
+            events.append(record_event())
 
         times: list[float] = []
         idle: list[float] = []
         frames[rows] = CapturedFrame(captured.step, sample, decode)
         for _ in range(ROUNDS):
             ids = self.admit(self.requests(rows))
-            stamps.clear()
+            events.clear()
             launched = self.run(ids, WARM + FRAMES)[WARM:]
             self.release(ids)
-            moments = [float(stamps[0].elapsed_time(each)) for each in stamps[3 * WARM :]]
+            moments = [float(events[0].elapsed_time(each)) for each in events[3 * WARM :]]
             times += [1000 * (after - before) for before, after in pairwise(launched)]
             idle += gaps(list(map(Moments, moments[::3], moments[1::3], moments[2::3])), sample_ms)
         frames[rows] = captured
@@ -333,7 +333,7 @@ def _model(model: str | None, size: str, directory: Path) -> tuple[str, Callable
         return model, lambda dtype: Checkpoint(model, "cuda", dtype)
     write_configs(directory, size)
     name = {"0b6": "0.6B", "1b7": "1.7B"}[size]
-    return f"{name}, random weights", lambda dtype: DrawnCheckpoint(directory, "cuda", dtype)
+    return f"{name}, random weights", lambda dtype: RandomCheckpoint(directory, "cuda", dtype)
 
 
 def _write(file: Path, result: dict[str, Any]) -> None:

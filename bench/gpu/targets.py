@@ -1,4 +1,4 @@
-"""What is aimed at on one H200 with the 1.7B shape, and the best that others have published. Never measured here."""
+"""Targets for one H200 with the 1.7B shape, and the best published results, which are not measured here."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from msgspec import Struct
 
 
 class Target(Struct, frozen=True):
-    """One figure of the report: where it stands (`key`, and `entry` if that holds several), and what is wanted."""
+    """The target of one figure: `key` of the summary, with `entry` if that is a mapping."""
 
     what: str
     key: str
     entry: str | None
-    wanted: Literal["at most", "at least", "less than"]
+    comparison: Literal["at most", "at least", "less than"]
     value: float
     unit: str
-    """Of shares, %: they are kept as fractions."""
+    """`%` for shares, which are stored as fractions."""
     published: str
-    """Value, where it was measured, and who says so."""
+    """Value, hardware and source."""
 
-    def shown(self, value: float) -> str:
-        """A value with its unit."""
+    def format(self, value: float) -> str:
+        """Returns a value with its unit."""
         return f"{100 * value:.3g} %" if self.unit == "%" else f"{value:.4g} {self.unit}".strip()
 
-    def met(self, measured: float) -> bool:
-        """Whether a measured value will do."""
-        if self.wanted == "at least":
+    def is_met(self, measured: float) -> bool:
+        """Returns whether a measured value meets the target."""
+        if self.comparison == "at least":
             return measured >= self.value
-        return measured < self.value if self.wanted == "less than" else measured <= self.value
+        return measured < self.value if self.comparison == "less than" else measured <= self.value
 
 
 _STUDY = "H100, sglang-omni r20 vocoder study, 2026-09"
@@ -66,17 +66,17 @@ TARGETS = (
     _codec("32", 4.0),
     _ttfa("1", 20, f"26.5 ms, Nari, {_NARI}"),
     _ttfa("20", 35, f"77.2 ms, Nari, {_NARI}; 38.0 ms, Nari measured by sglang-omni, H100"),
-    _ttfa("80", 80, "not reached by anybody"),
+    _ttfa("80", 80, "not reached by any service"),
     _underruns("1", f"0-0.8 % over all rates, Nari, {_NARI}"),
     _underruns("20", "0.17-0.77 %, Nari measured by sglang-omni, H100"),
-    _underruns("80", "not reached by anybody"),
+    _underruns("80", "not reached by any service"),
     Target(
         *("closed loop 64", "closed_loop_audio_s_per_s", "64", "at least", 400, "audio s/s"),
         published="111.9, 1.7B Base, H100, vllm-omni #7781",
     ),
     Target("live streams without a gap", "live_streams", None, "at least", 500, "", _NONE),
     Target(
-        *("TTFA at 4 at once / at 1", "ttfa_c4_over_c1", None, "at most", 1.3, ""),
+        *("TTFA of 4 clients / of 1", "ttfa_c4_over_c1", None, "at most", 1.3, ""),
         published="1.2 to 11.7, several services",
     ),
 )
@@ -95,4 +95,4 @@ QUOTED = (
     ("vLLM-Omni", "- / - / 111.9", "1.7B Base, H100", "vllm-omni #7781, 2026-09-18"),
     ("SGLang-Omni, 2 replicas, MPS", "38.0 at saturation", "1.7B Base, H200", "sglang-omni #1635"),
 )
-"""Others' figures, as published: other machines, other load generators. Lines without a source are heads."""
+"""Figures published by others, on other machines with other load generators. Rows without a source are headings."""

@@ -1,4 +1,4 @@
-"""What an H200 can do at most, and how work on a device is timed."""
+"""An H200's peak rates, and timing of work on a device."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from itertools import pairwise
 import torch
 
 TENSOR_FLOPS = 990e12
-"""Of an H200, dense, 16-bit (NVIDIA's data sheet)."""
+"""Peak of an H200 per second, dense, 16-bit (NVIDIA's data sheet)."""
 MEMORY_BYTES = 4.8e12
-"""A second, of the same."""
+"""Peak of an H200 per second (NVIDIA's data sheet)."""
 REPEATS = 40
 
 
-def stamp() -> torch.cuda.Event:
-    """An event that is recorded now, on the current stream."""
+def record_event() -> torch.cuda.Event:
+    """Rerounds a timing event recorded on the current stream."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
-def elapsed_ms(*pieces: Callable[[], None], repeats: int = REPEATS) -> list[float]:
-    """What pieces of work take on the device, in turn on the current stream: the median of each."""
-    turns = []
+def elapsed_ms(*functions: Callable[[], None], repeats: int = REPEATS) -> list[float]:
+    """Runs the functions in turn on the current stream; rerounds the median device time of each."""
+    rounds = []
     for _ in range(repeats):
-        marks = [stamp()]
-        for piece in pieces:
-            piece()
-            marks.append(stamp())
-        turns.append(marks)
-    turns[-1][-1].synchronize()
-    times = [[float(begin.elapsed_time(end)) for begin, end in pairwise(marks)] for marks in turns]
+        events = [record_event()]
+        for function in functions:
+            function()
+            events.append(record_event())
+        rounds.append(events)
+    rounds[-1][-1].synchronize()
+    times = [[float(start.elapsed_time(end)) for start, end in pairwise(events)] for events in rounds]
     return [statistics.median(column) for column in zip(*times, strict=True)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpu.checkpoint import DrawnCheckpoint, talker_settings, write_configs
+from gpu.checkpoint import RandomCheckpoint, talker_settings, write_configs
 from gpu.passes import watched
 from support import small_talker
 from support.attention import AttentionCase, check_decode, check_pair, check_prefill
@@ -314,8 +314,8 @@ def test_official_shapes_in_every_batch_size_of_the_tile_table(tmp_path: Path, m
     settings["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
     settings["talker_config"]["max_position_embeddings"] = 4096
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    reference = Reference(DrawnCheckpoint(tmp_path, "cuda"))
-    engine = CudaTalkerEngine(DrawnCheckpoint(tmp_path, "cuda", torch.bfloat16), 64)
+    reference = Reference(RandomCheckpoint(tmp_path, "cuda"))
+    engine = CudaTalkerEngine(RandomCheckpoint(tmp_path, "cuda", torch.bfloat16), 64)
     sizes = engine.runner.batch_sizes = [1, 16, 32, 64]
     engine.warm_up()
     for size in sizes:

@@ -1,4 +1,4 @@
-"""The service benchmark as a process, with the bundled voice on the processor: what it measured survives its death."""
+"""The service benchmark as a process, with the bundled voice on the CPU and with simulated engines."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import pytest
 import gpu
 from gpu.results import ServiceRun, load
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
 async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
@@ -22,27 +22,27 @@ async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
     )
 
 
-def written(out: Path) -> ServiceRun | None:
+def read_result(out: Path) -> ServiceRun | None:
     file = out / "cpu_bundled_service.json"
     return load(file) if file.exists() else None
 
 
-async def test_what_was_measured_is_there_after_kill_9_and_nothing_runs_on(tmp_path):
+async def test_results_survive_kill_9_and_no_process_is_left(tmp_path):
     process = await start(tmp_path, "--device", "cpu", "--bundled", "--only", "closed", "--concurrency", "1,2,3,4")
-    deadline = time.monotonic() + PATIENCE
-    while (run := written(tmp_path)) is None or not run.points:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while (run := read_result(tmp_path)) is None or not run.points:
         assert process.returncode is None and time.monotonic() < deadline
         await asyncio.sleep(0.1)
     children = _descendants(process.pid)
     process.kill()
     await process.wait()
-    run = written(tmp_path)
+    run = read_result(tmp_path)
     assert run is not None and not run.complete
     point = run.points[0]
-    assert (point.load, point.amount, point.heard.errors) == ("closed", 1, {})
-    assert point.heard.ttfa is not None and point.heard.audio_seconds > 1
-    assert point.watched.stages["talker-0"].frames_per_second > 10
-    assert point.watched.cpu_share["codec-0"] > 0
+    assert (point.load, point.amount, point.stats.errors) == ("closed", 1, {})
+    assert point.stats.ttfa is not None and point.stats.audio_seconds > 1
+    assert point.usage.stages["talker-0"].frames_per_second > 10
+    assert point.usage.cpu_share["codec-0"] > 0
     assert children
     while any(os.path.exists(f"/proc/{pid}") for pid in children):  # noqa: ASYNC240
         assert time.monotonic() < deadline
@@ -56,12 +56,12 @@ def _descendants(pid: int) -> set[int]:
     return found
 
 
-async def test_the_service_alone_around_engines_that_only_take_their_time(tmp_path):
+async def test_measures_the_service_with_simulated_engines(tmp_path):
     process = await start(tmp_path, "--paced", "--quick", "--only", "closed", "--concurrency", "4", "--name", "paced")
-    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_SECONDS) == 0
     run = load(tmp_path / "paced_service.json")
     assert run.complete and not run.deaths
     [point] = run.points
-    assert point.heard.errors == {} and point.heard.silent == 0
-    assert point.heard.audio_seconds / point.heard.requests == pytest.approx(4.2, rel=0.3)
-    assert point.watched.stages["codec-0"].frames_per_second > 12.5
+    assert point.stats.errors == {} and point.stats.silent == 0
+    assert point.stats.audio_seconds / point.stats.requests == pytest.approx(4.2, rel=0.3)
+    assert point.usage.stages["codec-0"].frames_per_second > 12.5

@@ -67,12 +67,12 @@ def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos
     settings["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
     file.write_text(json.dumps(settings))
     exact, rounded = (
-        checkpoint.DrawnCheckpoint(tmp_path, "cpu", dtype).load_talker() for dtype in (torch.float32, torch.bfloat16)
+        checkpoint.RandomCheckpoint(tmp_path, "cpu", dtype).load_talker() for dtype in (torch.float32, torch.bfloat16)
     )
     assert rounded.codec_head.weight.dtype is torch.bfloat16
     for name, weight in exact.named_parameters():
         assert torch.equal(weight, rounded.get_parameter(name).float()), name
-    assert exact.codec_head.weight.std() == pytest.approx(checkpoint.SHARPNESS / 8, rel=0.01)
+    assert exact.codec_head.weight.std() == pytest.approx(checkpoint.LOGIT_STD / 8, rel=0.01)
     assert not exact.codec_head.weight[exact.config.codec_eos_token_id].any()
 
 
