@@ -38,7 +38,7 @@ class Queue:
 
 @pytest.fixture
 def operator() -> Operator:
-    found = Operator(options({}))
+    found = Operator(options({"SYRINX_STAGES_IMAGE": "stages:1"}))
     found._queue = Queue()
     return found
 

@@ -43,7 +43,7 @@ class World:
         if api is None:
             self.api.add(pipeline_object())
         telemetry, stages = Telemetry(), NoStages()
-        settings = options({"POD_NAME": identity})
+        settings = options({"POD_NAME": identity, "SYRINX_STAGES_IMAGE": "stages:1"})
         leases = Leases(self.api, identity, settings.lease_seconds)
         self.reconciler = Reconciler(
             api=self.api,
