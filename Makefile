@@ -32,12 +32,11 @@ help: ## Show this help
 demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Speak a sentence through the whole pipeline into speech.wav
 	$(or $(DEMO_$(ENGINE)),$(error ENGINE=$(ENGINE): give torch or vllm)) "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
-# What needs more than a moment has the mark `slow`.
-unit: $(VENV)/.develops ## Run the unit tests that need no service, in under a minute
-	$(VENV)/bin/pytest -q -m "$(USUAL) and not slow" -n 2 tests/unit
+unit: $(VENV)/.develops ## Run the unit tests: no service, under a minute
+	$(VENV)/bin/pytest -q -m "$(USUAL)" -n 2 tests/unit
 
 test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
-	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit
+	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit tests/engines tests/simulation tests/charts
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile tests/contract tests/pipeline tests/training
 	$(VENV)/bin/pytest -m "$(USUAL)" tests/operator
 
@@ -72,8 +71,8 @@ hooks: $(VENV)/.develops ## Install the pre-commit hooks
 docs: $(VENV)/.documents ## Build the documentation into site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
-coverage: $(VENV)/.develops ## Measure what the unit tests cover, and list modules without any
-	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit
+coverage: $(VENV)/.develops ## Measure the line coverage of the tests without processes
+	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit tests/engines tests/simulation tests/charts
 	$(VENV)/bin/coverage report --skip-covered
 
 generate: $(VENV)/.develops ## Write the files that are made from the typed resource

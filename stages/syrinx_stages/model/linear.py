@@ -2,7 +2,7 @@
 
 BLAS libraries choose their kernel, and so the order of summation, by the number of rows. The last bits of a request's
 activations would then depend on the other requests in the batch. Two methods keep the order of summation fixed on one
-thread (tests/unit/test_linear.py checks this on the machine it runs on; measured with MKL on AVX2, and on AVX-512 of
+thread (tests/engines/test_linear.py checks this on the machine it runs on; measured with MKL on AVX2, and on AVX-512 of
 Intel and AMD):
 
 - `linear`, for few rows: column-major weights, whose kernels process six rows at a time. Rows are padded to a multiple
