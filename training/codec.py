@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
 
@@ -89,27 +90,26 @@ def _train_steps(
 
 
 def _codec_run(config: CodecConfig, codec: Codec, directory: Path, finish_by: Deadline | None = None) -> TrainingRun:
-    return TrainingRun(
-        directory / STATE,
-        codec._asdict(),
-        [weight for module in codec for weight in module.parameters() if weight.requires_grad],
-        peak_learning_rate=config.learning_rate,
-        steps=config.steps,
-        betas=(0.8, 0.99),
-        weight_decay=1e-3,
-        finish_by=finish_by,
-    )
+    return _new_run(directory / STATE, codec._asdict(), config.learning_rate, config.steps, finish_by)
 
 
 def _decoder_run(config: CodecConfig, codec: Codec, directory: Path, finish_by: Deadline | None = None) -> TrainingRun:
     for name, weight in codec.decoder.named_parameters():
         weight.requires_grad_(not name.startswith("quantizer."))
+    modules = {"decoder": codec.decoder}
+    path = directory / DECODER_STATE
+    return _new_run(path, modules, config.finetune_learning_rate, config.finetune_steps, finish_by)
+
+
+def _new_run(
+    path: Path, modules: Mapping[str, nn.Module], learning_rate: float, steps: int, finish_by: Deadline | None
+) -> TrainingRun:
     return TrainingRun(
-        directory / DECODER_STATE,
-        {"decoder": codec.decoder},
-        [weight for weight in codec.decoder.parameters() if weight.requires_grad],
-        peak_learning_rate=config.finetune_learning_rate,
-        steps=config.finetune_steps,
+        path,
+        modules,
+        [weight for module in modules.values() for weight in module.parameters() if weight.requires_grad],
+        peak_learning_rate=learning_rate,
+        steps=steps,
         betas=(0.8, 0.99),
         weight_decay=1e-3,
         finish_by=finish_by,

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -131,14 +132,8 @@ def test_tensors_have_the_official_names(out: Path) -> None:
     for folder in (".", "speech_tokenizer"):
         ours, official = names(out / "checkpoint" / folder), names(VOICE / folder)
         layers = r"talker.model.layers.[2-9]", r"predictor.model.layers.[1-9]", r"pre_transformer.layers.[1-9]"
-        kept = {name: dim for name, dim in official.items() if not any(_matches(part, name) for part in layers)}
+        kept = {name: dim for name, dim in official.items() if not any(re.search(pattern, name) for pattern in layers)}
         assert ours == kept
-
-
-def _matches(pattern: str, name: str) -> bool:
-    import re
-
-    return re.search(pattern, name) is not None
 
 
 def test_configs_have_the_official_keys(out: Path) -> None:

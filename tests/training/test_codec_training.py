@@ -80,9 +80,8 @@ def test_quantized_vectors_match_the_decoders_lookup(codec: Codec) -> None:
     generator = torch.Generator().manual_seed(0)
     before = codec.decoder.quantizer(codec.quantizer.encode(vectors)).transpose(1, 2)
     found = codec.quantizer(vectors, generator, first=False, step=1)
-    whole = (found.codes == codec.quantizer.encode(vectors)).all()
     assert found.vectors.shape == before.shape and found.codes.shape == (2, FRAMES, 16)
-    assert found.commitment > 0 and whole is not None
+    assert found.commitment > 0
     (found.vectors.square().sum() + found.commitment).backward()
     assert codec.encoder.out.weight.grad is not None
 
