@@ -1,26 +1,26 @@
-# Everything from a fresh clone: needs Python 3.11 or newer and make, nothing else.
+# Works from a fresh clone with Python 3.11 or newer and make.
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 PIP := $(VENV)/bin/pip
-# The version everything was measured with; where it is not to be had, pyproject's range decides.
+# The version that everything was measured with. Without it, pip picks a version from pyproject's range.
 TORCH := torch==2.13.0
 
-# An environment of its own for vLLM, whose packages would take the place of others.
+# A separate environment for vLLM, whose dependencies conflict with others.
 VLLM_VENV := .venv-vllm
 
-# Of the container images: docker or podman, what their names begin with, and further arguments for the stages' one.
+# Container images: docker or podman, the prefix of their names, and extra arguments for the stages image.
 BUILD ?= docker
 IMAGES ?= syrinx
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 STAGES_ARGS ?=
-# Of `make demo`: torch, or vllm, which is in an environment of its own.
+# Engine of `make demo`: torch, or vllm, which has a separate environment.
 ENGINE ?= torch
 DEMO_torch = $(VENV)/bin/syrinx say
 DEMO_vllm = $(VLLM_VENV)/bin/syrinx say --file examples/vllm.yaml
-# Of `python -m gpu.service`.
+# Arguments of `python -m gpu.service`.
 GPU_ARGS ?=
-# What `make test` runs. Where operators, API servers and pods are many processes at once, one test runs at a time.
+# Tests without special requirements. Tests of the operator start many processes, so they run one at a time.
 USUAL := not voice and not faults and not tuning and not vllm and not gpu and not cluster
 
 .DEFAULT_GOAL := help
@@ -29,13 +29,13 @@ USUAL := not voice and not faults and not tuning and not vllm and not gpu and no
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Speak a sentence through the whole pipeline into speech.wav
+demo: $(if $(filter vllm,$(ENGINE)),$(VLLM_VENV),$(VENV))/.runs ## Start a pipeline and synthesize a sentence into speech.wav
 	$(or $(DEMO_$(ENGINE)),$(error ENGINE=$(ENGINE): give torch or vllm)) "The old teacher found two heavy bags near the river." --voice us --stream -o speech.wav
 
 unit: $(VENV)/.develops ## Run the unit tests: no service, under a minute
 	$(VENV)/bin/pytest -q -m "$(USUAL)" -n 2 tests/unit
 
-test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests but those below
+test: $(VENV)/.develops $(VENV)/.prometheus ## Run all tests except those below
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 tests/unit tests/engines tests/simulation tests/charts
 	$(VENV)/bin/pytest -m "$(USUAL)" -n 2 --dist loadfile tests/contract tests/pipeline tests/training
 	$(VENV)/bin/pytest -m "$(USUAL)" tests/operator
@@ -107,9 +107,9 @@ $(VENV)/bin/python:
 			"Name another: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Stamps: installed anew only when pyproject.toml changes.
+# Stamp files: packages are reinstalled only when pyproject.toml changes.
 $(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet "$(TORCH)" || echo "$(TORCH) is not to be had here; pyproject.toml's range decides" >&2
+	$(PIP) install --quiet "$(TORCH)" || echo "$(TORCH) is not available here; pip picks a version from pyproject.toml's range" >&2
 	$(PIP) install --quiet --editable ".[stages,cli,redis-server]"
 	@touch $@
 
@@ -128,8 +128,8 @@ $(VENV)/.documents: pyproject.toml $(VENV)/.runs
 	$(PIP) install --quiet --editable ".[docs]"
 	@touch $@
 
-# This machine's Prometheus, or Debian's; the tests that need one are skipped where neither is to be had.
+# This machine's Prometheus, or Debian's. Without either, the tests that need one are skipped.
 $(VENV)/.prometheus: | $(VENV)/bin/python
 	@if { command -v prometheus && command -v promtool; } >/dev/null || \
 		timeout 120 tests/support/fetch_prometheus.sh "$(CURDIR)/$(VENV)/prometheus"; \
-		then touch $@; else echo "no Prometheus to be had: the tests that need one are skipped" >&2; fi
+		then touch $@; else echo "Prometheus is not available: the tests that need it are skipped" >&2; fi

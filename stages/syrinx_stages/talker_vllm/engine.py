@@ -39,9 +39,8 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
-from vllm.sampling_params import RequestOutputKind
-
 from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.sampling_params import RequestOutputKind
 
 UNUSED_MODULES = ("model.layers", "code_predictor.model.layers", "code_predictor.lm_head", "codec_head")
 """Modules of the talker that are not needed to build prompts."""

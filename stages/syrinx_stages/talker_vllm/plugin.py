@@ -19,7 +19,8 @@ from __future__ import annotations
 
 def register() -> None:
     """Registers the model with vLLM."""
-    from syrinx_stages.talker_vllm.model_directory import ARCHITECTURE
     from vllm import ModelRegistry
+
+    from syrinx_stages.talker_vllm.model_directory import ARCHITECTURE
 
     ModelRegistry.register_model(ARCHITECTURE, "syrinx_stages.talker_vllm.model:SyrinxTalker")
