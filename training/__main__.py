@@ -257,14 +257,12 @@ class Steps:
 
     def all(self) -> bool:
         """Runs all steps up to the checkpoint, skipping those that are complete."""
-        trained = self.corpus() and self._codec_if_needed() and self.talker() and self._finetune_if_needed()
+        # The codec's audio is not needed any more once round 0 is encoded.
+        has_codec = self.corpus() and ((self.out / "codes-00.npz").exists() or self.codec())
+        trained = has_codec and self.talker() and self._finetune_if_needed()
         if (self.out / "talker.pt").exists():
             self.export()
         return trained
-
-    def _codec_if_needed(self) -> bool:
-        """Skips the codec, and synthesizing its audio, once round 0 is encoded."""
-        return (self.out / "codes-00.npz").exists() or self.codec()
 
     def _finetune_if_needed(self) -> bool:
         """Skips fine-tuning, and synthesizing its audio, once it is done."""

@@ -51,7 +51,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--resident", type=int, default=defaults.resident, help="maximum number of streams resident in a stage"
     )
-    parser.add_argument("--lead-limit", type=float, default=defaults.lead_limit_seconds, help="lead limit in seconds")
+    parser.add_argument(
+        "--lead-limit",
+        dest="lead_limit_seconds",
+        metavar="SECONDS",
+        type=float,
+        default=defaults.lead_limit_seconds,
+        help="seconds that a stream may run ahead of playback",
+    )
     parser.add_argument("--capture-rows", type=_counts, default=defaults.capture_rows)
     parser.add_argument("--capture-frames", type=_counts, default=defaults.capture_frames)
     parser.add_argument("--seed", type=int, default=0)
@@ -82,22 +89,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 def setup_of(args: argparse.Namespace, model: str | None) -> Setup:
     """Returns the setup for the arguments."""
-    return Setup(
-        model=model,
-        device=args.device,
-        engine=args.engine,
-        colocated=args.colocated,
-        two_gpus=args.two_gpus,
-        mps=args.mps,
-        paced=args.paced,
-        gateways=args.gateways,
-        talker_rows=args.talker_rows,
-        codec_rows=args.codec_rows,
-        resident=args.resident,
-        lead_limit_seconds=args.lead_limit,
-        capture_rows=args.capture_rows,
-        capture_frames=args.capture_frames,
-    )
+    return Setup(model=model, **{name: getattr(args, name) for name in Setup.__struct_fields__ if name != "model"})
 
 
 def _names(text: str) -> tuple[str, ...]:
