@@ -82,4 +82,4 @@ if __name__ == "__main__":
     exit_on_signals()
     from syrinx_stages.runtime.process import run
 
-    run("codec", "gpu.paced_codec")
+    run("codec", "gpu.paced_codec:build")

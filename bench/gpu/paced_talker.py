@@ -94,4 +94,4 @@ if __name__ == "__main__":
     exit_on_signals()
     from syrinx_stages.runtime.process import run
 
-    run("talker", "gpu.paced_talker")
+    run("talker", "gpu.paced_talker:build")

@@ -6,4 +6,4 @@ if __name__ == "__main__":
     exit_on_signals()
     from syrinx_stages.runtime.process import run
 
-    run("codec", "syrinx_stages.codec.service")
+    run("codec", "syrinx_stages.assembly:build_codec")

@@ -17,10 +17,8 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
-from syrinx_stages.contract.settings import CodecSettings, StageConfig
+from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
-from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.runtime.device import open_device
 from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 from syrinx_stages.runtime.settings import LiveSettings
@@ -289,13 +287,3 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(seconds)
         self.metrics[m.PADDED_FRAMES].inc(call.padding)
         self._frames.inc(sum(call.frames))
-
-
-def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
-    """Returns the codec service of a process; it has no public HTTP application."""
-
-    def load() -> CodecEngine[Any]:
-        return IMPLEMENTATION.load_codec_engine(config, open_device(config.device, metrics))
-
-    live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
-    return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from syrinx_stages.codec import service as codec_service
+from syrinx_stages.assembly import build_codec, build_talker
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.colocated.claims import SharedClaimOwner
 from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
@@ -15,7 +15,6 @@ from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker
-from syrinx_stages.talker import service as talker_service
 from syrinx_stages.talker.service import TalkerService
 
 
@@ -82,6 +81,6 @@ def build(
         if one != other:
             raise StartError(f"{field}: {one!r} of the talker and {other!r} of the codec cannot share a process")
     connector = TalkerConnector(talker_connector)
-    talker_stage, _ = talker_service.build(talker, connector, metrics)
-    codec_stage, _ = codec_service.build(codec, CodecConnector(codec_connector, connector), metrics)
+    talker_stage, _ = build_talker(talker, connector, metrics)
+    codec_stage, _ = build_codec(codec, CodecConnector(codec_connector, connector), metrics)
     return ColocatedService(connector.claims, talker_stage, codec_stage)

@@ -1,6 +1,6 @@
 """The model family that Syrinx serves: the numbers and names that every process knows. Imports no torch.
 
-`syrinx_stages.registry` adds what needs torch. docs/model-families.md says what a second family would bring.
+`syrinx_stages.families` adds what needs torch. docs/model-families.md says what a second family would bring.
 """
 
 from __future__ import annotations

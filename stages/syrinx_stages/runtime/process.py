@@ -37,12 +37,16 @@ Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]
 """Builds a stage's service, and its public application if it has one. Raises `StartError`."""
 
 
-def run(stage: str, module: str) -> NoReturn:
-    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`. `module` defines `build`."""
+def run(stage: str, build: str) -> NoReturn:
+    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`.
+
+    build: `MODULE:FUNCTION` of a `Build`. It is imported after the configuration was read, because it may import torch.
+    """
 
     def serve() -> Coroutine[Any, Any, int]:
         config = load_start_config(stage, sys.argv[1:], os.environ)
-        return _serve(stage, config, importlib.import_module(module).build)
+        module, _, function = build.partition(":")
+        return _serve(stage, config, getattr(importlib.import_module(module), function))
 
     run_process(stage, serve)
 

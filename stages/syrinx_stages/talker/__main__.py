@@ -6,4 +6,4 @@ if __name__ == "__main__":
     exit_on_signals()
     from syrinx_stages.runtime.process import run
 
-    run("talker", "syrinx_stages.talker.service")
+    run("talker", "syrinx_stages.assembly:build_talker")

@@ -17,9 +17,7 @@ from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference
-from syrinx_stages.contract.settings import StageConfig, TalkerSettings
-from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.runtime.device import open_device
+from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 from syrinx_stages.runtime.settings import LiveSettings
@@ -335,13 +333,3 @@ def _row(waiting: Waiting, now: float) -> Row:
         delivered=delivered,
         first_delivered_at=playback_start if delivered else None,
     )
-
-
-def build(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
-    """Builds the talker of a stage process. It has no public HTTP application, hence the None."""
-    live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
-
-    def load() -> TalkerEngine[Any]:
-        return IMPLEMENTATION.load_talker_engine(config, open_device(config.device, metrics), live)
-
-    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None

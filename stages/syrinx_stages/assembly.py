@@ -1,0 +1,36 @@
+"""Builds the services of a stage process: connects a service to the engine of its model family and device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from syrinx_stages.codec.engine import CodecEngine
+from syrinx_stages.codec.service import CodecService
+from syrinx_stages.connector.base import StageConnector
+from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.families import IMPLEMENTATION
+from syrinx_stages.runtime.device import open_device
+from syrinx_stages.runtime.metrics import Metrics
+from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.talker.engine import TalkerEngine
+from syrinx_stages.talker.service import TalkerService
+
+
+def build_talker(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
+    """Returns the talker service of a process; it has no public HTTP application."""
+    live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
+
+    def load() -> TalkerEngine[Any]:
+        return IMPLEMENTATION.load_talker_engine(config, open_device(config.device, metrics), live)
+
+    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
+
+
+def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
+    """Returns the codec service of a process; it has no public HTTP application."""
+
+    def load() -> CodecEngine[Any]:
+        return IMPLEMENTATION.load_codec_engine(config, open_device(config.device, metrics))
+
+    live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
+    return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None
