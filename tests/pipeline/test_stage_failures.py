@@ -137,7 +137,7 @@ async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(st
         successor = await (stages.talker("new", lead_limit_seconds=1.0) if stage == "talker" else stages.codec("new"))
         await until(lambda: "a" in successor.rows, "it was taken over")
         row = successor.rows["a"]
-        await until(lambda: stage == "codec" or row.first_frame is not None, "it goes on")
+        await until(lambda: stage == "codec" or row.first_frame_at is not None, "it goes on")
         done = row.frames if stage == "talker" else row.decoded
         assert done >= 8
         assert row.underrun_at() <= time.monotonic() + (done - 8) * FAMILY.frame_seconds

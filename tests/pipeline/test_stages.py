@@ -268,7 +268,7 @@ async def test_a_burst_waits_in_the_queue_for_whoever_is_free_first() -> None:
         unstarted = []
 
         def all_done() -> bool:
-            started = sum(row.first_frame is not None for row in talker.rows.values())
+            started = sum(row.first_frame_at is not None for row in talker.rows.values())
             unstarted.append(len(talker.ownership.claims) - started)
             return all(task.done() for task in speaking)
 
