@@ -133,8 +133,8 @@ def expected(eager: EagerTalkerEngine) -> Said:
 
 
 def is_empty(engine: VllmTalkerEngine) -> bool:
-    frames = engine._vllm.collective_rpc(lambda worker: worker.get_model().frame_generator)[0]
-    return len(engine._handles) == RESIDENT and not frames._slots and not engine._vllm.has_unfinished_requests()
+    generator = engine._vllm.collective_rpc(lambda worker: worker.get_model().frame_generator)[0]
+    return len(engine._handles) == RESIDENT and not generator._states and not engine._vllm.has_unfinished_requests()
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(kind for kind, _ in recipe.CASES.values()), ids="-".join)
