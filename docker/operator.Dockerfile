@@ -9,7 +9,7 @@ ENV PATH=/opt/syrinx/bin:$PATH
 WORKDIR /src
 # What it depends on, without its sources: this layer stays while only they change.
 COPY docker/operator.txt docker/
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 RUN mkdir operator stages \
     && pip install setuptools \
     && pip install --no-build-isolation ".[operator]"

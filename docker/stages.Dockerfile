@@ -23,7 +23,7 @@ RUN python -c "import sys, torch; sys.exit('torch has no CUDA' if '${VARIANT}' i
 # Stock vLLM, which finds the talker by Syrinx's entry point; the release that was run on a GPU (bench/results/engines.md).
 RUN if [ "${VARIANT}" = vllm ]; then pip install vllm; fi
 # What else they depend on, without their sources: this layer stays while only they change.
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 RUN mkdir operator stages \
     && pip install setuptools \
     && pip install --no-build-isolation ".[stages,clone,fetch]"

@@ -219,7 +219,7 @@ def trials(config: TalkerConfig, rows: Iterable[int]) -> Iterator[Trial]:
 def with_residual_pair(trial: Trial, products: Iterable[Product]) -> Tiles:
     """Returns the trial's tile and, for the other product with its residual, the first with as many columns.
 
-    Returns nothing if there is none.
+    Returns an empty mapping if no tile of the other product has that number of columns.
     """
     tiles: Tiles = {trial.product: trial.tile}
     for other in products:
