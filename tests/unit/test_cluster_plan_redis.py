@@ -142,7 +142,7 @@ def test_the_user_cannot_administer_the_server(port, command):
 
 def test_the_user_may_run_every_command_of_the_connector(port):
     """Redis checks permissions before it checks arguments."""
-    source = "\n".join(path.read_text() for path in CONNECTOR.glob("redis_*.py"))
+    source = "\n".join(path.read_text() for path in [*CONNECTOR.glob("redis*.py"), *CONNECTOR.glob("lua/*.lua")])
     called = set(re.findall(r"redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?", source))
     called |= {(command, sub) for command, sub in re.findall(r'\(b"([A-Z]+)"(?:, b"([A-Z]+)")?', source)}
     commands = {command for command, _ in called}

@@ -1,0 +1,3 @@
+local function touch_queue(requests)
+  redis.call('EXPIRE', requests, QUEUE_TTL_SECONDS)
+end
