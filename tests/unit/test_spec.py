@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from syrinx_operator.local.pipeline import LocalError, LocalPipeline
-from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey
+from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import (
     CaptureShape,
@@ -34,7 +34,7 @@ def pipeline(**spec):
 
 
 def every_field(struct, seen=()):
-    for field in msgspec.structs.fields(struct):
+    for field in fields_of(struct):
         yield struct, field
         for nested in structs_in(field.type):
             yield from every_field(nested)

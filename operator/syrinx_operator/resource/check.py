@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from syrinx_operator.resource.documents import MAX_BYTES, Document, DocumentError, Path, Position, read_documents
+from syrinx_operator.resource.pods import fields_of
 from syrinx_operator.resource.rules import cluster_violations, violations
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 
@@ -208,7 +209,7 @@ def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
 
 
 def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[Finding]:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    fields = {field.encode_name: field for field in fields_of(struct)}
     if not isinstance(value, dict):
         yield path, f"{_shown(value)} is not accepted; expected the fields {_field_names(struct)}"
         return

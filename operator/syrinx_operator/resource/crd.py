@@ -9,7 +9,9 @@ from typing import Any, Final
 import msgspec
 import yaml
 from msgspec import NODEFAULT, Struct, inspect
+from msgspec.structs import FieldInfo
 
+from syrinx_operator.resource.pods import fields_of
 from syrinx_operator.resource.rules import rules_of
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.status import PipelineStatus
@@ -78,7 +80,7 @@ def root_schema() -> Schema:
             "apiVersion": {"description": f"Version of this schema: {API_VERSION}.", **text},
             "kind": {"description": f"Kind of resource: {KIND}.", **text},
             "metadata": {"type": "object", "properties": {"name": {**text, "maxLength": 253}}},
-            "spec": _spec_field(_field(TTSPipeline, "spec")),
+            "spec": _spec_field(next(field for field in fields_of(TTSPipeline) if field.name == "spec")),
             "status": {**_struct(PipelineStatus), "description": _sentence(PipelineStatus)},
         },
         "x-kubernetes-validations": [rule.manifest() for rule in rules_of(TTSPipeline)],
@@ -117,7 +119,7 @@ def schema_of(kind: inspect.Type) -> Schema:
     raise TypeError(f"a structural schema cannot express {kind}")
 
 
-def encoded_default(field: inspect.Field) -> Any:
+def encoded_default(field: FieldInfo) -> Any:
     """Returns a field's default as JSON without absent and empty values, or None."""
     if field.default_factory is not NODEFAULT:
         default = field.default_factory()
@@ -127,23 +129,22 @@ def encoded_default(field: inspect.Field) -> Any:
 
 
 def _struct(struct: type[Struct]) -> Schema:
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    required = [field.encode_name for field in info.fields if field.required]
+    fields = fields_of(struct)
+    required = [field.encode_name for field in fields if field.required]
     rules = [rule.manifest() for rule in rules_of(struct)]
     described = _status_field if struct.__struct_config__.omit_defaults else _spec_field
     return {
         "description": _sentence(struct),
         "type": "object",
         **({"required": required} if required else {}),
-        "properties": {field.encode_name: described(field) for field in info.fields},
+        "properties": {field.encode_name: described(field) for field in fields},
         **({"x-kubernetes-validations": rules} if rules else {}),
     }
 
 
-def _spec_field(field: inspect.Field) -> Schema:
+def _spec_field(field: FieldInfo) -> Schema:
     """Returns a field's schema with its default. The description also states a default that is not an object."""
-    schema, default = schema_of(field.type), encoded_default(field)
+    schema, default = schema_of(inspect.type_info(field.type)), encoded_default(field)
     if default is None:
         return schema
     description = schema["description"]
@@ -153,9 +154,9 @@ def _spec_field(field: inspect.Field) -> Schema:
     return {**schema, "description": description, "default": default}
 
 
-def _status_field(field: inspect.Field) -> Schema:
+def _status_field(field: FieldInfo) -> Schema:
     """Returns the schema of a status field. It has no default, because the API server must not set it."""
-    schema, default = schema_of(field.type), encoded_default(field)
+    schema, default = schema_of(inspect.type_info(field.type)), encoded_default(field)
     if default is None or field.default is NODEFAULT:
         return schema
     return {**schema, "description": f"{schema['description']} Absent: {json.dumps(default)}."}
@@ -203,12 +204,6 @@ def _without_empty(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_empty(each) for each in value] or None
     return value if value != "" else None
-
-
-def _field(struct: type[Struct], name: str) -> inspect.Field:
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    return next(field for field in info.fields if field.name == name)
 
 
 def _sentence(struct: type[Struct]) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, inspect
+from msgspec.structs import FieldInfo
 
 from syrinx_operator.resource.crd import encoded_default, schema_of
-from syrinx_operator.resource.pods import PodFields, kubernetes_only
+from syrinx_operator.resource.pods import PodFields, fields_of, is_kubernetes_only
 from syrinx_operator.resource.spec import Metadata, PipelineSpec
 from syrinx_operator.resource.status import PipelineStatus
 
@@ -38,8 +39,8 @@ def fields_file() -> str:
 
 def _structs(path: str, struct: type[Struct]) -> Iterator[tuple[str, type[Struct]]]:
     yield path, struct
-    for field in _fields(struct):
-        for suffix, nested in _nested(field.type):
+    for field in fields_of(struct):
+        for suffix, nested in _nested(inspect.type_info(field.type)):
             yield from _structs(f"{path}.{field.encode_name}{suffix}", nested)
 
 
@@ -59,29 +60,29 @@ def _nested(kind: inspect.Type) -> Iterator[tuple[str, type[Struct]]]:
 def _section(struct: type[Struct], paths: list[str]) -> str:
     """Returns one table. The common fields of pods have their own table."""
     shared = struct is not PodFields and issubclass(struct, PodFields)
-    rows = [_row(field) for field in _fields(struct) if not (shared and _is_of_pods(struct, field))]
+    rows = [_row(field) for field in fields_of(struct) if not (shared and _is_of_pods(struct, field))]
     more = f"\nAnd the fields of [all stages' pods](#{_anchor(PodFields)}).\n" if shared else ""
     title = f'<a id="{_anchor(struct)}"></a>\n## {", ".join(f"`{path}`" for path in paths)}'
     head = "| field | type | default | |\n|---|---|---|---|"
     return "\n".join([f"{title}\n\n{' '.join((struct.__doc__ or '').split())}\n", head, *rows, more])
 
 
-def _is_of_pods(struct: type[Struct], field: inspect.Field) -> bool:
-    return any(each.name == field.name and _same_default(each, field) for each in _fields(PodFields))
+def _is_of_pods(struct: type[Struct], field: FieldInfo) -> bool:
+    return any(each.name == field.name and _same_default(each, field) for each in fields_of(PodFields))
 
 
-def _same_default(one: inspect.Field, other: inspect.Field) -> bool:
+def _same_default(one: FieldInfo, other: FieldInfo) -> bool:
     return bool(encoded_default(one) == encoded_default(other))
 
 
-def _row(field: inspect.Field) -> str:
-    schema = schema_of(field.type)
+def _row(field: FieldInfo) -> str:
+    schema = schema_of(inspect.type_info(field.type))
     default = encoded_default(field)
     if default is None or default == _defaults_inside(schema):
         shown = "*required*" if field.required else ""
     else:
         shown = f"`{json.dumps(default)}`"
-    mark = " **K8s**" if kubernetes_only(field) else ""
+    mark = " **K8s**" if is_kubernetes_only(field) else ""
     cells = (f"`{field.encode_name}`", _type(schema), shown, schema["description"] + mark)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
@@ -117,12 +118,6 @@ def _range(schema: dict[str, Any]) -> str:
         return ""
     bound = "above" if schema.get("exclusiveMinimum") else "from"
     return f" {bound} {minimum:g}" + ("" if maximum is None else f" to {maximum:,}")
-
-
-def _fields(struct: type[Struct]) -> tuple[inspect.Field, ...]:
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    return info.fields
 
 
 def _anchor(struct: type[Struct]) -> str:

@@ -21,15 +21,12 @@ class StatusStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 class Identity(StatusStruct, frozen=True, kw_only=True):
     """Model, image and device that tuning results hold for. A change discards the results."""
 
-    model: Annotated[str, Meta(max_length=64, description="Model generation.")]
-    image: Annotated[str, Meta(max_length=512, description="Image of the stages, or the version of Syrinx.")]
-    device: Annotated[
-        str,
-        Meta(
-            max_length=256,
-            description="Devices of talker and codec as far as known, and the engine if it is not torch.",
-        ),
-    ]
+    model: Annotated[str, Meta(max_length=64)]
+    """Model generation."""
+    image: Annotated[str, Meta(max_length=512)]
+    """Image of the stages, or the version of Syrinx."""
+    device: Annotated[str, Meta(max_length=256)]
+    """Devices of talker and codec as far as known, and the engine if it is not torch."""
 
 
 class Stage(StrEnum):
@@ -56,12 +53,14 @@ class Knob(StrEnum):
 class Setting(StatusStruct, frozen=True, kw_only=True):
     """A value for each knob."""
 
-    talker_max_num_seqs: Annotated[Rows, Meta(description="Maximum number of requests per talker step.")]
-    codec_max_num_seqs: Annotated[Rows, Meta(description="Maximum number of requests per decoder call.")]
-    chunk_ramp: Annotated[
-        tuple[Frames, ...], Meta(max_length=16, description="Frames of the first, second, ... chunk of a stream.")
-    ]
-    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64, description="Captured decoder shapes.")] = ()
+    talker_max_num_seqs: Rows
+    """Maximum number of requests per talker step."""
+    codec_max_num_seqs: Rows
+    """Maximum number of requests per decoder call."""
+    chunk_ramp: Annotated[tuple[Frames, ...], Meta(max_length=16)]
+    """Frames of the first, second, ... chunk of a stream."""
+    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64)] = ()
+    """Captured decoder shapes."""
 
     def value(self, knob: Knob) -> Any:
         """Returns the value of a knob."""

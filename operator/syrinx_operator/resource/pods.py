@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
+import sys
+import typing
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, inspect
+from msgspec import Meta, Struct, structs
 
-KUBERNETES: Final = {"kubernetes": True}
-"""`Meta.extra` of fields that `syrinx up` ignores."""
+KUBERNETES: Final = Meta(extra={"kubernetes": True})
+"""Marks fields that `syrinx up` ignores."""
 
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$")]
 """One line of text without control characters."""
@@ -40,124 +46,149 @@ class Object(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Base of all objects of the resource: immutable, camelCase in YAML, without unknown fields."""
 
 
-def kubernetes_only(field: inspect.Field) -> bool:
+def list_map(field: str) -> Meta:
+    """Marks a list whose items are identified by one field."""
+    return Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]})
+
+
+def is_kubernetes_only(field: structs.FieldInfo) -> bool:
     """Returns whether `syrinx up` ignores a field."""
-    return isinstance(field.type, inspect.Metadata) and bool((field.type.extra or {}).get("kubernetes"))
+    return KUBERNETES in typing.get_args(field.type)
 
 
-def list_map(field: str) -> dict[str, Any]:
-    """Returns `Meta.extra_json_schema` of a list whose items are identified by one field."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]}
+@functools.cache
+def fields_of(struct: type[Struct]) -> tuple[structs.FieldInfo, ...]:
+    """Returns the fields of a type. Their types contain the attribute docstrings as descriptions."""
+    texts: dict[str, str] = {}
+    for base in reversed(struct.__mro__):
+        if issubclass(base, Struct):
+            texts |= _attribute_docstrings(base.__module__).get(base.__name__, {})
+    annotated: Any = Annotated  # A type checker refuses types that are built at run time.
+    fields = []
+    for field in structs.fields(struct):
+        has_metas = typing.get_origin(field.type) is Annotated
+        bare, *metas = typing.get_args(field.type) if has_metas else (field.type,)
+        described = annotated[(bare, Meta(description=texts.get(field.name)), *metas)]
+        fields.append(structs.replace(field, type=described))
+    return tuple(fields)
+
+
+@functools.cache
+def _attribute_docstrings(module: str) -> dict[str, dict[str, str]]:
+    """Returns the docstrings of attributes by class and attribute, which only the source contains."""
+    texts: dict[str, dict[str, str]] = {}
+    for struct in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(struct, ast.ClassDef):
+            for pair in itertools.pairwise(struct.body):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        texts.setdefault(struct.name, {})[name] = " ".join(text.split())
+    return texts
 
 
 class SecretKey(Object, frozen=True, kw_only=True):
     """One value of a Secret in the pipeline's namespace."""
 
-    name: Annotated[Name, Meta(description="Name of the Secret.")]
-    key: Annotated[Key, Meta(description="Key in its data.")]
+    name: Name
+    """Name of the Secret."""
+    key: Key
+    """Key in its data."""
 
 
 class ConfigMapKey(Object, frozen=True, kw_only=True):
     """One value of a ConfigMap in the pipeline's namespace."""
 
-    name: Annotated[Name, Meta(description="Name of the ConfigMap.")]
-    key: Annotated[Key, Meta(description="Key in its data.")]
+    name: Name
+    """Name of the ConfigMap."""
+    key: Key
+    """Key in its data."""
 
 
 class SecretName(Object, frozen=True, kw_only=True):
     """A Secret in the pipeline's namespace."""
 
-    name: Annotated[Name, Meta(description="Name of the Secret.")]
+    name: Name
+    """Name of the Secret."""
 
 
 class EnvVar(Object, frozen=True, kw_only=True):
     """An environment variable. Exactly one of `value`, `secret` and `configMap`."""
 
-    name: Annotated[EnvName, Meta(description="Name of the variable.")]
-    value: Annotated[Annotated[str, Meta(max_length=4096)] | None, Meta(description="Value in plain text.")] = None
-    secret: Annotated[SecretKey | None, Meta(description="Key of a Secret with the value.")] = None
-    config_map: Annotated[ConfigMapKey | None, Meta(description="Key of a ConfigMap with the value.")] = None
+    name: EnvName
+    """Name of the variable."""
+    value: Annotated[str, Meta(max_length=4096)] | None = None
+    """Value in plain text."""
+    secret: SecretKey | None = None
+    """Key of a Secret with the value."""
+    config_map: ConfigMapKey | None = None
+    """Key of a ConfigMap with the value."""
 
 
 class EmptyDir(Object, frozen=True, kw_only=True):
     """A directory with the lifetime of the pod."""
 
-    medium: Annotated[Literal["", "Memory"], Meta(description="Empty: the node's disk. Memory: a tmpfs.")] = ""
-    size_limit: Annotated[SizeText | None, Meta(description="Maximum size, for example 1Gi. Default: no limit.")] = None
+    medium: Literal["", "Memory"] = ""
+    """Empty: the node's disk. Memory: a tmpfs."""
+    size_limit: SizeText | None = None
+    """Maximum size, for example 1Gi. Default: no limit."""
 
 
 class ExtraVolume(Object, frozen=True, kw_only=True):
     """An additional volume of the stage's container. Exactly one source."""
 
-    name: Annotated[
-        str,
-        Meta(
-            pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-            min_length=1,
-            max_length=50,
-            description="Name of the volume, unique in the pod.",
-        ),
-    ]
-    mount_path: Annotated[
-        str, Meta(pattern="^(/[^/:]+)+$", max_length=512, description="Absolute path in the container.")
-    ]
-    sub_path: Annotated[
-        Annotated[Line, Meta(max_length=512)] | None,
-        Meta(description="Directory of the volume to mount. Default: the whole volume."),
-    ] = None
-    read_only: Annotated[bool, Meta(description="Mount the volume read-only.")] = True
-    claim: Annotated[Name | None, Meta(description="Name of a PersistentVolumeClaim.")] = None
-    secret: Annotated[Name | None, Meta(description="Name of a Secret. Each key becomes a file.")] = None
-    config_map: Annotated[Name | None, Meta(description="Name of a ConfigMap. Each key becomes a file.")] = None
-    empty_dir: Annotated[EmptyDir | None, Meta(description="A directory with the lifetime of the pod.")] = None
+    name: Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=50)]
+    """Name of the volume, unique in the pod."""
+    mount_path: Annotated[str, Meta(pattern="^(/[^/:]+)+$", max_length=512)]
+    """Absolute path in the container."""
+    sub_path: Annotated[Line, Meta(max_length=512)] | None = None
+    """Directory of the volume to mount. Default: the whole volume."""
+    read_only: bool = True
+    """Mount the volume read-only."""
+    claim: Name | None = None
+    """Name of a PersistentVolumeClaim."""
+    secret: Name | None = None
+    """Name of a Secret. Each key becomes a file."""
+    config_map: Name | None = None
+    """Name of a ConfigMap. Each key becomes a file."""
+    empty_dir: EmptyDir | None = None
+    """A directory with the lifetime of the pod."""
 
 
 class Toleration(Object, frozen=True, kw_only=True):
     """A node taint that the pods tolerate."""
 
-    key: Annotated[LabelKey | None, Meta(description="Key of the taint. Default: all keys, with operator Exists.")] = (
-        None
-    )
-    operator: Annotated[
-        Literal["Exists", "Equal"], Meta(description="Exists: any value. Equal: the value must be equal.")
-    ] = "Equal"
-    value: Annotated[LabelValue | None, Meta(description="Value of the taint, with operator Equal.")] = None
-    effect: Annotated[
-        Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
-        Meta(description="Effect of the taint. Default: all effects."),
-    ] = None
-    toleration_seconds: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
-        Meta(description="With effect NoExecute: seconds that a pod stays on a tainted node. Default: indefinitely."),
-    ] = None
+    key: LabelKey | None = None
+    """Key of the taint. Default: all keys, with operator Exists."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """Exists: any value. Equal: the value must be equal."""
+    value: LabelValue | None = None
+    """Value of the taint, with operator Equal."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Effect of the taint. Default: all effects."""
+    toleration_seconds: Annotated[int, Meta(ge=0)] | None = None
+    """With effect NoExecute: seconds that a pod stays on a tainted node. Default: indefinitely."""
 
 
 class Resources(Object, frozen=True, kw_only=True):
     """Compute resources of a container, in Kubernetes quantities."""
 
-    requests: Annotated[Quantities, Meta(description="Requested resources, for example cpu: 500m, memory: 1Gi.")] = {}
-    limits: Annotated[
-        Quantities, Meta(description="Maximum resources, for example memory: 4Gi, nvidia.com/gpu: 1.")
-    ] = {}
+    requests: Quantities = {}
+    """Requested resources, for example cpu: 500m, memory: 1Gi."""
+    limits: Quantities = {}
+    """Maximum resources, for example memory: 4Gi, nvidia.com/gpu: 1."""
 
 
 class PodFields(Object, frozen=True, kw_only=True):
     """Fields of the pods of all stages."""
 
-    resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.", extra=KUBERNETES)] = (
-        Resources()
-    )
-    node_selector: Annotated[
-        Labels, Meta(description="Labels that nodes of these pods must have. Default: none.", extra=KUBERNETES)
-    ] = {}
-    tolerations: Annotated[
-        tuple[Toleration, ...],
-        Meta(max_length=16, description="Node taints that these pods tolerate. Default: none.", extra=KUBERNETES),
-    ] = ()
-    affinity: Annotated[
-        dict[str, Any] | None,
-        Meta(description="Node and pod affinity, as in a pod's `spec.affinity`. Default: none.", extra=KUBERNETES),
-    ] = None
+    resources: Annotated[Resources, KUBERNETES] = Resources()
+    """CPU, memory and GPUs of the container."""
+    node_selector: Annotated[Labels, KUBERNETES] = {}
+    """Labels that nodes of these pods must have. Default: none."""
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=16), KUBERNETES] = ()
+    """Node taints that these pods tolerate. Default: none."""
+    affinity: Annotated[dict[str, Any] | None, KUBERNETES] = None
+    """Node and pod affinity, as in a pod's `spec.affinity`. Default: none."""
     topology_spread_constraints: Annotated[
         tuple[
             Annotated[
@@ -165,68 +196,41 @@ class PodFields(Object, frozen=True, kw_only=True):
             ],
             ...,
         ],
-        Meta(
-            max_length=8,
-            description="How pods spread over nodes and zones, as in a pod's `spec`. Default: the cluster's default.",
-            extra=KUBERNETES,
-        ),
+        Meta(max_length=8),
+        KUBERNETES,
     ] = ()
-    priority_class_name: Annotated[
-        Name | None, Meta(description="PriorityClass of the pods. Default: none.", extra=KUBERNETES)
-    ] = None
-    runtime_class_name: Annotated[
-        Name | None,
-        Meta(
-            description="RuntimeClass of the pods, for example nvidia. Default: the node's default.", extra=KUBERNETES
-        ),
-    ] = None
-    env: Annotated[
-        tuple[EnvVar, ...],
-        Meta(
-            max_length=64,
-            description="Additional environment variables. Variables that Syrinx sets are refused. Default: none.",
-            extra_json_schema=list_map("name"),
-            extra=KUBERNETES,
-        ),
-    ] = ()
-    extra_volumes: Annotated[
-        tuple[ExtraVolume, ...],
-        Meta(
-            max_length=16,
-            description="Additional volumes of the container. Default: none.",
-            extra_json_schema=list_map("name"),
-            extra=KUBERNETES,
-        ),
-    ] = ()
-    pod_labels: Annotated[
-        Labels, Meta(description="Additional labels of the pods. Default: none.", extra=KUBERNETES)
-    ] = {}
-    pod_annotations: Annotated[
-        Annotations, Meta(description="Additional annotations of the pods. Default: none.", extra=KUBERNETES)
-    ] = {}
+    """How pods spread over nodes and zones, as in a pod's `spec`. Default: the cluster's default."""
+    priority_class_name: Annotated[Name | None, KUBERNETES] = None
+    """PriorityClass of the pods. Default: none."""
+    runtime_class_name: Annotated[Name | None, KUBERNETES] = None
+    """RuntimeClass of the pods, for example nvidia. Default: the node's default."""
+    env: Annotated[tuple[EnvVar, ...], Meta(max_length=64), list_map("name"), KUBERNETES] = ()
+    """Additional environment variables. Variables that Syrinx sets are refused. Default: none."""
+    extra_volumes: Annotated[tuple[ExtraVolume, ...], Meta(max_length=16), list_map("name"), KUBERNETES] = ()
+    """Additional volumes of the container. Default: none."""
+    pod_labels: Annotated[Labels, KUBERNETES] = {}
+    """Additional labels of the pods. Default: none."""
+    pod_annotations: Annotated[Annotations, KUBERNETES] = {}
+    """Additional annotations of the pods. Default: none."""
 
 
 class Storage(Object, frozen=True, kw_only=True):
     """A PersistentVolumeClaim that the operator creates and deletes with the pipeline."""
 
-    size: Annotated[SizeText, Meta(description="Size of the volume, for example 20Gi.")]
-    storage_class_name: Annotated[
-        Name | None, Meta(description="StorageClass of the volume. Default: the cluster's default class.")
-    ] = None
-    access_mode: Annotated[
-        Literal["ReadWriteOnce", "ReadWriteMany"],
-        Meta(
-            description="ReadWriteMany lets pods on several nodes share the volume. Not all storage classes support it."
-        ),
-    ] = "ReadWriteOnce"
+    size: SizeText
+    """Size of the volume, for example 20Gi."""
+    storage_class_name: Name | None = None
+    """StorageClass of the volume. Default: the cluster's default class."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
+    """ReadWriteMany lets pods on several nodes share the volume. Not all storage classes support it."""
 
 
 class Peer(Object, frozen=True, kw_only=True):
     """Clients that may connect: pods by namespace and labels, or IP addresses."""
 
-    namespace: Annotated[Name | None, Meta(description="Namespace of the pods. Default: all namespaces.")] = None
-    pod_labels: Annotated[Labels, Meta(description="Labels of the pods. Default: all pods of the namespace.")] = {}
-    cidr: Annotated[
-        Annotated[str, Meta(max_length=64, pattern=CIDR)] | None,
-        Meta(description="A range of IP addresses, for example 10.0.0.0/8, instead of pods."),
-    ] = None
+    namespace: Name | None = None
+    """Namespace of the pods. Default: all namespaces."""
+    pod_labels: Labels = {}
+    """Labels of the pods. Default: all pods of the namespace."""
+    cidr: Annotated[str, Meta(max_length=64, pattern=CIDR)] | None = None
+    """A range of IP addresses, for example 10.0.0.0/8, instead of pods."""

@@ -150,9 +150,10 @@ def _violations(value: Struct, path: Path, *, cluster_only: bool) -> Iterator[Vi
 @functools.cache
 def _fields(struct: type[Struct]) -> tuple[tuple[str, str, str], ...]:
     """Returns name, encoded name and list-map key of each field. A field that is no list-map has the key ""."""
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    return tuple((field.name, field.encode_name, _list_map_key(field.type)) for field in info.fields)
+    return tuple(
+        (field.name, field.encode_name, _list_map_key(inspect.type_info(field.type)))
+        for field in structs.fields(struct)
+    )
 
 
 def _list_map_key(kind: inspect.Type) -> str:

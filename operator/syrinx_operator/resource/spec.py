@@ -61,187 +61,109 @@ Topology = Literal["Separate", "Colocated"]
 class Metadata(Object, frozen=True, kw_only=True):
     """Identifies the pipeline."""
 
-    name: Annotated[
-        str,
-        Meta(
-            pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$",
-            max_length=40,
-            description="Name of the pipeline: up to 40 lower-case letters, digits and '-', starting with a letter. "
-            "It is part of all Redis keys and object names.",
-        ),
-    ]
-    namespace: Annotated[
-        Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None,
-        Meta(description="Namespace on Kubernetes. Default: the client's namespace."),
-    ] = None
-    labels: Annotated[Labels, Meta(description="Labels of the resource.")] = {}
-    annotations: Annotated[dict[str, str], Meta(description="Annotations of the resource.")] = {}
+    name: Annotated[str, Meta(pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+    """Name of the pipeline: up to 40 lower-case letters, digits and '-', starting with a letter. It is part of all
+    Redis keys and object names."""
+    namespace: Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None = None
+    """Namespace on Kubernetes. Default: the client's namespace."""
+    labels: Labels = {}
+    """Labels of the resource."""
+    annotations: dict[str, str] = {}
+    """Annotations of the resource."""
 
 
 class HuggingFace(Object, frozen=True, kw_only=True):
     """A checkpoint on a Hugging Face hub, downloaded before a stage starts."""
 
-    id: Annotated[
-        str,
-        Meta(
-            pattern="^[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*$",
-            max_length=200,
-            description="Repository, for example Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice.",
-        ),
-    ]
-    revision: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=200,
-            pattern="^[A-Za-z0-9][-A-Za-z0-9._/]*$",
-            description="Commit, tag or branch. Only a commit (40 hex digits) pins the weights.",
-        ),
-    ]
-    token_secret: Annotated[
-        SecretKey | None, Meta(description="Access token, for gated or private repositories. Default: none.")
-    ] = None
-    endpoint: Annotated[
-        Annotated[str, Meta(pattern="^https?://[^ ]+$", max_length=512)] | None,
-        Meta(description="URL of another hub, for example a mirror. Default: the public hub."),
-    ] = None
+    id: Annotated[str, Meta(pattern="^[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*$", max_length=200)]
+    """Repository, for example Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice."""
+    revision: Annotated[str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9][-A-Za-z0-9._/]*$")]
+    """Commit, tag or branch. Only a commit (40 hex digits) pins the weights."""
+    token_secret: SecretKey | None = None
+    """Access token, for gated or private repositories. Default: none."""
+    endpoint: Annotated[str, Meta(pattern="^https?://[^ ]+$", max_length=512)] | None = None
+    """URL of another hub, for example a mirror. Default: the public hub."""
 
 
 class ModelCache(Object, frozen=True, kw_only=True):
     """Cache of downloaded checkpoints, shared by all pods. Exactly one of `claim` and `storage`."""
 
-    claim: Annotated[
-        Name | None,
-        Meta(description="Name of an existing PersistentVolumeClaim. It is kept when the pipeline is deleted."),
-    ] = None
-    storage: Annotated[
-        Storage | None, Meta(description="A volume that is created for the pipeline and deleted with it.")
-    ] = None
+    claim: Name | None = None
+    """Name of an existing PersistentVolumeClaim. It is kept when the pipeline is deleted."""
+    storage: Storage | None = None
+    """A volume that is created for the pipeline and deleted with it."""
 
 
 class ModelSpec(Object, frozen=True, kw_only=True):
     """The Qwen3-TTS checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`."""
 
-    bundled: Annotated[bool, Meta(description="Serve the small voice that is included in Syrinx.")] = False
-    path: Annotated[
-        Annotated[Line, Meta(max_length=1024)] | None,
-        Meta(
-            description="Directory of a checkpoint in the official layout (config.json, model.safetensors, "
-            "speech_tokenizer/). `syrinx up` resolves a relative path from the directory of the resource's file. "
-            "On Kubernetes it is a directory in `claim`, or an absolute path in the container."
-        ),
-    ] = None
-    claim: Annotated[
-        Name | None,
-        Meta(description="PersistentVolumeClaim that contains `path`. It is mounted read-only.", extra=KUBERNETES),
-    ] = None
-    hugging_face: Annotated[
-        HuggingFace | None,
-        Meta(description="A checkpoint on a Hugging Face hub, downloaded before a stage starts.", extra=KUBERNETES),
-    ] = None
-    cache: Annotated[
-        ModelCache | None,
-        Meta(
-            description="Cache of downloaded checkpoints: exactly one of `claim` and `storage`. Default: none; each "
-            "new pod downloads the checkpoint.",
-            extra=KUBERNETES,
-        ),
-    ] = None
-    name: Annotated[
-        Annotated[Line, Meta(max_length=128)] | None,
-        Meta(
-            description="Name that clients send as `model`. Default: syrinx-us for the bundled voice, otherwise the "
-            "last component of the path or of the repository."
-        ),
-    ] = None
+    bundled: bool = False
+    """Serve the small voice that is included in Syrinx."""
+    path: Annotated[Line, Meta(max_length=1024)] | None = None
+    """Directory of a checkpoint in the official layout (config.json, model.safetensors, speech_tokenizer/). `syrinx up`
+    resolves a relative path from the directory of the resource's file. On Kubernetes it is a directory in `claim`, or
+    an absolute path in the container."""
+    claim: Annotated[Name | None, KUBERNETES] = None
+    """PersistentVolumeClaim that contains `path`. It is mounted read-only."""
+    hugging_face: Annotated[HuggingFace | None, KUBERNETES] = None
+    """A checkpoint on a Hugging Face hub, downloaded before a stage starts."""
+    cache: Annotated[ModelCache | None, KUBERNETES] = None
+    """Cache of downloaded checkpoints: exactly one of `claim` and `storage`. Default: none; each new pod downloads the
+    checkpoint."""
+    name: Annotated[Line, Meta(max_length=128)] | None = None
+    """Name that clients send as `model`. Default: syrinx-us for the bundled voice, otherwise the last component of the
+    path or of the repository."""
 
 
 class ServiceSpec(Object, frozen=True, kw_only=True):
     """The Kubernetes Service of the gateways."""
 
-    type: Annotated[Literal["ClusterIP", "NodePort", "LoadBalancer"], Meta(description="Type of the Service.")] = (
-        "ClusterIP"
-    )
-    node_port: Annotated[
-        Port | None,
-        Meta(description="Port on each node, with type NodePort or LoadBalancer. Default: allocated by Kubernetes."),
-    ] = None
-    annotations: Annotated[
-        Annotations, Meta(description="Annotations of the Service, for example for load balancers.")
-    ] = {}
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """Type of the Service."""
+    node_port: Port | None = None
+    """Port on each node, with type NodePort or LoadBalancer. Default: allocated by Kubernetes."""
+    annotations: Annotations = {}
+    """Annotations of the Service, for example for load balancers."""
 
 
 class GatewaySpec(PodFields, frozen=True, kw_only=True):
     """The public HTTP API."""
 
-    replicas: Annotated[
-        Replicas, Meta(description="Number of gateway pods. `syrinx up` runs one.", extra=KUBERNETES)
-    ] = 1
-    port: Annotated[
-        int, Meta(ge=0, le=65_535, description="TCP port of the API. With `syrinx up`, 0 selects a free port.")
-    ] = 8000
-    service: Annotated[ServiceSpec, Meta(description="The Service of the gateways.", extra=KUBERNETES)] = ServiceSpec()
-    max_queue: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=100_000,
-            description="Maximum number of requests that wait for a talker. Further requests are answered with 503.",
-        ),
-    ] = _GATEWAY.max_queue
-    max_queue_seconds: Annotated[
-        Seconds,
-        Meta(
-            description="Maximum age in seconds of the oldest waiting request. If it is exceeded, new requests are "
-            "answered with 503. Also the time that requests wait if no talker or codec is ready."
-        ),
-    ] = _GATEWAY.max_queue_seconds
+    replicas: Annotated[Replicas, KUBERNETES] = 1
+    """Number of gateway pods. `syrinx up` runs one."""
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8000
+    """TCP port of the API. With `syrinx up`, 0 selects a free port."""
+    service: Annotated[ServiceSpec, KUBERNETES] = ServiceSpec()
+    """The Service of the gateways."""
+    max_queue: Annotated[int, Meta(ge=0, le=100_000)] = _GATEWAY.max_queue
+    """Maximum number of requests that wait for a talker. Further requests are answered with 503."""
+    max_queue_seconds: Seconds = _GATEWAY.max_queue_seconds
+    """Maximum age in seconds of the oldest waiting request. If it is exceeded, new requests are answered with 503. Also
+    the time that requests wait if no talker or codec is ready."""
     reference_hosts: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...],
-        Meta(max_length=64, description="Hosts from which reference audio may be downloaded by URL. Default: none."),
+        tuple[Annotated[str, Meta(pattern=r"^[^\s/@]+$", max_length=253)], ...], Meta(max_length=64)
     ] = ()
-    drain_seconds: Annotated[
-        DrainSeconds,
-        Meta(
-            description="Seconds in which a stopping gateway finishes its streams. Use the duration of your longest "
-            "utterance."
-        ),
-    ] = 120
-    resources: Annotated[Resources, Meta(description="CPU and memory of the container.", extra=KUBERNETES)] = Resources(
-        requests={"cpu": "50m", "memory": "128Mi"}
-    )
+    """Hosts from which reference audio may be downloaded by URL. Default: none."""
+    drain_seconds: DrainSeconds = 120
+    """Seconds in which a stopping gateway finishes its streams. Use the duration of your longest utterance."""
+    resources: Annotated[Resources, KUBERNETES] = Resources(requests={"cpu": "50m", "memory": "128Mi"})
+    """CPU and memory of the container."""
 
 
 class StageSpec(PodFields, frozen=True, kw_only=True):
     """Fields of both talker and codec."""
 
-    device: Annotated[
-        Device | None,
-        Meta(
-            description="Device that the stage computes on. Default: cpu, or on Kubernetes cuda if `resources` has a "
-            "GPU."
-        ),
-    ] = None
-    replicas: Annotated[
-        Replicas, Meta(description="Number of processes. Requests go to the replicas with free rows.")
-    ] = 1
-    drain_seconds: Annotated[
-        DrainSeconds,
-        Meta(
-            description="Seconds in which a stopping replica finishes its requests. Other replicas then take over "
-            "the rest, without losing a frame."
-        ),
-    ] = 60
-    startup_seconds: Annotated[
-        StartupSeconds,
-        Meta(
-            description="Seconds in which a replica must load and warm up. After that it is restarted.",
-            extra=KUBERNETES,
-        ),
-    ] = 600
-    resources: Annotated[Resources, Meta(description="CPU, memory and GPUs of the container.", extra=KUBERNETES)] = (
-        Resources(requests={"cpu": "200m", "memory": "512Mi"})
-    )
+    device: Device | None = None
+    """Device that the stage computes on. Default: cpu, or on Kubernetes cuda if `resources` has a GPU."""
+    replicas: Replicas = 1
+    """Number of processes. Requests go to the replicas with free rows."""
+    drain_seconds: DrainSeconds = 60
+    """Seconds in which a stopping replica finishes its requests. Other replicas then take over the rest, without losing
+    a frame."""
+    startup_seconds: Annotated[StartupSeconds, KUBERNETES] = 600
+    """Seconds in which a replica must load and warm up. After that it is restarted."""
+    resources: Annotated[Resources, KUBERNETES] = Resources(requests={"cpu": "200m", "memory": "512Mi"})
+    """CPU, memory and GPUs of the container."""
 
 
 VllmWord = Annotated[str, Meta(pattern="^[a-z0-9_-]+$", max_length=40)]
@@ -251,136 +173,83 @@ VllmWord = Annotated[str, Meta(pattern="^[a-z0-9_-]+$", max_length=40)]
 class VllmSpec(Object, frozen=True, kw_only=True):
     """Engine options of vLLM, as in `vllm serve --help`."""
 
-    tensor_parallel_size: Annotated[
-        int, Meta(ge=1, le=16, description="Number of GPUs for tensor parallelism. Each talker pod needs as many GPUs.")
-    ] = _VLLM.tensor_parallel_size
-    quantization: Annotated[
-        VllmWord | None, Meta(description="Quantization of the weights at load time, for example fp8. Default: none.")
-    ] = _VLLM.quantization
-    kv_cache_dtype: Annotated[
-        VllmWord,
-        Meta(description="Data type of the KV cache, for example fp8. auto uses the data type of the weights."),
-    ] = _VLLM.kv_cache_dtype
-    gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="Fraction of the GPU memory for vLLM, including weights and KV cache.")
-    ] = _VLLM.gpu_memory_utilization
-    max_num_batched_tokens: Annotated[
-        Annotated[int, Meta(ge=16, le=1 << 20)] | None,
-        Meta(description="Maximum number of tokens per step, including prompts. Default: vLLM's default."),
-    ] = _VLLM.max_num_batched_tokens
+    tensor_parallel_size: Annotated[int, Meta(ge=1, le=16)] = _VLLM.tensor_parallel_size
+    """Number of GPUs for tensor parallelism. Each talker pod needs as many GPUs."""
+    quantization: VllmWord | None = _VLLM.quantization
+    """Quantization of the weights at load time, for example fp8. Default: none."""
+    kv_cache_dtype: VllmWord = _VLLM.kv_cache_dtype
+    """Data type of the KV cache, for example fp8. auto uses the data type of the weights."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = _VLLM.gpu_memory_utilization
+    """Fraction of the GPU memory for vLLM, including weights and KV cache."""
+    max_num_batched_tokens: Annotated[int, Meta(ge=16, le=1 << 20)] | None = _VLLM.max_num_batched_tokens
+    """Maximum number of tokens per step, including prompts. Default: vLLM's default."""
 
 
 class TalkerSpec(StageSpec, frozen=True, kw_only=True):
     """The talker, which generates code frames from text. Edits of maxNumSeqs and leadLimitSeconds need no restart."""
 
-    engine: Annotated[
-        Literal["torch", "vllm"],
-        Meta(
-            description="Inference engine: torch is Syrinx's own engine for CPUs and NVIDIA GPUs; vllm is vLLM, which "
-            "needs an image built with VARIANT=vllm."
-        ),
-    ] = "torch"
-    vllm: Annotated[
-        VllmSpec | None, Meta(description="Options of engine vllm. Default: the defaults of its fields.")
-    ] = None
-    max_num_seqs: Annotated[
-        Rows, Meta(description="Maximum number of requests per step (batch size). At most maxResident.")
-    ] = _TALKER.max_num_seqs
-    max_resident: Annotated[
-        Rows,
-        Meta(
-            description="Maximum number of requests with resident state. Requests that are not in the current step "
-            "wait for their deadline."
-        ),
-    ] = _MAX_RESIDENT
-    lead_limit_seconds: Annotated[
-        Seconds,
-        Meta(description="A live stream releases its row when its codes are this many seconds ahead of playback."),
-    ] = _TALKER.lead_limit_seconds
+    engine: Literal["torch", "vllm"] = "torch"
+    """Inference engine: torch is Syrinx's own engine for CPUs and NVIDIA GPUs; vllm is vLLM, which needs an image built
+    with VARIANT=vllm."""
+    vllm: VllmSpec | None = None
+    """Options of engine vllm. Default: the defaults of its fields."""
+    max_num_seqs: Rows = _TALKER.max_num_seqs
+    """Maximum number of requests per step (batch size). At most maxResident."""
+    max_resident: Rows = _MAX_RESIDENT
+    """Maximum number of requests with resident state. Requests that are not in the current step wait for their
+    deadline."""
+    lead_limit_seconds: Seconds = _TALKER.lead_limit_seconds
+    """A live stream releases its row when its codes are this many seconds ahead of playback."""
 
 
 class CaptureShape(Object, frozen=True, kw_only=True):
     """A shape of decoder calls that is captured in advance."""
 
-    rows: Annotated[Rows, Meta(description="Number of requests in the call.")]
-    frames: Annotated[Frames, Meta(description="Number of frames per request.")]
+    rows: Rows
+    """Number of requests in the call."""
+    frames: Frames
+    """Number of frames per request."""
 
 
 class CodecSpec(StageSpec, frozen=True, kw_only=True):
     """The codec, which generates audio from code frames. Edits of its batch size, ramp and shapes need no restart."""
 
-    engine: Annotated[
-        Literal["torch"], Meta(description="Inference engine: torch is Syrinx's own engine for CPUs and NVIDIA GPUs.")
-    ] = "torch"
-    max_num_seqs: Annotated[
-        Rows, Meta(description="Maximum number of requests per decoder call (batch size). At most maxResident.")
-    ] = _CODEC.max_num_seqs
-    max_resident: Annotated[Rows, Meta(description="Maximum number of requests with decoder state.")] = _MAX_RESIDENT
-    chunk_ramp: Annotated[
-        Ramp,
-        Meta(
-            description="Frames (80 ms each) of a stream's first, second, ... audio chunk. The last value repeats. "
-            "Small first chunks reduce time to first audio, large later chunks are more efficient."
-        ),
-    ] = _CODEC.chunk_ramp
-    capture_pairs: Annotated[
-        tuple[CaptureShape, ...],
-        Meta(
-            max_length=64,
-            description="Decoder shapes to capture, sorted by rows, then frames. A call is padded to the cheapest "
-            "captured shape that fits; without one it runs eagerly. Default: none.",
-        ),
-    ] = ()
+    engine: Literal["torch"] = "torch"
+    """Inference engine: torch is Syrinx's own engine for CPUs and NVIDIA GPUs."""
+    max_num_seqs: Rows = _CODEC.max_num_seqs
+    """Maximum number of requests per decoder call (batch size). At most maxResident."""
+    max_resident: Rows = _MAX_RESIDENT
+    """Maximum number of requests with decoder state."""
+    chunk_ramp: Ramp = _CODEC.chunk_ramp
+    """Frames (80 ms each) of a stream's first, second, ... audio chunk. The last value repeats. Small first chunks
+    reduce time to first audio, large later chunks are more efficient."""
+    capture_pairs: Annotated[tuple[CaptureShape, ...], Meta(max_length=64)] = ()
+    """Decoder shapes to capture, sorted by rows, then frames. A call is padded to the cheapest captured shape that
+    fits; without one it runs eagerly. Default: none."""
 
 
 class ConnectorSpec(Object, frozen=True, kw_only=True):
     """The Redis between the stages. Exactly one of `managed` and `url`."""
 
-    managed: Annotated[bool, Meta(description="Run a dedicated Redis for this pipeline.")] = False
-    image: Annotated[
-        Image | None,
-        Meta(
-            description="Image of the managed Redis (6.2 or newer). Default: configured in the operator.",
-            extra=KUBERNETES,
-        ),
-    ] = None
-    resources: Annotated[
-        Resources,
-        Meta(
-            description="CPU and memory of the managed Redis. Its maxmemory is three quarters of the memory limit.",
-            extra=KUBERNETES,
-        ),
-    ] = Resources(requests={"cpu": "50m", "memory": "64Mi"}, limits={"memory": "512Mi"})
-    storage: Annotated[
-        Storage | None,
-        Meta(
-            description="A volume for the managed Redis, so that streams survive a restart of its pod. Default: none; "
-            "active streams end with an error if Redis restarts.",
-            extra=KUBERNETES,
-        ),
-    ] = None
-    url: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=512)] | None,
-        Meta(
-            description="URL of an existing Redis (6.2 or newer): redis://HOST:PORT/DB, or rediss://… for TLS, "
-            "without a password."
-        ),
-    ] = None
-    password_secret: Annotated[
-        SecretKey | None, Meta(description="Secret with the password of `url`. Default: no password.", extra=KUBERNETES)
-    ] = None
-    ca_secret: Annotated[
-        SecretKey | None,
-        Meta(
-            description="Secret with the CA certificates (PEM) that verify a rediss:// server. Default: those of the "
-            "image.",
-            extra=KUBERNETES,
-        ),
-    ] = None
-    password_env: Annotated[
-        EnvName | None,
-        Meta(description="Environment variable of `syrinx up` with the password of `url`. Default: no password."),
-    ] = None
+    managed: bool = False
+    """Run a dedicated Redis for this pipeline."""
+    image: Annotated[Image | None, KUBERNETES] = None
+    """Image of the managed Redis (6.2 or newer). Default: configured in the operator."""
+    resources: Annotated[Resources, KUBERNETES] = Resources(
+        requests={"cpu": "50m", "memory": "64Mi"}, limits={"memory": "512Mi"}
+    )
+    """CPU and memory of the managed Redis. Its maxmemory is three quarters of the memory limit."""
+    storage: Annotated[Storage | None, KUBERNETES] = None
+    """A volume for the managed Redis, so that streams survive a restart of its pod. Default: none; active streams end
+    with an error if Redis restarts."""
+    url: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    """URL of an existing Redis (6.2 or newer): redis://HOST:PORT/DB, or rediss://… for TLS, without a password."""
+    password_secret: Annotated[SecretKey | None, KUBERNETES] = None
+    """Secret with the password of `url`. Default: no password."""
+    ca_secret: Annotated[SecretKey | None, KUBERNETES] = None
+    """Secret with the CA certificates (PEM) that verify a rediss:// server. Default: those of the image."""
+    password_env: EnvName | None = None
+    """Environment variable of `syrinx up` with the password of `url`. Default: no password."""
 
 
 TtfaMs = Literal[25, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000]
@@ -391,182 +260,144 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 class TtfaObjective(Object, frozen=True, kw_only=True):
     """The latency objective of one task type."""
 
-    task_type: Annotated[TaskName, Meta(description="Task type of the requests.")]
-    ttfa_p95_ms: Annotated[
-        TtfaMs,
-        Meta(description="Time to the first audible sample in milliseconds. A bucket bound of the exported histogram."),
-    ]
-    target: Annotated[Ratio, Meta(description="Share of requests that must meet it.")] = 0.95
+    task_type: TaskName
+    """Task type of the requests."""
+    ttfa_p95_ms: TtfaMs
+    """Time to the first audible sample in milliseconds. A bucket bound of the exported histogram."""
+    target: Ratio = 0.95
+    """Share of requests that must meet it."""
 
 
 class SloSpec(Object, frozen=True, kw_only=True):
     """Service-level objectives."""
 
-    ttfa: Annotated[
-        tuple[TtfaObjective, ...],
-        Meta(
-            max_length=3,
-            description="Latency objectives by task type. Default: none.",
-            extra_json_schema=list_map("taskType"),
-        ),
-    ] = ()
-    underrun_ratio: Annotated[Ratio, Meta(description="Maximum share of live streams with playback underruns.")] = 0.01
+    ttfa: Annotated[tuple[TtfaObjective, ...], Meta(max_length=3), list_map("taskType")] = ()
+    """Latency objectives by task type. Default: none."""
+    underrun_ratio: Ratio = 0.01
+    """Maximum share of live streams with playback underruns."""
 
 
 class RowBounds(Object, frozen=True, kw_only=True):
     """Smallest and largest value that tuning may choose."""
 
-    min: Annotated[Rows, Meta(description="Smallest value.")] = 1
-    max: Annotated[Rows, Meta(description="Largest value.")] = 1024
+    min: Rows = 1
+    """Smallest value."""
+    max: Rows = 1024
+    """Largest value."""
 
 
 class CaptureBounds(Object, frozen=True, kw_only=True):
     """Limits on the captured decoder shapes of one codec."""
 
-    max: Annotated[
-        Annotated[int, Meta(ge=0, le=64)], Meta(description="Maximum number of shapes. 0 disables their tuning.")
-    ] = 16
-    seconds: Annotated[
-        Annotated[int, Meta(ge=1, le=3600)], Meta(description="Maximum time in seconds to capture all shapes.")
-    ] = 60
-    memory_mi_b: Annotated[
-        Annotated[int, Meta(ge=1, le=1_048_576)], Meta(description="Maximum device memory of all shapes in MiB.")
-    ] = 2048
+    max: Annotated[int, Meta(ge=0, le=64)] = 16
+    """Maximum number of shapes. 0 disables their tuning."""
+    seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
+    """Maximum time in seconds to capture all shapes."""
+    memory_mi_b: Annotated[int, Meta(ge=1, le=1_048_576)] = 2048
+    """Maximum device memory of all shapes in MiB."""
 
 
 class TuningBounds(Object, frozen=True, kw_only=True):
     """The values that tuning may choose."""
 
-    talker_max_num_seqs: Annotated[RowBounds, Meta(description="Bounds of talker.maxNumSeqs.")] = RowBounds()
-    codec_max_num_seqs: Annotated[RowBounds, Meta(description="Bounds of codec.maxNumSeqs.")] = RowBounds()
-    chunk_ramps: Annotated[
-        Annotated[tuple[Ramp, ...], Meta(max_length=16)] | None,
-        Meta(
-            description="Candidates besides codec.chunkRamp. An empty list disables tuning of the ramp. Default: five "
-            "ramps from [1, 2, 4, 8, 12] to [16, 16, 25]."
-        ),
-    ] = None
-    capture_pairs: Annotated[CaptureBounds, Meta(description="Limits on codec.capturePairs.")] = CaptureBounds()
+    talker_max_num_seqs: RowBounds = RowBounds()
+    """Bounds of talker.maxNumSeqs."""
+    codec_max_num_seqs: RowBounds = RowBounds()
+    """Bounds of codec.maxNumSeqs."""
+    chunk_ramps: Annotated[tuple[Ramp, ...], Meta(max_length=16)] | None = None
+    """Candidates besides codec.chunkRamp. An empty list disables tuning of the ramp. Default: five ramps from [1, 2, 4,
+    8, 12] to [16, 16, 25]."""
+    capture_pairs: CaptureBounds = CaptureBounds()
+    """Limits on codec.capturePairs."""
 
 
 class PrometheusSpec(Object, frozen=True, kw_only=True):
     """The Prometheus that scrapes this pipeline. Its token and CA are configured in the operator."""
 
-    url: Annotated[
-        str,
-        Meta(
-            pattern=r"^https?://[^\s/@?#\\][^\s@?#\\]*$",
-            max_length=512,
-            description="URL, for example http://prometheus.monitoring:9090, optionally with a path before /api/v1.",
-        ),
-    ]
+    url: Annotated[str, Meta(pattern=r"^https?://[^\s/@?#\\][^\s@?#\\]*$", max_length=512)]
+    """URL, for example http://prometheus.monitoring:9090, optionally with a path before /api/v1."""
 
 
 class TuningSpec(Object, frozen=True, kw_only=True):
     """Automatic tuning of the settings."""
 
-    mode: Annotated[
-        Literal["Off", "Recommend", "Auto"],
-        Meta(description="Off: neither measure nor tune. Recommend: recommend better settings. Auto: apply them."),
-    ] = "Recommend"
-    paused: Annotated[bool, Meta(description="Suspend tuning and keep the current settings.")] = False
-    interval_seconds: Annotated[
-        Annotated[int, Meta(ge=5, le=3600)], Meta(description="Seconds between evaluations of the metrics.")
-    ] = 30
-    bounds: Annotated[TuningBounds, Meta(description="The values that tuning may choose.")] = TuningBounds()
-    prometheus: Annotated[
-        PrometheusSpec | None, Meta(description="Source of metrics. Default: the stages.", extra=KUBERNETES)
-    ] = None
+    mode: Literal["Off", "Recommend", "Auto"] = "Recommend"
+    """Off: neither measure nor tune. Recommend: recommend better settings. Auto: apply them."""
+    paused: bool = False
+    """Suspend tuning and keep the current settings."""
+    interval_seconds: Annotated[int, Meta(ge=5, le=3600)] = 30
+    """Seconds between evaluations of the metrics."""
+    bounds: TuningBounds = TuningBounds()
+    """The values that tuning may choose."""
+    prometheus: Annotated[PrometheusSpec | None, KUBERNETES] = None
+    """Source of metrics. Default: the stages."""
 
 
 class PodMonitorSpec(Object, frozen=True, kw_only=True):
     """A PodMonitor of the Prometheus operator."""
 
-    interval_seconds: Annotated[Annotated[int, Meta(ge=1, le=3600)], Meta(description="Seconds between scrapes.")] = 15
-    labels: Annotated[Labels, Meta(description="Labels that your Prometheus selects PodMonitors by.")] = {}
+    interval_seconds: Annotated[int, Meta(ge=1, le=3600)] = 15
+    """Seconds between scrapes."""
+    labels: Labels = {}
+    """Labels that your Prometheus selects PodMonitors by."""
 
 
 class MonitoringSpec(Object, frozen=True, kw_only=True):
     """Discovery of and access to the stages for Prometheus."""
 
-    scrape_annotations: Annotated[
-        bool, Meta(description="Add the annotations prometheus.io/scrape, port and path to the pods.")
-    ] = True
-    pod_monitor: Annotated[
-        PodMonitorSpec | None, Meta(description="Create a PodMonitor. Needs the Prometheus operator. Default: none.")
-    ] = None
-    allow_from: Annotated[
-        tuple[Peer, ...],
-        Meta(
-            max_length=16,
-            description="Clients besides the operator that may read metrics. Default: pods with the label "
-            "app.kubernetes.io/name: prometheus, in all namespaces.",
-        ),
-    ] = (Peer(pod_labels={"app.kubernetes.io/name": "prometheus"}),)
+    scrape_annotations: bool = True
+    """Add the annotations prometheus.io/scrape, port and path to the pods."""
+    pod_monitor: PodMonitorSpec | None = None
+    """Create a PodMonitor. Needs the Prometheus operator. Default: none."""
+    allow_from: Annotated[tuple[Peer, ...], Meta(max_length=16)] = (
+        Peer(pod_labels={"app.kubernetes.io/name": "prometheus"}),
+    )
+    """Clients besides the operator that may read metrics. Default: pods with the label app.kubernetes.io/name:
+    prometheus, in all namespaces."""
 
 
 class PipelineSpec(Object, frozen=True, kw_only=True):
     """The desired state of the pipeline."""
 
-    image: Annotated[
-        Image | None,
-        Meta(
-            description="Image of the stages. Default: the operator's default when the pipeline was created, so that "
-            "an upgrade of the operator does not restart pods.",
-            extra=KUBERNETES,
-        ),
-    ] = None
-    image_pull_policy: Annotated[
-        Literal["Always", "IfNotPresent", "Never"] | None,
-        Meta(description="When images are pulled. Default: Kubernetes decides by the image's tag.", extra=KUBERNETES),
-    ] = None
-    image_pull_secrets: Annotated[
-        tuple[SecretName, ...],
-        Meta(
-            max_length=8,
-            description="Secrets with registry credentials. Default: none.",
-            extra=KUBERNETES,
-            extra_json_schema=list_map("name"),
-        ),
-    ] = ()
-    model: Annotated[
-        ModelSpec,
-        Meta(
-            description="The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the "
-            "bundled voice."
-        ),
-    ] = ModelSpec(bundled=True)
-    gateway: Annotated[GatewaySpec, Meta(description="The public HTTP API.")] = GatewaySpec()
-    topology: Annotated[
-        Topology,
-        Meta(
-            description="Separate: talkers and codecs are separate processes with their own replicas. Colocated: each "
-            "talker process also runs a codec, which serves the talker's requests. The fields of the process are then "
-            "set in `talker`."
-        ),
-    ] = "Separate"
-    talker: Annotated[TalkerSpec, Meta(description="The stage that generates code frames from text.")] = TalkerSpec()
-    codec: Annotated[CodecSpec, Meta(description="The stage that generates audio from code frames.")] = CodecSpec()
-    connector: Annotated[
-        ConnectorSpec,
-        Meta(description="The Redis between the stages: exactly one of `managed` and `url`. Default: a managed Redis."),
-    ] = ConnectorSpec(managed=True)
-    slo: Annotated[SloSpec, Meta(description="Service-level objectives.")] = SloSpec()
-    tuning: Annotated[TuningSpec, Meta(description="Automatic tuning of the settings.")] = TuningSpec()
-    monitoring: Annotated[
-        MonitoringSpec, Meta(description="Discovery of and access to the stages for Prometheus.", extra=KUBERNETES)
-    ] = MonitoringSpec()
+    image: Annotated[Image | None, KUBERNETES] = None
+    """Image of the stages. Default: the operator's default when the pipeline was created, so that an upgrade of the
+    operator does not restart pods."""
+    image_pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"] | None, KUBERNETES] = None
+    """When images are pulled. Default: Kubernetes decides by the image's tag."""
+    image_pull_secrets: Annotated[tuple[SecretName, ...], Meta(max_length=8), KUBERNETES, list_map("name")] = ()
+    """Secrets with registry credentials. Default: none."""
+    model: ModelSpec = ModelSpec(bundled=True)
+    """The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the bundled voice."""
+    gateway: GatewaySpec = GatewaySpec()
+    """The public HTTP API."""
+    topology: Topology = "Separate"
+    """Separate: talkers and codecs are separate processes with their own replicas. Colocated: each talker process also
+    runs a codec, which serves the talker's requests. The fields of the process are then set in `talker`."""
+    talker: TalkerSpec = TalkerSpec()
+    """The stage that generates code frames from text."""
+    codec: CodecSpec = CodecSpec()
+    """The stage that generates audio from code frames."""
+    connector: ConnectorSpec = ConnectorSpec(managed=True)
+    """The Redis between the stages: exactly one of `managed` and `url`. Default: a managed Redis."""
+    slo: SloSpec = SloSpec()
+    """Service-level objectives."""
+    tuning: TuningSpec = TuningSpec()
+    """Automatic tuning of the settings."""
+    monitoring: Annotated[MonitoringSpec, KUBERNETES] = MonitoringSpec()
+    """Discovery of and access to the stages for Prometheus."""
 
 
 class TTSPipeline(Object, frozen=True, kw_only=True):
     """A Qwen3-TTS service: gateways, talkers and codecs, connected by Redis Streams."""
 
-    api_version: Annotated[Literal["syrinx.dev/v1alpha1"], Meta(description="Version of this schema.")]
-    kind: Annotated[Literal["TTSPipeline"], Meta(description="Kind of resource.")]
-    metadata: Annotated[Metadata, Meta(description="Identifies the pipeline.")]
-    spec: Annotated[
-        PipelineSpec, Meta(description="The desired state. Default: the bundled voice with one replica of each stage.")
-    ] = PipelineSpec()
+    api_version: Literal["syrinx.dev/v1alpha1"]
+    """Version of this schema."""
+    kind: Literal["TTSPipeline"]
+    """Kind of resource."""
+    metadata: Metadata
+    """Identifies the pipeline."""
+    spec: PipelineSpec = PipelineSpec()
+    """The desired state. Default: the bundled voice with one replica of each stage."""
 
     @property
     def name(self) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
-from msgspec import Struct, inspect
+from msgspec import Struct, structs
 
-from syrinx_operator.resource.pods import kubernetes_only
+from syrinx_operator.resource.pods import is_kubernetes_only
 from syrinx_operator.resource.rules import PROCESS_FIELDS
 from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings, VllmOptions
@@ -67,7 +67,7 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     )
 
     def replicas(stage: Stage, count: int, **fields: object) -> list[StageConfig]:
-        return [msgspec.structs.replace(base, replica=f"{stage}-{n}", **fields) for n in range(count)]
+        return [structs.replace(base, replica=f"{stage}-{n}", **fields) for n in range(count)]
 
     def compute(stage: TalkerSpec | CodecSpec) -> dict[str, object]:
         device = stage.device or "cpu"
@@ -101,7 +101,7 @@ def codec_process(spec: PipelineSpec) -> CodecSpec:
     """Returns the codec with the fields of its process. If it is colocated, these are the talker's."""
     if spec.topology == "Separate":
         return spec.codec
-    return msgspec.structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
+    return structs.replace(spec.codec, **{name: getattr(spec.talker, name) for name, _ in PROCESS_FIELDS})
 
 
 def engine_suffix(spec: PipelineSpec) -> str:
@@ -115,11 +115,9 @@ def ignored_locally(pipeline: TTSPipeline) -> list[str]:
 
 
 def _ignored(part: Struct, path: str) -> Iterator[str]:
-    kind = inspect.type_info(type(part))
-    assert isinstance(kind, inspect.StructType)
-    for field in kind.fields:
+    for field in structs.fields(part):
         value, name = getattr(part, field.name), f"{path}.{field.encode_name}"
-        if kubernetes_only(field):
+        if is_kubernetes_only(field):
             default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
             if value != default:
                 yield name
@@ -166,7 +164,7 @@ def talker_settings(spec: TalkerSpec) -> TalkerSettings:
 
 def vllm_options(spec: TalkerSpec) -> VllmOptions:
     """Returns the engine options of vLLM."""
-    return VllmOptions() if spec.vllm is None else VllmOptions(**msgspec.structs.asdict(spec.vllm))
+    return VllmOptions() if spec.vllm is None else VllmOptions(**structs.asdict(spec.vllm))
 
 
 def codec_settings(spec: CodecSpec) -> CodecSettings:
