@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 import torch
 
+from gpu import RESULTS
 from gpu.checkpoint import codec_settings, codec_std, random_tensor
-from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine

@@ -22,8 +22,7 @@ import msgspec
 import torch
 from msgspec import structs
 
-from gpu import table
-from gpu.options import RESULTS
+from gpu import RESULTS, table
 from gpu.passes import watched
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import revision

@@ -8,12 +8,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from gpu import plan
+from gpu import RESULTS, plan
 from gpu.checkpoint import SIZES
 from gpu.plan import Plan, Ramp
 from gpu.system import Setup
-
-RESULTS = Path(__file__).parents[1] / "results"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from gpu import plots, table
+from gpu import RESULTS, plots, table
 from gpu.gathered import PRIMARY, EngineResult, Gathered, figures, gather
-from gpu.options import RESULTS
 from gpu.results import ServiceRun
 from gpu.targets import QUOTED, TARGETS, Target
 from syrinx_operator.local.files import write_atomically

@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpu import precision
+from gpu import RESULTS, precision
 from gpu.breakdown import breakdown
 from gpu.checkpoint import SIZES, RandomCheckpoint, write_configs
-from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, TENSOR_FLOPS, elapsed_ms, record_event
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType

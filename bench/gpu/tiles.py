@@ -23,8 +23,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from gpu import RESULTS
 from gpu.checkpoint import talker_settings
-from gpu.options import RESULTS
 from gpu.timing import MEMORY_BYTES, elapsed_ms
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.kernels.attention import AttentionParams
