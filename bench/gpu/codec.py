@@ -13,6 +13,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from syrinx_operator.local.files import write_atomically
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
 from syrinx_stages.codec.forward import ForwardPass, Launch
 from syrinx_stages.kernels import codec_conv
+from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import SpeechTokenizerConfig
@@ -35,6 +37,7 @@ from syrinx_stages.model.layers import checkpoint_tensors
 FRAMES = (1, 2, 4, 8, 12, 25)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PROFILED = ((1, 4), (32, 4))
+LAUNCHES = 10
 
 
 def random_decoder(seed: int = 0) -> CodecDecoder:
@@ -102,26 +105,20 @@ def floor_ms(forward: ForwardPass, rows: int, state_width: int) -> float:
     return max(operations / TENSOR_FLOPS, (weight_bytes + state_bytes) / MEMORY_BYTES) * 1000
 
 
+def repeat(launch: Launch) -> None:
+    """Launches a kernel several times, which hides the launch latency as in a call."""
+    for _ in range(LAUNCHES):
+        launch()
+
+
 def kernels(launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Returns the time of each kind of launch; ten equal launches per graph hide the launch latency, as in a call."""
+    """Returns the time of each kind of launch."""
     times: dict[str, list[float]] = defaultdict(list)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    recorder = GraphRecorder(torch.device("cuda"))
     for launch in launches:
         name = "".join(part for part in launch.name if not part.isdigit()).replace("layer.", "layer ")
-        with torch.cuda.stream(stream):
-            graph = torch.cuda.CUDAGraph()
-            launch()
-            graph.capture_begin()
-            for _ in range(10):
-                launch()
-            graph.capture_end()
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            graph.replay()
-            start.record()
-            graph.replay()
-            end.record()
-        end.synchronize()
-        times[name].append(start.elapsed_time(end) / 10)
+        with recorder.on_stream():
+            times[name].append(elapsed_ms(recorder.capture_graph(partial(repeat, launch)))[0] / LAUNCHES)
     summary = [{"name": name, "count": len(values), "ms": sum(values)} for name, values in times.items()]
     return sorted(summary, key=lambda kernel: -float(kernel["ms"]))
 

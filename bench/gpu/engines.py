@@ -1,7 +1,6 @@
-"""Compares the talker's engines: `python -m gpu.engines`, on a machine with vLLM.
+"""Compares the talker's engines: `python -m gpu.engines MODEL --engine vllm`, one call per engine.
 
-Each engine serves the same requests with the calls of the service: launch, read, 0.2 ms of work, the next launch. Each
-runs in a process of its own, one after the other.
+Each engine serves the same requests with the calls of the service: launch, read, 0.2 ms of work, the next launch.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -18,12 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from msgspec import structs
 
 from gpu import RESULTS, table
-from gpu.passes import watched
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import revision
 from syrinx_stages.contract.family import FAMILY
@@ -43,20 +38,15 @@ ENGINES: Mapping[str, VllmOptions | None] = {
     "vllm-2-gpus": structs.replace(_WHOLE_GPU, tensor_parallel_size=2),
 }
 """vLLM's options by engine name; None for the torch engine."""
-DEFAULT_ENGINES = ("torch", "vllm")
 BATCHES = (1, 8, 32, 64)
 TEXT = "The old teacher found two heavy bags near the river."
 WARM_UP_FRAMES = 8
 FRAMES = 48
 FIRST_FRAMES = 8
 """Number of first frames to time: single requests added to the running batch."""
-GAP_FRAMES = 48
-"""Frames in which to measure gaps between passes."""
 PUBLISH_SECONDS = 0.0002
 """Simulated work of the service between a step's results and the next launch."""
-MIN_GAP_MS = 0.02
-"""Shorter idle times of the device do not count as gaps."""
-MAX_FRAMES = WARM_UP_FRAMES + FRAMES + GAP_FRAMES + FIRST_FRAMES * 16
+MAX_FRAMES = WARM_UP_FRAMES + FRAMES + FIRST_FRAMES * 16
 
 
 class Bench:
@@ -74,15 +64,13 @@ class Bench:
             engine="vllm" if options else "torch",
             vllm=options or VllmOptions(),
         )
-        # Passes can only be recorded in this process.
-        self._records_passes = device != "cpu" and not (options and options.tensor_parallel_size > 1)
         self._engine: TalkerEngine[Any] = load_talker_engine(config, torch.device(device), LiveSettings(settings, 0))
         self._engine.warm_up()
         self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
         self._count = 0
 
     def measure(self, rows: int) -> dict[str, Any]:
-        """Returns frame time, first-frame time, throughput and gaps at this batch size."""
+        """Returns frame time, first-frame time and throughput at this batch size."""
         ids = self._admit(rows)
         for _ in range(WARM_UP_FRAMES):
             self._step(ids)
@@ -93,8 +81,6 @@ class Bench:
             "audio_s_per_s": rows * FAMILY.frame_seconds / mean,
             "first_frame_ms": 1000 * statistics.median(self._first(ids[1:]) for _ in range(FIRST_FRAMES)),
         }
-        if self._records_passes:
-            result |= self._idle(ids)
         for request_id in ids:
             self._engine.release(request_id)
         return result
@@ -133,75 +119,40 @@ class Bench:
         self._engine.release(new)
         return seconds
 
-    def _idle(self, ids: Sequence[str]) -> dict[str, float]:
-        """Returns the number of gaps per frame, and their share of the time."""
-        with watched(self._engine) as passes:
-            for _ in range(GAP_FRAMES):
-                self._step(ids)
-        gaps = [gap for gap in passes.gaps() if gap >= MIN_GAP_MS]
-        return {"gaps_a_frame": len(gaps) / GAP_FRAMES, "idle_share": sum(gaps) / passes.total()}
-
 
 def rows_of(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
     """Returns the table's rows, one for each engine and batch size."""
-    lines = []
-    for name, by_batch in results.items():
-        for batch, found in by_batch.items():
-            gaps = (
-                [f"{found['gaps_a_frame']:.1f}", f"{found['idle_share']:.1%}"] if "idle_share" in found else ["-", "-"]
-            )
-            times = [f"{found[key]:.2f}" for key in ("frame_ms", "first_frame_ms")]
-            lines.append([name, batch, *times, f"{found['audio_s_per_s']:.1f}", *gaps])
-    return lines
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := set(names) - set(ENGINES):
-        raise argparse.ArgumentTypeError(
-            f"unknown engines: {', '.join(sorted(unknown))}; choose from {', '.join(ENGINES)}"
-        )
-    return names
+    return [
+        [name, batch, f"{found['frame_ms']:.2f}", f"{found['first_frame_ms']:.2f}", f"{found['audio_s_per_s']:.1f}"]
+        for name, by_batch in results.items()
+        for batch, found in by_batch.items()
+    ]
 
 
 def main() -> None:
-    """Runs each engine in a process of its own, prints a table and writes the result file."""
+    """Measures one engine, adds it to the result file and prints the file's table."""
     parser = argparse.ArgumentParser(prog="python -m gpu.engines", description=__doc__)
     parser.add_argument("model", help="checkpoint directory, such as gpu.checkpoint writes; or `bundled`")
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
-        "--batches",
-        type=lambda text: tuple(map(int, text.split(","))),
-        default=BATCHES,
-        help="batch sizes, such as 1,8",
+        "--batches", type=lambda text: tuple(map(int, text.split(","))), default=BATCHES, help="such as 1,8"
     )
-    parser.add_argument(
-        "--engines", type=_names, default=DEFAULT_ENGINES, help=f"engines, of {','.join(ENGINES)} (default: torch,vllm)"
-    )
-    parser.add_argument(
-        "--alone", choices=ENGINES, help="run this engine in this process and print JSON (used internally)"
-    )
+    parser.add_argument("--engine", choices=ENGINES, default="torch")
     parser.add_argument("--json", type=Path, default=RESULTS / "engines.json")
     args = parser.parse_args()
-    if args.alone:
-        bench = Bench(args.alone, args.model, args.device, max(args.batches))
-        print(json.dumps({str(rows): bench.measure(rows) for rows in args.batches}), flush=True)
-        return
-    results = {}
-    for name in args.engines:
-        command = [sys.executable, "-m", "gpu.engines", *sys.argv[1:], "--alone", name]
-        child = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        results[name] = msgspec.json.decode(child.stdout.splitlines()[-1], type=dict[str, dict[str, float]])
-    head = ("engine", "batch", "frame ms", "first frame ms", "audio s/s", "gaps/frame", "device idle")
-    print(table.markdown(head, rows_of(results)))
+    bench = Bench(args.engine, args.model, args.device, max(args.batches))
+    measured = {str(rows): bench.measure(rows) for rows in args.batches}
+    engines = json.loads(args.json.read_bytes())["engines"] if args.json.exists() else {}
+    engines[args.engine] = measured
     run = {
         "benchmark": "engines",
         "revision": revision(),
         "device": torch.cuda.get_device_name() if args.device != "cpu" else "cpu",
         "torch": torch.__version__,
         "vllm": import_module("vllm").__version__ if find_spec("vllm") else None,
-        "engines": results,
+        "engines": engines,
     }
+    print(table.markdown(("engine", "batch", "frame ms", "first frame ms", "audio s/s"), rows_of(engines)))
     write_atomically(args.json, json.dumps(run, indent=1).encode())
 
 

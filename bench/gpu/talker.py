@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import statistics
 import time
 from collections import defaultdict, deque
@@ -108,11 +107,6 @@ def gaps(frames: Iterable[Moments], sample_ms: float) -> list[float]:
     graph, before its codes were sampled.
     """
     return [max(after.started, after.sampled - sample_ms) - before.done for before, after in pairwise(frames)]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Returns the smallest value that at least this share of the values does not exceed."""
-    return sorted(values)[math.ceil(len(values) * share) - 1]
 
 
 class Engine(CudaTalkerEngine):
@@ -272,7 +266,7 @@ def measure(rig: Rig) -> dict[str, Any]:
         result["talker_frame_ms"][key] = statistics.median(times)
         result["floor_ms"][key] = floor_ms(rig.config, rows, MIDDLE)
         result["launch_gap_ms"][key] = statistics.median(idle)
-        result["launch_gap_p99_ms"][key] = percentile(idle, 0.99)
+        result["launch_gap_p99_ms"][key] = statistics.quantiles(idle, n=100)[98]
         if rows in FIRST:
             result["first_frame_ms"][key] = rig.first_frame_ms(rows)
         print(_line(rows, result, graphs), flush=True)

@@ -16,14 +16,14 @@ REPEATS = 40
 
 
 def record_event() -> torch.cuda.Event:
-    """Rerounds a timing event recorded on the current stream."""
+    """Returns a timing event recorded on the current stream."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
 def elapsed_ms(*functions: Callable[[], None], repeats: int = REPEATS) -> list[float]:
-    """Runs the functions in turn on the current stream; rerounds the median device time of each."""
+    """Runs the functions in turn on the current stream; returns the median device time of each."""
     rounds = []
     for _ in range(repeats):
         events = [record_event()]

@@ -3,7 +3,6 @@
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
 import json
-import random
 from unittest.mock import Mock, patch
 
 import msgspec
@@ -50,13 +49,6 @@ def test_floor_of_many_rows_is_arithmetic():
 def test_gaps_include_the_late_start_of_a_graph():
     frames = [Moments(0.0, 1.0, 3.0), Moments(3.01, 4.01, 6.0), Moments(6.1, 7.4, 9.0)]
     assert talker.gaps(frames, 1.0) == pytest.approx([0.01, 0.4])
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.5, 50), (0.99, 99), (0.991, 100), (1.0, 100)])
-def test_percentile_is_a_measured_value(share, value):
-    values = list(range(1, 101))
-    random.Random(0).shuffle(values)
-    assert talker.percentile(values, share) == value
 
 
 def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from itertools import product as combinations
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpu.checkpoint import RandomCheckpoint, talker_settings, write_configs
-from gpu.passes import watched
 from support import small_talker
 from support.attention import AttentionCase, check_decode, check_pair, check_prefill
 from support.products import Case, Product
@@ -38,8 +36,6 @@ SIZES = (1, 2, 4, 8)
 TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.06}
 """Of `Reference.errors`; in float32, products are TF32."""
 ENDLESS = Sampling(top_k=0, residual_top_k=0, min_frames=99)
-HOST_DELAY = 0.02
-"""Seconds: many times a frame."""
 MANY_CYCLES = 400_000_000
 """About 0.2 seconds of the device's clock."""
 
@@ -327,17 +323,3 @@ def test_official_shapes_in_every_batch_size_of_the_tile_table(tmp_path: Path, m
         lifetimes.run(steps=3)
         assert len(lifetimes.errors) > size
         assert max(lifetimes.errors) < TOLERANCE[torch.bfloat16]
-
-
-# The benchmark -------------------------------------------------------------------------------------------------
-
-
-def test_slow_host_shows_as_gaps_between_passes(engine: CudaTalkerEngine) -> None:
-    engine.admit([engine.prepare(small_talker.request("a", sampling=ENDLESS), b"", None)])
-    with watched(engine) as passes:
-        for _ in range(6):
-            engine.read(engine.launch(["a"]))
-            time.sleep(HOST_DELAY)
-    engine.release("a")
-    assert sum(gap > 500 * HOST_DELAY for gap in passes.gaps()) >= 4
-    assert passes.total() > 4 * 1_000 * HOST_DELAY
