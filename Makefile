@@ -76,8 +76,8 @@ coverage: $(VENV)/.develops ## Measure the line coverage of the tests without pr
 	$(VENV)/bin/coverage report --skip-covered
 
 generate: $(VENV)/.develops ## Write the files that are made from the typed resource
-	$(VENV)/bin/python -m syrinx_operator.resource crd > crds/ttspipelines.syrinx.dev.yaml
-	$(VENV)/bin/python -m syrinx_operator.resource fields > docs/fields.md
+	$(VENV)/bin/python -m syrinx_operator.resource.generate crd > crds/ttspipelines.syrinx.dev.yaml
+	$(VENV)/bin/python -m syrinx_operator.resource.generate fields > docs/fields.md
 	$(VENV)/bin/python charts/generate.py
 
 # make images IMAGES=my.registry/syrinx BUILD=podman STAGES_ARGS="--build-arg VARIANT=cuda"

@@ -7,7 +7,7 @@ from cel_expr_python import cel
 
 from support.admission import storage_schema
 from support.cel import CelError, absent_field_error, return_type
-from syrinx_operator.resource.crd import custom_resource
+from syrinx_operator.resource.generate import custom_resource
 
 ROOT = copy.deepcopy(storage_schema(custom_resource()))
 ROOT["required"] = ["metadata"]

@@ -13,7 +13,7 @@ from syrinx_operator.cluster.names import workload_key
 from syrinx_operator.cluster.plan.redis import acl
 from syrinx_operator.cluster.state import Component
 from syrinx_operator.resource.check import InvalidPipeline, check, load_one
-from syrinx_operator.resource.crd import custom_resource
+from syrinx_operator.resource.generate import custom_resource
 from syrinx_operator.resource.spec import default_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

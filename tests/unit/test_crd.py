@@ -14,8 +14,7 @@ from support.admission import Refused, admit, storage_schema
 from support.pipelines import resources
 from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.check import check, field_name, problems_of
-from syrinx_operator.resource.crd import crd_file, custom_resource
-from syrinx_operator.resource.fields import fields_file
+from syrinx_operator.resource.generate import crd_file, custom_resource, fields_file
 from syrinx_operator.resource.rules import cluster_violations
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
 
