@@ -185,24 +185,22 @@ def problems_of(value: Any) -> Iterator[Finding]:
 
 
 def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
-    bare = _without_metadata(annotation)
-    inner = _optional(bare)
-    if inner is not None and value is not None:
-        yield from _problems(value, inner, path)
+    bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+    origin, parts = typing.get_origin(bare), typing.get_args(bare)
+    if types.NoneType in parts and value is not None:
+        yield from _problems(value, parts[0], path)
     elif isinstance(bare, type) and issubclass(bare, Struct):
         yield from _struct_problems(value, bare, path)
-    elif typing.get_origin(bare) is tuple and isinstance(value, list):
-        item = typing.get_args(bare)[0]
-        found = [problem for index, each in enumerate(value) for problem in _problems(each, item, (*path, index))]
+    elif origin is tuple and isinstance(value, list):
+        found = [problem for index, each in enumerate(value) for problem in _problems(each, parts[0], (*path, index))]
         yield from found or _value_problems(value, annotation, path)
-    elif typing.get_origin(bare) is dict and isinstance(value, dict):
-        key_type, value_type = typing.get_args(bare)
+    elif origin is dict and isinstance(value, dict):
         found = [
             ((*path, key), message.replace("is not accepted", "is not accepted as a name", 1))
             for key in value
-            for _, message in _value_problems(key, key_type, path)
+            for _, message in _value_problems(key, parts[0], path)
         ]
-        found += [problem for key, each in value.items() for problem in _problems(each, value_type, (*path, key))]
+        found += [problem for key, each in value.items() for problem in _problems(each, parts[1], (*path, key))]
         yield from found or _value_problems(value, annotation, path)
     else:
         yield from _value_problems(value, annotation, path)
@@ -227,7 +225,7 @@ def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[F
 
 
 def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
-    if isinstance(value, str) and not value.isprintable() and not (_is_unicode(value) and _is_free(annotation)):
+    if isinstance(value, str) and not value.isprintable() and not _may_have_lines(value, annotation):
         yield path, f"{_shown(value)} is not accepted: it contains a control character or a line break"
         return
     try:
@@ -236,30 +234,12 @@ def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding
         yield path, f"{_shown(value)} is not accepted; expected {_accepted(annotation)}"
 
 
-def _is_free(annotation: Any) -> bool:
-    """Returns whether a text may contain line breaks, such as the value of an annotation."""
+def _may_have_lines(text: str, annotation: Any) -> bool:
+    """Returns whether a text may contain line breaks, such as the value of an annotation. It must be valid Unicode."""
     kind = inspect.type_info(annotation)
-    while isinstance(kind, inspect.Metadata):
-        kind = kind.type
-    return isinstance(kind, inspect.AnyType) or (isinstance(kind, inspect.StrType) and kind.pattern is None)
-
-
-def _is_unicode(text: str) -> bool:
-    return text.encode(errors="ignore").decode() == text
-
-
-def _optional(bare: Any) -> Any:
-    """Returns the type of an optional field without None; None if the field is not optional."""
-    if typing.get_origin(bare) not in (typing.Union, types.UnionType) or type(None) not in typing.get_args(bare):
-        return None
-    others = [each for each in typing.get_args(bare) if each is not type(None)]
-    return others[0] if len(others) == 1 else None
-
-
-def _without_metadata(annotation: Any) -> Any:
-    while typing.get_origin(annotation) is typing.Annotated:
-        annotation = typing.get_args(annotation)[0]
-    return annotation
+    kind = kind.type if isinstance(kind, inspect.Metadata) else kind
+    is_free = isinstance(kind, inspect.AnyType) or (isinstance(kind, inspect.StrType) and kind.pattern is None)
+    return is_free and text.encode(errors="ignore").decode() == text
 
 
 def _shown(value: Any) -> str:
@@ -274,20 +254,21 @@ def _accepted(annotation: Any) -> str:
     return _describe(inspect.type_info(annotation))
 
 
-def _describe(kind: inspect.Type) -> str:
-    description = ""
-    if isinstance(kind, inspect.Metadata):
-        description = (kind.extra_json_schema or {}).get("description", "")
-        kind = kind.type
+def _describe(kind: inspect.Type, description: str = "") -> str:
     match kind:
-        case inspect.IntType():
-            return "an integer" + _bounds(kind)
-        case inspect.FloatType():
-            return "a number" + _bounds(kind)
+        case inspect.Metadata(type=inner, extra_json_schema=extra):
+            return _describe(inner, (extra or {}).get("description", ""))
+        case inspect.IntType(ge=minimum, le=maximum):
+            return f"an integer from {minimum}" + (f" to {maximum}" if maximum is not None else "")
+        case inspect.FloatType(gt=None, ge=minimum, le=maximum):
+            return f"a number from {minimum} to {maximum}"
+        case inspect.FloatType(gt=minimum, le=maximum):
+            return f"a number above {minimum:g}, at most {maximum}"
         case inspect.BoolType():
             return "true or false"
-        case inspect.StrType():
-            return _text(kind, description)
+        case inspect.StrType(max_length=length, pattern=pattern):
+            limit = f" of up to {length} characters" if length else ""
+            return f"text{limit}" + (f" ({description})" if pattern and description else "")
         case inspect.LiteralType(values=values):
             return " or ".join(map(str, values))
         case inspect.UnionType(types=types_):
@@ -301,6 +282,10 @@ def _describe(kind: inspect.Type) -> str:
     raise TypeError(f"not a type of the resource: {kind}")
 
 
+def _count(kind: inspect.VarTupleType | inspect.DictType) -> str:
+    return f"{kind.min_length or 0} to {kind.max_length} items" if kind.max_length else "items by name"
+
+
 def _field_names(struct: type[Struct]) -> str:
     """Returns the names of the fields, those of base classes last."""
     lineage = [each for each in struct.__mro__ if issubclass(each, Struct)]
@@ -312,18 +297,3 @@ def _field_names(struct: type[Struct]) -> str:
     ]
     encoded = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
     return ", ".join(encoded[name] for name in names)
-
-
-def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
-    if kind.gt is not None:
-        return f" above {kind.gt:g}, at most {kind.le}"
-    return f" from {kind.ge}" + (f" to {kind.le}" if kind.le is not None else "")
-
-
-def _count(kind: inspect.VarTupleType | inspect.DictType) -> str:
-    return f"{kind.min_length or 0} to {kind.max_length} items" if kind.max_length else "items by name"
-
-
-def _text(kind: inspect.StrType, description: str) -> str:
-    bound = f" of up to {kind.max_length} characters" if kind.max_length else ""
-    return f"text{bound}" + (f" ({description})" if kind.pattern and description else "")

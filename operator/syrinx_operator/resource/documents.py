@@ -6,7 +6,6 @@ Stricter than YAML: no tags, no duplicate keys, only strings as keys, and limits
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,20 +29,6 @@ class Position(Struct, frozen=True):
     column: int
 
 
-class Document(Struct, frozen=True):
-    """One YAML document."""
-
-    value: Any
-    positions: dict[Path, Position]
-    """Positions of field names, list items and, under the empty path, the document."""
-
-    def position(self, path: Path) -> Position:
-        """Returns the position of a field, or of its nearest parent in the file."""
-        while path not in self.positions:
-            path = path[:-1]
-        return self.positions[path]
-
-
 class DocumentError(Exception):
     """The file is not accepted as YAML."""
 
@@ -51,6 +36,60 @@ class DocumentError(Exception):
         super().__init__(message)
         self.position = position
         self.path = path
+
+
+class Document:
+    """One YAML document as plain data. Raises `DocumentError`."""
+
+    def __init__(self, loader: yaml.SafeLoader, node: Any) -> None:
+        self._loader = loader
+        self._values = 0
+        self._positions: dict[Path, Position] = {(): _position(node)}
+        """Positions of field names, list items and, under the empty path, the document."""
+        self.value = self._read(node, ())
+
+    def position(self, path: Path) -> Position:
+        """Returns the position of a field, or of its nearest parent in the file."""
+        while path not in self._positions:
+            path = path[:-1]
+        return self._positions[path]
+
+    def _read(self, node: yaml.Node, path: Path) -> Any:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise DocumentError(f"more than {MAX_VALUES:,} values after expansion of aliases", _position(node), path)
+        if len(path) > MAX_DEPTH:
+            raise DocumentError(f"nested more than {MAX_DEPTH} deep", _position(node))
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+            raise DocumentError(f"not plain YAML: the tag {node.tag}", _position(node), path)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            self._positions |= {(*path, index): _position(item) for index, item in enumerate(node.value)}
+            return [self._read(item, (*path, index)) for index, item in enumerate(node.value)]
+        try:
+            return self._loader.construct_object(node)
+        except ValueError as error:
+            message = f"{str(node.value)[:40]!r} is not readable: {error}"
+            raise DocumentError(message, _position(node), path) from None
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                shown = f"{key.value} (quote it)" if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
+                raise DocumentError(f"a field's name must be text, not {shown}", _position(key), path)
+            field = (*path, key.value)
+            if key.value in fields:
+                first = self._positions[field].line
+                raise DocumentError(f"duplicate field, first in line {first}", _position(key), field)
+            self._positions[field] = _position(key)
+            fields[key.value] = self._read(value, field)
+        return fields
+
+
+def _position(node: yaml.Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def read_documents(data: bytes) -> Iterator[Document]:
@@ -62,92 +101,18 @@ def read_documents(data: bytes) -> Iterator[Document]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DocumentError(f"not UTF-8 text: {error.reason}", Position(line, 1)) from None
-    with _yaml_errors(), contextlib.closing(_loader(text)) as loader:
-        while loader.check_node():
-            node = loader.get_node()
-            value, positions = _Reader(loader).read(node)
-            if value is not None:
-                yield Document(value, positions)
-
-
-def _loader(text: str) -> Any:
-    loader = yaml.SafeLoader(text)
-    loader.close = loader.dispose  # type: ignore[attr-defined]
-    return loader
-
-
-@contextlib.contextmanager
-def _yaml_errors() -> Iterator[None]:
     try:
-        yield
+        loader = yaml.SafeLoader(text)
+        while loader.check_node():
+            document = Document(loader, loader.get_node())
+            if document.value is not None:
+                yield document
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = ", ".join(part for part in (error.context, error.problem) if part)
-        raise DocumentError(f"not YAML: {words}", _position(mark) if mark else Position(1, 1)) from None
+        position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
+        raise DocumentError(f"not YAML: {words}", position) from None
     except yaml.YAMLError as error:
         raise DocumentError(f"not YAML: {str(error).splitlines()[0]}", Position(1, 1)) from None
     except RecursionError:
         raise DocumentError(f"nested more than {MAX_DEPTH} deep", Position(1, 1)) from None
-
-
-def _position(mark: Any) -> Position:
-    return Position(mark.line + 1, mark.column + 1)
-
-
-class _Reader:
-    """Converts one YAML document to plain data and positions."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._values = 0
-        self._positions: dict[Path, Position] = {}
-
-    def read(self, node: yaml.Node) -> tuple[Any, dict[Path, Position]]:
-        self._positions[()] = _position(node.start_mark)
-        return self._value(node, ()), self._positions
-
-    def _value(self, node: yaml.Node, path: Path) -> Any:
-        self._values += 1
-        if self._values > MAX_VALUES:
-            raise DocumentError(
-                f"more than {MAX_VALUES:,} values after expansion of aliases", _position(node.start_mark), path
-            )
-        if len(path) > MAX_DEPTH:
-            raise DocumentError(f"nested more than {MAX_DEPTH} deep", _position(node.start_mark))
-        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-            raise DocumentError(f"not plain YAML: the tag {node.tag}", _position(node.start_mark), path)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
-        return self._scalar(node, path)
-
-    def _item(self, node: yaml.Node, path: Path) -> Any:
-        self._positions[path] = _position(node.start_mark)
-        return self._value(node, path)
-
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for key, value in node.value:
-            position = _position(key.start_mark)
-            if key.tag != "tag:yaml.org,2002:str":
-                raise DocumentError(f"a field's name must be text, not {_shown(key)}", position, path)
-            name = key.value
-            if name in fields:
-                first = self._positions[(*path, name)].line
-                raise DocumentError(f"duplicate field, first in line {first}", position, (*path, name))
-            self._positions[(*path, name)] = position
-            fields[name] = self._value(value, (*path, name))
-        return fields
-
-    def _scalar(self, node: yaml.Node, path: Path) -> Any:
-        try:
-            return self._loader.construct_object(node)
-        except ValueError as error:
-            raise DocumentError(
-                f"{str(node.value)[:40]!r} is not readable: {error}", _position(node.start_mark), path
-            ) from None
-
-
-def _shown(node: yaml.Node) -> str:
-    return f"{node.value} (quote it)" if isinstance(node, yaml.ScalarNode) else "a list or a mapping"
