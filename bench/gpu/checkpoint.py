@@ -78,7 +78,7 @@ def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> 
     config = read_model_config(directory).talker_config
     decoder = read_speech_tokenizer_config(directory).decoder_config
     talker = {
-        name: tensor.cpu() for name, tensor in _random_talker(shapes(Talker, config, "talker"), config, generator)
+        name: tensor.cpu() for name, tensor in _random_tensors(shapes(Talker, config, "talker"), config, generator)
     }
     save_file(talker, directory / "model.safetensors")
     audio = {
@@ -91,35 +91,34 @@ def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> 
 class RandomCheckpoint(Checkpoint):
     """A checkpoint whose talker weights are generated when loaded; the same weights that `write` writes."""
 
-    def __init__(self, directory: Path, device: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        """directory: written by `write_configs`."""
-        super().__init__(str(directory), device, dtype)
-        self._seed = seed
-
     def load_talker(self, *skip: str) -> Talker:
         """Returns the talker, with the same bfloat16 weights in any dtype. Raises ValueError for `skip`."""
         if skip:
             raise ValueError(f"{skip[0]}: modules of a random talker cannot be skipped")
-        config = self.config.talker_config
-        default_dtype = torch.get_default_dtype()
-        torch.set_default_dtype(self.dtype)
-        try:
-            with self.device:
-                talker = Talker(config)
-        finally:
-            torch.set_default_dtype(default_dtype)
-        slots = dict(checkpoint_tensors(talker, "talker"))
-        generator = torch.Generator(self.device).manual_seed(self._seed)
-        with torch.no_grad():
-            for name, tensor in _random_talker([(name, slot.shape) for name, slot in slots.items()], config, generator):
-                slots[name].target.copy_(tensor)
-        return talker.eval().requires_grad_(False)
+        return random_talker(self.config.talker_config, self.device, self.dtype)
 
 
-def _random_talker(
+def random_talker(config: TalkerConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Talker:
+    """Returns a talker with the same bfloat16 weights in any dtype."""
+    default_dtype = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            talker = Talker(config)
+    finally:
+        torch.set_default_dtype(default_dtype)
+    slots = dict(checkpoint_tensors(talker, "talker"))
+    shapes = [(name, slot.shape) for name, slot in slots.items()]
+    with torch.no_grad():
+        for name, tensor in _random_tensors(shapes, config, torch.Generator(device).manual_seed(seed)):
+            slots[name].target.copy_(tensor)
+    return talker.eval().requires_grad_(False)
+
+
+def _random_tensors(
     tensors: Iterable[tuple[str, tuple[int, ...]]], config: TalkerConfig, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yields the talker's tensors, args their official names and shapes in order."""
+    """Yields the talker's tensors, given their official names and shapes in order."""
     for name, shape in tensors:
         tensor = random_tensor(talker_std(name, shape, config.num_hidden_layers), shape, generator).to(torch.bfloat16)
         if name == "talker.codec_head.weight":

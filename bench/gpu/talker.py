@@ -326,7 +326,7 @@ def _model(model: str | None, size: str, directory: Path) -> tuple[str, Callable
         return model, lambda dtype: Checkpoint(model, "cuda", dtype)
     write_configs(directory, size)
     name = {"0b6": "0.6B", "1b7": "1.7B"}[size]
-    return f"{name}, random weights", lambda dtype: RandomCheckpoint(directory, "cuda", dtype)
+    return f"{name}, random weights", lambda dtype: RandomCheckpoint(str(directory), "cuda", dtype)
 
 
 def _write(file: Path, result: dict[str, Any]) -> None:

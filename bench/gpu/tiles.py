@@ -24,19 +24,17 @@ import torch
 from torch import Tensor
 
 from gpu import RESULTS
-from gpu.checkpoint import talker_settings
+from gpu.checkpoint import random_talker, talker_settings
 from gpu.timing import MEMORY_BYTES, elapsed_ms
 from syrinx_operator.local.files import write_atomically
-from syrinx_stages.kernels.attention import AttentionParams
 from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT
 from syrinx_stages.kernels.recorder import GraphRecorder
-from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig, TransformerConfig
-from syrinx_stages.model.layers import cos_sin_table
+from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.talker import frame as frame_module
 from syrinx_stages.talker.frame import FrameStep, new_device_state
-from syrinx_stages.talker.packed import PackedLayer, PackedTalker
+from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.tiles import choose_tile
 
 ROWS = (1, 8, 16, 32, 64, 128)
@@ -121,53 +119,17 @@ def _matrix(product: Product, rows: int) -> Iterator[MatrixTile]:
             yield tile
 
 
-def random_talker(config: TalkerConfig, device: str) -> PackedTalker:
-    """Returns a packed talker with random weights of a realistic scale."""
-    predictor = config.code_predictor_config
-    width = predictor.hidden_size
-
-    def randn(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0, shape[-1] ** -0.5)
-
-    def layers(stack: TransformerConfig, positions: int) -> list[PackedLayer]:
-        with torch.device(device):
-            cosines, sines = cos_sin_table(stack.head_size, stack.rope_theta, positions)
-            norms = torch.ones(2, stack.head_size, dtype=torch.bfloat16)
-        output, down, qkv, gate_up, _ = products_of(stack, 1)
-        kv, group = stack.num_key_value_heads, stack.num_attention_heads // stack.num_key_value_heads
-        attention = AttentionParams(kv, group, stack.head_size, norms, cosines, sines, stack.rms_norm_eps)
-        return [
-            PackedLayer(
-                randn(*qkv[:2]),
-                attention,
-                randn(*output[:2]),
-                randn(2 * gate_up.outer, gate_up.inner),
-                randn(*down[:2]),
-            )
-            for _ in range(stack.num_hidden_layers)
-        ]
-
-    return PackedTalker(
-        layers=layers(config, PAGE * PAGES),
-        norm=torch.ones(config.hidden_size, dtype=torch.bfloat16, device=device),
-        eps=config.rms_norm_eps,
-        head=randn(config.vocab_size + width, config.hidden_size),
-        head_bias=randn(width),
-        first=randn(config.vocab_size, config.hidden_size),
-        rest=randn(CODE_GROUPS - 1, predictor.vocab_size, config.hidden_size),
-        predictor=layers(predictor, CODE_GROUPS),
-        predictor_eps=predictor.rms_norm_eps,
-        first_input=randn(config.vocab_size, width),
-        rest_inputs=randn(CODE_GROUPS - 1, predictor.vocab_size, width),
-        code_heads=randn(CODE_GROUPS - 1, predictor.vocab_size, width),
-    )
+def packed_talker(config: TalkerConfig, device: torch.device) -> PackedTalker:
+    """Returns a packed talker with random weights and few text embeddings, which no frame reads."""
+    with torch.inference_mode():
+        return pack(random_talker(msgspec.structs.replace(config, text_vocab_size=16), device, torch.bfloat16))
 
 
 class Rig:
     """Frames of one talker with any tiles."""
 
     def __init__(self, config: TalkerConfig, device: str, max_rows: int) -> None:
-        self._config, self._weights = config, random_talker(config, device)
+        self._config, self._weights = config, packed_talker(config, torch.device(device))
         self._recorder = GraphRecorder(torch.device(device))
         self._state = new_device_state(
             config, self._weights.norm, slots=max_rows + 1, pages=max_rows + 1, page_size=PAGE, text_rows=64, ring=2,

@@ -59,7 +59,8 @@ def test_random_talker_has_the_same_weights_in_every_dtype_and_never_samples_eos
     settings["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
     file.write_text(json.dumps(settings))
     exact, rounded = (
-        checkpoint.RandomCheckpoint(tmp_path, "cpu", dtype).load_talker() for dtype in (torch.float32, torch.bfloat16)
+        checkpoint.RandomCheckpoint(str(tmp_path), "cpu", dtype).load_talker()
+        for dtype in (torch.float32, torch.bfloat16)
     )
     assert rounded.codec_head.weight.dtype is torch.bfloat16
     for name, weight in exact.named_parameters():

@@ -2,20 +2,16 @@
 
 import support.interpreter  # noqa: F401, I001 (before any kernel)
 
-from collections.abc import Iterator
 
 import msgspec
 import pytest
-import torch
 from gpu import tiles
 from gpu.checkpoint import talker_settings
 from gpu.tiles import Product, Rig
 from support import small_talker
 
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
-from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelConfig, TalkerConfig
-from syrinx_stages.talker.packed import PackedLayer, PackedTalker, pack
 from syrinx_stages.talker.tiles import MAX_SPLIT_K
 
 OUTPUT, DOWN, QKV = Product(16, 8, residual=True), Product(16, 32, residual=True), Product(64, 16)
@@ -97,22 +93,8 @@ def test_compiled_tiles_are_those_that_are_timed() -> None:
     assert tiles.with_residual_pair(tiles.Trial(16, "sample_codes", qkv, tile), products) == {qkv: tile}
 
 
-def shapes(packed: PackedTalker) -> Iterator[tuple[str, torch.Size]]:
-    for part in (packed, *packed.layers, *packed.predictor):
-        for name, value in vars(part).items():
-            if isinstance(value, torch.Tensor):
-                yield f"{type(part).__name__}.{name}", value.shape
-        if isinstance(part, PackedLayer):
-            yield "norms", part.attention.norms.shape
-
-
-def test_random_talker_has_the_shapes_of_a_loaded_one_and_uses_the_given_tiles(tmp_path) -> None:
-    checkpoint = Checkpoint(str(small_talker.write(tmp_path)), "cpu", torch.bfloat16)
-    config = checkpoint.config.talker_config
-    with torch.inference_mode():
-        loaded = pack(checkpoint.load_talker())
-    assert list(shapes(tiles.random_talker(config, "cpu"))) == list(shapes(loaded))
-
+def test_frames_use_the_given_tiles() -> None:
+    config = config_of(small_talker.settings())
     stack = config.code_predictor_config
     product = Product(stack.intermediate_size, stack.hidden_size, gated=True)
     tile = MatrixTile(16, 16, 16, 2)

@@ -310,8 +310,8 @@ def test_official_shapes_in_every_batch_size_of_the_tile_table(tmp_path: Path, m
     settings["talker_config"]["code_predictor_config"]["num_hidden_layers"] = 1
     settings["talker_config"]["max_position_embeddings"] = 4096
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    reference = Reference(RandomCheckpoint(tmp_path, "cuda"))
-    engine = CudaTalkerEngine(RandomCheckpoint(tmp_path, "cuda", torch.bfloat16), 64)
+    reference = Reference(RandomCheckpoint(str(tmp_path), "cuda"))
+    engine = CudaTalkerEngine(RandomCheckpoint(str(tmp_path), "cuda", torch.bfloat16), 64)
     sizes = engine.runner.batch_sizes = [1, 16, 32, 64]
     engine.warm_up()
     for size in sizes:
