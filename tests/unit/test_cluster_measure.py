@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -10,14 +11,27 @@ import pytest
 
 from support.stage_metrics import Gateway
 from syrinx_operator.cluster import measure
-from syrinx_operator.cluster.measure import MetricsReader, summarize, window
-from syrinx_operator.cluster.state import Component, Owner, Replica, TaskTypeStats
+from syrinx_operator.cluster.measure import MetricsReader, window
+from syrinx_operator.cluster.state import Component, Owner, Replica
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
+from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Observation, Tuner
+from syrinx_operator.tuner.workload import slo_statuses
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
+
+
+@dataclass
+class Summary:
+    """The figures of a window; `task_types` has those with requests."""
+
+    problem: str
+    reason: str
+    task_types: tuple[SloStatus, ...]
+    live_streams: int
+    underruns: int
 
 
 class Watch:
@@ -40,13 +54,18 @@ class Watch:
         self.now += timedelta(seconds=after)
         replicas = [gateway.replica for gateway in self.gateways]
         reading = await self.metrics.read(self.pipeline, owner, replicas, scrape or self.scrape, max_age=every)
-        if reading is None:
-            return None
         identity = Identity(model="m", image="i", device="d")
         seen = Observation(snapshots=reading.snapshots, replicas=(), identity=identity, problem=reading.problem)
         policy = policy_of(self.pipeline.spec)
         since = self.now - timedelta(seconds=window(policy))
-        return summarize(reading, policy, self.tuner.evidence(owner.uid, policy, seen, since, self.now))
+        evidence = self.tuner.evidence(owner.uid, policy, seen, since, self.now)
+        return Summary(
+            problem=evidence.problem,
+            reason=reading.reason if evidence.problem else "",
+            task_types=tuple(each for each in slo_statuses(self.pipeline.spec.slo.ttfa, evidence) if each.requests),
+            live_streams=evidence.live_streams,
+            underruns=sum(stats.underruns for stats in evidence.routes.values()),
+        )
 
 
 def slo(**objectives):
@@ -60,11 +79,11 @@ async def test_requests_before_the_first_reading_do_not_count():
     watch = Watch(slo=slo(CustomVoice=300))
     gateway = watch.gateways[0]
     gateway.serve(*[5.0] * 50)
-    assert await watch.summary() == measure.MetricsSummary(source="gateways")
+    assert await watch.summary() == Summary("", "", (), live_streams=0, underruns=0)
     gateway.serve(*[0.06] * 95, *[0.4] * 5)
     found = await watch.summary()
     assert found.task_types == (
-        TaskTypeStats(task_type="CustomVoice", requests=100, within=95, ttfa_p95_ms=pytest.approx(75.0)),
+        SloStatus(task_type="CustomVoice", requests=100, within=0.95, ttfa_p95_ms=75, met="True"),
     )
     assert found.live_streams == 100
 
@@ -76,7 +95,7 @@ async def test_only_task_types_with_an_objective_count_requests_within_it():
     watch.gateways[0].serve(0.4, 0.6, task_type="Base")
     found = {one.task_type: one for one in (await watch.summary()).task_types}
     assert (found["CustomVoice"].requests, found["CustomVoice"].within) == (2, None)
-    assert (found["Base"].requests, found["Base"].within) == (2, 1)
+    assert (found["Base"].requests, found["Base"].within) == (2, 0.5)
 
 
 async def test_requests_are_summed_over_gateways_and_routes():
@@ -149,7 +168,7 @@ async def test_every_accepted_objective_is_a_bucket_boundary(ms):
     watch = Watch(slo=slo(CustomVoice=ms))
     await watch.summary()
     watch.gateways[0].serve(ms / 1000, ms / 1000 + 0.0001)
-    assert (await watch.summary()).task_types[0].within == 1
+    assert (await watch.summary()).task_types[0].within == 0.5
 
 
 # Missing metrics ---------------------------------------------------------------------------------------------
@@ -271,7 +290,7 @@ async def test_an_edited_objective_applies_immediately_and_keeps_counters():
 
 async def test_with_tuning_off_nothing_is_scraped():
     watch = Watch(tuning=TuningSpec(mode="Off"))
-    assert await watch.summary() is None
+    assert (await watch.summary()).problem == "no gateway metrics yet"
     assert watch.scrapes == 0
 
 

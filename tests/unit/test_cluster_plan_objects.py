@@ -6,16 +6,18 @@ import msgspec
 import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, owner_of, pipeline
-from syrinx_operator.cluster.plan import model, volumes
 from syrinx_operator.cluster.plan.network import network_policies
 from syrinx_operator.cluster.plan.objects import (
-    config_map_text,
     manifest,
     non_defaults,
     omit_empty,
+    read_record,
+    record,
     short_hash,
     with_applied_hash,
 )
+from syrinx_operator.cluster.plan.settings import model_directory
+from syrinx_operator.cluster.plan.volumes import models_source, volumes
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
 from syrinx_operator.cluster.state import Component, ObjectKey
 
@@ -50,12 +52,12 @@ def test_the_applied_hash_ignores_the_resource_version():
 
 
 def test_the_config_map_of_another_pipeline_is_not_read():
-    record = manifest(OWNER, "v1", "ConfigMap", "demo-release", "release", data={"release.json": "text"})
-    observed = msgspec.structs.replace(EMPTY, objects={ObjectKey("ConfigMap", "demo-release"): record})
     key = ObjectKey("ConfigMap", "demo-release")
-    assert config_map_text(OWNER, observed, key, "release.json") == "text"
+    written = record(OWNER, key, "release", "release.json", "text")
+    observed = msgspec.structs.replace(EMPTY, objects={key: written})
+    assert read_record(OWNER, observed, key, "release.json", str) == "text"
     former = msgspec.structs.replace(OWNER, uid="another")
-    assert config_map_text(former, observed, key, "release.json") == ""
+    assert read_record(former, observed, key, "release.json", str) is None
 
 
 def workload(manager: str) -> dict:
@@ -91,15 +93,14 @@ def test_an_autoscaler_decides_the_replica_count(manager, autoscaled, expected):
 )
 def test_the_directory_and_volume_of_a_checkpoint(spec, directory, volume):
     found = msgspec.convert(spec, type(pipeline().spec.model))
-    assert model.directory(found) == directory
-    expected = None if volume is None else {"name": model.MODELS_VOLUME, **volume}
-    assert model.volume("demo", found) == expected
+    assert model_directory(found) == directory
+    assert models_source("demo", found) == volume
 
 
 def test_containers_mount_only_existing_volumes():
-    spec = pipeline().spec
-    declared = {volume["name"] for volume in volumes.volumes("demo", Component.TALKER, spec, ())}
-    assert {mount["name"] for mount in volumes.mounts(Component.TALKER, spec, ())} == declared
+    spec = pipeline({"connector": {"url": "rediss://r", "caSecret": {"name": "ca", "key": "pem"}}}).spec
+    for volume, mount in volumes("demo", Component.TALKER, spec, ()):
+        assert volume["name"] == mount["name"]
 
 
 def test_admin_ports_are_open_to_the_operator_and_configured_peers_only():

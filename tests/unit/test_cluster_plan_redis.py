@@ -16,7 +16,8 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
-from syrinx_operator.cluster.plan.redis import in_units, password_secret
+from syrinx_operator.cluster.drift import quantity
+from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts
 from syrinx_stages.connector.base import AdmissionLimits, Append
@@ -224,14 +225,14 @@ def arguments_of(connector):
 
 
 @pytest.mark.parametrize(
-    ("quantity", "number"),
+    ("text", "number"),
     [
-        *((1, 1), ("12", 12), ("1500m", 1), ("2k", 2000), ("2Ki", 2048), ("1.5Mi", 1_572_864), ("3M", 3_000_000)),
+        *((1, 1), ("12", 12), ("1500m", 1.5), ("2k", 2000), ("2Ki", 2048), ("1.5Mi", 1_572_864), ("3M", 3_000_000)),
         *(("1G", 10**9), ("1Gi", 2**30), ("1T", 10**12), ("1Ti", 2**40), ("1P", 10**15), ("1Pi", 2**50)),
     ],
 )
-def test_quantities(quantity, number):
-    assert in_units(quantity) == number
+def test_quantities(text, number):
+    assert quantity(text) == number
 
 
 @pytest.mark.parametrize("name", ["redis-cli", "valkey-cli"])

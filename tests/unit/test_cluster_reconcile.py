@@ -8,11 +8,11 @@ import pytest
 
 from support.fake_api import FakeApi, forbidden, pipeline_object, unavailable
 from syrinx_operator.cluster.api import ApiError
-from syrinx_operator.cluster.apply import Executor
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.lease import Leases
 from syrinx_operator.cluster.measure import MetricsReader
+from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.cluster.tuning import TuningRunner
@@ -48,7 +48,7 @@ class World:
         self.reconciler = Reconciler(
             api=self.api,
             leases=leases,
-            executor=Executor(self.api, telemetry, leases.fence),
+            objects=Objects(self.api, telemetry, leases.fence),
             stages=stages,
             tuning=TuningRunner(MetricsReader(), Tuner(audit=lambda line: None), telemetry.tuning, stages.scrape),
             options=settings,

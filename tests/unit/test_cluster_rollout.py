@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from syrinx_operator.cluster.plan.rollout import partition
+from syrinx_operator.cluster.plan.workloads import partition
 from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
 
 

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
-from syrinx_operator.cluster import status
-from syrinx_operator.cluster.conditions import Problem
-from syrinx_operator.cluster.events import status_events
-from syrinx_operator.cluster.observe import key_of
+from support.fake_api import FakeApi
+from syrinx_operator.cluster.conditions import Problem, StatusInputs
+from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import (
     Component,
-    MetricsSummary,
+    Metrics,
     ObjectKey,
     Observed,
     OperatorConfig,
     Owner,
     Replica,
     ReportedSettings,
-    TaskTypeStats,
+    key_of,
 )
-from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.cluster.status import failed, status
+from syrinx_operator.resource.knobs import Identity, Knob, Setting
 from syrinx_operator.resource.spec import (
     CaptureShape,
     CodecSpec,
@@ -41,6 +42,8 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
+from syrinx_operator.tuner.decide import Event
+from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-11-21T10:00:00Z"
@@ -48,6 +51,25 @@ JUST_NOW = "2026-11-21T11:59:50Z"
 OWNER = Owner("demo", "voices", "u-1", generation=4)
 CONFIG = OperatorConfig(stages_image="syrinx/stages:1", redis_image="redis:7", operator_namespace="syrinx")
 GATEWAY, TALKER, CODEC, REDIS = Component.GATEWAY, Component.TALKER, Component.CODEC, Component.REDIS
+
+
+def measured(problem="", reason="Stale", live_streams=0, underruns=0, **task_types):
+    """Returns metrics with the requests, those within the objective, and the 95th percentile of each task type."""
+    routes = {
+        Route("demo-talker-0", "demo-codec-0", task_type): RouteStats(
+            requests=requests,
+            within_objective=within,
+            underruns=underruns if n == 0 else 0,
+            # The quantile is interpolated within its bucket.
+            ttfa_histogram={p95 / 0.95 / 1000: requests, math.inf: requests},
+        )
+        for n, (task_type, (requests, within, p95)) in enumerate(task_types.items())
+    }
+    identity = Identity(model="m", image="i", device="d")
+    evidence = Evidence(
+        since=NOW, until=NOW, identity=identity, problem=problem, routes=routes, live_streams=live_streams
+    )
+    return Metrics(source="gateways", reason=reason, evidence=evidence)
 
 
 class Cluster:
@@ -61,7 +83,7 @@ class Cluster:
             for component in self.plan.templates
             for n in range(self.plan.replicas[component])
         }
-        self.metrics = MetricsSummary(source="gateways")
+        self.metrics = measured()
         self.tuning = State(mode="Recommend", phase="Watching", message="the objectives are met")
         self.problems = []
         self.served_kinds = frozenset()
@@ -108,22 +130,28 @@ class Cluster:
             password_uid="p-1",
             served_kinds=self.served_kinds,
         )
-        self.previous = status.status(
-            self.pipeline,
-            self.owner,
-            observed,
-            self.plan,
-            self.metrics,
-            self.tuning,
-            self.previous,
-            self.problems,
-            self.now,
+        self.previous = status(
+            StatusInputs(
+                pipeline=self.pipeline,
+                owner=self.owner,
+                before=read(self.previous),
+                plan=self.plan,
+                observed=observed,
+                problems=self.problems,
+                metrics=self.metrics,
+                tuning=self.tuning,
+                now=self.now,
+            )
         )
         return self.previous
 
     def events(self):
         before = self.previous
-        return [(event.type, event.reason) for event in status_events(before, self.update())]
+        return [(event.kind, event.reason) for event in status_events(before, self.update())]
+
+
+def invalid(previous, owner, message, now):
+    return failed(read(previous), owner, Problem("Invalid", message), now)
 
 
 def conditions(report):
@@ -208,7 +236,7 @@ def test_equal_inputs_give_an_equal_status():
 def test_every_status_matches_its_schema():
     broken = Cluster(talker=TalkerSpec(replicas=3)).set(TALKER, 2, ready=False, problem="x" * 5000)
     broken.problems = [Problem("ApplyFailed", "y" * 5000)]
-    for report in (Cluster().update(), broken.update(), status.invalid({}, OWNER, ["z" * 5000], NOW)):
+    for report in (Cluster().update(), broken.update(), invalid({}, OWNER, "z" * 5000, NOW)):
         msgspec.convert(report, PipelineStatus)
 
 
@@ -412,7 +440,7 @@ def test_observed_generation_stays_while_an_edit_is_not_applied():
 
 
 def test_a_new_invalid_resource():
-    report = status.invalid({}, OWNER, ["spec.model: give either one"], NOW)
+    report = invalid({}, OWNER, "spec.model: give either one", NOW)
     assert condition(report, "Ready") == ("False", "Invalid")
     assert condition(report, "Degraded") == ("True", "Invalid")
     assert "spec.model: give either one" in message(report, "Degraded")
@@ -422,12 +450,12 @@ def test_a_new_invalid_resource():
 def test_an_invalid_edit_leaves_what_was_condition():
     before = Cluster().update()
     edited = Owner("demo", "voices", "u-1", generation=5)
-    report = status.invalid(before, edited, ["spec.codec: no"], NOW)
+    report = invalid(before, edited, "spec.codec: no", NOW)
     assert report["observedGeneration"] == 4
     assert report["talker"] == before["talker"]
     assert conditions(report)["Ready"] == conditions(before)["Ready"]
     assert conditions(report)["Degraded"]["observedGeneration"] == 5
-    assert status.invalid(report, edited, ["spec.codec: no"], NOW + timedelta(hours=1)) == report
+    assert invalid(report, edited, "spec.codec: no", NOW + timedelta(hours=1)) == report
 
 
 def test_an_unsupported_pod_monitor_is_reported():
@@ -460,15 +488,7 @@ OBJECTIVES = SloSpec(
 
 def test_objectives_are_met_missed_or_unknown():
     cluster = Cluster(slo=OBJECTIVES)
-    cluster.metrics = MetricsSummary(
-        source="gateways",
-        task_types=(
-            TaskTypeStats(task_type="CustomVoice", requests=300, within=284, ttfa_p95_ms=311.7),
-            TaskTypeStats(task_type="VoiceDesign", requests=3, ttfa_p95_ms=120.0),
-        ),
-        live_streams=303,
-        underruns=4,
-    )
+    cluster.metrics = measured(CustomVoice=(300, 284, 311.7), VoiceDesign=(3, 3, 120.0), live_streams=303, underruns=4)
     report = cluster.update()
     assert report["slo"] == [
         {"taskType": "CustomVoice", "requests": 300, "within": 0.9466, "ttfaP95Ms": 312, "met": "False"},
@@ -481,47 +501,32 @@ def test_objectives_are_met_missed_or_unknown():
 @pytest.mark.parametrize(("within", "met"), [(95, "True"), (94, "False")])
 def test_an_objective_is_met_at_its_target(within, met):
     cluster = Cluster(slo=OBJECTIVES)
-    cluster.metrics = MetricsSummary(
-        source="gateways",
-        task_types=(TaskTypeStats(task_type="CustomVoice", requests=100, within=within, ttfa_p95_ms=300.0),),
-    )
+    cluster.metrics = measured(CustomVoice=(100, within, 300.0))
     assert cluster.update()["slo"][0]["met"] == met
 
 
 def test_a_quantile_beyond_the_last_bucket_is_reported_as_such():
     cluster = Cluster()
-    cluster.metrics = MetricsSummary(
-        source="gateways", task_types=(TaskTypeStats(task_type="Base", requests=1, ttfa_p95_ms=10_000.0),)
-    )
+    cluster.metrics = measured(Base=(1, 1, 10_000.0))
     assert cluster.update()["ttfaP95"] == ">10000ms"
 
 
-@pytest.mark.parametrize(
-    "measured",
-    [None, MetricsSummary(source="prometheus", reason="Stale", problem="too old")],
-    ids=["not read yet", "stale"],
-)
-def test_without_metrics_no_figures_are_reported(measured):
+def test_without_metrics_no_figures_are_reported():
     cluster = Cluster(slo=OBJECTIVES)
-    cluster.metrics = measured
+    cluster.metrics = measured("too old")
     report = cluster.update()
     assert report["slo"] == [{"taskType": "CustomVoice", "met": "Unknown"}, {"taskType": "Base", "met": "Unknown"}]
     assert "ttfaP95" not in report and "underrunRatio" not in report
-    assert condition(report, "MetricsAvailable") == (
-        ("Unknown", "NotMeasured") if measured is None else ("False", "MetricsStale")
-    )
+    assert condition(report, "MetricsAvailable") == ("False", "MetricsStale")
 
 
 def test_missing_metrics_cause_an_event_only_if_there_were_some():
     cluster = Cluster()
-    found, cluster.metrics = (
-        cluster.metrics,
-        MetricsSummary(source="gateways", reason="Missing", problem="no gateway runs"),
-    )
+    found, cluster.metrics = cluster.metrics, measured("no gateway runs", "Missing")
     assert "MetricsMissing" not in [reason for _, reason in cluster.events()]
     cluster.metrics = found
     assert ("Normal", "MetricsFound") in cluster.events()
-    cluster.metrics = MetricsSummary(source="gateways", reason="Missing", problem="no gateway runs")
+    cluster.metrics = measured("no gateway runs", "Missing")
     assert ("Warning", "MetricsMissing") in cluster.events()
 
 
@@ -533,7 +538,6 @@ def test_without_traffic_there_is_no_underrun_ratio():
 
 def test_with_tuning_off_the_status_has_no_metrics():
     off = Cluster(tuning=TuningSpec(mode="Off"), slo=OBJECTIVES)
-    off.metrics = None
     off.tuning = State(mode="Off", phase="Off", message="tuning is off")
     report = off.update()
     assert report["tuning"] == {"mode": "Off", "phase": "Off", "message": "tuning is off"}
@@ -606,12 +610,12 @@ def test_a_tuning_state_of_another_version_is_dropped():
 def test_the_events_of_a_start():
     cluster = Cluster()
     pods, cluster.pods = cluster.pods, {}
-    cluster.metrics = None
+    cluster.metrics = measured("no gateway runs", "Missing")
     assert cluster.events() == []
     cluster.pods = {name: msgspec.structs.replace(pod, ready=False, reported=None) for name, pod in pods.items()}
     assert cluster.events() == []
     cluster.pods = pods
-    cluster.metrics = MetricsSummary(source="gateways")
+    cluster.metrics = measured()
     assert cluster.events() == [
         ("Normal", "Ready"),
         ("Normal", "GatewayReady"),
@@ -688,16 +692,17 @@ def test_the_events_of_an_apply_problem():
 
 
 def test_an_invalid_resource_causes_one_event():
-    first = status.invalid({}, OWNER, ["spec.model: no"], NOW)
-    assert [(e.type, e.reason) for e in status_events({}, first)] == [("Warning", "Invalid")]
-    again = status.invalid(first, OWNER, ["spec.model: no, really"], NOW)
+    first = invalid({}, OWNER, "spec.model: no", NOW)
+    assert [(e.kind, e.reason) for e in status_events({}, first)] == [("Warning", "Invalid")]
+    again = invalid(first, OWNER, "spec.model: no, really", NOW)
     assert status_events(first, again) == []
 
 
-def test_event_messages_fit_kubernetes_limit():
-    cluster = Cluster()
-    cluster.problems = [Problem("ApplyFailed", "y" * 5000)]
-    assert all(len(event.message) <= 1000 for event in status_events({}, cluster.update()))
+async def test_event_messages_fit_kubernetes_limit():
+    api = FakeApi()
+    await EventRecorder(api, "operator-1").record(OWNER, {}, [Event(reason="ApplyFailed", message="y" * 5000)])
+    [event] = api.objects.values()
+    assert len(event["message"]) == 1000
 
 
 def test_conditions_have_reason_and_message():

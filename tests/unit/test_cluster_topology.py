@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
-from syrinx_operator.cluster.plan.rollout import stage_partition
+from syrinx_operator.cluster.plan.workloads import stage_partition
 from syrinx_operator.cluster.prometheus import _Series, snapshots
 from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
 

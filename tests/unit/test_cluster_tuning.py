@@ -10,7 +10,6 @@ from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeli
 from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.conditions import Problem
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.plan.tuning_backup import backup_of
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, ReportedSettings
 from syrinx_operator.resource.knobs import Identity, Knob, Stage, setting_of
 from syrinx_operator.resource.status import read
@@ -62,9 +61,7 @@ def trial(*candidates, everywhere=False):
 
 def planned(subject, state, observed=EMPTY):
     tuned = tuning.tuning_of(subject, state)
-    return plan(
-        tuning.with_setting(subject, tuned.assignment.base), owner_of(subject), observed, CONFIG, backup_of(tuned.state)
-    )
+    return plan(tuning.with_setting(subject, tuned.assignment.base), owner_of(subject), observed, CONFIG, tuned.state)
 
 
 def rows(plan):

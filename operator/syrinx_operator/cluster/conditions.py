@@ -11,9 +11,9 @@ from msgspec import Struct
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.diagnosis import CRASH_LOOP, Diagnosis, diagnose, missing_pods, parse_time, startup_limit
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.state import STAGES, Component, MetricsSummary, Observed, Replica
+from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Replica
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType
+from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType, PipelineStatus
 from syrinx_operator.resource.tuning_status import Phase, State
 
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
@@ -29,18 +29,27 @@ class Problem(Struct, frozen=True):
     """What happened to which object, and how to fix it."""
 
 
-class ConditionInputs(Struct, frozen=True, kw_only=True):
-    """The inputs of the conditions."""
+class StatusInputs(Struct, frozen=True, kw_only=True):
+    """The inputs of a status."""
 
     pipeline: TTSPipeline
-    observed: Observed
+    owner: Owner
+    before: PipelineStatus
+    """The previous status."""
     plan: Plan
-    metrics: MetricsSummary | None
-    tuning: State
+    observed: Observed
     problems: Sequence[Problem]
-    previous: Mapping[str, Condition]
-    """Conditions of the previous status, by type."""
+    """What kept the plan from being applied."""
+    metrics: Metrics
+    tuning: State
+    """The state after the tuner's decision."""
     now: datetime
+    """With a time zone."""
+
+    @property
+    def previous(self) -> dict[ConditionType, Condition]:
+        """Conditions of the previous status, by type."""
+        return {condition.type: condition for condition in self.before.conditions}
 
 
 class ConditionValue(NamedTuple):
@@ -51,12 +60,12 @@ class ConditionValue(NamedTuple):
     message: str
 
 
-def conditions(inputs: ConditionInputs, generation: int) -> tuple[Condition, ...]:
+def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
     """Returns all conditions: Ready ← GatewayReady, TalkerReady, CodecReady, ConnectorReady; and independent ones.
 
     Ready: a gateway, a talker and a codec of one model generation are ready, of the current generation or, during a
     rollout, of the previous one. Progressing: the actual state differs from the desired one. Degraded: a problem needs
-    intervention. MetricsAvailable and TuningReady are omitted with tuning Off. `generation` is the resource's.
+    intervention. MetricsAvailable and TuningReady are omitted with tuning Off.
     """
     serving = serving_generation(inputs)
     components: dict[ConditionType, ConditionValue] = {
@@ -71,14 +80,14 @@ def conditions(inputs: ConditionInputs, generation: int) -> tuple[Condition, ...
         found["TuningReady"] = _tuning_ready(inputs)
     found["Progressing"] = _progressing(inputs)
     found["Degraded"] = _degraded(inputs)
-    return tuple(to_condition(inputs.previous, kind, value, generation, inputs.now) for kind, value in found.items())
+    previous, generation = inputs.previous, inputs.owner.generation
+    return tuple(to_condition(previous.get(kind), kind, value, generation, inputs.now) for kind, value in found.items())
 
 
 def to_condition(
-    previous: Mapping[str, Condition], kind: ConditionType, value: ConditionValue, generation: int, now: datetime
+    before: Condition | None, kind: ConditionType, value: ConditionValue, generation: int, now: datetime
 ) -> Condition:
     """Returns the condition with its transition time, which changes only with its status."""
-    before = previous.get(kind)
     is_same = before is not None and before.status == value.status
     changed = before.last_transition_time if before and is_same else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Condition(
@@ -91,7 +100,7 @@ def to_condition(
     )
 
 
-def serving_generation(inputs: ConditionInputs) -> str:
+def serving_generation(inputs: StatusInputs) -> str:
     """Returns the desired model generation unless only another one has a ready replica of every stage."""
     ready = [{pod.model_generation for pod in inputs.observed.live(stage) if pod.ready} for stage in STAGES]
     complete = set.intersection(*ready)
@@ -123,7 +132,7 @@ def has_confirmed(pod: Replica, generation: int) -> bool:
     return pod.reported is not None and pod.reported.generation >= generation
 
 
-def _ready(inputs: ConditionInputs, components: Mapping[ConditionType, ConditionValue], serving: str) -> ConditionValue:
+def _ready(inputs: StatusInputs, components: Mapping[ConditionType, ConditionValue], serving: str) -> ConditionValue:
     """The reason is that of the root cause: Redis before talker and codec, those before the gateway."""
     order: tuple[ConditionType, ...] = ("ConnectorReady", "TalkerReady", "CodecReady", "GatewayReady")
     unready = [(kind, components[kind]) for kind in order if components[kind].status != "True"]
@@ -137,7 +146,7 @@ def _ready(inputs: ConditionInputs, components: Mapping[ConditionType, Condition
     return ConditionValue("False", cause.reason, "; ".join(f"{kind}: {value.message}" for kind, value in unready))
 
 
-def _stage(inputs: ConditionInputs, stage: Component, serving: str) -> ConditionValue:
+def _stage(inputs: StatusInputs, stage: Component, serving: str) -> ConditionValue:
     desired = inputs.plan.replicas[stage]
     live = inputs.observed.live(stage)
     ready = [pod for pod in live if pod.ready and pod.model_generation == serving]
@@ -151,7 +160,7 @@ def _stage(inputs: ConditionInputs, stage: Component, serving: str) -> Condition
     return _unready(inputs, stage, live)
 
 
-def _unready(inputs: ConditionInputs, component: Component, live: Sequence[Replica]) -> ConditionValue:
+def _unready(inputs: StatusInputs, component: Component, live: Sequence[Replica]) -> ConditionValue:
     """Returns why no replica of a component is ready."""
     if found := _diagnoses(inputs, component):
         return ConditionValue("False", found[0].reason, found[0].message)
@@ -164,7 +173,7 @@ def _unready(inputs: ConditionInputs, component: Component, live: Sequence[Repli
     return ConditionValue("False", "Starting", f"{', '.join(pod.name for pod in live)}: starting{hint}")
 
 
-def _connector(inputs: ConditionInputs) -> ConditionValue:
+def _connector(inputs: StatusInputs) -> ConditionValue:
     """An external Redis is inferred from talkers and codecs, which are ready only once they read from it."""
     url = inputs.pipeline.spec.connector.url
     if url is None:
@@ -178,15 +187,13 @@ def _connector(inputs: ConditionInputs) -> ConditionValue:
     return ConditionValue("Unknown", "NotVerified", message)
 
 
-def _metrics_available(metrics: MetricsSummary | None) -> ConditionValue:
-    if metrics is None:
-        return ConditionValue("Unknown", "NotMeasured", "metrics have not been read yet")
-    if metrics.problem:
-        return ConditionValue("False", f"Metrics{metrics.reason}", metrics.problem)
+def _metrics_available(metrics: Metrics) -> ConditionValue:
+    if problem := metrics.evidence.problem:
+        return ConditionValue("False", f"Metrics{metrics.reason}", problem)
     return ConditionValue("True", "MetricsFound", f"read from {_SOURCES.get(metrics.source, metrics.source)}")
 
 
-def _tuning_ready(inputs: ConditionInputs) -> ConditionValue:
+def _tuning_ready(inputs: StatusInputs) -> ConditionValue:
     """Returns whether tuning is active; the reason is the tuner's phase."""
     phase, message = inputs.tuning.phase, inputs.tuning.message
     if phase == "NoData" and not inputs.pipeline.spec.slo.ttfa:
@@ -194,7 +201,7 @@ def _tuning_ready(inputs: ConditionInputs) -> ConditionValue:
     return ConditionValue("True" if phase in _ACTIVE_PHASES else "False", phase, message)
 
 
-def _progressing(inputs: ConditionInputs) -> ConditionValue:
+def _progressing(inputs: StatusInputs) -> ConditionValue:
     """Returns how the state differs from the plan: unapplied changes first, then rollouts, counts and settings."""
     pending = [("NotApplied", problem.message) for problem in inputs.problems]
     for component in inputs.plan.templates:
@@ -206,7 +213,7 @@ def _progressing(inputs: ConditionInputs) -> ConditionValue:
     return ConditionValue("True", pending[0][0], "; ".join(message for _, message in pending))
 
 
-def _degraded(inputs: ConditionInputs) -> ConditionValue:
+def _degraded(inputs: StatusInputs) -> ConditionValue:
     found = [(problem.reason, problem.message) for problem in inputs.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
         found += _blocking(inputs, component) or _missing(inputs, component)
@@ -221,7 +228,7 @@ def _degraded(inputs: ConditionInputs) -> ConditionValue:
     return ConditionValue("True", found[0][0], "; ".join(message for _, message in found))
 
 
-def _blocking(inputs: ConditionInputs, component: Component) -> list[tuple[str, str]]:
+def _blocking(inputs: StatusInputs, component: Component) -> list[tuple[str, str]]:
     found = [(each.reason, each.message) for each in _diagnoses(inputs, component) if each.needs_intervention]
     if found and any(reason == "RollingOut" for reason, _ in incomplete(inputs.plan, inputs.observed, component)):
         reason, message = found[-1]
@@ -229,7 +236,7 @@ def _blocking(inputs: ConditionInputs, component: Component) -> list[tuple[str, 
     return found
 
 
-def _missing(inputs: ConditionInputs, component: Component) -> list[tuple[str, str]]:
+def _missing(inputs: StatusInputs, component: Component) -> list[tuple[str, str]]:
     """Returns the problem of a workload whose pods the cluster does not create."""
     workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
     progressing = inputs.previous.get("Progressing")
@@ -239,7 +246,7 @@ def _missing(inputs: ConditionInputs, component: Component) -> list[tuple[str, s
     return [("PodsMissing", message)] if message else []
 
 
-def _diagnoses(inputs: ConditionInputs, component: Component) -> list[Diagnosis]:
+def _diagnoses(inputs: StatusInputs, component: Component) -> list[Diagnosis]:
     """Returns the diagnoses of a component's replicas; those that need intervention come first."""
     if component not in inputs.plan.templates:
         return []
@@ -253,7 +260,7 @@ def _diagnoses(inputs: ConditionInputs, component: Component) -> list[Diagnosis]
     return sorted((each for each in found if each is not None), key=lambda each: not each.needs_intervention)
 
 
-def _stages_ready_since(inputs: ConditionInputs) -> datetime:
+def _stages_ready_since(inputs: StatusInputs) -> datetime:
     """Returns since when talker and codec, which gateways wait for, are both ready; now if they are not."""
     stages = [inputs.previous.get(kind) for kind in ("TalkerReady", "CodecReady")]
     since = [parse_time(before.last_transition_time) for before in stages if before and before.status == "True"]

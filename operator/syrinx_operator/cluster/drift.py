@@ -6,9 +6,10 @@ that was applied, possibly in the API server's normalized form.
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Any, Final
+
+from kubernetes.utils import parse_quantity
 
 from syrinx_operator.cluster.state import Manifest
 
@@ -19,12 +20,6 @@ _KEYED: Final = frozenset(
 _ATOMIC: Final = frozenset({"selector", "podSelector", "namespaceSelector", "labelSelector", "nodeSelector"})
 """Maps that are compared as a whole, because an additional entry changes their meaning."""
 _RESOURCE_MAPS: Final = frozenset({"requests", "limits"})
-_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|[KMGTP]i?)?$")
-_SCALE: Final = {"m": Decimal("0.001"), "k": Decimal(1000)} | {
-    prefix + binary: Decimal(base**power)
-    for binary, base in (("", 1000), ("i", 1024))
-    for power, prefix in enumerate("KMGTP", start=1)
-}
 
 
 def differs(desired: Manifest, live: Manifest) -> bool:
@@ -42,13 +37,13 @@ def _contains(live: Any, desired: Any, field: str, keyed: frozenset[str]) -> boo
     if isinstance(desired, list):
         return isinstance(live, list) and _list_contains(live, desired, field, keyed)
     if field == "sizeLimit":
-        return bool(_quantity(desired) == _quantity(live))
+        return quantity(desired) == quantity(live)
     return type(desired) is type(live) and bool(desired == live)
 
 
 def _map_contains(live: Manifest, desired: Manifest, field: str, keyed: frozenset[str]) -> bool:
     if field in _RESOURCE_MAPS:
-        return all(name in live and _quantity(value) == _quantity(live[name]) for name, value in desired.items())
+        return all(name in live and quantity(value) == quantity(live[name]) for name, value in desired.items())
     if field in _ATOMIC and not set(live) <= set(desired):
         return False
     return all(
@@ -75,7 +70,7 @@ def _is_empty(value: Any) -> bool:
     return value in (None, "", 0, [], {})
 
 
-def _quantity(value: Any) -> Any:
-    """Returns a quantity as a number, so that `1000m`, `1` and 1 compare equal."""
-    match = _QUANTITY.match(str(value))
-    return Decimal(match[1]) * _SCALE.get(match[2], Decimal(1)) if match else value
+def quantity(value: Any) -> Decimal:
+    """Returns a Kubernetes quantity as a number, so that `1000m`, `1` and 1 compare equal. Raises ValueError."""
+    number: Decimal = parse_quantity(value)  # type: ignore[no-untyped-call]
+    return number

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from msgspec import Struct
-
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.kinds import EVENT
 from syrinx_operator.cluster.names import FIELD_MANAGER
 from syrinx_operator.cluster.state import STAGES, Manifest, Owner
 from syrinx_operator.resource.spec import API_VERSION, KIND
 from syrinx_operator.resource.status import Condition, PipelineStatus, StageStatus, read
+from syrinx_operator.tuner.decide import Event
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +25,10 @@ MAX_MESSAGE = 1000
 _EXPECTED = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotVerified", "Invalid"})
 """Reasons of an unready component that cause no Event, unless the component was ready before."""
 
+_Reason = tuple[Literal["Normal", "Warning"], str]
+
 _NO_METRICS_YET = "MetricsMissing"
 """Reason of missing metrics before there is a gateway; it causes an Event only if there were metrics before."""
-
-
-class Event(Struct, frozen=True):
-    """A Kubernetes Event of a pipeline."""
-
-    type: Literal["Normal", "Warning"]
-    reason: str
-    message: str
 
 
 class EventRecorder:
@@ -63,8 +56,8 @@ class EventRecorder:
 
 def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: Event) -> Manifest:
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    before = [previous.get("conditions"), previous.get("tuning")]
-    change = [owner.uid, *before, event.type, event.reason, event.message]
+    message = event.message[:MAX_MESSAGE]
+    change = [owner.uid, previous.get("conditions"), previous.get("tuning"), event.kind, event.reason, message]
     digest = hashlib.sha256(json.dumps(change, sort_keys=True).encode()).hexdigest()[:16]
     return {
         "apiVersion": EVENT.api_version,
@@ -77,9 +70,9 @@ def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: E
             "namespace": owner.namespace,
             "uid": owner.uid,
         },
-        "type": event.type,
+        "type": event.kind,
         "reason": event.reason,
-        "message": event.message[:MAX_MESSAGE],
+        "message": message,
         "source": {"component": FIELD_MANAGER},
         "reportingComponent": FIELD_MANAGER,
         "reportingInstance": identity[:128],
@@ -97,67 +90,59 @@ def status_events(previous: Mapping[str, Any] | None, new: Mapping[str, Any]) ->
     for condition in after.conditions:
         old = known.get(condition.type)
         if old is None or (old.status, old.reason) != (condition.status, condition.reason):
-            found += _condition_events(old, condition)
+            reasons = _condition_events(old, condition)
+            found += (Event(kind=kind, reason=reason, message=condition.message) for kind, reason in reasons)
     found += _confirmations(before, after)
     # A replica's problem appears in several conditions; keep the first Event of each reason.
-    return list({(event.type, event.reason): event for event in reversed(found)}.values())[::-1]
+    return list({(event.kind, event.reason): event for event in reversed(found)}.values())[::-1]
 
 
 def _edits(before: PipelineStatus, after: PipelineStatus) -> Iterator[Event]:
     if before.image and after.image and before.image != after.image:
-        yield Event("Normal", "ImageChanged", f"image changed from {before.image} to {after.image}"[:MAX_MESSAGE])
+        yield Event(reason="ImageChanged", message=f"image changed from {before.image} to {after.image}")
     if before.model_generation and after.model_generation and before.model_generation != after.model_generation:
         change = f"from {before.model_generation} to {after.model_generation} ({after.model})"
-        yield Event("Normal", "ModelChanged", f"model generation changed {change}"[:MAX_MESSAGE])
+        yield Event(reason="ModelChanged", message=f"model generation changed {change}")
 
 
-def _condition_events(old: Condition | None, new: Condition) -> Iterator[Event]:
+def _condition_events(old: Condition | None, new: Condition) -> Iterator[_Reason]:
     is_new_status = old is None or old.status != new.status
+    was_true = old is not None and old.status == "True"
     match new.type:
         case "Ready":
             if is_new_status and new.status == "True":
-                yield _event("Normal", "Ready", new)
-            elif old is not None and old.status == "True":
-                yield _event("Warning", "NotReady", new)
+                yield "Normal", "Ready"
+            elif was_true:
+                yield "Warning", "NotReady"
         case "Progressing":
-            yield from _progress_events(old, new)
+            if new.status == "False":
+                if was_true:
+                    yield "Normal", "Complete"
+            elif new.reason == "RollingOut" and (old is None or old.reason != "NotApplied"):
+                yield "Normal", "RolloutStarted"
+            elif new.reason == "Scaling" and old is not None and old.status == "False":
+                yield "Normal", "Scaling"
         case "Degraded":
             if new.status == "True":
-                yield _event("Warning", new.reason, new)
+                yield "Warning", new.reason
             elif old is not None and is_new_status:
-                yield _event("Normal", "Recovered", new)
+                yield "Normal", "Recovered"
         case "MetricsAvailable":
-            had_metrics = old is not None and old.status == "True"
             if new.status == "True":
-                yield _event("Normal", new.reason, new)
-            elif new.status == "False" and (new.reason != _NO_METRICS_YET or had_metrics):
-                yield _event("Warning", new.reason, new)
+                yield "Normal", new.reason
+            elif new.status == "False" and (new.reason != _NO_METRICS_YET or was_true):
+                yield "Warning", new.reason
         case "TuningReady":
             # The tuner has Events of its own, and missing metrics are reported above.
             pass
         case _:
-            yield from _component_events(old, new)
-
-
-def _component_events(old: Condition | None, new: Condition) -> Iterator[Event]:
-    was_ready = old is not None and old.status == "True"
-    if new.status == "True":
-        if not was_ready:
-            yield _event("Normal", new.type, new)
-    elif new.reason not in _EXPECTED:
-        yield _event("Warning", new.reason, new)
-    elif was_ready:
-        yield _event("Warning", f"{new.type.removesuffix('Ready')}NotReady", new)
-
-
-def _progress_events(old: Condition | None, new: Condition) -> Iterator[Event]:
-    if new.status == "False":
-        if old is not None and old.status == "True":
-            yield _event("Normal", "Complete", new)
-    elif new.reason == "RollingOut" and (old is None or old.reason != "NotApplied"):
-        yield _event("Normal", "RolloutStarted", new)
-    elif new.reason == "Scaling" and old is not None and old.status == "False":
-        yield _event("Normal", "Scaling", new)
+            if new.status == "True":
+                if not was_true:
+                    yield "Normal", new.type
+            elif new.reason not in _EXPECTED:
+                yield "Warning", new.reason
+            elif was_true:
+                yield "Warning", f"{new.type.removesuffix('Ready')}NotReady"
 
 
 def _confirmations(before: PipelineStatus, after: PipelineStatus) -> Iterator[Event]:
@@ -167,8 +152,4 @@ def _confirmations(before: PipelineStatus, after: PipelineStatus) -> Iterator[Ev
         generation = new.confirmed_generation if new else None
         if new and generation and generation > ((old.confirmed_generation if old else None) or 0):
             message = f"{stage}: settings generation {generation} is in force on all {new.replicas} replicas"
-            yield Event("Normal", f"{stage.capitalize()}SettingsConfirmed", message)
-
-
-def _event(kind: Literal["Normal", "Warning"], reason: str, condition: Condition) -> Event:
-    return Event(kind, reason, condition.message[:MAX_MESSAGE])
+            yield Event(reason=f"{stage.capitalize()}SettingsConfirmed", message=message)

@@ -1,28 +1,21 @@
-"""Collects the counters of pipelines' stages, from their /metrics or from a Prometheus, and summarizes them.
-
-`tuner.counters` turns counters into evidence; `summarize` turns evidence into the figures of the resource's status.
-"""
+"""Collects the counters of pipelines' stages, from their /metrics or from a Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Self
 
 import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.state import STAGES, Component, MetricsSummary, Owner, Replica, TaskTypeStats
+from syrinx_operator.cluster.state import STAGES, Component, Owner, Replica
 from syrinx_operator.resource.knobs import Stage
 from syrinx_operator.resource.spec import TTSPipeline, TuningSpec
-from syrinx_operator.tuner.evidence import Evidence, RouteStats
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
-from syrinx_operator.tuner.workload import histogram, quantile
 
-QUANTILE = 0.95
 WINDOW = 300.0
 """Measurement window in seconds; two tuning intervals if that is longer."""
 SCRAPE_SECONDS = 10.0
@@ -78,8 +71,8 @@ class MetricsReader:
         *,
         max_age: float | None = None,
         tuned: Stage | None = None,
-    ) -> Reading | None:
-        """Returns the stages' counters; None with tuning Off. Failures are part of the result and never raise.
+    ) -> Reading:
+        """Returns the stages' counters; none with tuning Off. Failures are part of the result and never raise.
 
         `scrape` returns a replica's /metrics and may raise. `max_age` (seconds) shortens the interval. With many
         replicas a Prometheus splits its sums only by replicas of the `tuned` stage.
@@ -88,7 +81,7 @@ class MetricsReader:
         self._forget(now)
         if spec.tuning.mode == "Off":
             self._memory.pop(owner.uid, None)
-            return None
+            return Reading(source="")
         before = self._memory.get(owner.uid)
         seconds = spec.tuning.interval_seconds if max_age is None else min(max_age, spec.tuning.interval_seconds)
         if before and before.tuning == spec.tuning and 0 <= (now - before.read_at).total_seconds() < seconds:
@@ -147,45 +140,10 @@ class MetricsReader:
             if (now - memory.read_at).total_seconds() > 2 * max(memory.tuning.interval_seconds, WINDOW):
                 del self._memory[uid]
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._memory.clear()
-
 
 def window(policy: Policy) -> float:
     """Returns the measurement window in seconds."""
     return max(WINDOW, 2 * policy.interval)
-
-
-def summarize(reading: Reading, policy: Policy, evidence: Evidence) -> MetricsSummary:
-    """Returns the status figures of a pipeline from the evidence of the measurement window."""
-    if evidence.problem:
-        return MetricsSummary(source=reading.source, reason=reading.reason or "Stale", problem=evidence.problem)
-    by_task_type: dict[str, list[RouteStats]] = {}
-    for route, stats in evidence.routes.items():
-        by_task_type.setdefault(route.task_type, []).append(stats)
-    return MetricsSummary(
-        source=reading.source,
-        task_types=tuple(
-            _task_type_stats(task_type, parts, task_type in policy.objectives)
-            for task_type, parts in sorted(by_task_type.items())
-            if any(part.requests for part in parts)
-        ),
-        live_streams=evidence.live_streams,
-        underruns=sum(stats.underruns for stats in evidence.routes.values()),
-    )
-
-
-def _task_type_stats(task_type: str, parts: Sequence[RouteStats], has_objective: bool) -> TaskTypeStats:
-    p95 = quantile(histogram(parts), QUANTILE)
-    return TaskTypeStats(
-        task_type=task_type,
-        requests=sum(part.requests for part in parts),
-        within=sum(part.within_objective for part in parts) if has_objective else None,
-        ttfa_p95_ms=None if p95 is None else p95 * 1000,
-    )
 
 
 async def _scrape(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | str:

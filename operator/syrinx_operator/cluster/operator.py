@@ -12,11 +12,11 @@ import kopf
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, load_configuration
-from syrinx_operator.cluster.apply import Executor
 from syrinx_operator.cluster.config import Options, config_line
 from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
 from syrinx_operator.cluster.lease import Leases
 from syrinx_operator.cluster.measure import MetricsReader
+from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.stage_api import StageApi
 from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
@@ -58,7 +58,6 @@ class Operator:
         api = await self._cleanup.enter_async_context(Api(self._telemetry))
         await _wait_for_crd(api)
         stages = await self._cleanup.enter_async_context(StageApi(api, self._options.access, self._telemetry))
-        metrics = await self._cleanup.enter_async_context(MetricsReader(self._options.prometheus))
         leases = Leases(api, self._options.identity, self._options.lease_seconds)
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
@@ -66,9 +65,11 @@ class Operator:
         reconciler = Reconciler(
             api=api,
             leases=leases,
-            executor=Executor(api, self._telemetry, leases.fence),
+            objects=Objects(api, self._telemetry, leases.fence),
             stages=stages,
-            tuning=TuningRunner(metrics, Tuner(), self._telemetry.tuning, stages.scrape),
+            tuning=TuningRunner(
+                MetricsReader(self._options.prometheus), Tuner(), self._telemetry.tuning, stages.scrape
+            ),
             options=self._options,
         )
         self._queue = WorkQueue(

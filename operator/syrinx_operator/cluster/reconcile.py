@@ -8,36 +8,46 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
+from msgspec import structs
 
-from syrinx_operator.cluster import names, status
+from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.apply import Applied, Executor, name_conflict
-from syrinx_operator.cluster.conditions import Problem
+from syrinx_operator.cluster.conditions import Problem, StatusInputs
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.drift import differs
-from syrinx_operator.cluster.events import Event, EventRecorder, status_events
+from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
-from syrinx_operator.cluster.observe import Observer, is_owned, key_of
+from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
 from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.redis import password_secret
-from syrinx_operator.cluster.plan.tuning_backup import backup_of
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
-from syrinx_operator.cluster.state import InvalidSpec, Manifest, Observed, Owner, Replica, owner_of, parse_pipeline
+from syrinx_operator.cluster.state import (
+    InvalidSpec,
+    Manifest,
+    ObjectKey,
+    Observed,
+    Owner,
+    Replica,
+    is_owned,
+    key_of,
+    owner_of,
+    parse_pipeline,
+)
+from syrinx_operator.cluster.status import failed, status
 from syrinx_operator.cluster.tuning import (
     Tuning,
-    TuningInputs,
     TuningRunner,
+    change_in_progress,
     requeue_after,
-    tuner_events,
     tuner_state,
     tuning_of,
     with_setting,
 )
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.status import read
+from syrinx_operator.tuner.decide import Event
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +64,6 @@ class Blocked(Exception):
         self.problem = problem
 
 
-class _AppliedPlan(Struct, frozen=True):
-    """A plan, its inputs, and the result of applying it."""
-
-    tuning: Tuning
-    plan: Plan
-    observed: Observed
-    applied: Applied
-
-
 class Reconciler:
     """Reconciles pipelines. `reconcile` returns a `Result` for every outcome."""
 
@@ -71,15 +72,14 @@ class Reconciler:
         *,
         api: Api,
         leases: Leases,
-        executor: Executor,
+        objects: Objects,
         stages: StageApi,
         tuning: TuningRunner,
         options: Options,
     ) -> None:
         self._api = api
         self._leases = leases
-        self._observer = Observer(api)
-        self._executor = executor
+        self._objects = objects
         self._stages = stages
         self._tuning = tuning
         self._events = EventRecorder(api, options.identity)
@@ -115,95 +115,101 @@ class Reconciler:
             await self._leases.hold(owner)
         except LeaseForeign as error:
             # Without the Lease we must not write the status; repeating the Event has no effect.
-            await self._events.record(owner, previous, [Event("Warning", "NameConflict", str(error))])
+            event = Event(kind="Warning", reason="NameConflict", message=str(error))
+            await self._events.record(owner, previous, [event])
             raise
 
     async def _reconcile(self, owner: Owner, live: Manifest, previous: Mapping[str, Any], failures: int) -> Result:
         """Reconciles with the Lease held, and writes errors to the status."""
+        outcome, failure = Outcome.BLOCKED, None
         try:
             return await self._reconcile_valid(parse_pipeline(live), owner, previous, failures)
         except InvalidSpec as invalid:
-            new = status.invalid(previous, owner, invalid.messages, _now())
-            await self._update_status(owner, previous, new)
-            return _result(Outcome.INVALID, new, str(invalid))
+            message = f"the pipeline keeps running unchanged until this is corrected: {invalid}"
+            outcome, problem = Outcome.INVALID, Problem("Invalid", message)
         except Blocked as blocked:
-            return await self._report(Outcome.BLOCKED, owner, previous, blocked.problem)
+            problem = blocked.problem
         except ApiError as error:
             if _is_unreportable(error, failures):
                 raise
             problem = Problem("ApiError", f"The API server rejected a request: {error} ({error.reason})")
-            outcome = Outcome.FAILED if error.unavailable else Outcome.BLOCKED
-            return await self._report(outcome, owner, previous, problem, error)
+            outcome, failure = Outcome.FAILED if error.unavailable else Outcome.BLOCKED, error
         except (LeaseTaken, LeaseLost):
             raise
         except Exception as error:
             log.exception("%s/%s: unexpected error", owner.namespace, owner.name)
             message = f"Internal error of the operator; see its log: {type(error).__name__}: {error}"
-            return await self._report(Outcome.FAILED, owner, previous, Problem("InternalError", message))
+            outcome, problem = Outcome.FAILED, Problem("InternalError", message)
+        new = failed(read(previous), owner, problem, _now())
+        await self._update_status(owner, previous, new)
+        return _result(outcome, new, problem.message, failure)
 
     async def _reconcile_valid(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], failures: int
     ) -> Result:
-        done = await self._apply_plan(pipeline, owner, previous)
-        applied, problems = done.applied, [*done.applied.problems]
+        before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous)
+        problems = [*applied.problems]
         if not problems and applied.failure is None:
-            applied = await self._executor.prune(owner, done.plan.manifests, applied.objects)
+            applied = await self._objects.prune(owner, planned.manifests, applied.objects)
             problems = [*applied.problems]
         failure = applied.failure
         if failure is not None and _is_unreportable(failure, failures):
             raise failure
         if failure is not None and not problems:
             problems.append(Problem("ApiUnavailable", f"The API server is unavailable: {failure}"))
-        replicas = await self._push_settings(owner, done, applied.objects)
-        observed = msgspec.structs.replace(done.observed, objects=applied.objects, replicas=replicas)
-        observed = _without_foreign(owner, observed)
-        inputs = TuningInputs(
-            pipeline=pipeline,
-            owner=owner,
-            observed_generation=previous.get("observedGeneration"),
-            tuning=done.tuning,
-            plan=done.plan,
-            observed_before=done.observed,
-            observed=observed,
-            problems=problems,
+        replicas = await self._push_settings(owner, tuning, planned, before.replicas, applied.objects)
+        observed = _without_foreign(owner, structs.replace(before, objects=applied.objects, replicas=replicas))
+        disruption = change_in_progress(planned, observed, problems, previous.get("observedGeneration"), owner)
+        decision, metrics = await self._tuning.decide(
+            pipeline, owner, tuning, planned, before, observed, disruption, _now
         )
-        decision, metrics = await self._tuning.decide(inputs, _now)
-        new = status.status(pipeline, owner, observed, done.plan, metrics, decision.state, previous, problems, _now())
-        await self._update_status(owner, previous, new, tuner_events(decision.events))
+        new = status(
+            StatusInputs(
+                pipeline=pipeline,
+                owner=owner,
+                before=read(previous),
+                plan=planned,
+                observed=observed,
+                problems=problems,
+                metrics=metrics,
+                tuning=decision.state,
+                now=_now(),
+            )
+        )
+        await self._update_status(owner, previous, new, decision.events)
         message = "; ".join(problem.message for problem in problems)
         outcome = Outcome.SUCCEEDED
         if problems:
             outcome = Outcome.FAILED if failure is not None and failure.unavailable else Outcome.BLOCKED
-        seconds = requeue_after(pipeline, done.tuning, decision, self._options.resync_seconds)
+        seconds = requeue_after(pipeline, tuning, decision, self._options.resync_seconds)
         return _result(outcome, new, message, failure, seconds)
 
-    async def _apply_plan(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> _AppliedPlan:
+    async def _apply_plan(
+        self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]
+    ) -> tuple[Observed, Tuning, Plan, Applied]:
         """Plans and applies; starts over if an object changed in between."""
         for _ in range(MAX_PLANS):
             everything = await self._observe(pipeline, owner, previous)
             observed = _without_foreign(owner, everything)
             tuning = tuning_of(pipeline, tuner_state(previous, owner, observed))
-            planned = self._plan(pipeline, owner, observed, tuning)
-            with_conflicts = await self._observer.with_conflicts(owner, everything, map(key_of, planned.manifests))
+            tuned = with_setting(pipeline, tuning.assignment.base)
+            planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state)
+            with_conflicts = await self._objects.with_conflicts(owner, everything, map(key_of, planned.manifests))
             if with_conflicts is not everything:
                 everything, observed = with_conflicts, _without_foreign(owner, with_conflicts)
-                planned = self._plan(pipeline, owner, observed, tuning)
-            applied = await self._executor.apply(owner, planned.manifests, everything.objects)
+                planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state)
+            applied = await self._objects.apply(owner, planned.manifests, everything.objects)
             if applied.failure is None or applied.failure.status != 409:
                 break
-        return _AppliedPlan(tuning, planned, observed, applied)
-
-    def _plan(self, pipeline: TTSPipeline, owner: Owner, observed: Observed, tuning: Tuning) -> Plan:
-        pipeline = with_setting(pipeline, tuning.assignment.base)
-        return plan(pipeline, owner, observed, self._options.pipelines, backup_of(tuning.state))
+        return observed, tuning, planned, applied
 
     async def _observe(self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]) -> Observed:
-        observed = await self._observer.observe(owner, previous)
+        observed = await self._objects.observe(owner, previous)
         replicas = await self._stages.read_settings(owner.namespace, observed.replicas)
         password = observed.password_uid
         if pipeline.spec.connector.managed and password is None:
             password = await self._create_password(owner)
-        return msgspec.structs.replace(observed, replicas=replicas, password_uid=password)
+        return structs.replace(observed, replicas=replicas, password_uid=password)
 
     async def _create_password(self, owner: Owner) -> str:
         """Creates the managed Redis's Secret with a new password and returns its UID. Raises Blocked."""
@@ -222,37 +228,27 @@ class Reconciler:
         return uid
 
     async def _push_settings(
-        self, owner: Owner, done: _AppliedPlan, objects: Mapping[Any, Manifest]
+        self,
+        owner: Owner,
+        tuning: Tuning,
+        planned: Plan,
+        replicas: Iterable[Replica],
+        objects: Mapping[ObjectKey, Manifest],
     ) -> tuple[Replica, ...]:
         """Sends settings to replicas of stages whose ConfigMap is up to date; returns all replicas."""
-        planned = {key_of(manifest): manifest for manifest in done.plan.manifests}
-        keys = {stage: names.settings_key(owner.name, stage) for stage in done.plan.settings}
+        manifests = {key_of(manifest): manifest for manifest in planned.manifests}
+        keys = {stage: names.settings_key(owner.name, stage) for stage in planned.settings}
         recorded = {
             stage: base
-            for stage, base in done.plan.settings.items()
-            if keys[stage] in objects and not differs(planned[keys[stage]], objects[keys[stage]])
+            for stage, base in planned.settings.items()
+            if keys[stage] in objects and not differs(manifests[keys[stage]], objects[keys[stage]])
         }
 
         def desired(replica: Replica) -> DesiredSettings | None:
             base = recorded.get(replica.component)
-            return None if base is None else DesiredSettings(base, done.tuning.overrides_for(replica))
+            return None if base is None else DesiredSettings(base, tuning.overrides_for(replica))
 
-        return await self._stages.push_settings(
-            owner.namespace, done.observed.replicas, desired, lambda: self._leases.fence(owner)
-        )
-
-    async def _report(
-        self,
-        outcome: Outcome,
-        owner: Owner,
-        previous: Mapping[str, Any],
-        problem: Problem,
-        failure: ApiError | None = None,
-    ) -> Result:
-        """Writes to the status why no plan could be made."""
-        new = status.failed(previous, owner, [problem], _now())
-        await self._update_status(owner, previous, new)
-        return _result(outcome, new, problem.message, failure)
+        return await self._stages.push_settings(owner.namespace, replicas, desired, lambda: self._leases.fence(owner))
 
     async def _update_status(
         self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], events: Iterable[Event] = ()
@@ -275,7 +271,7 @@ class Reconciler:
 def _without_foreign(owner: Owner, observed: Observed) -> Observed:
     """Returns the state without objects that have a planned name but another owner."""
     owned = {key: each for key, each in observed.objects.items() if is_owned(each, owner)}
-    return msgspec.structs.replace(observed, objects=owned)
+    return structs.replace(observed, objects=owned)
 
 
 def _is_unreportable(failure: ApiError, failures: int) -> bool:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from syrinx_operator.resource.check import field_name, problems_of
 from syrinx_operator.resource.rules import cluster_violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.tuner.evidence import Evidence
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -142,30 +143,14 @@ class Owner(Struct, frozen=True):
     generation: int
 
 
-class TaskTypeStats(Struct, frozen=True, kw_only=True):
-    """Requests of one task type in the measurement window."""
-
-    task_type: str
-    requests: int
-    within: int | None = None
-    """Requests that met the TTFA objective; None without an objective."""
-    ttfa_p95_ms: float | None = None
-    """None without requests."""
-
-
-class MetricsSummary(Struct, frozen=True, kw_only=True):
-    """Service-level figures of the measurement window."""
+class Metrics(Struct, frozen=True, kw_only=True):
+    """What the stages' counters show of the measurement window."""
 
     source: str
     """`prometheus` or `gateways`."""
-    task_types: tuple[TaskTypeStats, ...] = ()
-    live_streams: int = 0
-    """Live streams, ended or active, that `underruns` counts against."""
-    underruns: int = 0
-    problem: str = ""
-    """Why metrics are unavailable (with `reason`); empty if they are available."""
-    reason: str = ""
-    """`Missing`, `Stale` or `Error`; empty if metrics are available."""
+    evidence: Evidence
+    reason: str = "Stale"
+    """Why there are no counters if `evidence` has a problem: `Missing`, `Stale` or `Error`."""
 
 
 class InvalidSpec(Exception):
@@ -175,6 +160,19 @@ class InvalidSpec(Exception):
         super().__init__("; ".join(messages))
         self.messages = messages
         """One message per field; each names the field."""
+
+
+def key_of(manifest: Manifest) -> ObjectKey:
+    """Returns the key of an object."""
+    return ObjectKey(manifest["kind"], manifest["metadata"]["name"])
+
+
+def is_owned(manifest: Manifest, owner: Owner) -> bool:
+    """Returns whether this pipeline controls an object, not a former pipeline of the same name."""
+    return any(
+        reference.get("uid") == owner.uid and reference.get("controller")
+        for reference in manifest["metadata"].get("ownerReferences") or ()
+    )
 
 
 def owner_of(live: Manifest) -> Owner:

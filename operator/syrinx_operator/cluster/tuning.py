@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -10,11 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster.conditions import Problem, incomplete
-from syrinx_operator.cluster.events import MAX_MESSAGE, Event
-from syrinx_operator.cluster.measure import MetricsReader, Reading, summarize, window
+from syrinx_operator.cluster.measure import MetricsReader, window
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.tuning_backup import restored
-from syrinx_operator.cluster.state import Component, MetricsSummary, Observed, Owner, Replica
+from syrinx_operator.cluster.plan.settings import recorded_tuning
+from syrinx_operator.cluster.state import Component, Metrics, Observed, Owner, Replica
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
@@ -22,7 +21,6 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import engine_suffix
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner import decide
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
@@ -51,13 +49,13 @@ class Tuning(Struct, frozen=True, kw_only=True):
     def overrides_for(self, replica: Replica) -> dict[str, Any] | None:
         """Returns a replica's overrides in the format of `PUT /settings`; None if it has none."""
         stage = STAGES.get(replica.component)
-        setting = None if stage is None else self.assignment.override(stage, replica.name)
-        return None if stage is None or setting is None else live_settings(setting, stage)
+        setting = stage and self.assignment.override(stage, replica.name)
+        return live_settings(setting, stage) if stage and setting else None
 
 
 def tuner_state(status: Mapping[str, Any], owner: Owner, observed: Observed) -> State:
     """Returns the tuner's state from the live status, or from its backup if the status was lost."""
-    return read(status).tuning or restored(owner, observed)
+    return read(status).tuning or recorded_tuning(owner, observed)
 
 
 def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
@@ -66,7 +64,8 @@ def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
     assigned = assignment(policy, state)
     settings = [assigned.base, *assigned.stage_overrides.values()]
     settings += [setting for replicas in assigned.replica_overrides.values() for setting in replicas.values()]
-    if not all(_is_valid(with_setting(pipeline, setting)) for setting in settings):
+    tuned = [with_setting(pipeline, setting) for setting in settings]
+    if any(violations(each) or cluster_violations(each) for each in tuned):
         assigned = Assignment(base=policy.requested)
     return Tuning(policy=policy, state=state, assignment=assigned)
 
@@ -74,15 +73,6 @@ def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
 def with_setting(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
     """Returns the pipeline with a tuned setting in its spec."""
     return msgspec.structs.replace(pipeline, spec=knobs.with_setting(pipeline.spec, setting))
-
-
-def _is_valid(pipeline: TTSPipeline) -> bool:
-    return not [*violations(pipeline), *cluster_violations(pipeline)]
-
-
-def tuner_events(events: Iterable[decide.Event]) -> list[Event]:
-    """Returns the tuner's decisions as Kubernetes Events."""
-    return [Event(event.kind, event.reason, event.message[:MAX_MESSAGE]) for event in events]
 
 
 def requeue_after(pipeline: TTSPipeline, before: Tuning, decision: Decision, resync_seconds: float) -> float:
@@ -96,19 +86,16 @@ def requeue_after(pipeline: TTSPipeline, before: Tuning, decision: Decision, res
 def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
     """Returns the talkers and codecs, without their counters."""
     return tuple(
-        _replica_stats(replica, stage) for component, stage in STAGES.items() for replica in observed.live(component)
-    )
-
-
-def _replica_stats(replica: Replica, stage: Stage) -> ReplicaStats:
-    reported = replica.reported
-    return ReplicaStats(
-        name=replica.name,
-        stage=stage,
-        ready=replica.ready,
-        restarts=replica.restarts,
-        settings=None if reported is None else reported.settings,
-        supports_overrides=reported is None or reported.supports_overrides,
+        ReplicaStats(
+            name=replica.name,
+            stage=stage,
+            ready=replica.ready,
+            restarts=replica.restarts,
+            settings=replica.reported.settings if replica.reported else None,
+            supports_overrides=replica.reported is None or replica.reported.supports_overrides,
+        )
+        for component, stage in STAGES.items()
+        for replica in observed.live(component)
     )
 
 
@@ -149,110 +136,80 @@ def identity(
     return Identity(model=plan.generation, image=image, device="")
 
 
-class TuningInputs(Struct, frozen=True, kw_only=True):
-    """A reconcile's results that the tuner decides on."""
-
-    pipeline: TTSPipeline
-    owner: Owner
-    observed_generation: int | None
-    """Generation of the resource that was applied last."""
-    tuning: Tuning
-    plan: Plan
-    observed_before: Observed
-    """The state before this reconcile pushed settings."""
-    observed: Observed
-    problems: Sequence[Problem]
-
-    @property
-    def name(self) -> str:
-        """The pipeline's name in the audit log."""
-        return f"{self.owner.namespace}/{self.owner.name}"
-
-
 class TuningRunner:
     """Reads metrics and runs the tuner. It keeps counters only; lost ones are collected again within minutes."""
 
     def __init__(
         self,
-        metrics: MetricsReader,
+        reader: MetricsReader,
         tuner: Tuner,
         telemetry: TunerTelemetry,
         scrape: Callable[[str, Replica], Awaitable[str]],
     ) -> None:
         """`scrape` returns the /metrics of a replica in a namespace, and may raise."""
-        self._metrics = metrics
+        self._reader = reader
         self._tuner = tuner
         self._telemetry = telemetry
         self._scrape = scrape
-        self._summaries: dict[str, MetricsSummary] = {}
+        self._metrics: dict[str, Metrics] = {}
 
     async def decide(
-        self, inputs: TuningInputs, clock: Callable[[], datetime]
-    ) -> tuple[Decision, MetricsSummary | None]:
-        """Returns the tuner's decision, and the figures for the status (None with tuning Off).
+        self,
+        pipeline: TTSPipeline,
+        owner: Owner,
+        tuning: Tuning,
+        plan: Plan,
+        before: Observed,
+        observed: Observed,
+        disruption: str,
+        clock: Callable[[], datetime],
+    ) -> tuple[Decision, Metrics]:
+        """Returns the tuner's decision, and the metrics for the status.
 
-        The decision is stored in the status; the next reconcile applies it.
+        `before` is the state before this reconcile pushed settings. The decision is stored in the status; the next
+        reconcile applies it.
         """
-        reading = await self._read(inputs)
+        name, policy, state = f"{owner.namespace}/{owner.name}", tuning.policy, tuning.state
+        is_changing = state.trial is not None or state.promotion is not None
+        reading = await self._reader.read(
+            pipeline,
+            owner,
+            observed.replicas,
+            lambda replica: self._scrape(owner.namespace, replica),
+            max_age=TRIAL_METRICS_SECONDS if is_changing else None,
+            tuned=None if state.trial is None else state.trial.knob.stage,
+        )
         now = clock()
-        return self._decide(inputs, reading, now), self._summary(inputs, reading, now)
+        observation = Observation(
+            snapshots=reading.snapshots,
+            scrape_interval=reading.scrape_interval,
+            problem=reading.problem,
+            # Counters until now were produced under the settings from before this reconcile.
+            replicas=replica_stats(before),
+            identity=identity(pipeline, plan, observed, self._tuner.devices(name), state.identity),
+            disruption=disruption,
+        )
+        decision = self._tuner.step(name, policy, state, observation, now)
+        gateway_times = (each.time for each in reading.snapshots if each.stage == Component.GATEWAY)
+        self._telemetry.update(
+            (owner.namespace, owner.name),
+            base=tuning.assignment.base,
+            state=decision.state,
+            events=decision.events,
+            metrics_until=max(gateway_times, default=None),
+        )
+        # They change with new metrics and not with the clock.
+        if reading.snapshots or reading.problem or name not in self._metrics:
+            evidence = self._tuner.evidence(name, policy, None, now - timedelta(seconds=window(policy)), now)
+            self._metrics[name] = Metrics(source=reading.source, evidence=evidence, reason=reading.reason or "Stale")
+        return decision, self._metrics[name]
 
     def forget(self, namespace: str, name: str) -> None:
         """Drops a deleted pipeline."""
         self._tuner.forget(f"{namespace}/{name}")
-        self._summaries.pop(f"{namespace}/{name}", None)
+        self._metrics.pop(f"{namespace}/{name}", None)
         self.drop_metrics(namespace, name)
 
     def drop_metrics(self, namespace: str, name: str) -> None:
         """Stops exporting metrics of a pipeline, which another operator exports or which is deleted."""
         self._telemetry.forget((namespace, name))
-
-    async def _read(self, inputs: TuningInputs) -> Reading | None:
-        """Reads the stages' counters; at every reconcile during a trial or promotion."""
-        state, namespace = inputs.tuning.state, inputs.owner.namespace
-        is_changing = state.trial is not None or state.promotion is not None
-        return await self._metrics.read(
-            inputs.pipeline,
-            inputs.owner,
-            inputs.observed.replicas,
-            lambda replica: self._scrape(namespace, replica),
-            max_age=TRIAL_METRICS_SECONDS if is_changing else None,
-            tuned=None if state.trial is None else state.trial.knob.stage,
-        )
-
-    def _decide(self, inputs: TuningInputs, reading: Reading | None, now: datetime) -> Decision:
-        tuning, devices = inputs.tuning, self._tuner.devices(inputs.name)
-        observation = Observation(
-            snapshots=() if reading is None else reading.snapshots,
-            scrape_interval=0.0 if reading is None else reading.scrape_interval,
-            problem="" if reading is None else reading.problem,
-            # Counters until now were produced under the settings from before this reconcile.
-            replicas=replica_stats(inputs.observed_before),
-            identity=identity(inputs.pipeline, inputs.plan, inputs.observed, devices, tuning.state.identity),
-            disruption=change_in_progress(
-                inputs.plan, inputs.observed, inputs.problems, inputs.observed_generation, inputs.owner
-            ),
-        )
-        decision = self._tuner.step(inputs.name, tuning.policy, tuning.state, observation, now)
-        self._telemetry.update(
-            (inputs.owner.namespace, inputs.owner.name),
-            base=tuning.assignment.base,
-            state=decision.state,
-            events=decision.events,
-            metrics_until=max(
-                (each.time for each in observation.snapshots if each.stage == Component.GATEWAY), default=None
-            ),
-        )
-        return decision
-
-    def _summary(self, inputs: TuningInputs, reading: Reading | None, now: datetime) -> MetricsSummary | None:
-        """Returns the figures for the status, which change with new metrics and not with the clock."""
-        if reading is None:
-            self._summaries.pop(inputs.name, None)
-            return None
-        if reading.snapshots or reading.problem or inputs.name not in self._summaries:
-            policy = inputs.tuning.policy
-            since = now - timedelta(seconds=window(policy))
-            evidence = self._tuner.evidence(inputs.name, policy, None, since, now)
-            self._summaries[inputs.name] = summarize(reading, policy, evidence)
-        return self._summaries[inputs.name]

@@ -19,17 +19,15 @@ from syrinx_operator.local.machine import describe
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.knobs import Identity, Stage, live_settings, with_setting
 from syrinx_operator.resource.rules import violations
-from syrinx_operator.resource.spec import TtfaObjective, TTSPipeline
+from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage as Process
 from syrinx_operator.resource.stage_config import engine_suffix, model_generation
-from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Assignment, assignment
-from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
+from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Observation, Tuner
-from syrinx_operator.tuner.workload import histogram, quantile
-from syrinx_stages.contract.family import FAMILY, TaskName
+from syrinx_operator.tuner.workload import slo_statuses
 
 SLO_WINDOW_SECONDS = 60.0
 """Window of the latencies that `syrinx tune` shows; one interval, if that is longer."""
@@ -171,27 +169,4 @@ def _worker(member: Member, reply: StageReply | None) -> ReplicaStats:
         ready=member.is_ready,
         restarts=member.restarts,
         settings=reported.settings if reported else None,
-    )
-
-
-def slo_statuses(objectives: Sequence[TtfaObjective], evidence: Evidence) -> tuple[SloStatus, ...]:
-    """Returns the status of each task type with requests or an objective."""
-    by_type = {each.task_type: each for each in objectives}
-    requested = {route.task_type for route in evidence.routes}
-    return tuple(
-        _status(name, by_type.get(name), evidence) for name in FAMILY.task_types if name in requested | {*by_type}
-    )
-
-
-def _status(task_type: TaskName, objective: TtfaObjective | None, evidence: Evidence) -> SloStatus:
-    served = [stats for route, stats in evidence.routes.items() if route.task_type == task_type]
-    requests, within = sum(stats.requests for stats in served), sum(stats.within_objective for stats in served)
-    p95 = quantile(histogram(served), 0.95)
-    share = within / requests if requests and objective else None
-    return SloStatus(
-        task_type=task_type,
-        requests=None if evidence.problem else requests,
-        within=share,
-        ttfa_p95_ms=None if p95 is None else round(1000 * p95),
-        met="Unknown" if share is None or objective is None else "True" if share >= objective.target else "False",
     )

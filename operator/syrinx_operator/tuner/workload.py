@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from syrinx_operator.resource.spec import TtfaObjective
+from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.resource.tuning_status import Counts, Workload
 from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats
 from syrinx_operator.tuner.policy import Policy
+from syrinx_stages.contract.family import FAMILY
 
 MIN_REQUESTS = 20
 """Smallest sample for a ratio."""
@@ -86,6 +89,34 @@ def histogram(stats: Iterable[RouteStats]) -> dict[float, int]:
         for edge, count in one.ttfa_histogram.items():
             total[edge] = total.get(edge, 0) + count
     return total
+
+
+def truncated_ratio(part: int, whole: int) -> float | None:
+    """Returns a ratio truncated to four digits, so that a missed target never rounds up to it; None for 0 of 0."""
+    return min(1.0, part * 10_000 // whole / 10_000) if whole else None
+
+
+def slo_statuses(objectives: Iterable[TtfaObjective], evidence: Evidence) -> tuple[SloStatus, ...]:
+    """Returns the status of each task type with requests or an objective."""
+    targets = {objective.task_type: objective.target for objective in objectives}
+    found = []
+    for task_type in FAMILY.task_types:
+        routes = [stats for route, stats in evidence.routes.items() if route.task_type == task_type]
+        requests, target = sum(stats.requests for stats in routes), targets.get(task_type)
+        if not requests and target is None:
+            continue
+        within = sum(stats.within_objective for stats in routes)
+        p95 = quantile(histogram(routes), 0.95)
+        found.append(
+            SloStatus(
+                task_type=task_type,
+                requests=None if evidence.problem else requests,
+                within=None if target is None else truncated_ratio(within, requests),
+                ttfa_p95_ms=None if p95 is None else round(1000 * p95),
+                met="Unknown" if target is None or not requests else "True" if within / requests >= target else "False",
+            )
+        )
+    return tuple(found)
 
 
 def missed_objective(policy: Policy, evidence: Evidence) -> str:

@@ -8,24 +8,23 @@ from functools import partial
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import model, pods, redis
-from syrinx_operator.cluster.plan.network import network_policies, pod_monitors, service_accounts, services
-from syrinx_operator.cluster.plan.objects import with_applied_hash
-from syrinx_operator.cluster.plan.release import (
-    Release,
-    freeze,
-    release_config_map,
-    render_context,
-    resolve_release,
+from syrinx_operator.cluster.plan import network, pods, redis
+from syrinx_operator.cluster.plan.objects import record, with_applied_hash
+from syrinx_operator.cluster.plan.release import Release, freeze, render_context, resolve_release
+from syrinx_operator.cluster.plan.settings import (
+    Settings,
+    settings,
+    settings_config_map,
+    stage_spec,
+    tuning_config_maps,
 )
-from syrinx_operator.cluster.plan.rollout import stage_partition
-from syrinx_operator.cluster.plan.settings import Settings, settings, settings_config_map, stage_spec
-from syrinx_operator.cluster.plan.tuning_backup import TuningBackup, tuning_config_map
+from syrinx_operator.cluster.plan.volumes import model_claims
 from syrinx_operator.cluster.plan.workloads import (
     ReplicaCount,
     disruption_budget,
     gateway_workload,
     replica_count,
+    stage_partition,
     stage_workload,
 )
 from syrinx_operator.cluster.state import (
@@ -40,6 +39,7 @@ from syrinx_operator.cluster.state import (
     workload_stages,
 )
 from syrinx_operator.resource.spec import TTSPipeline
+from syrinx_operator.resource.tuning_status import State
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -67,9 +67,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig, backup: TuningBackup | None = None
+    pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig, tuning: State | None = None
 ) -> Plan:
-    """Returns the plan of a valid pipeline. `backup` is what to save of the tuning results.
+    """Returns the plan of a valid pipeline. `tuning` is the tuner's state, of which a backup is kept.
 
     Raises ValueError if Redis is managed and its password Secret does not exist yet.
     """
@@ -81,16 +81,16 @@ def plan(
         for stage in workload_stages(spec)
     }
     manifests = [
-        release_config_map(owner, release),
-        *([tuning_config_map(owner, backup)] if backup is not None else []),
+        record(owner, names.release_key(owner.name), "release", names.RELEASE_KEY, release),
+        *(tuning_config_maps(owner, tuning) if tuning is not None else ()),
         *(settings_config_map(owner, stage, live[stage]) for stage in STAGES),
-        *service_accounts(owner, spec),
-        *model.claims(owner, spec.model),
+        *network.service_accounts(owner, spec),
+        *model_claims(owner, spec.model),
         *redis.redis_claims(owner, spec.connector),
-        *services(owner, spec),
-        *network_policies(owner, spec, config),
+        *network.services(owner, spec),
+        *network.network_policies(owner, spec, config),
         *(disruption_budget(owner, stage) for stage in workload_stages(spec) if counts[stage].count > 1),
-        *pod_monitors(owner, spec, observed),
+        *network.pod_monitors(owner, spec, observed),
         *_workloads(pipeline, owner, observed, release, live, counts),
     ]
     return Plan(
@@ -131,7 +131,7 @@ def _workloads(
     templates = release.templates
     workloads = []
     if Component.REDIS in templates:
-        workloads.append(redis.redis_workload(owner, templates[Component.REDIS]))
+        workloads.append(stage_workload(owner, Component.REDIS, templates[Component.REDIS], ReplicaCount(1), None))
     for stage in workload_stages(pipeline.spec)[1:]:
         partition = stage_partition(
             stage,

@@ -1,18 +1,20 @@
-"""Building blocks of manifests: metadata, hashes, and serialization that omits defaults."""
+"""Building blocks of manifests: metadata, hashes, records, and serialization that omits defaults."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner
-from syrinx_operator.resource.pods import SecretKey, Storage
+from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, is_owned
+from syrinx_operator.resource.pods import SecretKey
+
+T = TypeVar("T")
 
 
 def manifest(
@@ -45,18 +47,21 @@ def with_applied_hash(manifest: Manifest) -> Manifest:
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
-def find_owned(owner: Owner, observed: Observed, key: ObjectKey) -> Manifest | None:
-    """Returns the observed object if this pipeline owns it, not a former pipeline of the same name."""
+def record(owner: Owner, key: ObjectKey, component: str, field: str, value: Any) -> Manifest:
+    """Returns the ConfigMap with a value as JSON in one of its data fields."""
+    data = {field: msgspec.json.encode(value, order="sorted").decode()}
+    return manifest(owner, "v1", key.kind, key.name, component, data=data)
+
+
+def read_record(owner: Owner, observed: Observed, key: ObjectKey, field: str, kind: type[T]) -> T | None:
+    """Returns the value in the pipeline's ConfigMap; None if there is no readable one."""
     found = observed.objects.get(key)
-    references = found["metadata"].get("ownerReferences") or () if found else ()
-    return found if any(reference.get("uid") == owner.uid for reference in references) else None
-
-
-def config_map_text(owner: Owner, observed: Observed, key: ObjectKey, field: str) -> str:
-    """Returns a data field of the pipeline's ConfigMap; empty if there is none."""
-    found = find_owned(owner, observed, key) or {}
-    text: str = (found.get("data") or {}).get(field, "")
-    return text
+    if found is None or not is_owned(found, owner):
+        return None
+    try:
+        return msgspec.json.decode((found.get("data") or {}).get(field, ""), type=kind)
+    except msgspec.MsgspecError:
+        return None
 
 
 def short_hash(value: Any) -> str:
@@ -72,24 +77,19 @@ def omit_empty(**fields: Any) -> Manifest:
 
 def non_defaults(part: Struct) -> dict[str, Any]:
     """Returns the fields that differ from their defaults, so that a field added in a later version changes nothing."""
-    fields = {field.encode_name: (field, getattr(part, field.name)) for field in msgspec.structs.fields(part)}
-    return {name: _to_json(value) for name, (field, value) in fields.items() if value != _default(field)}
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    found = {}
+    for field in msgspec.structs.fields(part):
+        value = getattr(part, field.name)
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        if value != default:
+            found[field.encode_name] = _to_json(value)
+    return found
 
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, Struct):
         return non_defaults(value)
     return [_to_json(item) for item in value] if isinstance(value, tuple) else value
-
-
-def claim_spec(storage: Storage) -> Manifest:
-    """Returns the spec of a PersistentVolumeClaim."""
-    spec = {"accessModes": [storage.access_mode], "resources": {"requests": {"storage": storage.size}}}
-    return {**spec, **omit_empty(storageClassName=storage.storage_class_name)}
 
 
 def secret_ref(secret: SecretKey) -> Manifest:

@@ -1,4 +1,4 @@
-"""Pod templates of gateway, talker and codec."""
+"""Pod templates of gateway, talker and codec, and what they share with the managed Redis's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import model, settings, volumes
+from syrinx_operator.cluster.plan import settings
 from syrinx_operator.cluster.plan.objects import non_defaults, omit_empty, secret_ref
 from syrinx_operator.cluster.plan.release import RenderContext
+from syrinx_operator.cluster.plan.volumes import fetch_mounts, volumes
 from syrinx_operator.cluster.state import Component, Manifest, stages_in_pod, workload_stages
 from syrinx_operator.resource.pods import EnvVar, PodFields, Resources, SecretKey
 from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.resource.spec import ConnectorSpec, GatewaySpec, PipelineSpec, StageSpec, TTSPipeline
+from syrinx_operator.resource.spec import ConnectorSpec, GatewaySpec, HuggingFace, PipelineSpec, StageSpec, TTSPipeline
 
 USER = 65_532
 """An unprivileged UID that owns no file in the image."""
@@ -46,11 +47,17 @@ def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext
     spec = pipeline.spec
     part = settings.stage_spec(spec, stage)
     live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in settings.LIVE_FIELDS[stage]}
+    model = non_defaults(spec.model)
+    if stage is not Component.GATEWAY:
+        model.pop("name", None)
+    if spec.model.cache is not None:
+        # Not its size.
+        model["cache"] = {"claim": spec.model.cache.claim}
     return {
         "stage": {field: value for field, value in non_defaults(part).items() if field not in live},
         **{colocated.value: spec.codec.max_resident for colocated in stages_in_pod(spec, stage)[1:]},
         "running": [context.image, context.generation, context.password_uid],
-        "model": model.inputs(spec.model, stage),
+        "model": model,
         "connector": {} if spec.connector.managed else non_defaults(spec.connector),
         "scrapeAnnotations": spec.monitoring.scrape_annotations,
         **pull_inputs(spec),
@@ -66,15 +73,29 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
     """Returns the pod template of a stage."""
     spec = pipeline.spec
     part = settings.stage_spec(spec, stage)
+    mounted = volumes(pipeline.name, stage, spec, part.extra_volumes)
+    own = container(
+        spec,
+        stage.value,
+        context.image,
+        part.resources,
+        {"command": _command(spec, stage), "env": _environment(pipeline.name, spec.connector, part.env)},
+        ports=_ports(spec, stage),
+        mounts=[mount for _, mount in mounted],
+    )
     pod = {
         **pod_base(pipeline, stage, USER),
-        "terminationGracePeriodSeconds": _grace_seconds(part),
-        "containers": [_container(pipeline, stage, context)],
-        "volumes": volumes.volumes(pipeline.name, stage, spec, part.extra_volumes),
+        "terminationGracePeriodSeconds": part.drain_seconds + GRACE_SECONDS,
+        "containers": [{**own, **_probes(part)}],
+        "volumes": [volume for volume, _ in mounted],
         **_placement(pipeline.name, stage, part),
     }
-    if spec.model.hugging_face is not None:
-        pod["initContainers"] = [_fetch_container(pipeline, each, context) for each in stages_in_pod(spec, stage)]
+    if isinstance(part, GatewaySpec):
+        wait = ["python", "-c", f"import time; time.sleep({ENDPOINT_SECONDS})"]
+        pod["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": wait}}}
+        pod["terminationGracePeriodSeconds"] += ENDPOINT_SECONDS
+    if (hub := spec.model.hugging_face) is not None:
+        pod["initContainers"] = [_fetch_container(pipeline, hub, each, context) for each in stages_in_pod(spec, stage)]
     return {"metadata": _metadata(pipeline, stage, context), "spec": pod}
 
 
@@ -96,26 +117,35 @@ def pod_base(pipeline: TTSPipeline, component: Component, user: int) -> Manifest
     }
 
 
-def container_security() -> Manifest:
-    """Returns a container's security context."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
+def container(
+    spec: PipelineSpec,
+    name: str,
+    image: str,
+    resources: Resources,
+    process: Manifest,
+    *,
+    ports: Sequence[Manifest] = (),
+    mounts: Sequence[Manifest],
+) -> Manifest:
+    """Returns a container; `process` has its command or arguments, and its environment."""
+    requirements = {
+        part: {name: str(amount) for name, amount in amounts.items()}
+        for part, amounts in (("requests", resources.requests), ("limits", resources.limits))
     }
-
-
-def image_fields(spec: PipelineSpec, image: str) -> Manifest:
-    """Returns a container's image and pull policy."""
-    return {"image": image, **omit_empty(imagePullPolicy=spec.image_pull_policy)}
-
-
-def resource_requirements(resources: Resources) -> Manifest:
-    """Returns a container's resource requests and limits."""
-    return omit_empty(
-        requests={name: str(amount) for name, amount in resources.requests.items()},
-        limits={name: str(amount) for name, amount in resources.limits.items()},
-    )
+    return {
+        "name": name,
+        "image": image,
+        **omit_empty(imagePullPolicy=spec.image_pull_policy),
+        **process,
+        **omit_empty(ports=list(ports), resources=omit_empty(**requirements)),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": list(mounts),
+    }
 
 
 def managed_password(pipeline: str) -> SecretKey:
@@ -126,7 +156,7 @@ def managed_password(pipeline: str) -> SecretKey:
 def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     part = settings.stage_spec(pipeline.spec, stage)
     configs = {
-        annotation: settings.start_text(settings.start_config(pipeline, each, context.generation))
+        annotation: settings.start_config(pipeline, each, context.generation)
         for annotation, each in zip(_CONFIG_ANNOTATIONS, stages_in_pod(pipeline.spec, stage), strict=False)
     }
     annotations = {
@@ -138,46 +168,24 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
     return {"labels": {**part.pod_labels, **names.labels(pipeline.name, stage)}, "annotations": annotations}
 
 
-def _container(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
-    spec = pipeline.spec
-    part = settings.stage_spec(spec, stage)
-    container = {
-        "name": stage.value,
-        **image_fields(spec, context.image),
-        "command": _command(spec, stage),
-        "env": _environment(pipeline.name, spec.connector, part.env),
-        "ports": _ports(spec, stage),
-        **omit_empty(resources=resource_requirements(part.resources)),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": container_security(),
-        "volumeMounts": volumes.mounts(stage, spec, part.extra_volumes),
-        **_probes(part),
-    }
-    if isinstance(part, GatewaySpec):
-        wait = ["python", "-c", f"import time; time.sleep({ENDPOINT_SECONDS})"]
-        container["lifecycle"] = {"preStop": {"exec": {"command": wait}}}
-    return container
-
-
-def _fetch_container(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
-    hub = pipeline.spec.model.hugging_face
-    assert hub is not None
+def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, context: RenderContext) -> Manifest:
+    """Returns the container that downloads the files a stage needs."""
     part = settings.stage_spec(pipeline.spec, stage)
     # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
     resources = Resources(
         requests={name: amount for name, amount in part.resources.requests.items() if "/" not in name},
         limits={name: amount for name, amount in part.resources.limits.items() if "/" not in name},
     )
-    return {
-        "name": "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}",
-        **image_fields(pipeline.spec, context.image),
-        "command": model.fetch_command(hub, stage),
-        "env": [*model.fetch_environment(hub), *_BASE_ENVIRONMENT, *map(_variable, part.env)],
-        **omit_empty(resources=resource_requirements(resources)),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": container_security(),
-        "volumeMounts": volumes.fetch_mounts(part.extra_volumes),
+    files = ["--id", hub.id, "--revision", hub.revision, "--parts", stage.value, "--cache", names.MODELS_DIRECTORY]
+    environment: list[Manifest] = [{"name": "HF_ENDPOINT", "value": hub.endpoint}] if hub.endpoint is not None else []
+    if hub.token_secret is not None:
+        environment.append({"name": "HF_TOKEN", "valueFrom": secret_ref(hub.token_secret)})
+    process = {
+        "command": ["python", "-m", "syrinx_stages.fetch", *files],
+        "env": [*environment, *_BASE_ENVIRONMENT, *map(_variable, part.env)],
     }
+    name = "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}"
+    return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
 
 
 def _command(spec: PipelineSpec, stage: Component) -> list[str]:
@@ -212,12 +220,13 @@ def _variable(variable: EnvVar) -> Manifest:
 
 
 def _ports(spec: PipelineSpec, stage: Component) -> list[Manifest]:
-    ports = [_port(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
-    ports.append(_port(names.ADMIN_PORT_NAME, ADMIN_PORT))
-    return ports + [_port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
+    ports = [port(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
+    ports.append(port(names.ADMIN_PORT_NAME, ADMIN_PORT))
+    return ports + [port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
 
 
-def _port(name: str, port: int) -> Manifest:
+def port(name: str, port: int) -> Manifest:
+    """Returns a container's TCP port."""
     return {"name": name, "containerPort": port, "protocol": "TCP"}
 
 
@@ -228,19 +237,19 @@ def _probes(part: PodFields) -> Manifest:
     else:
         started, seconds = "/healthz", GATEWAY_STARTUP_SECONDS
     return {
-        "startupProbe": _probe(started, period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
-        "readinessProbe": _probe("/readyz", period=5, failures=2),
-        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "startupProbe": probe(_get(started), period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
+        "readinessProbe": probe(_get("/readyz"), period=5, failures=2),
+        "livenessProbe": probe(_get("/healthz"), period=10, failures=6),
     }
 
 
-def _probe(path: str, *, period: int, failures: int) -> Manifest:
-    get = {"path": path, "port": names.ADMIN_PORT_NAME, "scheme": "HTTP"}
-    return {"httpGet": get, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
+def _get(path: str) -> Manifest:
+    return {"httpGet": {"path": path, "port": names.ADMIN_PORT_NAME, "scheme": "HTTP"}}
 
 
-def _grace_seconds(part: settings.AnyStage) -> int:
-    return part.drain_seconds + GRACE_SECONDS + (ENDPOINT_SECONDS if isinstance(part, GatewaySpec) else 0)
+def probe(action: Manifest, *, period: int, failures: int) -> Manifest:
+    """Returns a probe; `period` is in seconds."""
+    return {**action, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
 def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:

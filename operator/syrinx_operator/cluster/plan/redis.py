@@ -1,27 +1,22 @@
-"""The managed Redis: its password Secret with ACL, pod template, StatefulSet and volume."""
+"""The managed Redis: its password Secret with ACL, pod template and volume."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from decimal import Decimal
 from typing import Any
 
 from syrinx_operator.cluster import names
+from syrinx_operator.cluster.drift import quantity
 from syrinx_operator.cluster.plan import pods
-from syrinx_operator.cluster.plan.objects import claim_spec, manifest, non_defaults, omit_empty, secret_ref
-from syrinx_operator.cluster.plan.release import FrozenTemplate, RenderContext
+from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
+from syrinx_operator.cluster.plan.release import RenderContext
+from syrinx_operator.cluster.plan.volumes import TMP, claims, mounted
 from syrinx_operator.cluster.state import Component, Manifest, Owner
-from syrinx_operator.resource.pods import Quantity
 from syrinx_operator.resource.spec import ConnectorSpec, TTSPipeline
 
 USER = 999
 """The user `redis` of the official Redis and Valkey images."""
-_DATA, _ACL, _TMP = "syrinx-data", "syrinx-acl", "syrinx-tmp"
-_BINARY = {f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)}
-_DECIMAL = {unit: 1000**power for power, unit in enumerate("kMGTP", 1)}
-_UNITS: dict[str, Decimal] = {unit: Decimal(size) for unit, size in ({"": 1} | _BINARY | _DECIMAL).items()}
-_UNITS["m"] = Decimal("0.001")
 _DATA_COMMANDS = "-@all +@read +@write +@connection +eval +evalsha +time -@dangerous +client|id +client|unblock"
 """ACL rules of a pipeline's only user: data commands, no administration.
 
@@ -58,15 +53,8 @@ def arguments(connector: ConnectorSpec) -> list[str]:
         *("--appendonly", "no" if connector.storage is None else "yes"),
         *("--maxmemory-policy", "noeviction"),
         # The rest is for buffers, fragmentation and the copy made while the append-only file is rewritten.
-        *(("--maxmemory", str(in_units(limit) * 3 // 4)) if limit is not None else ()),
+        *(("--maxmemory", str(int(quantity(limit)) * 3 // 4)) if limit is not None else ()),
     ]
-
-
-def in_units(quantity: Quantity) -> int:
-    """Returns a Kubernetes quantity as an integer, rounded down."""
-    text = str(quantity)
-    number = text.rstrip("kKMGTPim")
-    return int(Decimal(number) * _UNITS[text[len(number) :]])
 
 
 def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any]:
@@ -83,19 +71,36 @@ def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any
 
 def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     """Returns the pod template of the managed Redis."""
+    connector, password_key = pipeline.spec.connector, names.password_key(pipeline.name)
     claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, Component.REDIS)}}
     items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
-    secret = {"secretName": names.password_key(pipeline.name).name, "items": items, "defaultMode": 0o440}
+    secret = {"secret": {"secretName": password_key.name, "items": items, "defaultMode": 0o440}}
     volumes = [
-        {"name": _DATA, **(claim if pipeline.spec.connector.storage is not None else {"emptyDir": {}})},
-        {"name": _ACL, "secret": secret},
-        {"name": _TMP, "emptyDir": {}},
+        mounted("syrinx-data", {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
+        mounted("syrinx-acl", secret, names.REDIS_DIRECTORY),
+        TMP,
     ]
+    password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline.name))}
+    container = pods.container(
+        pipeline.spec,
+        Component.REDIS.value,
+        context.redis_image,
+        connector.resources,
+        # Arguments only: the image's entry point runs redis-server or valkey-server.
+        {"args": arguments(connector), "env": [password]},
+        ports=[pods.port(names.REDIS_PORT_NAME, names.REDIS_PORT)],
+        mounts=[mount for _, mount in volumes],
+    )
+    # Alive while it answers at all (LOADING too), ready once it answers PONG.
+    probes = {
+        "livenessProbe": pods.probe(_run(_PING), period=10, failures=6),
+        "readinessProbe": pods.probe(_run(f"{_PING} | grep -q PONG"), period=5, failures=2),
+    }
     pod = {
         **pods.pod_base(pipeline, Component.REDIS, USER),
         "terminationGracePeriodSeconds": 30,
-        "containers": [_container(pipeline, context)],
-        "volumes": volumes,
+        "containers": [{**container, **probes}],
+        "volumes": [volume for volume, _ in volumes],
     }
     annotations = omit_empty(**{names.PASSWORD_ANNOTATION: context.password_uid})
     return {
@@ -104,53 +109,10 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     }
 
 
-def redis_workload(owner: Owner, template: FrozenTemplate) -> Manifest:
-    """Returns the StatefulSet of the managed Redis."""
-    name = names.workload(owner.name, Component.REDIS)
-    spec = {
-        "replicas": 1,
-        "serviceName": name,
-        "podManagementPolicy": "Parallel",
-        "revisionHistoryLimit": 3,
-        "selector": {"matchLabels": names.selector(owner.name, Component.REDIS)},
-        "updateStrategy": {"type": "RollingUpdate"},
-        "template": template.template,
-    }
-    return manifest(owner, "apps/v1", "StatefulSet", name, Component.REDIS, spec=spec)
-
-
 def redis_claims(owner: Owner, connector: ConnectorSpec) -> list[Manifest]:
     """Returns Redis's volume claim. It is no volumeClaimTemplate, which could not be added later."""
-    if connector.storage is None:
-        return []
-    name, spec = names.workload(owner.name, Component.REDIS), claim_spec(connector.storage)
-    return [manifest(owner, "v1", "PersistentVolumeClaim", name, Component.REDIS, spec=spec)]
+    return claims(owner, names.workload(owner.name, Component.REDIS), Component.REDIS, connector.storage)
 
 
-def _container(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
-    connector = pipeline.spec.connector
-    password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline.name))}
-    return {
-        "name": Component.REDIS.value,
-        **pods.image_fields(pipeline.spec, context.redis_image),
-        # Arguments only: the image's entry point runs redis-server or valkey-server.
-        "args": arguments(connector),
-        "env": [password],
-        "ports": [{"name": names.REDIS_PORT_NAME, "containerPort": names.REDIS_PORT, "protocol": "TCP"}],
-        **omit_empty(resources=pods.resource_requirements(connector.resources)),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": pods.container_security(),
-        "volumeMounts": [
-            {"name": _DATA, "mountPath": "/data"},
-            {"name": _ACL, "mountPath": names.REDIS_DIRECTORY, "readOnly": True},
-            {"name": _TMP, "mountPath": "/tmp"},
-        ],
-        # Alive while it answers at all (LOADING too), ready once it answers PONG.
-        "livenessProbe": _probe(_PING, period=10, failures=6),
-        "readinessProbe": _probe(f"{_PING} | grep -q PONG", period=5, failures=2),
-    }
-
-
-def _probe(command: str, *, period: int, failures: int) -> Manifest:
-    action = {"command": ["sh", "-c", command]}
-    return {"exec": action, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
+def _run(command: str) -> Manifest:
+    return {"exec": {"command": ["sh", "-c", command]}}

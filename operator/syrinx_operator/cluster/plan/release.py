@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan.objects import config_map_text, find_owned, manifest, non_defaults, short_hash
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
+from syrinx_operator.cluster.plan.objects import non_defaults, read_record, short_hash
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 
 
@@ -64,11 +63,7 @@ class RenderContext(Struct, frozen=True):
 
 def recorded_release(owner: Owner, observed: Observed) -> Release | None:
     """Returns the release record; None if there is no readable one, in which case all templates are rendered."""
-    text = config_map_text(owner, observed, names.release_key(owner.name), names.RELEASE_KEY)
-    try:
-        return msgspec.json.decode(text, type=Release)
-    except msgspec.MsgspecError:
-        return None
+    return read_record(owner, observed, names.release_key(owner.name), names.RELEASE_KEY, Release)
 
 
 def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
@@ -77,11 +72,10 @@ def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, con
     image = before.image if before else _live_image(owner, observed, STAGES) or config.stages_image
     redis = before.redis_image if before else _live_image(owner, observed, (Component.REDIS,)) or config.redis_image
     inputs = _generation_inputs(pipeline.spec, owner, pipeline.spec.image or image)
-    is_same = before is not None and before.generation_inputs == inputs
     return Release(
         image=image,
         redis_image=redis,
-        generation=before.generation if before and is_same else short_hash(inputs),
+        generation=before.generation if before and before.generation_inputs == inputs else short_hash(inputs),
         generation_inputs=inputs,
         templates=before.templates if before else {},
     )
@@ -118,12 +112,6 @@ def with_template_label(template: Manifest) -> Manifest:
     return {**template, "metadata": {**metadata, "labels": {**labels, names.TEMPLATE_LABEL: short_hash(bare)}}}
 
 
-def release_config_map(owner: Owner, release: Release) -> Manifest:
-    """Returns the ConfigMap of the release record."""
-    data = {names.RELEASE_KEY: msgspec.json.encode(release, order="sorted").decode()}
-    return manifest(owner, "v1", "ConfigMap", names.release_key(owner.name).name, "release", data=data)
-
-
 def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str, Any]:
     """Returns what determines the weights and the code of stages that exchange data.
 
@@ -156,8 +144,8 @@ def _checkpoint_volumes(spec: PipelineSpec, path: str | None) -> list[Any]:
 def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:
     """Returns the image of an existing workload, in case the record was deleted."""
     for component in components:
-        workload = find_owned(owner, observed, names.workload_key(owner.name, component))
-        if workload is not None:
+        workload = observed.objects.get(names.workload_key(owner.name, component))
+        if workload is not None and is_owned(workload, owner):
             image: str = workload["spec"]["template"]["spec"]["containers"][0]["image"]
             return image
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,18 +11,12 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import model
-from syrinx_operator.cluster.plan.objects import config_map_text, manifest, non_defaults
+from syrinx_operator.cluster.plan.objects import non_defaults, read_record, record
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner, workload_stages
+from syrinx_operator.resource import stage_config as process
 from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, PipelineSpec, StageSpec, TalkerSpec, TTSPipeline
-from syrinx_operator.resource.stage_config import (
-    codec_process,
-    codec_settings,
-    gateway_settings,
-    talker_settings,
-    vllm_options,
-)
+from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
 
 AnyStage = GatewaySpec | TalkerSpec | CodecSpec
@@ -32,8 +27,9 @@ LIVE_FIELDS: Mapping[Component, frozenset[str]] = {
     Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas"}),
 }
 """Python names of the stage spec fields that the pod template does not depend on."""
-
 _GPU_PREFIXES = ("nvidia.com/", "amd.com/")
+_BACKED_UP = ("requested", "chosen", "lastGood", "identity", "trialCount")
+"""The part of the tuner's state that takes longer than minutes to measure again."""
 
 
 class Settings(Struct, frozen=True):
@@ -45,47 +41,56 @@ class Settings(Struct, frozen=True):
 
 def stage_spec(spec: PipelineSpec, stage: Component) -> AnyStage:
     """Returns the spec of a stage and its process."""
-    part: AnyStage = codec_process(spec) if stage is Component.CODEC else getattr(spec, stage.value)
+    part: AnyStage = process.codec_process(spec) if stage is Component.CODEC else getattr(spec, stage.value)
     return part
 
 
-def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> StageConfig:
-    """Returns a stage's start configuration, without live settings and without the replica's name."""
+def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> str:
+    """Returns a stage's start configuration as JSON, without defaults, live settings and the replica's name."""
     part = stage_spec(pipeline.spec, stage)
     colocated = stage not in workload_stages(pipeline.spec)
-    base = StageConfig(
+    own: dict[str, Any]
+    if isinstance(part, GatewaySpec):
+        own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
+    else:
+        has_gpu = any(name.startswith(_GPU_PREFIXES) for name in part.resources.limits)
+        own = {"device": part.device or ("cuda" if has_gpu else "cpu"), "max_resident": part.max_resident}
+        if isinstance(part, TalkerSpec):
+            own |= {"engine": part.engine, "vllm": process.vllm_options(part)}
+    config = StageConfig(
         pipeline=pipeline.name,
         generation=generation,
-        model=model.directory(pipeline.spec.model),
+        model=model_directory(pipeline.spec.model),
         host="",
         admin_port=names.CODEC_ADMIN_PORT if colocated else ADMIN_PORT,
         drain_seconds=part.drain_seconds,
         settings_file=names.CODEC_SETTINGS_FILE if colocated else names.SETTINGS_FILE,
+        **own,
     )
-    if isinstance(part, GatewaySpec):
-        gateway = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
-        return msgspec.structs.replace(base, **gateway)
-    config = msgspec.structs.replace(base, device=_device(part), max_resident=part.max_resident)
-    if isinstance(part, CodecSpec):
-        return config
-    return msgspec.structs.replace(config, engine=part.engine, vllm=vllm_options(part))
-
-
-def start_text(config: StageConfig) -> str:
-    """Returns a start configuration as JSON, without default values."""
     return json.dumps(non_defaults(config), sort_keys=True)
 
 
-def _device(stage: StageSpec) -> str:
-    """Returns the device of a stage: the spec's, or the GPU if its container requests one."""
-    if stage.device is not None:
-        return stage.device
-    return "cuda" if any(name.startswith(_GPU_PREFIXES) for name in stage.resources.limits) else "cpu"
+def model_directory(model: ModelSpec) -> str:
+    """Returns the checkpoint in a stage's start configuration: a path, or `bundled`."""
+    if (hub := model.hugging_face) is not None:
+        # The layout of `syrinx_stages.fetch`.
+        return posixpath.join(names.MODELS_DIRECTORY, hub.id.replace("/", "--"), hub.revision)
+    if model.path is not None and model.claim is not None:
+        return posixpath.normpath(posixpath.join(names.MODELS_DIRECTORY, model.path.lstrip("/")))
+    return "bundled" if model.path is None else model.path
 
 
 def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Observed) -> Settings:
     """Returns a stage's live settings. Their generation increases on a change and exceeds all known generations."""
-    desired = msgspec.json.decode(msgspec.json.encode(_live_settings(spec, stage)))
+    live: GatewaySettings | TalkerSettings | CodecSettings
+    match stage:
+        case Component.GATEWAY:
+            live = process.gateway_settings(spec.gateway)
+        case Component.TALKER:
+            live = process.talker_settings(spec.talker)
+        case _:
+            live = process.codec_settings(spec.codec)
+    desired = msgspec.json.decode(msgspec.json.encode(live))
     recorded = recorded_settings(owner, stage, observed)
     reported = [each.reported.generation for each in observed.replicas_of(stage) if each.reported is not None]
     # A generation above the ConfigMap's was set by someone else or comes from a lost ConfigMap.
@@ -97,24 +102,22 @@ def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Obser
 
 def settings_config_map(owner: Owner, stage: Component, body: Settings) -> Manifest:
     """Returns the ConfigMap of live settings: mounted into the stage's pods, and the operator's own record."""
-    data = {names.SETTINGS_KEY: msgspec.json.encode(body, order="sorted").decode()}
-    return manifest(owner, "v1", "ConfigMap", names.settings_key(owner.name, stage).name, stage, data=data)
+    return record(owner, names.settings_key(owner.name, stage), stage, names.SETTINGS_KEY, body)
 
 
 def recorded_settings(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
     """Returns the live settings in a stage's ConfigMap; None if there is no readable one."""
-    text = config_map_text(owner, observed, names.settings_key(owner.name, stage), names.SETTINGS_KEY)
-    try:
-        return msgspec.json.decode(text, type=Settings)
-    except msgspec.MsgspecError:
-        return None
+    return read_record(owner, observed, names.settings_key(owner.name, stage), names.SETTINGS_KEY, Settings)
 
 
-def _live_settings(spec: PipelineSpec, stage: Component) -> GatewaySettings | TalkerSettings | CodecSettings:
-    match stage:
-        case Component.GATEWAY:
-            return gateway_settings(spec.gateway)
-        case Component.TALKER:
-            return talker_settings(spec.talker)
-        case _:
-            return codec_settings(spec.codec)
+def tuning_config_maps(owner: Owner, state: State) -> list[Manifest]:
+    """Returns the backup of the tuner's state, for a pipeline restored without its status, once a setting is chosen."""
+    if state.requested is None or state.chosen is None:
+        return []
+    kept = {name: value for name, value in msgspec.to_builtins(state).items() if name in _BACKED_UP}
+    return [record(owner, names.tuning_key(owner.name), "tuning", names.TUNING_KEY, kept)]
+
+
+def recorded_tuning(owner: Owner, observed: Observed) -> State:
+    """Returns the tuner's state in the backup; an initial state if there is no readable one."""
+    return read_record(owner, observed, names.tuning_key(owner.name), names.TUNING_KEY, State) or State()

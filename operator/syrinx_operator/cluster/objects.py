@@ -1,23 +1,29 @@
-"""Applies a plan: writes objects that differ, in order, and deletes objects that are no longer planned."""
+"""A pipeline's objects in the cluster: reads them, applies those that differ, and deletes those no longer planned."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.conditions import Problem
+from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.drift import differs
-from syrinx_operator.cluster.kinds import BY_KIND, OPTIONAL, WATCHED
-from syrinx_operator.cluster.observe import is_owned, key_of
-from syrinx_operator.cluster.state import Manifest, ObjectKey, Owner
+from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, ObjectKey, Observed, Owner, is_owned, key_of
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 
 log = logging.getLogger(__name__)
 
+DISCOVERY_SECONDS: Final = 60.0
+"""How long the list of served optional kinds is cached."""
 _PRUNED = frozenset(kind.kind for kind in (*WATCHED, *OPTIONAL))
 
 
@@ -32,13 +38,59 @@ class Applied(Struct, frozen=True, kw_only=True):
     """The most severe API error that is worth a retry."""
 
 
-class Executor:
-    """Writes to the API server while the fence permits it."""
+class Objects:
+    """Reads objects, and writes them while the fence permits it. It caches only which optional kinds are served."""
 
     def __init__(self, api: Api, telemetry: Telemetry, fence: Callable[[Owner], None]) -> None:
         self._api = api
         self._telemetry = telemetry
         self._fence = fence
+        self._served: frozenset[Kind] = frozenset()
+        self._served_until = 0.0
+
+    async def observe(self, owner: Owner, status: Mapping[str, Any]) -> Observed:
+        """Returns all objects with the pipeline's label. `status` is the live status. Raises ApiError."""
+        served = await self._optional_kinds()
+        selector = f"{names.PIPELINE_LABEL}={owner.name}"
+        kinds = (*WATCHED, *sorted(served, key=lambda kind: kind.kind))
+        lists, pods, autoscalers, password = await asyncio.gather(
+            asyncio.gather(*(self._api.list_objects(kind, owner.namespace, selector) for kind in kinds)),
+            self._api.list_objects(POD, owner.namespace, selector),
+            self._api.list_objects(AUTOSCALER, owner.namespace),
+            self._password_uid(owner),
+        )
+        return Observed(
+            objects={key_of(found): found for each in lists for found in each},
+            replicas=replicas(pods),
+            autoscaled=frozenset(autoscaler_targets(autoscalers)),
+            password_uid=password,
+            served_kinds=frozenset(kind.kind for kind in served),
+            status_generations=settings_generations(status),
+        )
+
+    async def with_conflicts(self, owner: Owner, observed: Observed, keys: Iterable[ObjectKey]) -> Observed:
+        """Returns the state with unlabeled objects that have one of the planned names. Raises ApiError."""
+        unseen = [key for key in keys if key not in observed.objects]
+        found = await asyncio.gather(
+            *(_if_found(self._api.get(BY_KIND[key.kind], owner.namespace, key.name)) for key in unseen)
+        )
+        conflicts = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
+        if not conflicts:
+            return observed
+        return structs.replace(observed, objects={**observed.objects, **conflicts})
+
+    async def _password_uid(self, owner: Owner) -> str | None:
+        """Returns the UID of the password Secret, whose data is never read."""
+        name = names.password_key(owner.name).name
+        found = await _if_found(self._api.get_metadata(SECRET, owner.namespace, name))
+        return found["metadata"]["uid"] if found and is_owned(found, owner) else None
+
+    async def _optional_kinds(self) -> frozenset[Kind]:
+        if time.monotonic() >= self._served_until:
+            served = await asyncio.gather(*(self._api.serves(kind) for kind in OPTIONAL))
+            self._served = frozenset(kind for kind, is_served in zip(OPTIONAL, served, strict=True) if is_served)
+            self._served_until = time.monotonic() + DISCOVERY_SECONDS
+        return self._served
 
     async def apply(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
         """Applies every manifest that differs from its live object. Raises LeaseLost.
@@ -112,6 +164,30 @@ class Executor:
                 raise
         self._telemetry.object_writes.labels(key.kind, "deleted").inc()
         log.info("%s/%s: deleted %s %s", owner.namespace, owner.name, key.kind, key.name)
+
+
+async def _if_found(request: Awaitable[Manifest]) -> Manifest | None:
+    """Returns the object of a request; None if there is none."""
+    try:
+        return await request
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+
+
+def autoscaler_targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:
+    """Yields the Deployments and StatefulSets that HorizontalPodAutoscalers target."""
+    for autoscaler in autoscalers:
+        target = autoscaler.get("spec", {}).get("scaleTargetRef") or {}
+        if target.get("kind") in ("Deployment", "StatefulSet"):
+            yield ObjectKey(target["kind"], target.get("name", ""))
+
+
+def settings_generations(status: Mapping[str, Any]) -> dict[Component, int]:
+    """Returns the settings generation of each stage in a status."""
+    found = {stage: (status.get(stage.value) or {}).get("settingsGeneration") for stage in STAGES}
+    return {stage: generation for stage, generation in found.items() if isinstance(generation, int)}
 
 
 def _conflict(owner: Owner, live: Manifest | None) -> Problem | None:
