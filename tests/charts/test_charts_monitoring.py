@@ -207,7 +207,7 @@ def test_a_low_target_can_still_be_missed():
 
 def test_a_regular_trial_does_not_count_as_stuck():
     periods = 2 * trial.MAX_PAIRS * 1.5 + trial.MAX_DISCARDED
-    each = trial.CONFIRM_SECONDS + trial.wash_out(policy_of(PipelineSpec())) + trial.MAX_PERIOD_SECONDS
+    each = trial.CONFIRM_SECONDS + policy_of(PipelineSpec()).wash_out_seconds + trial.MAX_PERIOD_SECONDS
     assert float(ends({})["SyrinxTrialStuck"]) > periods * each
 
 

@@ -11,15 +11,15 @@ import pytest
 
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner import capture_search
-from syrinx_operator.tuner.capture_plan import CapturePlan, plan_captures
-from syrinx_operator.tuner.capture_search import CallGrid, Limits, Search
-from syrinx_operator.tuner.capture_times import (
+from syrinx_operator.tuner.capture_search import CallGrid, Limits, Search, SearchResult, TimeGrid
+from syrinx_operator.tuner.captures import (
+    CapturePlan,
     MeanTime,
-    TimeGrid,
     capture_cost,
     estimate_times,
     mean_times,
     padded_shape,
+    plan_captures,
 )
 from syrinx_operator.tuner.evidence import CallStats, CaptureCost
 from syrinx_operator.tuner.policy import CaptureBudget
@@ -75,7 +75,7 @@ class Instance:
         sets = (chosen for n in range(len(self.candidates) + 1) for chosen in combinations(self.candidates, n))
         return min(self.seconds(shapes) for shapes in sets if self.permitted(shapes))
 
-    def search(self) -> capture_search.Found:
+    def search(self) -> SearchResult:
         return Search(self.load, self.candidates, self.current, self.limits).run()
 
 
@@ -259,13 +259,15 @@ def shapes_of(planned: CapturePlan | None) -> list[tuple[int, int]]:
     return [(each.rows, each.frames) for each in planned.shapes]
 
 
+def saved_ratio(planned: CapturePlan) -> float:
+    return 1 - planned.seconds_after / planned.seconds_before
+
+
 def test_captures_the_most_requested_shapes() -> None:
     planned = plan({(1, 2): 1000, (2, 2): 5000, (4, 8): 3000, (3, 7): 2}, [(1, 2)])
     assert shapes_of(planned) == [(1, 2), (2, 2), (4, 8)]
     assert planned.seconds_before > planned.seconds_after
-    assert planned.saved_ratio == pytest.approx(1 - planned.seconds_after / planned.seconds_before)
     assert planned.optimality_gap == pytest.approx(0, abs=1e-6)
-    assert len(planned.reasons) == len(planned.shapes)
     assert "new: 2x2" in planned.rationale and "4x8" in planned.rationale and len(planned.rationale) <= 256
 
 
@@ -275,7 +277,7 @@ def test_starts_with_the_shapes_of_most_decoder_time() -> None:
     first = plan(wanted, [], captures=[CaptureCost(1, 1, 0.5, 1 << 20)])
     assert first is not None
     assert first.shapes == (CaptureShape(rows=2, frames=2), CaptureShape(rows=4, frames=2))
-    assert first.saved_ratio == 0
+    assert saved_ratio(first) == 0
     assert (
         "no captured call was measured yet" in first.rationale
         and "2x2 (" in first.rationale
@@ -384,7 +386,7 @@ def test_the_budget_is_never_exceeded(seed: int) -> None:
     assert len(shapes) <= budget.count
     assert sum(0.2 + 0.01 * r * f for r, f in shapes) <= budget.seconds + 1e-9
     assert sum(1_000_000 + 10_000 * r * f for r, f in shapes) <= budget.bytes
-    assert planned.saved_ratio >= 0.02 and planned.optimality_gap >= -1e-9
+    assert saved_ratio(planned) >= 0.02 and planned.optimality_gap >= -1e-9
     assert planned.seconds_after <= sum(count * eager_time(r, f) for (r, f), count in wanted.items())
 
 
@@ -416,7 +418,7 @@ def test_reproduces_the_published_loss_from_padding() -> None:
     captures = [CaptureCost(rows, 3 * 325, 1.0, 1 << 20) for rows in padded]
     planned = plan_captures(calls, captures, current, PLENTY, 8, max_new=0)
     assert shapes_of(planned) == []
-    assert planned.saved_ratio == pytest.approx(1 - sum(eager.values()) / sum(padded.values()), abs=0.01)
+    assert saved_ratio(planned) == pytest.approx(1 - sum(eager.values()) / sum(padded.values()), abs=0.01)
 
 
 def test_reproduces_the_published_gain_from_pairs() -> None:
@@ -427,7 +429,7 @@ def test_reproduces_the_published_gain_from_pairs() -> None:
     planned = plan(wanted, [(1, 8), (8, 8)], captured=lambda r, f: graph[r])
     assert shapes_of(planned) == [(1, 8), (2, 8), (4, 8), (8, 8)]
     saved = 3000 * (2 * graph[8] - graph[2] - graph[4]) / planned.seconds_before
-    assert planned.saved_ratio == pytest.approx(saved, rel=0.15)
+    assert saved_ratio(planned) == pytest.approx(saved, rel=0.15)
 
 
 # Size -------------------------------------------------------------------------------------------------------------
@@ -444,5 +446,5 @@ def test_64_rows_by_64_frames_are_planned_in_half_a_second(captured: list[tuple[
     planned = plan_captures(calls, captures, current, PLENTY, 64)
     assert time.process_time() - began < 0.5
     assert planned is not None
-    assert planned.saved_ratio > 0.02
+    assert saved_ratio(planned) > 0.02
     assert 0 <= planned.optimality_gap < 0.2

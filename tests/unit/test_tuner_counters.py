@@ -17,10 +17,17 @@ from syrinx_operator.resource.knobs import Identity, Stage
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective
 from syrinx_operator.tuner import counters as records
 from syrinx_operator.tuner.counters import CounterHistory
-from syrinx_operator.tuner.evidence import CallStats, CaptureCost, FailedRequests, ReplicaStats, Route, StepStats
+from syrinx_operator.tuner.evidence import (
+    CallStats,
+    CaptureCost,
+    FailedRequests,
+    ReplicaStats,
+    Route,
+    StepStats,
+    quantile,
+)
 from syrinx_operator.tuner.policy import Objective, policy_of
 from syrinx_operator.tuner.snapshot import BUCKET, STARTED, Series, Snapshot, parse_metrics
-from syrinx_operator.tuner.workload import quantile
 from syrinx_stages.contract import metrics as contract
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

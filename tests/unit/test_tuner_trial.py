@@ -7,9 +7,16 @@ import pytest
 
 from syrinx_operator.resource.knobs import Identity, Knob, Setting, Stage, live_settings
 from syrinx_operator.resource.tuning_status import ArmWork, Counts, PairedTest, Period, Stratum, Trial
-from syrinx_operator.tuner.arms import arm_counts, count_period, engine_time_saving, throughput_gain
+from syrinx_operator.tuner.arms import (
+    arm_counts,
+    count_period,
+    failure,
+    recovered,
+    recovery_threshold,
+    suspected_harm,
+    work_gain,
+)
 from syrinx_operator.tuner.evidence import Evidence, FailedRequests, ReplicaStats, Route, RouteStats, StepStats
-from syrinx_operator.tuner.guardrails import failure, recovered, recovery_threshold, suspected_harm
 from syrinx_operator.tuner.policy import Objective, policy_of
 from syrinx_operator.tuner.stats import format_effect
 from syrinx_operator.tuner.trial import MAX_PAIRS, confirmed, discard_period, extend, next_period, verdict
@@ -123,9 +130,9 @@ def test_rates_are_compared_relative_to_the_larger_arm():
         baseline_busy_seconds=10.0,
         baseline_replica_seconds=10.0,
     )
-    assert throughput_gain(work) == pytest.approx(1 - 1 / 2.8)
-    assert engine_time_saving(work) == pytest.approx(0.5)
-    assert throughput_gain(ArmWork()) is engine_time_saving(ArmWork()) is None
+    assert work_gain("Throughput", work) == pytest.approx(1 - 1 / 2.8)
+    assert work_gain("EngineTime", work) == pytest.approx(0.5)
+    assert work_gain("Throughput", ArmWork()) is work_gain("EngineTime", ArmWork()) is None
 
 
 @pytest.mark.parametrize(

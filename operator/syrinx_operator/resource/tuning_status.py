@@ -7,7 +7,7 @@ alone.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from msgspec import Meta, field
 
@@ -34,17 +34,25 @@ Goal = Literal["GoodRequests", "Throughput", "EngineTime"]
 StratumName = Literal["all", TaskName]
 
 
-class Counts(StatusStruct, frozen=True, kw_only=True):
+class _Sums(StatusStruct, frozen=True, kw_only=True):
+    def __add__(self, other: Self) -> Self:
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+
+class Counts(_Sums, frozen=True, kw_only=True):
     """Requests of one arm and task type."""
 
-    requests: Annotated[
-        Count, Meta(description="Streaming requests that reached first audio or were refused or failed.")
-    ] = 0
-    good: Annotated[
-        Count, Meta(description="Requests that met the TTFA objective, minus streams with an underrun.")
-    ] = 0
+    requests: Count = 0
+    """Streaming requests that reached first audio or were refused or failed."""
+    good: Count = 0
+    """Requests that met the TTFA objective, minus streams with an underrun."""
     underruns: Annotated[Count, Meta(description="Streams whose playback underran.")] = 0
     errors: Annotated[Count, Meta(description="Requests that failed.")] = 0
+
+    @property
+    def good_ratio(self) -> float:
+        """Ratio of good requests; 1 without requests."""
+        return self.good / self.requests if self.requests else 1.0
 
 
 class EProcess(StatusStruct, frozen=True, kw_only=True):
@@ -60,13 +68,11 @@ class PairedTest(StatusStruct, frozen=True, kw_only=True):
     pairs: Annotated[Count, Meta(description="Pairs of periods.")] = 0
     mean: Annotated[Difference, Meta(description="Mean difference.")] = 0.0
     mean_square: Annotated[Ratio, Meta(description="Mean squared difference.")] = 0.0
-    better: Annotated[
-        EProcess, Meta(description="Evidence that the candidate is better by more than the deadband.")
-    ] = EProcess()
+    better: EProcess = EProcess()
+    """Evidence that the candidate is better by more than the deadband."""
     worse: Annotated[EProcess, Meta(description="Evidence that the candidate is worse.")] = EProcess()
-    futile: Annotated[EProcess, Meta(description="Evidence that the candidate is not better by the deadband.")] = (
-        EProcess()
-    )
+    futile: EProcess = EProcess()
+    """Evidence that the candidate is not better by the deadband."""
 
 
 class Stratum(StatusStruct, frozen=True, kw_only=True):
@@ -76,14 +82,10 @@ class Stratum(StatusStruct, frozen=True, kw_only=True):
     candidate: Annotated[Counts, Meta(description="Requests under the candidate.")] = Counts()
     baseline: Annotated[Counts, Meta(description="Requests under the baseline.")] = Counts()
     test: Annotated[PairedTest, Meta(description="The paired test.")] = PairedTest()
-    baseline_min_good: Annotated[
-        Ratio | None,
-        Meta(description="Smallest ratio of good requests in a baseline period or before the trial."),
-    ] = None
-    baseline_ttfa_p95: Annotated[
-        Seconds | None,
-        Meta(description="Largest 95th percentile of TTFA in a baseline period, in seconds."),
-    ] = None
+    baseline_min_good: Ratio | None = None
+    """Smallest ratio of good requests in a baseline period or before the trial."""
+    baseline_ttfa_p95: Seconds | None = None
+    """Largest 95th percentile of TTFA in a baseline period, in seconds."""
 
 
 class PeriodCounts(StatusStruct, frozen=True, kw_only=True):
@@ -98,26 +100,20 @@ class Period(StatusStruct, frozen=True, kw_only=True):
     """A time span in which each replica keeps its arm."""
 
     index: Annotated[Count, Meta(description="Index within the trial, from 0. Two periods make a pair.")]
-    candidate_replicas: Annotated[
-        tuple[Name, ...], Meta(max_length=MAX_CANDIDATES, description="Replicas that run the candidate.")
-    ] = ()
-    baseline_replicas: Annotated[
-        tuple[Name, ...], Meta(max_length=MAX_CANDIDATES, description="Replicas that they are compared with.")
-    ] = ()
+    candidate_replicas: Annotated[tuple[Name, ...], Meta(max_length=MAX_CANDIDATES)] = ()
+    """Replicas that run the candidate."""
+    baseline_replicas: Annotated[tuple[Name, ...], Meta(max_length=MAX_CANDIDATES)] = ()
+    """Replicas that they are compared with."""
     all_replicas: Annotated[bool, Meta(description="Whether all replicas of the stage run the candidate.")] = False
     start_time: Annotated[Timestamp, Meta(description="When the arms were assigned.")]
-    counting_since: Annotated[
-        Timestamp | None,
-        Meta(description="Start of counting. Absent until every replica has confirmed its arm."),
-    ] = None
-    replicas: Annotated[
-        tuple[Name, ...],
-        Meta(max_length=256, description="Replicas of the stage at the start. A change discards the period."),
-    ] = ()
+    counting_since: Timestamp | None = None
+    """Start of counting. Absent until every replica has confirmed its arm."""
+    replicas: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()
+    """Replicas of the stage at the start. A change discards the period."""
     restarts: Annotated[tuple[Count, ...], Meta(max_length=256, description="Restart counts of the replicas.")] = ()
 
 
-class ArmWork(StatusStruct, frozen=True, kw_only=True):
+class ArmWork(_Sums, frozen=True, kw_only=True):
     """Engine work of the tuned stage, by arm."""
 
     candidate_frames: Annotated[Count, Meta(description="Frames generated under the candidate.")] = 0
@@ -133,38 +129,27 @@ class Trial(StatusStruct, frozen=True, kw_only=True):
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
     knob: Annotated[Knob, Meta(description="The knob under test.")]
-    goal: Annotated[
-        Goal,
-        Meta(
-            description="The metric under test. GoodRequests: ratio of good requests. Throughput: frames per replica "
-            "second, used under overload. EngineTime: engine time per frame."
-        ),
-    ] = "GoodRequests"
+    goal: Goal = "GoodRequests"
+    """The metric under test. GoodRequests: ratio of good requests. Throughput: frames per replica second, used
+    under overload. EngineTime: engine time per frame."""
     candidate: Annotated[Setting, Meta(description="The setting under test.")]
     baseline: Annotated[Setting, Meta(description="The setting that it is compared with.")]
-    design: Annotated[
-        Literal["Parallel", "Switchback"],
-        Meta(description="Parallel: both arms at once on different replicas. Switchback: alternating on all replicas."),
-    ]
+    design: Literal["Parallel", "Switchback"]
+    """Parallel: both arms at once on different replicas. Switchback: alternating on all replicas."""
     rationale: Annotated[Text, Meta(description="Why the candidate was chosen.")]
     start_time: Annotated[Timestamp, Meta(description="Start of the trial.")]
     period_seconds: Annotated[float, Meta(gt=0, description="Counted length of a period.")]
     period: Annotated[Period, Meta(description="The period in progress.")]
-    first_period: Annotated[
-        tuple[PeriodCounts, ...], Meta(max_length=3, description="Counts of the first period while the second runs.")
-    ] = ()
+    first_period: Annotated[tuple[PeriodCounts, ...], Meta(max_length=3)] = ()
+    """Counts of the first period while the second runs."""
     first_period_work: Annotated[ArmWork, Meta(description="Engine work of the first period.")] = ArmWork()
     strata: Annotated[tuple[Stratum, ...], Meta(max_length=4, description="Evidence: `all`, then by task type.")] = ()
     discarded_periods: Annotated[Count, Meta(description="Periods that were disturbed and discarded.")] = 0
-    aborts_to_reject: Annotated[
-        Annotated[int, Meta(ge=1, le=2)],
-        Meta(description="Aborted periods that reject the candidate; 2 for a stage with high utilization."),
-    ] = 1
+    aborts_to_reject: Annotated[int, Meta(ge=1, le=2)] = 1
+    """Aborted periods that reject the candidate; 2 for a stage with high utilization."""
     aborted_periods: Annotated[Count, Meta(description="Periods aborted because the candidate seemed harmful.")] = 0
-    recovery_threshold: Annotated[
-        Ratio | None,
-        Meta(description="After an aborted period: ratio of good requests that rejects the candidate."),
-    ] = None
+    recovery_threshold: Ratio | None = None
+    """After an aborted period: ratio of good requests that rejects the candidate."""
     extensions: Annotated[Count, Meta(description="How often the trial was extended with longer periods.")] = 0
     work: Annotated[ArmWork, Meta(description="Engine work of all pairs.")] = ArmWork()
 
@@ -174,10 +159,8 @@ class Promotion(StatusStruct, frozen=True, kw_only=True):
 
     id: Annotated[Count, Meta(description="Number of the trial.")]
     setting: Annotated[Setting, Meta(description="The promoted setting.")]
-    replicas: Annotated[
-        tuple[Name, ...],
-        Meta(max_length=MAX_CANDIDATES, description="Replicas that run it. Their number doubles with each step."),
-    ]
+    replicas: Annotated[tuple[Name, ...], Meta(max_length=MAX_CANDIDATES)]
+    """Replicas that run it. Their number doubles with each step."""
     last_step_time: Annotated[Timestamp, Meta(description="When the last replicas were added.")]
 
 
@@ -187,18 +170,16 @@ class Soak(StatusStruct, frozen=True, kw_only=True):
     id: Annotated[Count, Meta(description="Number of the trial.")]
     start_time: Annotated[Timestamp, Meta(description="When every replica ran the setting.")]
     end_time: Annotated[Timestamp, Meta(description="When the soak passes.")]
-    expected_good: Annotated[
-        Ratio, Meta(description="Ratio of good requests before the promotion. A lower ratio is a regression.")
-    ]
+    expected_good: Ratio
+    """Ratio of good requests before the promotion. A lower ratio is a regression."""
     restarts: Annotated[Count, Meta(description="Restarts of the stage's replicas at the start.")] = 0
 
 
 class Workload(StatusStruct, frozen=True, kw_only=True):
     """A coarse class of workloads. Results hold only within it."""
 
-    mix: Annotated[
-        str, Meta(max_length=64, description="Task types and their shares in quarters, as in Base:1,CustomVoice:3.")
-    ]
+    mix: Annotated[str, Meta(max_length=64)]
+    """Task types and their shares in quarters, as in Base:1,CustomVoice:3."""
     rate_bucket: Annotated[int, Meta(description="Requests per second as a rounded power of the square root of 2.")]
 
 
@@ -234,16 +215,11 @@ class TrialRecord(StatusStruct, frozen=True, kw_only=True):
     verdict: Annotated[Verdict, Meta(description="The verdict.")]
     reason: Annotated[Text, Meta(description="Reason for the verdict.")]
     requests: Annotated[Count, Meta(description="Requests of both arms.")] = 0
-    baseline_min_good: Annotated[
-        Ratio | None, Meta(description="Smallest ratio of good requests in a baseline period.")
-    ] = None
-    difference: Annotated[
-        Difference | None,
-        Meta(
-            description="Mean difference, candidate minus baseline. GoodRequests: of the ratios. Throughput and "
-            "EngineTime (sign reversed): divided by the larger arm."
-        ),
-    ] = None
+    baseline_min_good: Ratio | None = None
+    """Smallest ratio of good requests in a baseline period."""
+    difference: Difference | None = None
+    """Mean difference, candidate minus baseline. GoodRequests: of the ratios. Throughput and EngineTime (sign
+    reversed): divided by the larger arm."""
     lower: Annotated[Difference | None, Meta(description="Lower bound of the 95 % confidence sequence.")] = None
     upper: Annotated[Difference | None, Meta(description="Upper bound of the 95 % confidence sequence.")] = None
 
@@ -261,30 +237,21 @@ class State(StatusStruct, frozen=True, kw_only=True):
 
     # Default factories keep these three in the output: `omit_defaults` compares plain defaults only.
     mode: Annotated[Mode, Meta(description="The requested mode.")] = field(default_factory=lambda: "Recommend")
-    phase: Annotated[
-        Phase,
-        Meta(
-            description="Off and Paused as requested. NoData: no requests or metrics. Watching: the objectives are "
-            "evaluated. Trial, Promoting, Soaking: a change is tested, rolled out, and observed."
-        ),
-    ] = field(default_factory=lambda: "NoData")
-    message: Annotated[Text, Meta(description="Details of the phase.")] = field(
-        default_factory=lambda: "not evaluated yet"
-    )
+    phase: Phase = field(default_factory=lambda: "NoData")
+    """Off and Paused as requested. NoData: no requests or metrics. Watching: the objectives are evaluated.
+    Trial, Promoting, Soaking: a change is tested, rolled out, and observed."""
+    message: Text = field(default_factory=lambda: "not evaluated yet")
+    """Details of the phase."""
     requested: Annotated[Setting | None, Meta(description="Setting that spec requested at the last evaluation.")] = None
-    chosen: Annotated[
-        Setting | None,
-        Meta(description="Setting in force outside of trials. Absent while it is the requested one."),
-    ] = None
-    last_change_time: Annotated[
-        Timestamp | None, Meta(description="Last change of settings. Earlier requests are not evaluated.")
-    ] = None
+    chosen: Setting | None = None
+    """Setting in force outside of trials. Absent while it is the requested one."""
+    last_change_time: Timestamp | None = None
+    """Last change of settings. Earlier requests are not evaluated."""
     last_good: Annotated[Setting | None, Meta(description="Setting that a regression reverts to.")] = None
     identity: Annotated[Identity | None, Meta(description="Model, image and device that the results hold for.")] = None
     workload: Annotated[Workload | None, Meta(description="The current workload.")] = None
-    consecutive_breaches: Annotated[
-        Count, Meta(description="Consecutive evaluations that missed an objective, up to 3.")
-    ] = 0
+    consecutive_breaches: Count = 0
+    """Consecutive evaluations that missed an objective, up to 3."""
     last_breach_time: Annotated[Timestamp | None, Meta(description="When the last of them was counted.")] = None
     next_trial_time: Annotated[Timestamp | None, Meta(description="No trial starts before this time.")] = None
     recommendation: Annotated[Recommendation | None, Meta(description="The next change to try.")] = None
@@ -292,13 +259,9 @@ class State(StatusStruct, frozen=True, kw_only=True):
     trial: Annotated[Trial | None, Meta(description="The trial in progress.")] = None
     promotion: Annotated[Promotion | None, Meta(description="The promotion in progress.")] = None
     soak: Annotated[Soak | None, Meta(description="The soak in progress.")] = None
-    quarantine: Annotated[
-        tuple[QuarantinedSetting, ...],
-        Meta(max_length=MAX_QUARANTINE, description="Settings that are not tried for now."),
-    ] = ()
-    best_known: Annotated[
-        tuple[BestKnown, ...], Meta(max_length=MAX_BEST_KNOWN, description="Best settings by workload.")
-    ] = ()
-    history: Annotated[
-        tuple[TrialRecord, ...], Meta(max_length=MAX_HISTORY, description="The last results, oldest first.")
-    ] = ()
+    quarantine: Annotated[tuple[QuarantinedSetting, ...], Meta(max_length=MAX_QUARANTINE)] = ()
+    """Settings that are not tried for now."""
+    best_known: Annotated[tuple[BestKnown, ...], Meta(max_length=MAX_BEST_KNOWN)] = ()
+    """Best settings by workload."""
+    history: Annotated[tuple[TrialRecord, ...], Meta(max_length=MAX_HISTORY)] = ()
+    """The last results, oldest first."""

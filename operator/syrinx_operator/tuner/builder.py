@@ -25,6 +25,8 @@ from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.stats import interval
 from syrinx_operator.tuner.workload import similar
 
+MAX_EVALUATION_SECONDS = 10.0
+"""Longest time between two evaluations while a change is in progress."""
 MAX_COOL_DOWN = timedelta(minutes=30)
 MAX_QUARANTINE_TIME = timedelta(hours=24)
 

@@ -25,9 +25,8 @@ from itertools import accumulate, count
 from operator import itemgetter
 from typing import NamedTuple
 
-from msgspec import Struct
-
-from syrinx_operator.tuner.capture_times import Shape, TimeGrid, rank
+Shape = tuple[int, int]
+"""Rows and frames."""
 
 WORK_BUDGET = 800_000
 """Operations of about 0.1 microseconds after which a search stops with a bound. It is not a time limit, so that the
@@ -37,7 +36,15 @@ NEIGHBOURS = 24
 """Number of candidates, by largest relaxed gain, that local search tries."""
 
 
-class Limits(Struct, frozen=True):
+def rank(shape: Shape) -> tuple[int, Shape]:
+    """Sort key: the codec pads a call to the first captured shape that fits it in this order.
+
+    Duplicates `syrinx_stages.codec.scheduler.cheapest_shape`, which is not part of the operator's image.
+    """
+    return shape[0] * shape[1], shape
+
+
+class Limits(NamedTuple):
     """Constraints of a set."""
 
     max_count: int
@@ -61,6 +68,13 @@ class SearchResult(NamedTuple):
     bound: float
 
 
+class TimeGrid(NamedTuple):
+    """Seconds per call at each shape of a grid, indexed [frames][rows]. They never decrease as a shape grows."""
+
+    eager: list[list[float]]
+    captured: list[list[float]]
+
+
 class CallGrid:
     """Calls on a grid of rows and frames; evaluates the time of a set of shapes.
 
@@ -71,43 +85,28 @@ class CallGrid:
     def __init__(
         self, rows: Sequence[int], frames: Sequence[int], wanted: Mapping[Shape, int], times: TimeGrid
     ) -> None:
-        self.rows, self.frames = tuple(rows), tuple(frames)
+        self.size = len(rows), len(frames)
         self._row = {r: i for i, r in enumerate(rows)}
         self._frame = {f: j for j, f in enumerate(frames)}
-        self._eager, self._captured = times.eager, times.captured
+        self._eager, self._captured = times
         self._counts = [[wanted.get((r, f), 0) for r in rows] for f in frames]
-        self._calls = [_sums(line) for line in self._counts]
-        self._alone = [_products(*lines) for lines in zip(self._counts, self._eager, strict=True)]
+        self._calls = [list(accumulate(line, initial=0)) for line in self._counts]
+        self._alone = self._prefix_sums(self._eager)
         self.call_count = sum(wanted.values())
 
     def seconds(self, shapes: Iterable[Shape]) -> float:
         """Returns the seconds of all calls, padded like the codec does."""
         calls_of, done = self._padded(shapes)
-        captured = sum(
-            calls * self._captured[self._frame[shape[1]]][self._row[shape[0]]] for shape, calls in calls_of.items()
-        )
-        return captured + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
+        captured = sum(calls * self._captured[self._frame[f]][self._row[r]] for (r, f), calls in calls_of.items())
+        return captured + self._rest(done)
 
     def calls_by_shape(self, shapes: Iterable[Shape]) -> dict[Shape, int]:
         """Returns the number of calls that are padded to each shape."""
         return self._padded(shapes)[0]
 
-    def _padded(self, shapes: Iterable[Shape]) -> tuple[dict[Shape, int], list[int]]:
-        """Returns the calls by shape, and for each line the rows up to which calls fit a shape."""
-        calls_of: dict[Shape, int] = {}
-        done = [0] * len(self.frames)
-        for shape in sorted(shapes, key=rank):
-            rows, calls = self._row[shape[0]] + 1, 0
-            for j in range(self._frame[shape[1]] + 1):
-                if done[j] < rows:
-                    calls += self._calls[j][rows] - self._calls[j][done[j]]
-                    done[j] = rows
-            calls_of[shape] = calls
-        return calls_of, done
-
     def relaxed_seconds(self, shapes: Iterable[Shape]) -> float:
         """Returns the relaxed seconds: each call chooses freely."""
-        done, total = [0] * len(self.frames), 0.0
+        done, total = [0] * len(self._calls), 0.0
         for taken, rows, last in sorted(self._timed(shapes)):
             for j in range(last + 1):
                 if done[j] < rows:
@@ -116,7 +115,7 @@ class CallGrid:
                     total += self._alone[j][at] - self._alone[j][done[j]]
                     total += taken * (self._calls[j][rows] - self._calls[j][at])
                     done[j] = rows
-        return total + sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
+        return total + self._rest(done)
 
     def floor_seconds(self) -> float:
         """Returns the relaxed seconds with every shape captured."""
@@ -128,8 +127,13 @@ class CallGrid:
 
     def gains(self, shapes: Iterable[Shape], candidates: Iterable[Shape]) -> list[tuple[float, Shape]]:
         """Returns (relaxed saving, candidate) beside `shapes`, largest first."""
-        times = self._choices(shapes)
-        sums = [_products(*lines) for lines in zip(self._counts, times, strict=True)]
+        # The least time of each call. It is nondecreasing in the shape: larger calls fit fewer shapes.
+        times = [list(line) for line in self._eager]
+        for taken, rows, last in self._timed(shapes):
+            for line in times[: last + 1]:
+                at = bisect_left(line, taken, 0, rows)
+                line[at:rows] = [taken] * (rows - at)
+        sums = self._prefix_sums(times)
         gains: list[tuple[float, Shape]] = []
         for shape in candidates:
             row, last = self._row[shape[0]], self._frame[shape[1]]
@@ -143,27 +147,32 @@ class CallGrid:
             gains.append((gain, shape))
         return sorted(gains, key=itemgetter(0), reverse=True)
 
+    def _padded(self, shapes: Iterable[Shape]) -> tuple[dict[Shape, int], list[int]]:
+        """Returns the calls by shape, and for each line the rows up to which calls fit a shape."""
+        calls_of: dict[Shape, int] = {}
+        done = [0] * len(self._calls)
+        for shape in sorted(shapes, key=rank):
+            rows, calls = self._row[shape[0]] + 1, 0
+            for j in range(self._frame[shape[1]] + 1):
+                if done[j] < rows:
+                    calls += self._calls[j][rows] - self._calls[j][done[j]]
+                    done[j] = rows
+            calls_of[shape] = calls
+        return calls_of, done
+
+    def _rest(self, done: Sequence[int]) -> float:
+        """Returns the seconds of the calls that fit no shape."""
+        return sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
+
     def _timed(self, shapes: Iterable[Shape]) -> Iterable[tuple[float, int, int]]:
         """Yields time, rows and line of each shape."""
         for r, f in shapes:
             yield self._captured[self._frame[f]][self._row[r]], self._row[r] + 1, self._frame[f]
 
-    def _choices(self, shapes: Iterable[Shape]) -> list[list[float]]:
-        """Returns the least time of each call, which is nondecreasing in the shape: larger calls fit fewer shapes."""
-        times = [list(line) for line in self._eager]
-        for taken, rows, last in self._timed(shapes):
-            for line in times[: last + 1]:
-                at = bisect_left(line, taken, 0, rows)
-                line[at:rows] = [taken] * (rows - at)
-        return times
-
-
-def _sums(values: Iterable[int]) -> list[int]:
-    return list(accumulate(values, initial=0))
-
-
-def _products(counts: Sequence[int], values: Sequence[float]) -> list[float]:
-    return list(accumulate((n * x for n, x in zip(counts, values, strict=True)), initial=0.0))
+    def _prefix_sums(self, times: Sequence[Sequence[float]]) -> list[list[float]]:
+        """Returns the seconds of the calls of each line up to a number of rows."""
+        lines = zip(self._counts, times, strict=True)
+        return [list(accumulate((n * x for n, x in zip(*line, strict=True)), initial=0.0)) for line in lines]
 
 
 class _Node(NamedTuple):
@@ -189,10 +198,10 @@ class Search:
     """One search: local search for an incumbent, then branch and bound until the work budget runs out."""
 
     def __init__(self, load: CallGrid, candidates: Iterable[Shape], current: Iterable[Shape], limits: Limits) -> None:
-        self._load, self._limits = load, limits
+        self._load, self._allow = load, limits.allow
         self._current = tuple(sorted(current, key=rank))
         self._held = frozenset(self._current)
-        self._fresh = [shape for shape in candidates if shape not in self._held and self._fits((shape,))]
+        self._fresh = [shape for shape in candidates if shape not in self._held and self._allow((shape,))]
         self._new = min(limits.max_new, limits.max_count)
         self._work = 0
         self._best: tuple[float, int, tuple[Shape, ...]] = (load.seconds(()), 0, ())
@@ -201,29 +210,26 @@ class Search:
 
     def run(self) -> SearchResult:
         """Returns the best set found; among equal times the one with the fewest shapes."""
-        start = self._held if self._fits(self._held) else frozenset[Shape]()
+        start = self._held if self._allow(self._held) else frozenset[Shape]()
         floor = max(self._load.floor_seconds(), self._improve(start))
         bound = max(floor, self._explore(floor))
         seconds, _, shapes = self._best
         return SearchResult(shapes, seconds, min(bound, seconds))
 
-    def _fits(self, shapes: Iterable[Shape]) -> bool:
-        return self._limits.allow(tuple(shapes))
-
     def _try(self, shapes: Iterable[Shape]) -> float:
         """Returns the seconds of an allowed set and updates the incumbent."""
         shapes = tuple(sorted(shapes))
-        self._work += len(shapes) * len(self._load.frames) // 2 + 100
+        self._work += len(shapes) * self._load.size[1] // 2 + 100
         seconds = self._load.seconds(shapes)
         self._best = min(self._best, (seconds, len(shapes), shapes))
         return seconds
 
     def _gains(self, shapes: Iterable[Shape], candidates: Sequence[Shape]) -> list[tuple[float, Shape]]:
-        self._work += len(candidates) * 25 + 2 * len(self._load.rows) * len(self._load.frames)
+        self._work += len(candidates) * 25 + 2 * math.prod(self._load.size)
         return self._load.gains(shapes, candidates)
 
     def _relaxed(self, shapes: frozenset[Shape]) -> float:
-        self._work += len(shapes) * len(self._load.frames) + 100
+        self._work += len(shapes) * self._load.size[1] + 100
         return self._load.relaxed_seconds(shapes)
 
     @property
@@ -237,10 +243,11 @@ class Search:
         """Adds, drops or swaps single shapes while that saves time. Returns a lower bound from the last set."""
         seconds = self._try(shapes)
         while self._work < WORK_BUDGET:
-            promising = [shape for _, shape in self._gains(shapes, self._fresh)[:NEIGHBOURS]]
-            promising += sorted(self._held - shapes)
-            step = self._best_of(self._single(shapes, promising), seconds)
-            step = step or self._best_of(self._swaps(shapes, promising), seconds)
+            added = [frozenset({shape}) for _, shape in self._gains(shapes, self._fresh)[:NEIGHBOURS]]
+            added += [frozenset({shape}) for shape in sorted(self._held - shapes)]
+            dropped = [shapes - {shape} for shape in shapes]
+            step = self._best_of([*dropped, *(shapes | one for one in added)], seconds)
+            step = step or self._best_of((rest | one for rest in dropped for one in added), seconds)
             if step is None:
                 break
             seconds, shapes = step
@@ -249,16 +256,9 @@ class Search:
 
     def _best_of(self, steps: Iterable[frozenset[Shape]], seconds: float) -> tuple[float, frozenset[Shape]] | None:
         """Returns the best allowed step, or None if none is an improvement."""
-        permitted = (step for step in steps if len(step - self._held) <= self._new and self._fits(step))
+        permitted = (step for step in steps if len(step - self._held) <= self._new and self._allow(step))
         best = min(((self._try(step), sorted(step)) for step in permitted), default=None)
         return (best[0], frozenset(best[1])) if best and best[0] < seconds * (1 - 1e-9) else None
-
-    def _single(self, shapes: frozenset[Shape], promising: Sequence[Shape]) -> Iterable[frozenset[Shape]]:
-        yield from (shapes - {dropped} for dropped in shapes)
-        yield from (shapes | {added} for added in promising)
-
-    def _swaps(self, shapes: frozenset[Shape], promising: Sequence[Shape]) -> Iterable[frozenset[Shape]]:
-        return (shapes - {dropped} | {added} for dropped in shapes for added in promising)
 
     # Branch and bound, best bound first ---------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Search:
 
     def _enter(self, node: _Node) -> None:
         """Evaluates a set and opens its children: with further options, and with current shapes dropped."""
-        if self._fits(node.shapes):
+        if self._allow(node.shapes):
             self._try(node.shapes)
         relaxed = self._relaxed(node.shapes)
         self._push(_Node(node.bound, 0, node.shapes, relaxed=relaxed))
@@ -301,13 +301,13 @@ class Search:
         """Branches on the first option: with it, and without it."""
         self._push(node._replace(first=node.first + 1))
         shapes = node.shapes | {node.options[node.first][1]}
-        if self._fits(shapes - self._held):
+        if self._allow(shapes - self._held):
             self._enter(node._replace(shapes=shapes, first=node.first + 1, new=node.new - 1))
 
     def _drop(self, node: _Node) -> None:
         """Branches on dropping one of the remaining current shapes."""
         for at, shape in enumerate(self._current[node.first :], start=node.first):
             shapes = node.shapes - {shape}
-            if self._fits(shapes):
+            if self._allow(shapes):
                 self._try(shapes)
             self._push(_Node(0.0, 0, shapes, first=at + 1, relaxed=self._relaxed(shapes)))

@@ -2,8 +2,8 @@
 
 A trial is a switchback or parallel experiment with one knob changed. Its paired differences feed a test by betting
 (`stats`), which is anytime-valid, so the tuner evaluates it after each pair. `decide` first applies edits of
-the resource, then advances whatever is in progress: a trial (`running`), a promotion or a soak (`promotion`). With
-nothing in progress, `monitor` checks the objectives and starts the next trial.
+the resource, then advances whatever is in progress: a trial, a promotion or a soak. With nothing in progress, it checks
+the objectives and starts the next trial.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting, Stage
-from syrinx_operator.resource.tuning_status import Phase, State
-from syrinx_operator.tuner.builder import DecisionBuilder, Event, in_force, stage_of
+from syrinx_operator.resource.tuning_status import Phase, Recommendation, State
+from syrinx_operator.tuner.builder import DecisionBuilder, Event, format_value, in_force, stage_of
 from syrinx_operator.tuner.evidence import Evidence
-from syrinx_operator.tuner.monitor import monitor
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.promotion import advance_promotion, advance_soak
-from syrinx_operator.tuner.running import advance_trial
-from syrinx_operator.tuner.search import ladder
+from syrinx_operator.tuner.search import Proposal, ladder, propose
+from syrinx_operator.tuner.trial import advance_trial, start_trial
+from syrinx_operator.tuner.workload import MIN_REQUESTS, classify_workload, missed_objective, similar
 
 __all__ = ["Assignment", "Decision", "Event", "assignment", "decide", "window_start"]
 
 OVERRIDE_TTL_SECONDS = 60.0
 """Lifetime of a settings override that is not renewed. Covers at least three evaluations."""
+BREACHES = 3
+"""Consecutive evaluations that must find an objective missed before a trial starts."""
+TRIALS_A_DAY = 12
+"""Limit per workload."""
+MIN_RATE = 0.05
+"""Requests per second. Below this rate a trial would take hours."""
 
 _NEW_IDENTITY = "the model, image, device or engine changed"
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The state to store, the events to emit, and the time of the next evaluation.
-
-    `assignment` derives the settings from the state.
-    """
+    """The state to store, from which `assignment` derives the settings, and the events to emit."""
 
     state: State
     events: tuple[Event, ...] = ()
@@ -72,7 +75,7 @@ def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> D
         elif builder.state.soak is not None:
             advance_soak(builder)
         else:
-            monitor(builder)
+            _monitor(builder)
     return Decision(state=builder.state, events=tuple(builder.events), requeue_after=builder.requeue_after)
 
 
@@ -102,6 +105,9 @@ def window_start(policy: Policy, state: State, now: datetime) -> datetime:
         return state.soak.start_time
     window = now - timedelta(seconds=min(max(10 * policy.interval, 60.0), 300.0))
     return max(window, state.last_change_time) if state.last_change_time is not None else window
+
+
+# Edits of the resource --------------------------------------------------------------------------------------------
 
 
 def _apply_spec(builder: DecisionBuilder) -> bool:
@@ -138,14 +144,8 @@ def _apply_identity(builder: DecisionBuilder) -> None:
         return
     if known is not None and known.device:
         builder.supersede(_NEW_IDENTITY)
-        builder.set(
-            best_known=(),
-            quarantine=(),
-            soak=None,
-            last_change_time=builder.now,
-            consecutive_breaches=0,
-            workload=None,
-        )
+        builder.set(best_known=(), quarantine=(), soak=None, consecutive_breaches=0, workload=None)
+        builder.set(last_change_time=builder.now)
         builder.emit("Forgotten", f"{_NEW_IDENTITY}; the best-known settings and the quarantine were cleared")
     builder.set(identity=current)
 
@@ -155,14 +155,8 @@ def _reset(builder: DecisionBuilder, why: str) -> None:
     if builder.state.chosen is not None and builder.state.trial is None:
         builder.emit("Superseded", why)
     builder.supersede(why)
-    builder.set(
-        chosen=None,
-        last_good=None,
-        quarantine=(),
-        last_change_time=builder.now,
-        consecutive_breaches=0,
-        recommendation=None,
-    )
+    builder.set(chosen=None, last_good=None, quarantine=(), consecutive_breaches=0, recommendation=None)
+    builder.set(last_change_time=builder.now)
 
 
 def _revert_to_requested(builder: DecisionBuilder, phase: Phase, message: str) -> None:
@@ -175,3 +169,93 @@ def _revert_to_requested(builder: DecisionBuilder, phase: Phase, message: str) -
     if phase == "Off":
         builder.set(recommendation=None, consecutive_breaches=0, last_breach_time=None)
     builder.set_phase(phase, message)
+
+
+# Without a change in progress -------------------------------------------------------------------------------------
+
+
+def _monitor(builder: DecisionBuilder) -> None:
+    """Evaluates the objectives. Starts or recommends a trial after `BREACHES` consecutive misses."""
+    policy, evidence = builder.policy, builder.evidence
+    if evidence.problem:
+        builder.set_phase("NoData", evidence.problem)
+        return
+    workload = classify_workload(evidence, builder.state.workload)
+    if workload != builder.state.workload:
+        builder.set(workload=workload, consecutive_breaches=0)
+    breach = missed_objective(policy, evidence)
+    _count_breach(builder, bool(breach))
+    if not breach and not any(stats.requests for stats in evidence.routes.values()):
+        builder.set_phase("NoData", "no streaming request in the evaluation window")
+        return
+    sustained = builder.state.consecutive_breaches >= BREACHES
+    current = in_force(policy, builder.state)
+    proposal = propose(policy, builder.state, evidence, current, builder.now, missed=sustained)
+    if proposal is not None and (sustained or not breach):
+        _try(builder, current, proposal, breach)
+        return
+    builder.set(recommendation=None)
+    if sustained:
+        # Without the measured ratio, which changes with each evaluation.
+        missed = f"the objective of {breach.split(':')[0]} is missed" if ":" in breach else "too many streams underrun"
+        builder.set_phase("Watching", f"{missed}, but every setting was tried under this workload")
+    elif breach:
+        builder.set_phase("Watching", "an objective seems to be missed")
+    elif policy.objectives:
+        builder.set_phase("Watching", "the objectives are met")
+    else:
+        builder.set_phase("Watching", "no objective (spec.slo.ttfa); only underruns are evaluated")
+
+
+def _count_breach(builder: DecisionBuilder, breach: bool) -> None:
+    """Counts a breach at most once per interval, because evaluations may come more often."""
+    count, last = builder.state.consecutive_breaches, builder.state.last_breach_time
+    if not breach and count:
+        builder.set(consecutive_breaches=0, last_breach_time=None)
+    elif breach and count < BREACHES and (last is None or builder.seconds_since(last) >= 0.9 * builder.policy.interval):
+        builder.set(consecutive_breaches=count + 1, last_breach_time=builder.now)
+
+
+def _try(builder: DecisionBuilder, current: Setting, proposal: Proposal, breach: str) -> None:
+    """Starts a trial of a proposal, or recommends it."""
+    knob, known = proposal.knob, builder.state.recommendation
+    change = f"{knob} {format_value(current, knob)} -> {format_value(proposal.setting, knob)}"
+    why = f"{breach or 'less engine time'}; {proposal.rationale}"
+    is_new = known is None or (known.knob, known.setting) != (knob, proposal.setting)
+    if is_new:
+        rationale = proposal.rationale[:256]
+        builder.set(recommendation=Recommendation(knob=knob, setting=proposal.setting, rationale=rationale))
+    if builder.policy.mode == "Recommend":
+        if is_new:
+            builder.emit("Recommended", f"try {change}: {why}")
+        builder.set_phase("Watching", f"try {change}")
+    elif blocker := _blocker(builder, knob):
+        builder.set_phase("Watching", f"a trial of {knob} waits: {blocker}")
+    else:
+        number = builder.state.trial_count + 1
+        trial = start_trial(builder.policy, number, proposal, current, builder.evidence, builder.now)
+        builder.set(trial_count=number, trial=trial, recommendation=None, last_change_time=builder.now)
+        builder.set_phase("Trial", change)
+        builder.emit("TrialStarted", f"trial {number}, {change} ({trial.design}): {why}")
+        builder.requeue_after = 1.0
+
+
+def _blocker(builder: DecisionBuilder, knob: Knob) -> str:
+    """Returns why no trial can start now; empty if one can."""
+    evidence, state, now = builder.evidence, builder.state, builder.now
+    replicas = evidence.replicas_of(knob.stage)
+    if evidence.disruption:
+        return evidence.disruption
+    if state.next_trial_time is not None and now < state.next_trial_time:
+        return f"cooling down until {state.next_trial_time:%H:%M:%S}"
+    alike = [record for record in state.history if similar(record.workload, state.workload)]
+    if sum(builder.seconds_since(record.time) < 86_400 for record in alike) >= TRIALS_A_DAY:
+        return f"the limit of {TRIALS_A_DAY} trials a day under this workload is reached"
+    requests = evidence.total.requests
+    if requests < MIN_REQUESTS or requests / max(evidence.seconds, 1.0) < MIN_RATE:
+        return "too few requests"
+    if not replicas or not all(replica.ready and replica.settings is not None for replica in replicas):
+        return f"not every {knob.stage} is ready"
+    if not all(replica.supports_overrides for replica in replicas):
+        return "the stages' image is too old: it does not support temporary settings"
+    return ""

@@ -14,9 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Setting, Stage
-from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
+from syrinx_operator.tuner.evidence import Evidence, ReplicaStats, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.workload import histogram, quantile, request_rate, totals, with_failures
 from syrinx_stages.contract.family import FAMILY
 
 _DEFAULT_SLOPE = 0.15
@@ -74,13 +73,12 @@ def fit_load_model(policy: Policy, evidence: Evidence, setting: Setting) -> Load
     codecs = [replica for replica in evidence.replicas_of(Stage.CODEC) if replica.calls]
     talker = fit_curve((rows, step.count, step.seconds) for each in talkers for rows, step in each.steps.items())
     codec = fit_curve((call.rows * call.frames, call.count, call.seconds) for each in codecs for call in each.calls)
-    if talker is None or codec is None or not request_rate(evidence):
+    if talker is None or codec is None or not evidence.request_rate:
         return None
-    counts = with_failures(totals(evidence.routes), evidence)
     requests = sum(stats.requests for stats in evidence.routes.values())
     frames = sum(replica.frames or 0 for replica in talkers)
     model = LoadModel(
-        rates={task_type: each.requests / evidence.seconds for task_type, each in counts.items()},
+        rates={task_type: each.requests / evidence.seconds for task_type, each in evidence.counts.items()},
         frames=frames / requests if requests and frames else _DEFAULT_FRAMES,
         talkers=len(talkers),
         codecs=len(codecs),
@@ -148,8 +146,7 @@ def _offsets(policy: Policy, model: LoadModel, evidence: Evidence, setting: Sett
     if wait == math.inf:
         return offsets
     for task_type in model.rates:
-        ttfa = histogram(stats for route, stats in evidence.routes.items() if route.task_type == task_type)
-        median = quantile(ttfa, 0.5)
+        median = ttfa_quantile(evidence.routes, task_type, 0.5)
         objective = policy.objectives.get(task_type)
         if median is not None and objective is not None:
             # An excess above half of the objective is a queue that the model does not explain; it may be transient.

@@ -1,10 +1,12 @@
-"""Inputs of a decision: counts within a time window, and the state of the replicas. Types only; see `counters`.
+"""Inputs of a decision: counts within a time window, and the state of the replicas. Pure; see `counters`.
 
 An unknown value is None or absent, never zero.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Identity, Stage
+from syrinx_operator.resource.tuning_status import Counts
 
 
 class Route(NamedTuple):
@@ -122,6 +125,63 @@ class Evidence(Struct, frozen=True, kw_only=True):
         """Length of the window in seconds."""
         return max(0.0, (self.until - self.since).total_seconds())
 
+    @property
+    def counts(self) -> dict[str, Counts]:
+        """Requests by task type, including refused and failed ones."""
+        return count_requests(self.routes, self.failed)
+
+    @property
+    def total(self) -> Counts:
+        """All requests, including refused and failed ones."""
+        return sum(self.counts.values(), Counts())
+
+    @property
+    def request_rate(self) -> float:
+        """Requests per second, including refused and failed ones."""
+        return self.total.requests / self.seconds if self.seconds else 0.0
+
     def replicas_of(self, stage: Stage) -> tuple[ReplicaStats, ...]:
         """Returns the replicas of a stage, sorted by name."""
         return tuple(sorted((each for each in self.replicas if each.stage is stage), key=lambda each: each.name))
+
+
+def count_requests(
+    routes: Mapping[Route, RouteStats], failed: Mapping[str, FailedRequests] | None = None
+) -> dict[str, Counts]:
+    """Returns the requests by task type. Refused and failed ones count as bad.
+
+    A request is good if it met the TTFA objective of its task type and its stream did not underrun.
+    """
+    by_type: dict[str, Counts] = {}
+    for route, stats in routes.items():
+        good = min(stats.requests, max(0, stats.within_objective - stats.underruns))
+        counts = Counts(requests=stats.requests, good=good, underruns=stats.underruns)
+        by_type[route.task_type] = by_type.get(route.task_type, Counts()) + counts
+    for task_type, lost in (failed or {}).items():
+        counts = Counts(requests=lost.refused + lost.errors, errors=lost.errors)
+        if counts.requests:
+            by_type[task_type] = by_type.get(task_type, Counts()) + counts
+    return by_type
+
+
+def ttfa_quantile(routes: Mapping[Route, RouteStats], task_type: str, q: float) -> float | None:
+    """Returns the q-quantile of a task type's TTFA in seconds; None without requests."""
+    total = Counter[float]()
+    for route, stats in routes.items():
+        if route.task_type == task_type:
+            total.update(stats.ttfa_histogram)
+    return quantile(total, q)
+
+
+def quantile(histogram: Mapping[float, int], q: float) -> float | None:
+    """Returns the q-quantile in seconds, interpolated within its bucket; None for an empty histogram.
+
+    A value beyond the last finite bound is reported as that bound.
+    """
+    rank = q * histogram.get(math.inf, 0)
+    low, below = 0.0, 0
+    for edge, count in sorted(histogram.items()):
+        if count >= rank > below:
+            return low if edge == math.inf else low + (edge - low) * (rank - below) / (count - below)
+        low, below = edge, count
+    return None

@@ -47,6 +47,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Allowed chunk ramps, from the lowest TTFA to the least engine time."""
     budget: CaptureBudget
 
+    @property
+    def wash_out_seconds(self) -> float:
+        """Seconds after a settings change that are excluded from counting."""
+        return min(max(self.interval / 2, 3.0), 15.0)
+
 
 def policy_of(spec: PipelineSpec) -> Policy:
     """Returns the policy of a valid spec."""

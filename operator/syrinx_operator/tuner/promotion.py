@@ -17,20 +17,16 @@ from syrinx_operator.resource.tuning_status import (
     Trial,
     TrialRecord,
 )
-from syrinx_operator.tuner.builder import DecisionBuilder, format_setting, format_value, in_force, stage_of
-from syrinx_operator.tuner.trial import wash_out
-from syrinx_operator.tuner.workload import (
-    MIN_REQUESTS,
-    classify_workload,
-    good_ratio,
-    similar,
-    summed,
-    totals,
-    with_failures,
+from syrinx_operator.tuner.builder import (
+    MAX_EVALUATION_SECONDS,
+    DecisionBuilder,
+    format_setting,
+    format_value,
+    in_force,
+    stage_of,
 )
+from syrinx_operator.tuner.workload import MIN_REQUESTS, classify_workload, similar
 
-MAX_EVALUATION_SECONDS = 10.0
-"""Longest time between two evaluations."""
 REGRESSION = 0.05
 """Drop of the good ratio, compared with before the promotion, that reverts it."""
 MAX_SOAK_SECONDS = 600.0
@@ -85,7 +81,7 @@ def _choose(builder: DecisionBuilder, number: int, setting: Setting) -> None:
         last_change_time=builder.now,
         soak=Soak(
             id=number,
-            start_time=builder.now + timedelta(seconds=wash_out(builder.policy)),
+            start_time=builder.now + timedelta(seconds=builder.policy.wash_out_seconds),
             end_time=builder.now + timedelta(seconds=seconds),
             expected_good=0.0 if record is None or record.baseline_min_good is None else record.baseline_min_good,
             restarts=sum(replica.restarts for replica in replicas),
@@ -109,14 +105,13 @@ def advance_soak(builder: DecisionBuilder) -> None:
         if builder.now >= soak.end_time + timedelta(seconds=MAX_SOAK_SECONDS):
             _settle(builder)
         return
-    counts = summed(with_failures(totals(evidence.routes), evidence).values())
-    good = good_ratio(counts)
-    floor = soak.expected_good - REGRESSION - 1.0 / math.sqrt(max(1, counts.requests))
+    requests, good = evidence.total.requests, evidence.total.good_ratio
+    floor = soak.expected_good - REGRESSION - 1.0 / math.sqrt(max(1, requests))
     same_workload = similar(classify_workload(evidence, builder.state.workload), builder.state.workload)
-    if counts.requests >= 2 * MIN_REQUESTS and good < floor and same_workload:
+    if requests >= 2 * MIN_REQUESTS and good < floor and same_workload:
         _revert(builder, soak.id, chosen, before, f"{good:.0%} good requests, {soak.expected_good:.0%} before")
     elif builder.now >= soak.end_time:
-        _settle(builder, good if counts.requests >= MIN_REQUESTS else None)
+        _settle(builder, good if requests >= MIN_REQUESTS else None)
 
 
 def _settle(builder: DecisionBuilder, good: float | None = None) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting, Stage
 from syrinx_operator.resource.tuning_status import Goal, State
-from syrinx_operator.tuner.capture_plan import plan_captures
+from syrinx_operator.tuner.captures import plan_captures
 from syrinx_operator.tuner.estimate import fit_load_model, predict, utilization
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy

@@ -18,6 +18,7 @@ by betting", JRSS-B 2024 (testing by betting, predictable stakes).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -27,6 +28,13 @@ ALPHA = 0.05
 """Probability of a false verdict of each kind, over all strata of a trial."""
 DEADBAND = 0.01
 """Smallest difference that is worth a change of settings."""
+
+METRICS: Mapping[Goal, str] = {
+    "GoodRequests": "good requests",
+    "Throughput": "frames per replica second",
+    "EngineTime": "engine time per frame",
+}
+"""The metric that a trial compares, by its goal."""
 
 _PRIOR_SCALE = 0.1
 """Prior standard deviation of a difference, weighted as one pair."""

@@ -1,7 +1,4 @@
-"""Aggregates over the evidence: request totals, missed objectives, overload, and the workload class. Pure.
-
-A request is good if it met the TTFA objective of its task type and its stream did not underrun.
-"""
+"""Conclusions from the evidence: missed objectives, overload, and the workload class. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from syrinx_operator.resource.spec import TtfaObjective
 from syrinx_operator.resource.status import SloStatus
-from syrinx_operator.resource.tuning_status import Counts, Workload
-from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats
+from syrinx_operator.resource.tuning_status import Workload
+from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract.family import FAMILY
 
@@ -25,70 +22,6 @@ _RATE_HYSTERESIS = 0.75
 """Distance in buckets from the current rate bucket that starts a new one. Adjacent buckets meet at half a bucket."""
 _MIX_SHIFT = 0.2
 """Change of a task type's share that counts as another mix."""
-
-
-def totals(routes: Mapping[Route, RouteStats]) -> dict[str, Counts]:
-    """Returns request counts by task type."""
-    by_type: dict[str, Counts] = {}
-    for route, stats in routes.items():
-        before = by_type.get(route.task_type, Counts())
-        by_type[route.task_type] = Counts(
-            requests=before.requests + stats.requests,
-            good=before.good + min(stats.requests, max(0, stats.within_objective - stats.underruns)),
-            underruns=before.underruns + stats.underruns,
-            errors=before.errors,
-        )
-    return by_type
-
-
-def with_failures(counts: Mapping[str, Counts], evidence: Evidence) -> dict[str, Counts]:
-    """Returns the counts with refused and failed requests added as bad ones."""
-    by_type = dict(counts)
-    for task_type, failed in evidence.failed.items():
-        before = by_type.get(task_type, Counts())
-        lost = failed.refused + failed.errors
-        if lost:
-            by_type[task_type] = Counts(
-                requests=before.requests + lost,
-                good=before.good,
-                underruns=before.underruns,
-                errors=before.errors + failed.errors,
-            )
-    return by_type
-
-
-def good_ratio(counts: Counts) -> float:
-    """Returns the ratio of good requests; 1 without requests."""
-    return counts.good / counts.requests if counts.requests else 1.0
-
-
-def summed(counts: Iterable[Counts]) -> Counts:
-    """Returns the sum of counts."""
-    items = list(counts)
-    return Counts(**{name: sum(getattr(each, name) for each in items) for name in Counts.__struct_fields__})
-
-
-def quantile(histogram: Mapping[float, int], q: float) -> float | None:
-    """Returns the q-quantile in seconds, interpolated within its bucket; None for an empty histogram.
-
-    A value beyond the last finite bound is reported as that bound.
-    """
-    rank = q * histogram.get(math.inf, 0)
-    low, below = 0.0, 0
-    for edge, count in sorted(histogram.items()):
-        if count >= rank > below:
-            return low if edge == math.inf else low + (edge - low) * (rank - below) / (count - below)
-        low, below = edge, count
-    return None
-
-
-def histogram(stats: Iterable[RouteStats]) -> dict[float, int]:
-    """Returns the sum of the cumulative TTFA histograms."""
-    total: dict[float, int] = {}
-    for one in stats:
-        for edge, count in one.ttfa_histogram.items():
-            total[edge] = total.get(edge, 0) + count
-    return total
 
 
 def truncated_ratio(part: int, whole: int) -> float | None:
@@ -106,7 +39,7 @@ def slo_statuses(objectives: Iterable[TtfaObjective], evidence: Evidence) -> tup
         if not requests and target is None:
             continue
         within = sum(stats.within_objective for stats in routes)
-        p95 = quantile(histogram(routes), 0.95)
+        p95 = ttfa_quantile(evidence.routes, task_type, 0.95)
         found.append(
             SloStatus(
                 task_type=task_type,
@@ -121,7 +54,7 @@ def slo_statuses(objectives: Iterable[TtfaObjective], evidence: Evidence) -> tup
 
 def missed_objective(policy: Policy, evidence: Evidence) -> str:
     """Describes an objective that is missed by two standard errors; empty if none is, or with too few requests."""
-    for task_type, counts in sorted(with_failures(totals(evidence.routes), evidence).items()):
+    for task_type, counts in sorted(evidence.counts.items()):
         objective = policy.objectives.get(task_type)
         if objective is None or counts.requests < MIN_REQUESTS:
             continue
@@ -130,18 +63,12 @@ def missed_objective(policy: Policy, evidence: Evidence) -> str:
         if ratio + _MISS_Z * _standard_error(ratio, counts.requests) < objective.target:
             target = f"{objective.target:.0%} within {objective.seconds * 1000:.0f} ms"
             return f"{task_type}: {ratio:.0%} of the requests met the TTFA objective of {target}"
-    everything = summed(totals(evidence.routes).values())
-    if everything.requests >= MIN_REQUESTS:
-        ratio = min(1.0, everything.underruns / everything.requests)
-        if ratio - _MISS_Z * _standard_error(ratio, everything.requests) > policy.max_underrun_ratio:
+    requests = sum(stats.requests for stats in evidence.routes.values())
+    if requests >= MIN_REQUESTS:
+        ratio = min(1.0, sum(stats.underruns for stats in evidence.routes.values()) / requests)
+        if ratio - _MISS_Z * _standard_error(ratio, requests) > policy.max_underrun_ratio:
             return f"{ratio:.0%} of the streams underran, objective {policy.max_underrun_ratio:.1%}"
     return ""
-
-
-def request_rate(evidence: Evidence) -> float:
-    """Returns requests per second, including failed ones."""
-    requests = summed(with_failures(totals(evidence.routes), evidence).values()).requests
-    return requests / evidence.seconds if evidence.seconds else 0.0
 
 
 def overloaded(policy: Policy, evidence: Evidence) -> bool:
@@ -154,12 +81,11 @@ def overloaded(policy: Policy, evidence: Evidence) -> bool:
 
 def classify_workload(evidence: Evidence, before: Workload | None) -> Workload | None:
     """Returns the workload class, with hysteresis; `before` while there are too few requests."""
-    counts = with_failures(totals(evidence.routes), evidence)
-    requests = summed(counts.values()).requests
+    counts, requests = evidence.counts, evidence.total.requests
     if requests < MIN_REQUESTS or not evidence.seconds:
         return before
     shares = {task_type: each.requests / requests for task_type, each in counts.items() if each.requests}
-    position = 2 * math.log2(requests / evidence.seconds)
+    position = 2 * math.log2(evidence.request_rate)
     if before is None:
         return Workload(mix=_mix(shares), rate_bucket=round(position))
     known = _shares(before.mix)
