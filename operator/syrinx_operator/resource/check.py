@@ -94,7 +94,7 @@ def check(file: str, data: bytes) -> CheckResult:
                 problems += _in_order(file, document, [(("metadata", "name"), message)])
             pipelines.append(pipeline)
             ignored_fields += _in_order(file, document, [(path, "set by the API server; ignored") for path in ignored])
-            found = [(each.path, f"on Kubernetes: {each.message}") for each in cluster_violations(pipeline)]
+            found = [(path, f"on Kubernetes: {message}") for path, message in cluster_violations(pipeline)]
             on_kubernetes += _in_order(file, document, found)
     except DocumentError as error:
         problems.append(Problem(file, error.position, error.path, str(error)))
@@ -180,8 +180,7 @@ def problems_of(value: Any) -> Iterator[Finding]:
     found = list(_problems(value, TTSPipeline, ()))
     yield from found
     if not found:
-        for violation in violations(msgspec.convert(value, TTSPipeline)):
-            yield violation.path, violation.message
+        yield from violations(msgspec.convert(value, TTSPipeline))
 
 
 def _problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:

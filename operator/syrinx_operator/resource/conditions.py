@@ -1,17 +1,27 @@
-"""Conditions between fields of the resource, each as CEL for the API server and as a Python function."""
+"""Conditions between fields of the resource, each as CEL for the API server and as a Python function, and rules."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, structs
 
 from syrinx_operator.resource.documents import Path
+
+FORBIDDEN: Final = "FieldValueForbidden"
+DUPLICATE: Final = "FieldValueDuplicate"
+
+
+class Violation(NamedTuple):
+    """A rule that a resource violates."""
+
+    path: Path
+    """The field to change, from the resource's root."""
+    message: str
 
 
 class Condition(Struct, frozen=True):
@@ -40,8 +50,44 @@ class ItemsCondition(Struct, frozen=True):
     """A condition on every item of a list or key of a map. An absent list or map fulfills it."""
 
     cel: str
-    failures: Callable[[Any], Iterator[tuple[Path, Any]]]
+    failures: Callable[[Any], Iterable[tuple[Path, Any]]]
     """Yields the path and the text of each item that does not fulfill the condition; paths are relative to the list."""
+
+
+class Rule(Struct, frozen=True):
+    """A condition that must hold, and what to say if it does not."""
+
+    field: str
+    """The field to change, relative to `self`. Empty: `self`."""
+    condition: Condition | ItemsCondition
+    message: str
+    """What to do, in the API server's error."""
+    detail: str = ""
+    """The message in Python, with values of `self` and the failed `item`. Default: `message`."""
+    message_expression: str = ""
+    """CEL of a message with values."""
+    reason: str = ""
+    """`FORBIDDEN` or `DUPLICATE`. Default: FieldValueInvalid."""
+    cluster_only: bool = False
+    """Whether the rule holds on Kubernetes only."""
+
+    def manifest(self) -> dict[str, str]:
+        """The rule as an item of `x-kubernetes-validations`."""
+        manifest = {
+            "rule": self.condition.cel,
+            "message": self.message,
+            "messageExpression": self.message_expression,
+            "fieldPath": f".{self.field}" if self.field else "",
+            "reason": self.reason,
+        }
+        return {name: text for name, text in manifest.items() if text}
+
+    def violations(self, value: Any, path: Path) -> Iterator[Violation]:
+        """Evaluates the rule for the object at a path."""
+        field = self.field.split(".") if self.field else ()
+        for item_path, item in self.condition.failures(value):
+            message = (self.detail or self.message).format(self=value, item=item)
+            yield Violation((*path, *field, *item_path), message)
 
 
 class Field:
@@ -74,82 +120,56 @@ class Field:
         """Whether the field has this value."""
         return Condition(f"{self.cel} == {json.dumps(constant)}", lambda value: bool(self.read(value) == constant))
 
-    def at_least(self, minimum: int) -> Condition:
-        """Whether a number is at least `minimum`."""
-        return Condition(f"{self.cel} >= {minimum}", lambda value: bool(self.read(value) >= minimum))
-
     def at_most(self, other: Field) -> Condition:
         """Whether a number is at most the value of another field."""
         return Condition(f"{self.cel} <= {other.cel}", lambda value: bool(self.read(value) <= other.read(value)))
 
-    def size_at_most(self, maximum: Field) -> Condition:
-        """Whether a list has at most as many items as the value of another field. Absent lists have none."""
-        return Condition(
-            f"!has({self.cel}) || {self.cel}.size() <= {maximum.cel}",
-            lambda value: len(self.read(value)) <= maximum.read(value),
-        )
-
     def matches(self, pattern: str) -> Condition:
         """Whether a part of the text matches a regular expression that means the same in RE2 and in Python."""
-        return Condition(
-            f"{self.cel}.matches({json.dumps(pattern)})", lambda value: bool(re.search(pattern, self.read(value)))
-        )
+        cel = f"{self.cel}.matches({json.dumps(pattern)})"
+        return Condition(cel, lambda value: bool(re.search(pattern, self.read(value))))
 
     def starts_with(self, prefix: str) -> Condition:
         """Whether the text starts with a prefix."""
-        return Condition(
-            f"{self.cel}.startsWith({json.dumps(prefix)})", lambda value: bool(self.read(value).startswith(prefix))
-        )
-
-    def is_one_of(self, constants: Collection[str]) -> Condition:
-        """Whether the text is among constants."""
-        return Condition(f"{self.cel} in {json.dumps(sorted(constants))}", lambda value: self.read(value) in constants)
+        cel = f"{self.cel}.startsWith({json.dumps(prefix)})"
+        return Condition(cel, lambda value: bool(self.read(value).startswith(prefix)))
 
 
-def exactly_one(*fields: str, flag: str | None = None) -> Condition:
+@functools.cache
+def _attributes(struct: type[Struct]) -> dict[str, str]:
+    return {field.encode_name: field.name for field in structs.fields(struct)}
+
+
+def requires(field: str, condition: Condition, message: str, **options: Any) -> Rule:
+    """`field` may be set only where `condition` holds."""
+    return Rule(field, ~Field(field).is_set() | condition, message, **options)
+
+
+def exactly_one(*fields: str, flag: str = "") -> Rule:
     """Exactly one of optional fields is set; a boolean `flag` that is true counts as set."""
     conditions = [*([Field(flag).is_true()] if flag else []), *(Field(field).is_set() for field in fields)]
-    return Condition(
+    *names, last = [*([f"`{flag}: true`"] if flag else []), *(f"`{field}`" for field in fields)]
+    condition = Condition(
         " + ".join(f"({each.cel} ? 1 : 0)" for each in conditions) + " == 1",
         lambda value: sum(each.holds(value) for each in conditions) == 1,
     )
+    return Rule("", condition, f"set exactly one of {', '.join(names)} and {last}")
 
 
-def every_key(field: str, cel: str, holds: Callable[[str], bool]) -> ItemsCondition:
-    """Every key of a map fulfills a condition; `cel` is that condition on `key`."""
-    of = Field(field)
-    return ItemsCondition(
-        f"!has({of.cel}) || {of.cel}.all(key, {cel})",
-        lambda value: (((), key) for key in of.read(value) if not holds(key)),
-    )
-
-
-def every_item_at_most(field: str, name: str, maximum: str) -> ItemsCondition:
-    """The field `name` of every item is at most the value of the field `maximum`."""
-    of, limit, of_item = Field(field), Field(maximum), Field(name)
-    return ItemsCondition(
-        f"!has({of.cel}) || {of.cel}.all(item, item.{name} <= {limit.cel})",
-        lambda value: (
-            ((index, name), of_item.read(item))
-            for index, item in enumerate(of.read(value))
-            if of_item.read(item) > limit.read(value)
-        ),
-    )
-
-
-def unique(field: str, *names: str) -> ItemsCondition:
+def unique(field: str, message: str, *names: str) -> Rule:
     """No two items of a list are equal in the fields `names`, or as a whole if there are none."""
     of = Field(field)
     same = " && ".join(f"other.{name} == one.{name}" for name in names) or "other == one"
 
-    def failures(value: Any) -> Iterator[tuple[Path, Any]]:
-        for index, key in _repeated(of.read(value) or (), names):
-            yield (index, *(names if len(names) == 1 else ())), key
+    def failures(value: Any) -> Iterator[tuple[Path, str]]:
+        for index, text in repeated(of.read(value) or (), *names):
+            yield (index, *(names if len(names) == 1 else ())), text
 
-    return ItemsCondition(f"!has({of.cel}) || {of.cel}.all(one, {of.cel}.exists_one(other, {same}))", failures)
+    cel = f"!has({of.cel}) || {of.cel}.all(one, {of.cel}.exists_one(other, {same}))"
+    return Rule(field, ItemsCondition(cel, failures), message, detail="{item} is listed twice", reason=DUPLICATE)
 
 
-def _repeated(items: Iterable[Any], names: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+def repeated(items: Iterable[Any], *names: str) -> Iterator[tuple[int, str]]:
     """Yields index and text of each item whose fields `names` equal those of an earlier item."""
     seen = set()
     for index, item in enumerate(items):
@@ -161,28 +181,6 @@ def _repeated(items: Iterable[Any], names: tuple[str, ...]) -> Iterator[tuple[in
         seen.add(key)
 
 
-def repeated_keys(items: Iterable[Any], name: str) -> Iterator[tuple[int, str]]:
-    """Yields index and key of each item whose field `name` equals that of an earlier item."""
-    return _repeated(items, (name,))
-
-
-def sorted_by(field: str, first: str, second: str) -> ItemsCondition:
-    """Items are sorted by two integer fields, of which the second is at most 100."""
-    of, names = Field(field), (Field(first), Field(second))
-
-    def failures(value: Any) -> Iterator[tuple[Path, Any]]:
-        keys = [tuple(name.read(item) for name in names) for item in of.read(value)]
-        for index, (before, key) in enumerate(itertools.pairwise(keys), 1):
-            if key < before:
-                yield (index,), f"{first} {key[0]}, {second} {key[1]}"
-
-    # isSorted() exceeds the cost budget of Kubernetes before 1.30, so compare each position with the number of smaller
-    # items.
-    smaller = f"other.{first} * 100 + other.{second} < one.{first} * 100 + one.{second}"
-    ordered = f"{of.cel}.all(one, {of.cel}.filter(other, {smaller}).size() == {of.cel}.indexOf(one))"
-    return ItemsCondition(f"!has({of.cel}) || {ordered}", failures)
-
-
-@functools.cache
-def _attributes(struct: type[Struct]) -> dict[str, str]:
-    return {field.encode_name: field.name for field in structs.fields(struct)}
+def immutable(cel: str, message: str, field: str = "") -> Rule:
+    """A rule about an update. Only the API server evaluates it, because only it knows the old value."""
+    return Rule(field, Condition(cel, lambda _: True), f"{message}: create a new pipeline", reason=FORBIDDEN)

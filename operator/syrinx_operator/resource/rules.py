@@ -7,21 +7,24 @@ server. A rule belongs to a type and holds wherever that type is used. `self` is
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Final
 
 from msgspec import Struct, inspect, structs
 
 from syrinx_operator.resource.conditions import (
+    FORBIDDEN,
     Condition,
     Field,
     ItemsCondition,
-    every_item_at_most,
-    every_key,
+    Rule,
+    Violation,
     exactly_one,
-    repeated_keys,
-    sorted_by,
+    immutable,
+    repeated,
+    requires,
     unique,
 )
 from syrinx_operator.resource.documents import Path
@@ -68,49 +71,6 @@ GPU: Final = "nvidia.com/gpu"
 """Resource name of GPUs."""
 
 
-class Violation(Struct, frozen=True):
-    """A rule that a resource violates."""
-
-    path: Path
-    """The field to change, from the resource's root."""
-    message: str
-
-
-class Rule(Struct, frozen=True):
-    """A condition that must hold, and what to say if it does not."""
-
-    condition: Condition | ItemsCondition
-    message: str
-    """What to do, in the API server's error."""
-    field: str = ""
-    """The field to change, relative to `self`. Default: `self`."""
-    detail: str = ""
-    """The message in Python, with values of `self` and the failed `item`. Default: `message`."""
-    message_expression: str = ""
-    """CEL of a message with values."""
-    reason: Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueDuplicate"] = "FieldValueInvalid"
-    cluster_only: bool = False
-    """Whether the rule holds on Kubernetes only."""
-
-    def manifest(self) -> dict[str, str]:
-        """The rule as an item of `x-kubernetes-validations`."""
-        manifest = {"rule": self.condition.cel, "message": self.message}
-        if self.message_expression:
-            manifest["messageExpression"] = self.message_expression
-        if self.field:
-            manifest["fieldPath"] = f".{self.field}"
-        if self.reason != "FieldValueInvalid":
-            manifest["reason"] = self.reason
-        return manifest
-
-    def violations(self, value: Any, path: Path) -> Iterator[Violation]:
-        """Evaluates the rule for the object at a path."""
-        field = self.field.split(".") if self.field else ()
-        for item_path, item in self.condition.failures(value):
-            message = self.detail.format(self=value, item=item) if self.detail else self.message
-            yield Violation((*path, *field, *item_path), message)
-
-
 def violations(pipeline: TTSPipeline) -> list[Violation]:
     """Returns violations of the rules that hold everywhere."""
     return list(_violations(pipeline, (), cluster_only=False))
@@ -123,24 +83,20 @@ def cluster_violations(pipeline: TTSPipeline) -> list[Violation]:
 
 def rules_of(struct: type[Struct]) -> tuple[Rule, ...]:
     """Returns the rules of a type, which the API server evaluates: those of its base classes first."""
-    return tuple(
-        rule for each in reversed(struct.__mro__) for rule in (*_RULES.get(each, ()), *_IMMUTABLE.get(each, ()))
-    )
+    return tuple(rule for each in reversed(struct.__mro__) for rule in _RULES.get(each, ()))
 
 
 def _violations(value: Struct, path: Path, *, cluster_only: bool) -> Iterator[Violation]:
-    struct = type(value)
-    for each in reversed(struct.__mro__):
-        for rule in _RULES.get(each, ()):
-            if rule.cluster_only == cluster_only:
-                yield from rule.violations(value, path)
-    for name, field, key in _fields(struct):
+    for rule in rules_of(type(value)):
+        if rule.cluster_only == cluster_only:
+            yield from rule.violations(value, path)
+    for name, field, key in _fields(type(value)):
         part = getattr(value, name)
         if isinstance(part, Struct):
             yield from _violations(part, (*path, field), cluster_only=cluster_only)
         elif isinstance(part, tuple):
             if key and not cluster_only:
-                for index, text in repeated_keys(part, key):
+                for index, text in repeated(part, key):
                     yield Violation((*path, field, index, key), f"{text} is listed twice")
             for index, item in enumerate(part):
                 if isinstance(item, Struct):
@@ -161,25 +117,15 @@ def _list_map_key(kind: inspect.Type) -> str:
     return "".join(schema.get("x-kubernetes-list-map-keys", ()))
 
 
-def _requires(field: str, condition: Condition, message: str, **options: Any) -> Rule:
-    """`field` may be set only where `condition` holds."""
-    return Rule(~Field(field).is_set() | condition, message, field=field, **options)
-
-
 def _forbidden_key_prefixes(field: str) -> Rule:
-    prefixes = RESERVED_LABEL_PREFIXES
+    prefixes, labels = RESERVED_LABEL_PREFIXES, Field(field)
     message = f"keys that start with {' or '.join(prefixes)} are reserved"
-    return Rule(
-        every_key(
-            field,
-            " && ".join(f"!key.startsWith({json.dumps(prefix)})" for prefix in prefixes),
-            lambda key: not key.startswith(prefixes),
-        ),
-        message,
-        detail=f"{{item}}: {message}",
-        field=field,
-        reason="FieldValueForbidden",
+    allowed = " && ".join(f"!key.startsWith({json.dumps(prefix)})" for prefix in prefixes)
+    condition = ItemsCondition(
+        f"!has({labels.cel}) || {labels.cel}.all(key, {allowed})",
+        lambda value: (((), key) for key in labels.read(value) if key.startswith(prefixes)),
     )
+    return Rule(field, condition, message, detail=f"{{item}}: {message}", reason=FORBIDDEN)
 
 
 def _bounds_include_start(stage: str, field: str, attribute: str) -> Rule:
@@ -187,12 +133,11 @@ def _bounds_include_start(stage: str, field: str, attribute: str) -> Rule:
     start = Field(f"{stage}.maxNumSeqs")
     bounds = f"self.tuning.bounds.{attribute}"
     return Rule(
-        # If min is greater than max, the rule of RowBounds reports it.
+        f"tuning.bounds.{field}",
         ~minimum.at_most(maximum) | (minimum.at_most(start) & start.at_most(maximum)),
         f"{stage}.maxNumSeqs, the starting point of tuning, is outside these bounds",
         detail=f"{stage}.maxNumSeqs, the starting point of tuning, is {{self.{stage}.max_num_seqs}}: outside "
         f"{{{bounds}.min}} to {{{bounds}.max}}",
-        field=f"tuning.bounds.{field}",
     )
 
 
@@ -208,10 +153,10 @@ def _colocated_codec_has_default(name: str, field: str) -> Rule:
     else:
         cel = value.is_empty().cel if default in ((), {}) else value.equals(default).cel
     return Rule(
+        f"codec.{field}",
         _SEPARATE | Condition(cel, lambda spec: value.read(spec) == default),
         f"with topology Colocated the codec runs in the talker's process: set talker.{field} instead",
-        field=f"codec.{field}",
-        reason="FieldValueForbidden",
+        reason=FORBIDDEN,
     )
 
 
@@ -224,11 +169,11 @@ def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
 
 _SEPARATE = Field("topology").equals("Separate")
 _RESIDENT_ROWS = Rule(
+    "maxNumSeqs",
     Field("maxNumSeqs").at_most(Field("maxResident")),
     "every row of a step needs resident state: must be at most maxResident",
     detail="{self.max_num_seqs} rows per step need as many resident requests: must be at most maxResident, which is "
     "{self.max_resident}",
-    field="maxNumSeqs",
 )
 _ONE_GPU = ~Field("vllm").is_set() | Field("vllm.tensorParallelSize").equals(1)
 _MANAGED = Field("managed").is_true()
@@ -251,246 +196,224 @@ _OUTSIDE_RESERVED_PATHS = Condition(
     lambda volume: not any(f"{volume.mount_path}/".startswith(f"{path}/") for path in RESERVED_PATHS),
 )
 
+
+def _pairs_out_of_order(codec: CodecSpec) -> Iterator[tuple[Path, str]]:
+    for index, (before, pair) in enumerate(itertools.pairwise(codec.capture_pairs), 1):
+        if (pair.rows, pair.frames) < (before.rows, before.frames):
+            yield (index,), f"rows {pair.rows}, frames {pair.frames}"
+
+
+# isSorted() exceeds the cost budget of Kubernetes before 1.30, so compare each position with the number of smaller
+# items. There are at most 100 frames.
+_SORTED_PAIRS = ItemsCondition(
+    "!has(self.capturePairs) || self.capturePairs.all(one, self.capturePairs.filter(other, "
+    "other.rows * 100 + other.frames < one.rows * 100 + one.frames).size() == self.capturePairs.indexOf(one))",
+    _pairs_out_of_order,
+)
 _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     TTSPipeline: (
         Rule(
+            "metadata.name",
             Condition(f"self.metadata.name.size() <= {NAME_LENGTH}", lambda each: len(each.name) <= NAME_LENGTH)
             & Field("metadata.name").matches("^[a-z]([-a-z0-9]*[a-z0-9])?$"),
             f"must be up to {NAME_LENGTH} lower-case letters, digits and '-', starting with a letter: it is a "
             "prefix of the names of the pipeline's objects",
-            field="metadata.name",
         ),
     ),
     PipelineSpec: (
         _bounds_include_start("talker", "talkerMaxNumSeqs", "talker_max_num_seqs"),
         _bounds_include_start("codec", "codecMaxNumSeqs", "codec_max_num_seqs"),
         Rule(
+            "tuning.bounds.capturePairs.max",
             Field("tuning.bounds.capturePairs.max").equals(0)
-            | Field("codec.capturePairs").size_at_most(Field("tuning.bounds.capturePairs.max")),
+            | Condition(
+                "!has(self.codec.capturePairs) || "
+                "self.codec.capturePairs.size() <= self.tuning.bounds.capturePairs.max",
+                lambda spec: len(spec.codec.capture_pairs) <= spec.tuning.bounds.capture_pairs.max,
+            ),
             "must be 0 or at least the number of codec.capturePairs, the starting point of tuning",
-            field="tuning.bounds.capturePairs.max",
         ),
         *(_colocated_codec_has_default(name, field) for name, field in PROCESS_FIELDS),
         Rule(
+            "codec.maxResident",
             _SEPARATE | Field("talker.maxResident").at_most(Field("codec.maxResident")),
             "with topology Colocated it must be at least talker.maxResident",
             detail="{self.codec.max_resident} is less than talker.maxResident, {self.talker.max_resident}: with "
             "topology Colocated the codec serves all requests of its talker",
-            field="codec.maxResident",
         ),
         Rule(
+            "talker.engine",
             _SEPARATE | Field("talker.engine").equals("torch"),
             "vLLM needs its own process: use engine torch or topology Separate",
-            field="talker.engine",
         ),
+        immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
     ModelSpec: (
-        Rule(
-            exactly_one("path", "huggingFace", flag="bundled"),
-            "set exactly one of `bundled: true`, `path` and `huggingFace`",
-        ),
-        _requires("path", Field("path").matches("[^/]"), "names no directory"),
-        _requires(
+        exactly_one("path", "huggingFace", flag="bundled"),
+        requires("path", Field("path").matches("[^/]"), "names no directory"),
+        requires(
             "path",
             Field("claim").is_set() | Field("path").starts_with("/"),
             "a relative path needs `claim`, the volume that contains it",
             cluster_only=True,
         ),
-        _requires(
+        requires(
             "path",
             ~Field("claim").is_set() | ~Field("path").matches("(^|/)[.][.](/|$)"),
             "must not contain `..`: it is a directory in `claim`",
         ),
-        _requires("claim", Field("path").is_set(), "needs `path`, the checkpoint's directory in the volume"),
-        _requires("cache", Field("huggingFace").is_set(), "needs `huggingFace`: only downloads are cached"),
+        requires("claim", Field("path").is_set(), "needs `path`, the checkpoint's directory in the volume"),
+        requires("cache", Field("huggingFace").is_set(), "needs `huggingFace`: only downloads are cached"),
+        immutable(
+            "self.bundled == oldSelf.bundled && has(self.path) == has(oldSelf.path) && "
+            "has(self.huggingFace) == has(oldSelf.huggingFace)",
+            "the choice of bundled, path or huggingFace is immutable",
+        ),
     ),
-    ModelCache: (Rule(exactly_one("claim", "storage"), "set exactly one of `claim` and `storage`"),),
+    ModelCache: (exactly_one("claim", "storage"),),
     PodFields: (
         _forbidden_key_prefixes("podLabels"),
         _forbidden_key_prefixes("podAnnotations"),
-        Rule(
-            unique("extraVolumes", "mountPath"),
-            "two volumes have the same mountPath",
-            detail="{item} is listed twice",
-            field="extraVolumes",
-            reason="FieldValueDuplicate",
-        ),
+        unique("extraVolumes", "two volumes have the same mountPath", "mountPath"),
     ),
     EnvVar: (
         Rule(
-            ~Field("name").is_one_of(RESERVED_ENV),
+            "name",
+            ~Condition(
+                f"self.name in {json.dumps(sorted(RESERVED_ENV))}", lambda variable: variable.name in RESERVED_ENV
+            ),
             "is set by Syrinx",
             detail="{self.name} is set by Syrinx",
             message_expression='self.name + " is set by Syrinx"',
-            field="name",
-            reason="FieldValueForbidden",
+            reason=FORBIDDEN,
         ),
-        Rule(exactly_one("value", "secret", "configMap"), "set exactly one of `value`, `secret` and `configMap`"),
+        exactly_one("value", "secret", "configMap"),
     ),
     ExtraVolume: (
         Rule(
+            "name",
             ~Field("name").starts_with(RESERVED_VOLUME_PREFIX),
             f"names that start with {RESERVED_VOLUME_PREFIX} are reserved",
-            field="name",
-            reason="FieldValueForbidden",
+            reason=FORBIDDEN,
         ),
-        Rule(
-            _OUTSIDE_RESERVED_PATHS,
-            f"{', '.join(RESERVED_PATHS)} are reserved",
-            field="mountPath",
-            reason="FieldValueForbidden",
-        ),
-        Rule(~Field("mountPath").matches("/[.]{1,2}(/|$)"), "must not contain `.` or `..`", field="mountPath"),
-        _requires(
+        Rule("mountPath", _OUTSIDE_RESERVED_PATHS, f"{', '.join(RESERVED_PATHS)} are reserved", reason=FORBIDDEN),
+        Rule("mountPath", ~Field("mountPath").matches("/[.]{1,2}(/|$)"), "must not contain `.` or `..`"),
+        requires(
             "subPath",
             ~Field("subPath").matches("^/|(^|/)[.][.](/|$)"),
             "must be a directory in the volume, without a leading / and without `..`",
         ),
-        Rule(
-            exactly_one("claim", "secret", "configMap", "emptyDir"),
-            "set exactly one of `claim`, `secret`, `configMap` and `emptyDir`",
-        ),
+        exactly_one("claim", "secret", "configMap", "emptyDir"),
     ),
     Toleration: (
         Rule(
-            Field("key").is_set() | Field("operator").equals("Exists"),
-            "is required unless operator is Exists",
-            field="key",
+            "key", Field("key").is_set() | Field("operator").equals("Exists"), "is required unless operator is Exists"
         ),
-        _requires("value", Field("operator").equals("Equal"), "must not be set with operator Exists"),
-        _requires(
+        requires("value", Field("operator").equals("Equal"), "must not be set with operator Exists"),
+        requires(
             "tolerationSeconds",
             Field("effect").is_set() & Field("effect").equals("NoExecute"),
             "needs effect NoExecute",
         ),
     ),
-    ServiceSpec: (_requires("nodePort", ~Field("type").equals("ClusterIP"), "needs type NodePort or LoadBalancer"),),
+    ServiceSpec: (requires("nodePort", ~Field("type").equals("ClusterIP"), "needs type NodePort or LoadBalancer"),),
     GatewaySpec: (
         Rule(
-            Field("port").at_least(1024),
+            "port",
+            Condition("self.port >= 1024", lambda gateway: gateway.port >= 1024),
             "must be at least 1024: the gateway does not run as root",
-            field="port",
             cluster_only=True,
         ),
         Rule(
+            "port",
             ~Field("port").equals(ADMIN_PORT),
             f"{ADMIN_PORT} is reserved for metrics and settings",
-            field="port",
             cluster_only=True,
         ),
     ),
     TalkerSpec: (
         _RESIDENT_ROWS,
-        _requires("vllm", Field("engine").equals("vllm"), "needs `engine: vllm`"),
+        requires("vllm", Field("engine").equals("vllm"), "needs `engine: vllm`"),
         Rule(
+            "vllm.tensorParallelSize",
             _ONE_GPU | ~Field("device").is_set() | Field("device").equals("cuda"),
             "more than 1 needs GPUs: set device cuda",
             detail="{self.vllm.tensor_parallel_size} needs GPUs: set device cuda",
-            field="vllm.tensorParallelSize",
         ),
         Rule(
+            "vllm.tensorParallelSize",
             _ONE_GPU | _ENOUGH_GPUS,
             f"needs as many {GPU} in talker.resources.limits",
             detail=f"needs {{self.vllm.tensor_parallel_size}} GPUs: set talker.resources.limits {GPU}: "
             "{self.vllm.tensor_parallel_size}",
-            field="vllm.tensorParallelSize",
             cluster_only=True,
         ),
     ),
     CodecSpec: (
         _RESIDENT_ROWS,
         Rule(
-            every_item_at_most("capturePairs", "rows", "maxResident"),
+            "capturePairs",
+            ItemsCondition(
+                "!has(self.capturePairs) || self.capturePairs.all(item, item.rows <= self.maxResident)",
+                lambda codec: (
+                    ((index, "rows"), shape.rows)
+                    for index, shape in enumerate(codec.capture_pairs)
+                    if shape.rows > codec.max_resident
+                ),
+            ),
             "rows above maxResident are never used",
             detail="{item} is more than maxResident, {self.max_resident}: never used",
-            field="capturePairs",
         ),
         Rule(
-            sorted_by("capturePairs", "rows", "frames"),
+            "capturePairs",
+            _SORTED_PAIRS,
             "must be sorted by rows, then frames",
             detail="{item} comes too late: must be sorted by rows, then frames",
-            field="capturePairs",
         ),
-        Rule(
-            unique("capturePairs", "rows", "frames"),
-            "a pair of rows and frames is listed twice",
-            detail="{item} is listed twice",
-            field="capturePairs",
-            reason="FieldValueDuplicate",
-        ),
+        unique("capturePairs", "a pair of rows and frames is listed twice", "rows", "frames"),
     ),
     ConnectorSpec: (
-        Rule(exactly_one("url", flag="managed"), "set exactly one of `managed: true` and `url`"),
+        exactly_one("url", flag="managed"),
         *(
-            _requires(field, ~_MANAGED, "must not be set for a managed Redis")
+            requires(field, ~_MANAGED, "must not be set for a managed Redis")
             for field in ("passwordSecret", "passwordEnv", "caSecret")
         ),
-        *(_requires(field, ~_URL.is_set(), "must not be set with `url`") for field in ("image", "storage")),
-        _requires("caSecret", ~_URL.is_set() | _URL.starts_with("rediss://"), "needs a rediss:// URL"),
-        _requires(
+        *(requires(field, ~_URL.is_set(), "must not be set with `url`") for field in ("image", "storage")),
+        requires("caSecret", ~_URL.is_set() | _URL.starts_with("rediss://"), "needs a rediss:// URL"),
+        requires(
             "passwordEnv", Field("passwordSecret").is_set(), "is for `syrinx up`: set passwordSecret", cluster_only=True
         ),
-        _requires(
+        requires(
             "url",
             ~_URL.matches(PASSWORD_IN_URL),
             "must not contain a password: put it into a Secret and set passwordSecret",
             detail="must not contain a password: put it into a Secret and set passwordSecret (with `syrinx up`, an "
             "environment variable and passwordEnv)",
         ),
-        _requires(
+        requires(
             "url",
             _URL.matches(PASSWORD_IN_URL) | _URL.matches(REDIS_URL),
             "must be redis://HOST:PORT/DB, or rediss://… for TLS",
             detail="{self.url!r} is not accepted; expected redis://HOST:PORT/DB, or rediss://… for TLS",
         ),
+        immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
+        immutable("has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"),
     ),
-    TuningBounds: (
-        Rule(
-            unique("chunkRamps"),
-            "a ramp is listed twice",
-            detail="{item} is listed twice",
-            field="chunkRamps",
-            reason="FieldValueDuplicate",
-        ),
-    ),
+    TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
     RowBounds: (
         Rule(
+            "",
             Field("min").at_most(Field("max")),
             "min is greater than max",
             detail="min, {self.min}, is greater than max, {self.max}",
         ),
     ),
+    Storage: (immutable("self == oldSelf", "is immutable once the volume exists"),),
     Peer: (
-        _requires(
+        requires(
             "cidr",
             ~Field("namespace").is_set() & Field("podLabels").is_empty(),
             "must not be combined with `namespace` or `podLabels`",
         ),
     ),
-}
-
-
-def _immutable(cel: str, message: str, field: str = "") -> Rule:
-    """A rule about an update. Only the API server evaluates it, because only it knows the old value."""
-    return Rule(
-        Condition(cel, lambda _: True), f"{message}: create a new pipeline", field=field, reason="FieldValueForbidden"
-    )
-
-
-_IMMUTABLE: Mapping[type[Struct], tuple[Rule, ...]] = {
-    PipelineSpec: (_immutable("self.topology == oldSelf.topology", "is immutable", "topology"),),
-    ModelSpec: (
-        _immutable(
-            "self.bundled == oldSelf.bundled && has(self.path) == has(oldSelf.path) && "
-            "has(self.huggingFace) == has(oldSelf.huggingFace)",
-            "the choice of bundled, path or huggingFace is immutable",
-        ),
-    ),
-    ConnectorSpec: (
-        _immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
-        _immutable(
-            "has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"
-        ),
-    ),
-    Storage: (_immutable("self == oldSelf", "is immutable once the volume exists"),),
 }
