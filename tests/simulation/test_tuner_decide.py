@@ -275,16 +275,6 @@ def test_no_trial_starts_during_a_disruption():
     assert "talker rolls out" in world.state.message
 
 
-def test_no_trial_starts_without_support_for_overrides():
-    class Old(World):
-        def _worker(self, stage, name):
-            return msgspec.structs.replace(super()._worker(stage, name), supports_overrides=False)
-
-    world = Old(auto(requested=LONE), hill).run(HOUR)
-    assert world.state.trial_count == 0
-    assert "too old" in world.state.message
-
-
 # --- people know better
 
 

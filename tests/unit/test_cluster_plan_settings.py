@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cluster_plan import EMPTY, after, objects, pipeline, planned, replica
-from syrinx_operator.cluster.state import Component, ObjectKey, ReportedSettings
+from syrinx_operator.cluster.state import Component, ObjectKey
+from syrinx_stages.contract.settings import ReportedSettings
 
 TALKERS = ObjectKey("StatefulSet", "demo-talker")
 TALKER_SETTINGS = ObjectKey("ConfigMap", "demo-talker")
@@ -18,7 +19,7 @@ def talker(rows):
 
 
 def reporting(generation):
-    reported = ReportedSettings(generation, {})
+    reported = ReportedSettings(generation, {}, {})
     return (replica("talker", 0, "t", reported=reported), replica("talker", 1, "t"))
 
 
@@ -147,7 +148,7 @@ def rolled(new, *, new_gateway, old_gateway=None):
     pods = []
     for ordinal in range(3):
         plan = wanted if ordinal >= 3 - new else before
-        fields = {"ready": True, "reported": ReportedSettings(1, {}), "model_generation": plan.generation}
+        fields = {"ready": True, "reported": ReportedSettings(1, {}, {}), "model_generation": plan.generation}
         pods.append(replica("talker", ordinal, plan.templates[Component.TALKER], **fields))
     for name, plan, fields in (("new", wanted, {"ready": new_gateway}), ("old", before, old_gateway)):
         if fields is not None:
@@ -180,7 +181,7 @@ def test_without_a_model_change_no_replica_waits_for_a_gateway():
             n,
             p.templates[Component.TALKER],
             ready=True,
-            reported=ReportedSettings(1, {}),
+            reported=ReportedSettings(1, {}, {}),
             model_generation=p.generation,
         )
         for n, p in enumerate((before, wanted, wanted))

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syrinx_operator.cluster.plan.workloads import partition
-from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
+from syrinx_operator.cluster.state import Component, Replica
+from syrinx_stages.contract.settings import ReportedSettings
 
 
 def pod(ordinal, template="new", *, ready=True, generation=1, terminating=False):
-    reported = None if generation is None else ReportedSettings(generation, {})
+    reported = None if generation is None else ReportedSettings(generation, {}, {})
     return Replica(
         name=f"demo-talker-{ordinal}",
         component=Component.TALKER,

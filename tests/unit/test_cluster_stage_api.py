@@ -16,16 +16,19 @@ from syrinx_operator.cluster.config import StageAccess
 from syrinx_operator.cluster.lease import LeaseLost
 from syrinx_operator.cluster.plan.settings import Settings
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi, StageError
-from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
+from syrinx_operator.cluster.state import Component, Replica
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
+from syrinx_stages.contract.settings import ReportedSettings
 
 
 class Admin:
     """A fake admin port with a configurable answer."""
 
     def __init__(self) -> None:
-        self.answer: web.Response | float = web.json_response({"generation": 1, "settings": {"rows": 1}})
+        self.answer: web.Response | float = web.json_response(
+            {"generation": 1, "settings": {"rows": 1}, "base": {"rows": 1}}
+        )
         self.put: list[dict] = []
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -75,8 +78,7 @@ async def stages(monkeypatch) -> AsyncIterator[StageApi]:
 
 async def test_reads_the_settings_of_a_ready_replica(stages, replica):
     (found,) = await stages.read_settings("default", [replica])
-    assert found.reported == ReportedSettings(1, {"rows": 1})
-    assert not found.reported.supports_overrides, "its answer has no base settings"
+    assert found.reported == ReportedSettings(1, {"rows": 1}, {"rows": 1})
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ async def test_reads_the_settings_of_a_ready_replica(stages, replica):
         web.Response(status=500, body=b"internal error"),
         web.Response(body=b"ok"),
         web.Response(body=b"[]"),
-        web.Response(body=b'{"generation": "one", "settings": {}}'),
+        web.Response(body=b'{"generation": "one", "settings": {}, "base": {}}'),
         5.0,
     ],
 )
@@ -122,13 +124,13 @@ async def push(stages, replica, reported, wanted, fence=lambda: None):
 
 @pytest.mark.parametrize("wanted", [base(1, 1), base(0, 9)])
 async def test_current_and_newer_settings_are_not_sent_again(stages, replica, admin, wanted):
-    await push(stages, replica, ReportedSettings(1, {"rows": 1}), DesiredSettings(wanted))
+    await push(stages, replica, ReportedSettings(1, {"rows": 1}, {"rows": 1}), DesiredSettings(wanted))
     assert admin.put == []
 
 
 @pytest.mark.parametrize("wanted", [base(2, 1), base(1, 2)])
 async def test_older_and_different_settings_are_replaced(stages, replica, admin, wanted):
-    pushed = await push(stages, replica, ReportedSettings(1, {"rows": 1}), DesiredSettings(wanted))
+    pushed = await push(stages, replica, ReportedSettings(1, {"rows": 1}, {"rows": 1}), DesiredSettings(wanted))
     assert admin.put == [{"generation": wanted.generation, "settings": wanted.settings}]
     assert (pushed.reported.generation, pushed.reported.settings) == (wanted.generation, wanted.settings)
 
@@ -145,7 +147,7 @@ OVERRIDE_BODY = {"generation": 1, "settings": OVERRIDES, "seconds": OVERRIDE_TTL
 async def test_overrides_are_renewed_at_every_reconcile(stages, replica, admin, reported):
     pushed = await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))
     assert admin.put == [OVERRIDE_BODY]
-    assert (pushed.reported.settings, pushed.reported.permanent) == (OVERRIDES, {"rows": 1})
+    assert (pushed.reported.settings, pushed.reported.base) == (OVERRIDES, {"rows": 1})
 
 
 async def test_base_settings_are_sent_before_overrides(stages, replica, admin):
@@ -161,8 +163,8 @@ async def test_overrides_that_are_no_longer_desired_are_ended(stages, replica, a
 
 @pytest.mark.parametrize(
     "reported",
-    [ReportedSettings(1, {"rows": 1}), ReportedSettings(2, {"rows": 1}, {"rows": 1}), None],
-    ids=["without support for overrides", "with a newer base", "without a report"],
+    [ReportedSettings(2, {"rows": 1}, {"rows": 1}), None],
+    ids=["with a newer base", "without a report"],
 )
 async def test_overrides_are_not_sent_to_replicas_that_cannot_apply_them(stages, replica, admin, reported):
     await push(stages, replica, reported, DesiredSettings(base(1, 1), OVERRIDES))

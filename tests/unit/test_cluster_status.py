@@ -21,7 +21,6 @@ from syrinx_operator.cluster.state import (
     OperatorConfig,
     Owner,
     Replica,
-    ReportedSettings,
     key_of,
 )
 from syrinx_operator.cluster.status import failed, status
@@ -44,6 +43,7 @@ from syrinx_operator.resource.status import Condition, PipelineStatus, read
 from syrinx_operator.resource.tuning_status import Counts, Period, State, Stratum, Trial
 from syrinx_operator.tuner.decide import Event
 from syrinx_operator.tuner.evidence import Evidence, Route, RouteStats
+from syrinx_stages.contract.settings import ReportedSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-11-21T10:00:00Z"
@@ -101,7 +101,7 @@ class Cluster:
             "template": self.plan.templates[component],
             "model_generation": "" if component is REDIS else self.plan.generation,
             "ready": True,
-            "reported": ReportedSettings(wanted.generation, wanted.settings) if wanted else None,
+            "reported": ReportedSettings(wanted.generation, wanted.settings, wanted.settings) if wanted else None,
         }
         return Replica(name=self.name(component, n), component=component, **{**defaults, **fields})
 
@@ -416,7 +416,9 @@ def test_progressing_lists_differences_in_order():
     cluster = Cluster(talker=TalkerSpec(replicas=2)).drop(TALKER, 1).set(CODEC, 0, ready=False)
     assert condition(cluster.update(), "Progressing") == ("True", "Scaling")
     assert message(cluster.update(), "Progressing") == "talker: 1 of 2 pods; codec: demo-codec-0 not ready"
-    cluster.set(TALKER, 1, reported=ReportedSettings(0, {})).set(CODEC, 0, ready=True, reported=ReportedSettings(9, {}))
+    cluster.set(TALKER, 1, reported=ReportedSettings(0, {}, {})).set(
+        CODEC, 0, ready=True, reported=ReportedSettings(9, {}, {})
+    )
     assert condition(cluster.update(), "Progressing") == ("True", "ConfirmingSettings")
     assert message(cluster.update(), "Progressing") == "talker: demo-talker-1 has not confirmed settings generation 1"
 
@@ -639,7 +641,7 @@ def test_a_problem_and_its_recovery_cause_one_event_each():
     cluster.set(TALKER, 0, problem="ErrImagePull: still no", restarts=1)
     assert cluster.events() == []
     cluster.set(TALKER, 0, ready=True, problem="").set(TALKER, 1, ready=True)
-    cluster.set(TALKER, 0, reported=ReportedSettings(1, {})).set(TALKER, 1, reported=ReportedSettings(1, {}))
+    cluster.set(TALKER, 0, reported=ReportedSettings(1, {}, {})).set(TALKER, 1, reported=ReportedSettings(1, {}, {}))
     assert cluster.events() == [
         ("Normal", "Ready"),
         ("Normal", "TalkerReady"),
@@ -676,7 +678,7 @@ def test_confirmed_settings_cause_one_event_per_generation():
     cluster.set(TALKER, 1, ready=True, reported=None)
     assert cluster.events() == []
     assert cluster.previous["talker"]["confirmedGeneration"] == 1
-    cluster.set(TALKER, 1, reported=ReportedSettings(1, {}))
+    cluster.set(TALKER, 1, reported=ReportedSettings(1, {}, {}))
     assert cluster.events() == [("Normal", "Complete")]
 
 

@@ -6,7 +6,8 @@ import pytest
 from support.cluster_plan import EMPTY, document, objects, owner_of, parsed, planned, templates
 from syrinx_operator.cluster.plan.workloads import stage_partition
 from syrinx_operator.cluster.prometheus import _Series, snapshots
-from syrinx_operator.cluster.state import Component, Replica, ReportedSettings
+from syrinx_operator.cluster.state import Component, Replica
+from syrinx_stages.contract.settings import ReportedSettings
 
 PIPELINE = parsed(document("colocated"))
 TALKER, CODEC = Component.TALKER, Component.CODEC
@@ -47,7 +48,7 @@ def replica(number, component, template, generation):
         template=template,
         model_generation="g",
         ready=True,
-        reported=None if generation is None else ReportedSettings(generation, {}),
+        reported=None if generation is None else ReportedSettings(generation, {}, {}),
     )
 
 

@@ -10,10 +10,11 @@ from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeli
 from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.conditions import Problem
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, ReportedSettings
+from syrinx_operator.cluster.state import STAGES, Component, ObjectKey
 from syrinx_operator.resource.knobs import Identity, Knob, Stage, setting_of
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import Period, State, Trial
+from syrinx_stages.contract.settings import ReportedSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TALKER, CODEC = Component.TALKER, Component.CODEC
@@ -198,17 +199,16 @@ class Cluster:
 
 def test_replica_stats_of_talkers_and_codecs():
     cluster = Cluster().set("demo-codec-1", restarts=3, ready=False, reported=None)
-    cluster.set("demo-codec-2", reported=ReportedSettings(1, {"max_num_seqs": 8})).set("demo-codec-3", terminating=True)
+    cluster.set("demo-codec-3", terminating=True)
     found = {worker.name: worker for worker in tuning.replica_stats(cluster.observed)}
     assert sorted(found) == ["demo-codec-0", "demo-codec-1", "demo-codec-2", "demo-talker-0"]
     assert (found["demo-codec-0"].stage, found["demo-talker-0"].stage) == (Stage.CODEC, Stage.TALKER)
-    assert (found["demo-codec-0"].settings["max_num_seqs"], found["demo-codec-0"].supports_overrides) == (8, True)
+    assert found["demo-codec-0"].settings["max_num_seqs"] == 8
     assert (found["demo-codec-1"].restarts, found["demo-codec-1"].ready, found["demo-codec-1"].settings) == (
         3,
         False,
         None,
     )
-    assert not found["demo-codec-2"].supports_overrides, "its image does not support overrides"
 
 
 def test_no_change_is_in_progress():
@@ -222,7 +222,7 @@ def test_no_change_is_in_progress():
         ({"terminating": True}, "terminating"),
         ({"ready": False}, "not ready"),
         ({"template": "another"}, "are updated"),
-        ({"reported": ReportedSettings(0, {})}, "has not confirmed settings generation 1"),
+        ({"reported": ReportedSettings(0, {}, {})}, "has not confirmed settings generation 1"),
         ({"reported": None}, "has not confirmed settings generation 1"),
     ],
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import socket
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from syrinx_operator import __version__
 from syrinx_operator.cluster import prometheus
@@ -47,32 +47,45 @@ class Options(Struct, frozen=True, kw_only=True):
     """Port of /metrics, /healthz and /readyz."""
 
 
+_VARIABLES: Mapping[str, tuple[str, Any, str]] = {
+    "access": ("SYRINX_STAGE_ACCESS", StageAccess, "direct or proxy"),
+    "resync_seconds": (
+        "SYRINX_RESYNC_SECONDS",
+        Annotated[float, Meta(ge=0.1, le=3600)],
+        "a number from 0.1 to 3600",
+    ),
+    "lease_seconds": ("SYRINX_LEASE_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
+    "port": ("SYRINX_PORT", Annotated[int, Meta(ge=0, le=65_535)], "a port from 0 to 65535"),
+}
+"""Variable, type and description of options with a default."""
+
+
 def options(environment: Mapping[str, str]) -> Options:
     """Returns the options in an environment. Raises ConfigError."""
+    if not (stages_image := environment.get("SYRINX_STAGES_IMAGE")):
+        raise ConfigError("SYRINX_STAGES_IMAGE is not set: it names the stages image for pipelines without spec.image")
     in_cluster = bool(environment.get("KUBERNETES_SERVICE_HOST"))
-    default = StageAccess.DIRECT if in_cluster else StageAccess.PROXY
+    found: dict[str, Any] = {"access": StageAccess.DIRECT if in_cluster else StageAccess.PROXY}
+    for field, (name, kind, expected) in _VARIABLES.items():
+        if text := environment.get(name):
+            try:
+                found[field] = msgspec.convert(text, kind, strict=False)
+            except msgspec.ValidationError:
+                raise ConfigError(f"{name}: {text!r} is not accepted; expected {expected}") from None
+    try:
+        access = prometheus.access(environment)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return Options(
         pipelines=OperatorConfig(
-            stages_image=_required(
-                environment, "SYRINX_STAGES_IMAGE", "the stages image for pipelines without spec.image"
-            ),
+            stages_image=stages_image,
             redis_image=environment.get("SYRINX_REDIS_IMAGE") or "redis:7.2-alpine",
             operator_namespace=environment.get("SYRINX_OPERATOR_NAMESPACE") or "default",
         ),
-        prometheus=_prometheus(environment),
-        access=_access(environment.get("SYRINX_STAGE_ACCESS") or default),
+        prometheus=access,
         identity=environment.get("POD_NAME") or f"{socket.gethostname()}-{secrets.token_hex(4)}",
-        resync_seconds=_number(environment, "SYRINX_RESYNC_SECONDS", 15.0, 0.1, 3600.0),
-        lease_seconds=_number(environment, "SYRINX_LEASE_SECONDS", 15.0, 1.0, 3600.0),
-        port=_port(environment.get("SYRINX_PORT") or "8080"),
+        **found,
     )
-
-
-def _required(environment: Mapping[str, str], name: str, meaning: str) -> str:
-    value = environment.get(name)
-    if not value:
-        raise ConfigError(f"{name} is not set: it names {meaning}")
-    return value
 
 
 def config_line(options: Options) -> str:
@@ -83,43 +96,6 @@ def config_line(options: Options) -> str:
     config = msgspec.to_builtins(options)
     del config["identity"]
     # The token itself is never part of the options, but a URL may contain a password.
-    config["prometheus"]["url"] = _without_credentials(options.prometheus.url)
+    url = urlsplit(options.prometheus.url)
+    config["prometheus"]["url"] = url._replace(netloc=url.netloc.rpartition("@")[2], query="").geturl()
     return resolved_config_line("operator", options.identity, {"version": __version__, **config})
-
-
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-
-
-def _prometheus(environment: Mapping[str, str]) -> prometheus.Access:
-    try:
-        return prometheus.access(environment)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _access(text: str) -> StageAccess:
-    try:
-        return StageAccess(text)
-    except ValueError:
-        raise ConfigError(f"SYRINX_STAGE_ACCESS: {text!r} is not accepted; expected direct or proxy") from None
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > 65_535:
-        raise ConfigError(f"SYRINX_PORT: {text!r} is not accepted; expected a port from 0 to 65535")
-    return int(text)
-
-
-def _number(environment: Mapping[str, str], name: str, default: float, minimum: float, maximum: float) -> float:
-    text = environment.get(name)
-    if not text:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not minimum <= number <= maximum:
-        raise ConfigError(f"{name}: {text!r} is not accepted; expected a number from {minimum:g} to {maximum:g}")
-    return number

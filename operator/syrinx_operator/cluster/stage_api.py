@@ -9,17 +9,18 @@ from typing import Any, Final, Self
 
 import httpx
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.config import StageAccess
 from syrinx_operator.cluster.kinds import POD
 from syrinx_operator.cluster.names import CODEC_ADMIN_PORT
 from syrinx_operator.cluster.plan.settings import Settings
-from syrinx_operator.cluster.state import STAGES, Replica, ReportedSettings
+from syrinx_operator.cluster.state import STAGES, Replica
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
+from syrinx_stages.contract.settings import ReportedSettings
 
 log = logging.getLogger(__name__)
 
@@ -86,23 +87,22 @@ class StageApi:
         if not replica.ready or replica.terminating or replica.component not in STAGES:
             return replica
         try:
-            reported = _decode_report(await self._request(namespace, replica, "GET", "settings"))
+            return await self._settings(namespace, replica, "GET")
         except StageError as error:
             log.info("%s/%s: cannot read its settings: %s", namespace, replica.name, error)
             return replica
-        return msgspec.structs.replace(replica, reported=reported)
 
     async def _push(
         self, namespace: str, replica: Replica, desired: DesiredSettings | None, fence: Callable[[], None]
     ) -> Replica:
         if desired is None or replica.reported is None:
             return replica
-        base = desired.base
+        generation = desired.base.generation
         if not _has_base(replica.reported, desired):
-            body = {"generation": base.generation, "settings": base.settings}
+            body = {"generation": generation, "settings": desired.base.settings}
             replica = await self._put(namespace, replica, body, fence)
-        if desired.overrides is not None and _accepts_overrides(replica.reported, base):
-            body = {"generation": base.generation, "settings": desired.overrides, "seconds": OVERRIDE_TTL_SECONDS}
+        if desired.overrides is not None and replica.reported and replica.reported.generation == generation:
+            body = {"generation": generation, "settings": desired.overrides, "seconds": OVERRIDE_TTL_SECONDS}
             replica = await self._put(namespace, replica, body, fence)
         return replica
 
@@ -112,29 +112,44 @@ class StageApi:
         is_override = "seconds" in body
         fence()
         try:
-            reported = _decode_report(await self._request(namespace, replica, "PUT", "settings", body))
+            changed = await self._settings(namespace, replica, "PUT", body)
         except StageError as error:
             self._telemetry.settings_pushes.labels("failed").inc()
             log.warning("%s/%s: cannot change its settings: %s", namespace, replica.name, error)
             return replica
         self._telemetry.settings_pushes.labels("override" if is_override else "confirmed").inc()
-        is_renewal = is_override and replica.reported is not None and replica.reported.settings == reported.settings
+        before, reported = replica.reported, changed.reported
+        is_renewal = is_override and before and reported and before.settings == reported.settings
         log.log(
             logging.DEBUG if is_renewal else logging.INFO,
             "%s/%s: settings generation %d is in force%s",
-            *(namespace, replica.name, reported.generation),
+            *(namespace, replica.name, body["generation"]),
             f" with overrides for {OVERRIDE_TTL_SECONDS:g} s" if is_override else "",
         )
-        return msgspec.structs.replace(replica, reported=reported)
+        return changed
+
+    async def _settings(self, namespace: str, replica: Replica, method: str, body: Any = None) -> Replica:
+        """Returns the replica with the settings that it reports. Raises StageError."""
+        answer = await self._request(namespace, replica, method, "settings", body)
+        try:
+            return structs.replace(replica, reported=msgspec.json.decode(answer, type=ReportedSettings))
+        except msgspec.MsgspecError as error:
+            raise StageError(f"the answer is no settings report: {error}") from None
 
     async def _request(self, namespace: str, replica: Replica, method: str, path: str, body: Any = None) -> bytes:
+        port = CODEC_ADMIN_PORT if replica.colocated else ADMIN_PORT
         async with self._slots:
             try:
                 async with asyncio.timeout(TIMEOUT):
                     if self._access is StageAccess.PROXY:
-                        status, answer = await self._request_proxied(namespace, replica, method, path, body)
+                        proxy = f"{POD.path(namespace)}/{replica.name}:{port}/proxy/{path}"
+                        headers = {"Content-Type": "application/json"}
+                        status, answer, _ = await self._api.request(
+                            method, proxy, body=body, headers=headers, seconds=TIMEOUT
+                        )
                     else:
-                        status, answer = await self._request_direct(replica, method, path, body)
+                        host = f"[{replica.address}]" if ":" in replica.address else replica.address
+                        status, answer = await self._request_direct(method, f"http://{host}:{port}/{path}", body)
             except TimeoutError:
                 raise StageError(f"no answer in {TIMEOUT:g} s") from None
             except (ApiError, httpx.HTTPError) as error:
@@ -143,35 +158,15 @@ class StageApi:
             raise StageError(f"HTTP status {status}: {answer[:300].decode(errors='replace').strip()}")
         return answer
 
-    async def _request_direct(self, replica: Replica, method: str, path: str, body: Any) -> tuple[int, bytes]:
-        host = f"[{replica.address}]" if ":" in replica.address else replica.address
+    async def _request_direct(self, method: str, url: str, body: Any) -> tuple[int, bytes]:
         content = None if body is None else msgspec.json.encode(body)
-        async with self._http.stream(method, f"http://{host}:{_port(replica)}/{path}", content=content) as answer:
+        async with self._http.stream(method, url, content=content) as answer:
             data = bytearray()
             async for chunk in answer.aiter_bytes():
                 data += chunk
                 if len(data) > MAX_ANSWER:
                     raise StageError(f"the answer is larger than {MAX_ANSWER} bytes")
             return answer.status_code, bytes(data)
-
-    async def _request_proxied(
-        self, namespace: str, replica: Replica, method: str, path: str, body: Any
-    ) -> tuple[int, bytes]:
-        proxy = f"{POD.path(namespace)}/{replica.name}:{_port(replica)}/proxy/{path}"
-        headers = {"Content-Type": "application/json"}
-        status, answer, _ = await self._api.request(method, proxy, body=body, headers=headers, seconds=TIMEOUT)
-        return status, answer
-
-
-def _port(replica: Replica) -> int:
-    return CODEC_ADMIN_PORT if replica.colocated else ADMIN_PORT
-
-
-def _decode_report(data: bytes) -> ReportedSettings:
-    try:
-        return msgspec.json.decode(data, type=ReportedSettings)
-    except msgspec.MsgspecError as error:
-        raise StageError(f"the answer is no settings report: {error}") from None
 
 
 def _has_base(reported: ReportedSettings, desired: DesiredSettings) -> bool:
@@ -183,8 +178,4 @@ def _has_base(reported: ReportedSettings, desired: DesiredSettings) -> bool:
         return reported.generation > desired.base.generation
     # Sending the base again ends overrides that are no longer desired.
     must_end_overrides = reported.seconds is not None and desired.overrides is None
-    return not must_end_overrides and reported.permanent == desired.base.settings
-
-
-def _accepts_overrides(reported: ReportedSettings | None, base: Settings) -> bool:
-    return reported is not None and reported.supports_overrides and reported.generation == base.generation
+    return not must_end_overrides and reported.base == desired.base.settings

@@ -13,6 +13,7 @@ from syrinx_operator.resource.check import field_name, problems_of
 from syrinx_operator.resource.rules import cluster_violations
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
 from syrinx_operator.tuner.evidence import Evidence
+from syrinx_stages.contract.settings import ReportedSettings
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -51,29 +52,6 @@ class ObjectKey(Struct, frozen=True, order=True):
 
     kind: str
     name: str
-
-
-class ReportedSettings(Struct, frozen=True):
-    """A stage replica's answer to `GET /settings`."""
-
-    generation: int
-    """Generation of the base settings."""
-    settings: dict[str, Any]
-    """Settings in force now."""
-    base: dict[str, Any] | None = None
-    """Settings in force once overrides expire; None from a replica that does not support overrides."""
-    seconds: float | None = None
-    """Seconds until the overrides expire; None without overrides."""
-
-    @property
-    def permanent(self) -> dict[str, Any]:
-        """The settings without overrides."""
-        return self.settings if self.base is None else self.base
-
-    @property
-    def supports_overrides(self) -> bool:
-        """Whether the replica accepts overrides that expire, which trials require."""
-        return self.base is not None
 
 
 class Replica(Struct, frozen=True, kw_only=True):

@@ -92,7 +92,6 @@ def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
             ready=replica.ready,
             restarts=replica.restarts,
             settings=replica.reported.settings if replica.reported else None,
-            supports_overrides=replica.reported is None or replica.reported.supports_overrides,
         )
         for component, stage in STAGES.items()
         for replica in observed.live(component)

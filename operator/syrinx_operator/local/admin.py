@@ -15,22 +15,10 @@ from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.stage_config import Stage
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
+from syrinx_stages.contract.settings import ReportedSettings
 
 TIMEOUT = 3.0
 """Timeout of a request in seconds."""
-
-
-class ReportedSettings(Struct, frozen=True):
-    """The response to `GET /settings`."""
-
-    generation: int
-    """Generation of the base settings."""
-    settings: dict[str, Any]
-    """Current settings."""
-    base: dict[str, Any]
-    """Settings after the temporary settings expire."""
-    seconds: float | None = None
-    """Seconds until the temporary settings expire; None without any."""
 
 
 class StageReply(Struct, frozen=True, kw_only=True):

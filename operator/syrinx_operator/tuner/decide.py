@@ -256,6 +256,4 @@ def _blocker(builder: DecisionBuilder, knob: Knob) -> str:
         return "too few requests"
     if not replicas or not all(replica.ready and replica.settings is not None for replica in replicas):
         return f"not every {knob.stage} is ready"
-    if not all(replica.supports_overrides for replica in replicas):
-        return "the stages' image is too old: it does not support temporary settings"
     return ""

@@ -86,8 +86,6 @@ class ReplicaStats(Struct, frozen=True, kw_only=True):
     """Since the replica was created, or since this process started to observe it."""
     settings: Mapping[str, Any] | None = None
     """Settings in force, named as in `PUT /settings`; None if the replica did not reply."""
-    supports_overrides: bool = True
-    """Whether it supports temporary settings, which trials need."""
     errors: int | None = None
     """Requests that it failed within the window."""
     frames: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -50,6 +50,19 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 StageSettings = TalkerSettings | CodecSettings | GatewaySettings
+
+
+class ReportedSettings(msgspec.Struct, frozen=True):
+    """The response to `GET /settings`."""
+
+    generation: int
+    """Generation of the base settings."""
+    settings: dict[str, Any]
+    """Settings in force now."""
+    base: dict[str, Any]
+    """Settings in force once temporary settings expire."""
+    seconds: float | None = None
+    """Seconds until the temporary settings expire; None without any."""
 
 
 class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
