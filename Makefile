@@ -71,9 +71,13 @@ hooks: $(VENV)/.develops ## Install the pre-commit hooks
 docs: $(VENV)/.documents ## Build the documentation into site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
-coverage: $(VENV)/.develops ## Measure the line coverage of the tests without processes
+# Everything but the GPU, vLLM (make test-vllm) and a real cluster. The table lists the least covered modules first.
+coverage: $(VENV)/.develops $(VENV)/.prometheus ## Measure the line coverage of `make test`, with the processes that it starts
+	rm -f .coverage .coverage.*
 	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/unit tests/engines tests/simulation tests/charts
-	$(VENV)/bin/coverage report --skip-covered
+	$(VENV)/bin/coverage run -m pytest -q -m "$(USUAL)" tests/contract tests/pipeline tests/training tests/operator
+	$(VENV)/bin/coverage combine --quiet
+	$(VENV)/bin/coverage report --skip-covered --sort=cover
 
 generate: $(VENV)/.develops ## Write the files that are made from the typed resource
 	$(VENV)/bin/python -m syrinx_operator.resource.generate crd > crds/ttspipelines.syrinx.dev.yaml

@@ -1,15 +1,13 @@
 """The admin port of a real talker or codec: settings for a limited time, and what its metrics show of them."""
 
-import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 
 import httpx
 import numpy as np
 import pytest
 
-from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
+from support.stages import Pipeline, pipeline, receive, request, submit, synthesize, until
 from syrinx_stages.connector.base import Append
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
@@ -34,7 +32,7 @@ class Admin:
         return (await self._http.get("/settings")).json()
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """What is shown, asking for nothing that could bring it up to date."""
+        """Returns a metric's value without a request that could update it."""
         return self._worker.metrics.registry.get_sample_value(name, labels)
 
 
@@ -47,7 +45,7 @@ async def admin_of(worker: Worker) -> AsyncIterator[Admin]:
 
 @contextlib.asynccontextmanager
 async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline, Admin]]:
-    """One replica without any other stage, and its admin port."""
+    """Starts one replica without other stages, and its admin port."""
     stages = Pipeline()
     try:
         worker = await (stages.talker(**settings) if stage == "talker" else stages.codec(**settings))
@@ -57,23 +55,16 @@ async def alone(stage: str, **settings: object) -> AsyncIterator[tuple[Pipeline,
         await stages.close()
 
 
-async def until(condition: object, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
-        await asyncio.sleep(0.002)
-
-
 # Settings for a limited time -------------------------------------------------------------------------------------
 
 
-async def test_limited_settings_are_reported_with_their_base_and_what_is_left_of_their_time() -> None:
+async def test_temporary_settings_are_reported_with_their_base_and_remaining_time() -> None:
     async with alone("talker", max_num_seqs=4, lead_limit_seconds=3.0) as (_, admin):
         base = {"max_num_seqs": 4, "lead_limit_seconds": 3.0}
         assert await admin.get() == {"generation": 1, "settings": base, "base": base}
-        told = await admin.put({"max_num_seqs": 2}, generation=1, seconds=60)
-        left = told.pop("seconds")
-        assert told == {"generation": 1, "settings": {**base, "max_num_seqs": 2}, "base": base}
+        response = await admin.put({"max_num_seqs": 2}, generation=1, seconds=60)
+        left = response.pop("seconds")
+        assert response == {"generation": 1, "settings": {**base, "max_num_seqs": 2}, "base": base}
         assert 59 < left <= 60
         assert (await admin.get())["seconds"] <= left
         await admin.put({"max_num_seqs": 2}, seconds=600)
@@ -82,34 +73,34 @@ async def test_limited_settings_are_reported_with_their_base_and_what_is_left_of
         assert await admin.put({"max_num_seqs": 8}) == {"generation": 2, "settings": base, "base": base}
 
 
-async def test_limited_settings_end_without_anybody_asking() -> None:
+async def test_temporary_settings_expire_without_a_request() -> None:
     async with alone("talker", max_num_seqs=4) as (_, admin):
         await admin.put({"max_num_seqs": 2}, seconds=0.2)
         assert admin.metric("syrinx_max_num_seqs", stage="talker") == 2
         assert admin.metric("syrinx_settings_temporary", stage="talker") == 1
-        await until(lambda: admin.metric("syrinx_settings_temporary", stage="talker") == 0, "they had ended")
+        await until(lambda: admin.metric("syrinx_settings_temporary", stage="talker") == 0, "they have expired")
         assert admin.metric("syrinx_max_num_seqs", stage="talker") == 4
         assert admin.metric("syrinx_settings_generation", stage="talker") == 1
         assert "seconds" not in await admin.get()
 
 
-async def test_what_waits_under_limited_settings_goes_on_when_they_end() -> None:
-    """Four frames are no chunk of 64, so the codec sleeps until something happens: the end of its settings does."""
+async def test_expiry_of_temporary_settings_wakes_the_stage() -> None:
+    """The codec sleeps, because four frames are less than a chunk of 64, until the expiry wakes it."""
     async with alone("codec", chunk_ramp=(2, 2)) as (stages, admin):
         await admin.put({"chunk_ramp": [64]}, seconds=0.5)
         connector = stages.connector()
         await submit(connector, request("a"))
         frames = Codes(np.zeros((4, 16), "<i2").tobytes(), "talker-0")
         assert await connector.append([Append("a", StreamKind.CODES, Position(4), frames)]) == [None]
-        heard = await listen(connector, "a", until_frames=2)
+        received = await receive(connector, "a", until_frames=2)
         assert "seconds" not in await admin.get()
-    assert heard.chunks == [2]
+    assert received.chunks == [2]
 
 
-# What metrics show -----------------------------------------------------------------------------------------------
+# Metrics ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_ramp_and_the_pairs_in_force_are_shown() -> None:
+async def test_metrics_show_the_ramp_and_capture_pairs_in_force() -> None:
     async with alone("codec", chunk_ramp=(1, 2, 4), capture_pairs=((1, 2), (2, 2))) as (_, admin):
 
         def shown() -> tuple[list[float | None], float | None]:
@@ -120,13 +111,13 @@ async def test_the_ramp_and_the_pairs_in_force_are_shown() -> None:
         assert shown() == ([1, 2, 4, None], 2)
         await admin.put({"chunk_ramp": [8], "capture_pairs": []}, seconds=0.2)
         assert shown() == ([8, None, None, None], 0)
-        await until(lambda: shown() == ([1, 2, 4, None], 2), "the base was shown again")
+        await until(lambda: shown() == ([1, 2, 4, None], 2), "the base is in force again")
 
 
-async def test_a_call_costs_its_time_by_wanted_shape_and_result() -> None:
+async def test_call_seconds_are_labeled_with_shape_and_result() -> None:
     async with pipeline() as stages, admin_of(stages.workers[1]) as admin:
         await admin.put({"chunk_ramp": [4], "capture_pairs": [[1, 4]]})
-        await speak(stages.connector(), request("a"))
+        await synthesize(stages.connector(), request("a"))
         shape = {"rows": "1", "frames": "4", "result": "hit"}
         assert admin.metric("syrinx_codec_calls_total", **shape) >= 1
         hit = admin.metric("syrinx_codec_call_seconds_total", **shape)
@@ -139,9 +130,9 @@ async def test_a_call_costs_its_time_by_wanted_shape_and_result() -> None:
         assert np.isclose(of_calls, of_steps)
 
 
-async def test_the_engines_time_is_in_prefills_and_steps() -> None:
+async def test_engine_time_is_counted_as_prefills_and_steps() -> None:
     async with pipeline() as stages, admin_of(stages.workers[0]) as admin:
-        await speak(stages.connector(), request("a"))
+        await synthesize(stages.connector(), request("a"))
         assert admin.metric("syrinx_prefill_seconds_count", stage="talker") == 1
         assert admin.metric("syrinx_prefill_seconds_sum", stage="talker") > 0
         assert admin.metric("syrinx_step_seconds_sum", stage="talker", rows="1") > 0
@@ -152,7 +143,7 @@ async def counted(admin: Admin, stage: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_replica_counts_the_requests_that_it_failed_at(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+async def test_a_replica_counts_its_failed_requests(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     def failing(*_: object) -> None:
         raise RuntimeError("out of memory")
 
@@ -160,8 +151,8 @@ async def test_a_replica_counts_the_requests_that_it_failed_at(monkeypatch: pyte
         worker = next(worker for worker in stages.workers if worker.stage == stage)
         monkeypatch.setattr(worker.engine, "launch", failing)
         async with admin_of(worker) as admin:
-            assert admin.metric(FINISHED, stage=stage, reason="error") == 0, "a count begins at 0"
-            assert (await speak(stages.connector(), request("a"))).end.reason is EndReason.ERROR
+            assert admin.metric(FINISHED, stage=stage, reason="error") == 0, "the counter exists"
+            assert (await synthesize(stages.connector(), request("a"))).end.reason is EndReason.ERROR
             await counted(admin, stage, "error")
 
 
@@ -171,19 +162,19 @@ async def test_a_replica_counts_the_requests_that_it_failed_at(monkeypatch: pyte
         (Position(0, END_SEQUENCE), End(EndReason.ERROR, "the talker failed to process this request")),
         (Position(1), Codes(b"\1\0")),
     ],
-    ids=["it says so", "its codes are torn"],
+    ids=["an error", "undecodable codes"],
 )
-async def test_a_codec_does_not_answer_for_what_a_talker_failed_at(at: Position, entry: End | Codes) -> None:
+async def test_a_codec_does_not_count_failures_of_a_talker(at: Position, entry: End | Codes) -> None:
     async with alone("codec") as (stages, admin):
         connector = stages.connector()
         await submit(connector, request("a"))
         await connector.append([Append("a", StreamKind.CODES, at, entry)])
-        assert (await listen(connector, "a")).end.reason is EndReason.ERROR
+        assert (await receive(connector, "a")).end.reason is EndReason.ERROR
         await counted(admin, "codec", "upstream")
         assert admin.metric(FINISHED, stage="codec", reason="error") == 0
 
 
-async def test_a_talker_does_not_answer_for_a_request_that_cannot_be_served() -> None:
+async def test_a_talker_does_not_count_invalid_requests_as_errors() -> None:
     async with alone("talker") as (stages, admin):
         await submit(stages.connector(), request("nobody", voice="nobody"))
         await counted(admin, "talker", "invalid")

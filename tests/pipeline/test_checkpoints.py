@@ -12,7 +12,7 @@ import soundfile
 import torch
 
 from support import small_checkpoint
-from support.stages import DEADLINE, Heard, listen, pipeline, request, speak, submit
+from support.stages import DEADLINE, ReceivedAudio, pipeline, receive, request, submit, synthesize
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.supervisor import StageFailed
 from syrinx_operator.resource.spec import default_pipeline
@@ -31,7 +31,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def reference() -> bytes:
-    """1.6 s of a gliding tone: 20 frames."""
+    """A tone with rising pitch, 20 frames (1.6 s) of PCM."""
     seconds = np.arange(int(1.6 * FAMILY.sample_rate)) / FAMILY.sample_rate
     return (8000 * np.sin(2 * np.pi * (200 + 150 * seconds) * seconds)).astype("<i2").tobytes()
 
@@ -44,74 +44,80 @@ def clone(name: str, **fields: object):
     )
 
 
-def frames_of(heard: Heard) -> int:
-    return len(heard.pcm) // FAMILY.frame_bytes
+def frames_of(received: ReceivedAudio) -> int:
+    return len(received.pcm) // FAMILY.frame_bytes
 
 
 @pytest.mark.parametrize("whole_text", [True, False], ids=["whole text", "streamed text"])
-async def test_a_clone_continues_its_reference_and_does_not_repeat_it(
+async def test_a_clone_continues_its_reference_without_repeating_it(
     base: Checkpoint, reference: bytes, whole_text: bool
 ) -> None:
-    """The audio is what the official package cuts out of one decoding of reference and speech together."""
+    """Like the official package: decodes reference and speech together, then drops the reference."""
     async with pipeline(checkpoint=base) as stages:
         connector = stages.connector()
         ticket = await submit(connector, clone("a", non_streaming_text=whole_text), reference)
-        heard = await listen(connector, "a")
+        received = await receive(connector, "a")
         entries = await connector.history("a", StreamKind.CODES)
         await connector.release(ticket)
     assert (entries[1].position, type(entries[1].entry)) == (REFERENCE_POSITION, Reference)
-    spoken = [np.frombuffer(item.entry.codes, "<i2") for item in entries if isinstance(item.entry, Codes | Reference)]
-    codes = torch.from_numpy(np.concatenate(spoken).reshape(1, -1, 16).astype(np.int64))
+    generated = [
+        np.frombuffer(item.entry.codes, "<i2") for item in entries if isinstance(item.entry, Codes | Reference)
+    ]
+    codes = torch.from_numpy(np.concatenate(generated).reshape(1, -1, 16).astype(np.int64))
     assert codes.shape[1] == 20 + FRAMES
     decoder = base.load_codec_decoder()
     pcm, _ = decoder(codes, torch.tensor([codes.shape[1]]), decoder.new_state(1))
     samples = (pcm[0, 20 * FAMILY.samples_per_frame :] * 32767).round().to(torch.int16).numpy()
-    assert heard.pcm == samples.tobytes()
+    assert received.pcm == samples.tobytes()
 
 
-async def test_the_x_vector_alone_needs_no_text_and_sends_no_reference(base: Checkpoint, reference: bytes) -> None:
+async def test_a_clone_from_the_x_vector_needs_no_text_and_sends_no_reference(
+    base: Checkpoint, reference: bytes
+) -> None:
     async with pipeline(checkpoint=base) as stages:
         connector = stages.connector()
         await submit(connector, clone("a", x_vector_only=True, reference_text=None), reference)
-        alone = await listen(connector, "a")
+        alone = await receive(connector, "a")
         entries = await connector.history("a", StreamKind.CODES)
-        other = await speak(connector, clone("b", x_vector_only=True, reference_text=None), reference[::-1])
+        other = await synthesize(connector, clone("b", x_vector_only=True, reference_text=None), reference[::-1])
     assert not any(isinstance(item.entry, Reference) for item in entries)
     assert frames_of(alone) == frames_of(other) == FRAMES
     assert alone.pcm != other.pcm, "another voice sounds different"
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_clone_survives_the_death_of_a_replica(base: Checkpoint, reference: bytes, stage: str) -> None:
+async def test_a_clone_survives_the_crash_of_a_replica(base: Checkpoint, reference: bytes, stage: str) -> None:
     async with pipeline(checkpoint=base) as stages:
-        undisturbed = await speak(stages.connector(), clone("a"), reference)
+        undisturbed = await synthesize(stages.connector(), clone("a"), reference)
     async with pipeline(checkpoint=base) as stages:
         await submit(stages.connector(), clone("a"), reference)
-        await listen(stages.connector(), "a", until_frames=4)
+        await receive(stages.connector(), "a", until_frames=4)
         await stages.kill(next(worker for worker in stages.workers if worker.stage == stage))
         await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
-        heard = await listen(stages.connector(), "a")
-    assert heard.pcm == undisturbed.pcm
+        received = await receive(stages.connector(), "a")
+    assert received.pcm == undisturbed.pcm
 
 
 async def test_a_designed_voice_follows_its_instructions(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "voice_design")))
     async with pipeline(checkpoint=checkpoint) as stages:
-        heard = [
-            await speak(
+        received = [
+            await synthesize(
                 stages.connector(),
-                request(name, task_type=TaskType.VOICE_DESIGN, voice=None, instructions=told, seed=1, max_frames=12),
+                request(
+                    name, task_type=TaskType.VOICE_DESIGN, voice=None, instructions=instructions, seed=1, max_frames=12
+                ),
             )
-            for name, told in (("a", "A calm old man."), ("b", "A calm old man."), ("c", "An excited child."))
+            for name, instructions in (("a", "A calm old man."), ("b", "A calm old man."), ("c", "An excited child."))
         ]
-    assert heard[0].pcm == heard[1].pcm != heard[2].pcm
+    assert received[0].pcm == received[1].pcm != received[2].pcm
 
 
-async def test_a_request_of_another_kind_ends_with_the_field_to_blame(base: Checkpoint) -> None:
+async def test_an_unsupported_task_type_ends_with_an_error_that_names_the_field(base: Checkpoint) -> None:
     async with pipeline(checkpoint=base) as stages:
-        heard = await speak(stages.connector(), request("a"))
-    assert (heard.end.reason, heard.end.param) == (EndReason.ERROR, "task_type")
-    assert "Base" in heard.end.message
+        received = await synthesize(stages.connector(), request("a"))
+    assert (received.end.reason, received.end.param) == (EndReason.ERROR, "task_type")
+    assert "Base" in received.end.message
 
 
 async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -> None:
@@ -120,7 +126,7 @@ async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -
     audio = base64.b64encode(recording.getvalue()).decode()
     body = {"input": "Hello.", "ref_audio": f"data:audio/wav;base64,{audio}", "ref_text": "Okay.", "seed": 3}
     async with (
-        LocalPipeline(of(base.directory), port=0, start_timeout=DEADLINE) as running,
+        LocalPipeline(pipeline_with(base.directory), port=0, start_timeout=DEADLINE) as running,
         httpx.AsyncClient(base_url=running.gateway_url, timeout=DEADLINE) as client,
     ):
         cloned = await client.post("/v1/audio/speech", json={**body, "max_new_tokens": 10})
@@ -133,12 +139,12 @@ async def test_a_voice_is_cloned_over_http(base: Checkpoint, reference: bytes) -
     assert voices.json()["task_types"] == ["Base"]
 
 
-async def test_a_prompt_longer_than_the_model_is_refused_by_name(base: Checkpoint, reference: bytes) -> None:
+async def test_a_too_long_prompt_is_refused_with_its_field(base: Checkpoint, reference: bytes) -> None:
     async with pipeline(checkpoint=base) as stages:
-        heard = await speak(stages.connector(), clone("a", text="word " * 600), reference)
-        good = await speak(stages.connector(), clone("b"), reference)
-    assert (heard.end.reason, heard.end.param) == (EndReason.ERROR, "input")
-    assert "shorter" in heard.end.message
+        received = await synthesize(stages.connector(), clone("a", text="word " * 600), reference)
+        good = await synthesize(stages.connector(), clone("b"), reference)
+    assert (received.end.reason, received.end.param) == (EndReason.ERROR, "input")
+    assert "shorter" in received.end.message
     assert frames_of(good) == FRAMES
 
 
@@ -150,20 +156,20 @@ TENSOR = "talker.model.layers.1.mlp.up_proj.weight"
     [(lambda tensor: None, [TENSOR, "missing"]), (lambda tensor: tensor[:-1], [TENSOR, "[95, 64]", "[96, 64]"])],
     ids=["missing tensor", "wrong shape"],
 )
-async def test_a_damaged_checkpoint_fails_the_start_with_the_tensors_name(
+async def test_a_damaged_checkpoint_fails_the_start_and_names_the_tensor(
     tmp_path: Path, change: object, words: list[str]
 ) -> None:
     directory = small_checkpoint.write(tmp_path / "model", "voice_design")
     small_checkpoint.damage(directory, TENSOR, change)
     with pytest.raises(StageFailed) as failure:
-        async with LocalPipeline(of(directory), port=0, start_timeout=DEADLINE):
+        async with LocalPipeline(pipeline_with(directory), port=0, start_timeout=DEADLINE):
             pass
     assert all(word in str(failure.value) for word in words), failure.value
     assert "Traceback" not in str(failure.value)
 
 
-def of(directory: Path):
-    """The default pipeline with another model."""
+def pipeline_with(directory: Path):
+    """Returns the default pipeline with another model."""
     pipeline = default_pipeline()
     model = msgspec.structs.replace(pipeline.spec.model, bundled=False, path=str(directory))
     return msgspec.structs.replace(pipeline, spec=msgspec.structs.replace(pipeline.spec, model=model))

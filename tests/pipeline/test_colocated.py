@@ -1,4 +1,4 @@
-"""Talker and codec in one process, with the bundled voice: what a listener gets, and who serves what."""
+"""Talker and codec in one process, with the bundled voice."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.colocated import ColocatedPipeline
-from support.stages import DEADLINE, listen, pipeline, request, speak, submit
+from support.stages import DEADLINE, pipeline, receive, request, submit, synthesize, until
 from syrinx_stages.colocated.service import ColocatedService
 from syrinx_stages.connector.base import Append, ConnectorError, Gone, Superseded
 from syrinx_stages.connector.memory import MemoryConnector
@@ -30,40 +30,40 @@ TEXTS = (
 )
 
 
-class Watched(ColocatedPipeline):
-    """Notes what is written, in order, and lets a test keep writes from arriving."""
+class RecordingPipeline(ColocatedPipeline):
+    """Records all writes in order. A test can make writes fail."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written: list[tuple[Append, Gone | Superseded | None]] = []
-        self.away = False
-        """Redis does not answer."""
+        self.redis_down = False
+        """Whether writes fail."""
 
     def connector(self) -> MemoryConnector:
-        return WatchedConnector(self)
+        return RecordingConnector(self)
 
     def positions(self, kind: StreamKind) -> list[Position]:
         return [append.position for append, refusal in self.written if append.kind is kind and refusal is None]
 
 
-class WatchedConnector(MemoryConnector):
-    def __init__(self, world: Watched) -> None:
+class RecordingConnector(MemoryConnector):
+    def __init__(self, world: RecordingPipeline) -> None:
         super().__init__(world.streams)
         self.world = world
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         # A round trip takes a while.
         await asyncio.sleep(0.001)
-        if self.world.away:
-            raise ConnectorError("Redis is away")
+        if self.world.redis_down:
+            raise ConnectorError("Redis is unavailable")
         outcomes = await super().append(appends)
         self.world.written += zip(appends, outcomes, strict=True)
         return outcomes
 
 
 @contextlib.asynccontextmanager
-async def processes(count: int = 1) -> AsyncIterator[Watched]:
-    stages = Watched()
+async def processes(count: int = 1) -> AsyncIterator[RecordingPipeline]:
+    stages = RecordingPipeline()
     try:
         for replica in range(count):
             await stages.colocated(replica)
@@ -72,16 +72,8 @@ async def processes(count: int = 1) -> AsyncIterator[Watched]:
         await stages.close()
 
 
-async def until(condition: object, what: str) -> None:
-    """Waits until `condition()` is true, looking after every turn of the event loop."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
-        await asyncio.sleep(0.002)
-
-
 def hold_codec(process: ColocatedService) -> threading.Event:
-    """The codec decodes nothing until the event is set."""
+    """Blocks the codec's engine until the returned event is set."""
     codec = process.workers[1]
     go = threading.Event()
     codec._engine_thread.submit(go.wait)
@@ -95,40 +87,40 @@ def sample(process: ColocatedService, stage: int, name: str) -> float:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> bytes:
-    """What `LONG` sounds like from two processes."""
+    """The audio of `LONG` from two processes."""
 
-    async def heard() -> bytes:
+    async def received() -> bytes:
         async with pipeline() as stages:
-            return (await speak(stages.connector(), request("a", LONG))).pcm
+            return (await synthesize(stages.connector(), request("a", LONG))).pcm
 
-    return asyncio.run(heard())
+    return asyncio.run(received())
 
 
-async def test_one_process_speaks_as_two_do() -> None:
+async def test_one_process_generates_the_same_audio_as_two() -> None:
     async with pipeline() as stages:
-        apart = await speak(stages.connector(), request("a"))
+        separate = await synthesize(stages.connector(), request("a"))
     async with processes() as stages:
-        together = await speak(stages.connector(), request("a"))
-    assert together.pcm == apart.pcm
-    # Between the first chunk and the last, one that would have come late is cut short, wherever it is made.
-    assert (together.chunks[0], together.chunks[-1]) == (apart.chunks[0], apart.chunks[-1])
+        together = await synthesize(stages.connector(), request("a"))
+    assert together.pcm == separate.pcm
+    # Chunks in between may be shortened to avoid an underrun.
+    assert (together.chunks[0], together.chunks[-1]) == (separate.chunks[0], separate.chunks[-1])
     assert (together.talkers, together.codecs) == (["talker-0"], ["codec-0"])
 
 
-async def test_the_codec_of_a_process_serves_what_its_own_talker_serves() -> None:
+async def test_the_codec_of_a_process_serves_the_requests_of_its_talker() -> None:
     async with processes(3) as stages:
         requests = [request(f"n{index}", text) for index, text in enumerate(TEXTS)]
-        heard = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
+        received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
         served = [sample(process, 0, "syrinx_frames_total") for process in stages.processes]
-    assert [each.codecs for each in heard] == [
-        [name.replace("talker", "codec") for name in each.talkers] for each in heard
+    assert [each.codecs for each in received] == [
+        [name.replace("talker", "codec") for name in each.talkers] for each in received
     ]
-    assert sum(frames > 0 for frames in served) >= 2, "the requests were shared"
+    assert sum(frames > 0 for frames in served) >= 2, "the requests were distributed"
 
 
-async def test_audio_is_never_ahead_of_the_codes_it_is_made_of() -> None:
+async def test_audio_is_written_after_the_codes_it_was_decoded_from() -> None:
     async with processes() as stages:
-        await asyncio.gather(*(speak(stages.connector(), request(f"n{i}", text)) for i, text in enumerate(TEXTS)))
+        await asyncio.gather(*(synthesize(stages.connector(), request(f"n{i}", text)) for i, text in enumerate(TEXTS)))
         codes: dict[str, Position] = {}
         for append, refusal in stages.written:
             assert refusal is None
@@ -143,60 +135,60 @@ async def test_the_codec_has_codes_before_they_are_written() -> None:
         process = stages.processes[0]
         await submit(stages.connector(), request("a", LONG))
         await until(lambda: process.workers[0].rows, "the talker has begun")
-        stages.away = True
+        stages.redis_down = True
         await until(lambda: sample(process, 1, "syrinx_frames_total") > 0, "the codec decodes")
         assert stages.positions(StreamKind.AUDIO) == []
-        stages.away = False
-        assert (await listen(stages.connector(), "a")).end.reason is EndReason.STOP
+        stages.redis_down = False
+        assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
 
 
-async def test_redis_is_away_for_a_second_and_nothing_is_lost(undisturbed: bytes) -> None:
+async def test_a_redis_outage_of_a_second_loses_nothing(undisturbed: bytes) -> None:
     async with processes() as stages:
         ticket = await submit(stages.connector(), request("a", LONG))
-        await listen(stages.connector(), "a", until_frames=4)
-        stages.away = True
+        await receive(stages.connector(), "a", until_frames=4)
+        stages.redis_down = True
         await asyncio.sleep(1.0)
-        stages.away = False
-        heard = await listen(stages.connector(), "a")
+        stages.redis_down = False
+        received = await receive(stages.connector(), "a")
         await stages.connector().release(ticket)
-    assert heard.pcm == undisturbed
+    assert received.pcm == undisturbed
 
 
-async def test_a_process_dies_and_another_goes_on_at_the_next_frame(undisturbed: bytes) -> None:
+async def test_another_process_continues_at_the_next_frame_after_a_crash(undisturbed: bytes) -> None:
     async with processes() as stages:
         await submit(stages.connector(), request("a", LONG))
-        await listen(stages.connector(), "a", until_frames=8)
+        await receive(stages.connector(), "a", until_frames=8)
         await stages.kill_process(stages.processes[0])
         successor = await stages.colocated(1)
-        heard = await listen(stages.connector(), "a")
+        received = await receive(stages.connector(), "a")
         assert [sample(successor, stage, "syrinx_takeovers_total") for stage in (0, 1)] == [1, 1]
-    assert heard.pcm == undisturbed
-    assert (heard.talkers[-1], heard.codecs[-1]) == ("talker-1", "codec-1")
+    assert received.pcm == undisturbed
+    assert (received.talkers[-1], received.codecs[-1]) == ("talker-1", "codec-1")
 
 
-async def test_a_claim_outlives_the_talker_for_the_codec(undisturbed: bytes) -> None:
+async def test_a_claim_is_kept_until_the_codec_has_ended(undisturbed: bytes) -> None:
     async with processes(2) as stages:
         go = [hold_codec(process) for process in stages.processes]
         await submit(stages.connector(), request("a", LONG, live=False))
         await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "it ended")
         process = next(each for each in stages.processes if each.workers[1].ownership.claims)
         assert not process.workers[0].ownership.claims
-        # Longer than a lease: nobody else takes it.
+        # Longer than a lease, but no other process takes it over.
         await asyncio.sleep(0.8)
         assert [len(each.workers[1].ownership.claims) for each in stages.processes if each is not process] == [0]
         for each in go:
             each.set()
-        assert (await listen(stages.connector(), "a")).pcm == undisturbed
+        assert (await receive(stages.connector(), "a")).pcm == undisturbed
         await until(lambda: not process.workers[1].ownership.claims, "the request is done")
         assert stages.streams.queue(Group.TALKERS).length == 0
         assert not stages.streams._queued, "it left the queue of both groups"
 
 
-async def test_a_process_dies_after_the_talker_has_ended_and_another_decodes_the_rest(undisturbed: bytes) -> None:
+async def test_another_process_decodes_the_rest_if_one_dies_after_the_talker_ended(undisturbed: bytes) -> None:
     async with processes() as stages:
         first = stages.processes[0]
         await submit(stages.connector(), request("a", LONG, live=False))
-        await listen(stages.connector(), "a", until_frames=4)
+        await receive(stages.connector(), "a", until_frames=4)
         go = hold_codec(first)
         await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
         killing = asyncio.create_task(stages.kill_process(first))
@@ -204,97 +196,99 @@ async def test_a_process_dies_after_the_talker_has_ended_and_another_decodes_the
         go.set()
         await killing
         await stages.colocated(1)
-        heard = await listen(stages.connector(), "a")
-    assert heard.pcm == undisturbed
+        received = await receive(stages.connector(), "a")
+    assert received.pcm == undisturbed
 
 
-async def test_a_talker_that_is_superseded_takes_its_codec_along() -> None:
+async def test_a_superseded_talker_evicts_the_request_from_its_codec() -> None:
     async with processes() as stages:
         process = stages.processes[0]
         await submit(stages.connector(), request("a", LONG))
-        await listen(stages.connector(), "a", until_frames=4)
-        stages.away = True
+        await receive(stages.connector(), "a", until_frames=4)
+        stages.redis_down = True
         await asyncio.sleep(0.05)
-        # Another process carries it on.
+        # Another process takes it over.
         [pending] = stages.streams._groups[Group.TALKERS].pending.values()
         pending.owner, pending.since = "talker-9", float("inf")
-        ahead = Append("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
-        assert stages.streams.append(ahead) is None
-        stages.away = False
-        await until(lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one has lost it")
+        later_codes = Append("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
+        assert stages.streams.append(later_codes) is None
+        stages.redis_down = False
+        await until(
+            lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"
+        )
         assert not any("a" in worker.rows for worker in process.workers)
-        # What was made of codes that nobody has is not written.
+        # Audio of codes that were not written is not written.
         assert max(stages.positions(StreamKind.AUDIO)) <= max(stages.positions(StreamKind.CODES))
 
 
-async def test_a_codec_that_is_superseded_takes_its_talker_along() -> None:
+async def test_a_superseded_codec_evicts_the_request_from_its_talker() -> None:
     async with processes() as stages:
         process = stages.processes[0]
         await submit(stages.connector(), request("a", "The old teacher. " * 30))
-        await listen(stages.connector(), "a", until_frames=4)
+        await receive(stages.connector(), "a", until_frames=4)
         before = process.workers[0].ownership.claims["a"]
         end = Append("a", StreamKind.AUDIO, Position(5000), Codes(b""))
         assert stages.streams.append(end) is None
-        await until(lambda: sample(process, 1, "syrinx_lost_claims_total") == 1, "the codec has lost it")
+        await until(lambda: sample(process, 1, "syrinx_lost_claims_total") == 1, "the codec has lost its claim")
         assert process.workers[0].ownership.claims.get("a") is not before
 
 
-async def test_a_client_that_leaves_frees_the_rows_of_both_at_once() -> None:
+async def test_a_disconnect_frees_the_rows_of_both_stages_at_once() -> None:
     async with processes() as stages:
         process, connector = stages.processes[0], stages.connector()
         ticket = await submit(connector, request("a", "The old teacher. " * 30))
-        await listen(connector, "a", until_frames=4)
+        await receive(connector, "a", until_frames=4)
         released = time.monotonic()
         await connector.release(ticket)
         await until(lambda: not any(worker.ownership.claims for worker in process.workers), "rows are free")
         assert time.monotonic() - released < 0.1
-        assert (await speak(connector, request("b"))).end.reason is EndReason.STOP
+        assert (await synthesize(connector, request("b"))).end.reason is EndReason.STOP
 
 
-async def test_a_client_that_leaves_after_the_talker_has_ended_frees_the_codec() -> None:
+async def test_a_disconnect_after_the_talker_has_ended_frees_the_codec() -> None:
     async with processes() as stages:
         process, connector = stages.processes[0], stages.connector()
         go = hold_codec(process)
         ticket = await submit(connector, request("a", live=False))
         await until(lambda: any(at.sequence == 9 for at in stages.positions(StreamKind.CODES)), "the talker has ended")
         await connector.release(ticket)
-        await until(lambda: not process.workers[1].ownership.claims, "the codec has let go")
+        await until(lambda: not process.workers[1].ownership.claims, "the codec has released its claim")
         go.set()
-        assert (await speak(connector, request("b"))).end.reason is EndReason.STOP
+        assert (await synthesize(connector, request("b"))).end.reason is EndReason.STOP
 
 
 async def test_a_request_waits_for_a_row_of_the_codec(undisturbed: bytes) -> None:
-    stages = Watched()
+    stages = RecordingPipeline()
     try:
         process = await stages.colocated()
         process.workers[1].ownership._capacity = 1
-        heard = await asyncio.gather(
-            *(speak(stages.connector(), request(name, LONG, seed=request("a").seed)) for name in ("a", "b", "c"))
+        received = await asyncio.gather(
+            *(synthesize(stages.connector(), request(name, LONG, seed=request("a").seed)) for name in ("a", "b", "c"))
         )
     finally:
         await stages.close()
-    assert [each.pcm for each in heard] == [undisturbed] * 3
+    assert [each.pcm for each in received] == [undisturbed] * 3
 
 
-async def test_what_cannot_be_served_is_refused_in_words() -> None:
+async def test_an_invalid_request_ends_with_an_error() -> None:
     async with processes() as stages:
-        heard = await speak(stages.connector(), request("a", voice="nobody"))
-        assert heard.end.reason is EndReason.ERROR
-        assert heard.end.param == "voice"
-        assert (await speak(stages.connector(), request("b"))).end.reason is EndReason.STOP
+        received = await synthesize(stages.connector(), request("a", voice="nobody"))
+        assert received.end.reason is EndReason.ERROR
+        assert received.end.param == "voice"
+        assert (await synthesize(stages.connector(), request("b"))).end.reason is EndReason.STOP
 
 
-async def test_settings_are_each_stage_s_own() -> None:
+async def test_each_stage_has_its_own_settings() -> None:
     async with processes() as stages:
         process = stages.processes[0]
         process.codec.live.apply(SettingsUpdate({"chunk_ramp": [1, 3]}))
         process.codec.settings_changed()
-        heard = await speak(stages.connector(), request("a", live=False))
-        assert heard.chunks[:3] == [3, 6, 9]
+        received = await synthesize(stages.connector(), request("a", live=False))
+        assert received.chunks[:3] == [3, 6, 9]
         assert (process.talker.live.generation, process.codec.live.generation) == (1, 2)
 
 
-async def test_each_is_ready_when_both_are() -> None:
+async def test_each_stage_is_ready_only_when_both_are() -> None:
     async with processes() as stages:
         process = stages.processes[0]
         await until(lambda: process.talker.ready() is None and process.codec.ready() is None, "ready")
@@ -302,7 +296,7 @@ async def test_each_is_ready_when_both_are() -> None:
         assert (process.talker.ready(), process.codec.ready()) == ("codec: warming up", "warming up")
 
 
-async def test_what_fails_one_stage_ends_the_process() -> None:
+async def test_a_failure_of_one_stage_ends_the_process() -> None:
     async with processes() as stages:
         process = stages.processes[0]
 
@@ -314,50 +308,52 @@ async def test_what_fails_one_stage_ends_the_process() -> None:
         assert process.workers[0].failed.is_set()
 
 
-async def test_drain_finishes_what_both_own() -> None:
+async def test_drain_finishes_the_requests_of_both_stages() -> None:
     async with processes() as stages:
         process = stages.processes[0]
         await submit(stages.connector(), request("a", LONG))
-        await listen(stages.connector(), "a", until_frames=2)
+        await receive(stages.connector(), "a", until_frames=2)
         draining = asyncio.create_task(process.drain(DEADLINE))
         await asyncio.sleep(0)
         assert (process.talker.ready(), process.codec.ready()) == ("draining", "talker: draining")
         await submit(stages.connector(), request("b"))
         await draining
-        assert (await listen(stages.connector(), "a")).end.reason is EndReason.STOP
+        assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
         assert (await stages.connector().queue(Group.TALKERS)).length == 1
 
 
-async def test_what_a_drain_cannot_finish_is_handed_over_at_once(undisturbed: bytes) -> None:
-    stages = Watched()
+async def test_requests_left_after_the_drain_timeout_are_released_at_once(undisturbed: bytes) -> None:
+    stages = RecordingPipeline()
     stages.streams._lease = 3600.0
     try:
         process = await stages.colocated()
         await submit(stages.connector(), request("a", LONG))
-        await listen(stages.connector(), "a", until_frames=4)
+        await receive(stages.connector(), "a", until_frames=4)
         await process.drain(0.0)
         await stages.leave(process)
         successor = await stages.colocated(1)
-        heard = await listen(stages.connector(), "a")
+        received = await receive(stages.connector(), "a")
         assert [sample(successor, stage, "syrinx_takeovers_total") for stage in (0, 1)] == [1, 1]
     finally:
         await stages.close()
-    assert heard.pcm == undisturbed
-    assert len(heard.pcm) == heard.chunks[-1] * FAMILY.frame_bytes
+    assert received.pcm == undisturbed
+    assert len(received.pcm) == received.chunks[-1] * FAMILY.frame_bytes
 
 
-async def test_a_gateway_finds_a_talker_and_a_codec() -> None:
+async def test_the_gateway_sees_a_live_talker_and_codec() -> None:
     async with processes() as stages:
         connector = stages.connector()
-        await until(lambda: all(stages.streams.has_live_consumer(group, 5.0) for group in Group), "both look for work")
+        await until(
+            lambda: all(stages.streams.has_live_consumer(group, 5.0) for group in Group), "both groups have a consumer"
+        )
         await stages.leave(stages.processes[0])
         assert [await connector.has_live_consumer(group, 5.0) for group in Group] == [False, False]
 
 
-async def test_a_closed_process_leaves_no_thread_and_no_task_behind() -> None:
+async def test_a_closed_process_leaves_no_threads_or_tasks() -> None:
     threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
     async with processes() as stages:
         await submit(stages.connector(), request("a"))
-        await listen(stages.connector(), "a", until_frames=4)
+        await receive(stages.connector(), "a", until_frames=4)
     assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
     assert asyncio.all_tasks() <= tasks

@@ -38,15 +38,15 @@ class Running:
     def members(self, stage: str) -> list[Member]:
         return [member for member in self.pipeline.members if member.stage == stage]
 
-    async def speak(self, text: str, seed: int = 1) -> AsyncIterator[bytes]:
+    async def stream_pcm(self, text: str, seed: int = 1) -> AsyncIterator[bytes]:
         body = {"input": text, "voice": "us", "response_format": "pcm", "stream": True, "seed": seed}
         async with self.client.stream("POST", "/v1/audio/speech", json=body) as response:
             assert response.status_code == 200, await response.aread()
             async for chunk in response.aiter_raw():
                 yield chunk
 
-    async def said(self, text: str, seed: int = 1) -> bytes:
-        return b"".join([chunk async for chunk in self.speak(text, seed)])
+    async def synthesize(self, text: str, seed: int = 1) -> bytes:
+        return b"".join([chunk async for chunk in self.stream_pcm(text, seed)])
 
     async def metrics(self, member: Member) -> dict[str, float]:
         text = (await self.client.get(f"{member.admin_url}/metrics")).text
@@ -82,7 +82,7 @@ async def pipeline() -> AsyncIterator[Running]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def running(pipeline: Running) -> Running:
-    """The pipeline, whole."""
+    """The pipeline, with all processes ready."""
     await pipeline.ready()
     return pipeline
 
@@ -102,11 +102,11 @@ async def test_each_stage_has_its_own_port_metrics_and_settings(running: Running
         assert "seconds" not in (await running.client.get(f"{other.admin_url}/settings")).json()
 
 
-async def test_a_process_is_killed_and_the_listener_hears_no_difference(running: Running) -> None:
-    undisturbed = await running.said(LONG)
+async def test_killing_a_process_does_not_change_the_audio(running: Running) -> None:
+    undisturbed = await running.synthesize(LONG)
     await running.ready()
     pcm, killed = b"", 0
-    async for chunk in running.speak(LONG):
+    async for chunk in running.stream_pcm(LONG):
         pcm += chunk
         if killed < min(2, len(pcm) // FAMILY.frame_bytes // 16):
             killed += await kill_the_owner(running)
@@ -115,7 +115,7 @@ async def test_a_process_is_killed_and_the_listener_hears_no_difference(running:
 
 
 async def kill_the_owner(running: Running) -> bool:
-    """False if all is written, and nobody owns anything."""
+    """Kills the process that owns a request. Returns whether there was one."""
     for child in running.pipeline.processes[:2]:
         codec = child.members[1]
         if codec.is_ready and (await running.metrics(codec)).get('syrinx_rows_resident{stage="codec"}'):
@@ -124,17 +124,17 @@ async def kill_the_owner(running: Running) -> bool:
     return False
 
 
-async def test_requests_are_shared_and_each_is_served_by_one_process(running: Running) -> None:
-    await asyncio.gather(*(running.said(LONG, seed) for seed in range(6)))
+async def test_requests_are_distributed_and_each_is_served_by_one_process(running: Running) -> None:
+    await asyncio.gather(*(running.synthesize(LONG, seed) for seed in range(6)))
     gateway = next(member for member in running.pipeline.members if member.stage == "gateway")
     routes = [name for name in await running.metrics(gateway) if name.startswith("syrinx_ttfa_seconds_count")]
     assert routes
     assert all(('talker="talker-0"' in name) == ('codec="codec-0"' in name) for name in routes)
 
 
-async def test_a_process_that_is_asked_to_leave_finishes_first(running: Running) -> None:
-    undisturbed = await running.said(LONG)
-    chunks = running.speak(LONG)
+async def test_sigterm_lets_a_process_finish_its_requests(running: Running) -> None:
+    undisturbed = await running.synthesize(LONG)
+    chunks = running.stream_pcm(LONG)
     pcm = await anext(chunks)
     for child in running.pipeline.processes[:2]:
         os.kill(child.pid, signal.SIGTERM)
@@ -144,7 +144,7 @@ async def test_a_process_that_is_asked_to_leave_finishes_first(running: Running)
 
 
 def refused(*paths: str) -> str:
-    """What a process that cannot start says."""
+    """Returns the error output of a process that cannot start."""
     command = [sys.executable, "-m", "syrinx_stages.colocated", *paths]
     environment = {**os.environ, "REDIS_URL": "redis://127.0.0.1:1/0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
@@ -152,13 +152,13 @@ def refused(*paths: str) -> str:
     return done.stderr.strip()
 
 
-async def test_configurations_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+async def test_incompatible_configurations_are_refused(tmp_path: Path) -> None:
     paths = []
     for stage, device in (("talker", "cpu"), ("codec", "cuda")):
         path = tmp_path / f"{stage}.json"
         config = {"pipeline": "p", "generation": "g", "model": "bundled", "replica": stage, "device": device}
         path.write_text(json.dumps(config))
         paths.append(str(path))
-    words = "syrinx colocated: device: 'cpu' of the talker and 'cuda' of the codec cannot share a process"
-    assert refused(*paths) == words
+    message = "syrinx colocated: device: 'cpu' of the talker and 'cuda' of the codec cannot share a process"
+    assert refused(*paths) == message
     assert "usage: python -m syrinx_stages.colocated TALKER.json CODEC.json" in refused(paths[0])

@@ -1,11 +1,10 @@
-"""Talker and codec with engines that are a step ahead of what is read: what is in flight when something happens."""
+"""Talker and codec with engines that have two steps in flight."""
 
 import asyncio
 import contextlib
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from support.deferred import DeferredCodecEngine, DeferredTalkerEngine, Queue
-from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
+from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
 from syrinx_stages.connector.base import Append
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason
@@ -26,16 +25,8 @@ LONG_TEXT = "The old teacher carried seven green apples before breakfast and des
 TEXTS = ("Her brother opened a broken window.", "A young doctor painted the garden gate.", "My neighbour watched.")
 
 
-async def until(condition: object, what: str) -> None:
-    """Waits until `condition()` is true, looking after every turn of the event loop."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
-        await asyncio.sleep(0.002)
-
-
 @contextlib.asynccontextmanager
-async def ahead(lease_seconds: float = 0.5, **counts: int) -> AsyncIterator[Pipeline]:
+async def pipelined(lease_seconds: float = 0.5, **counts: int) -> AsyncIterator[Pipeline]:
     """A pipeline whose engines have depth 2."""
     options = {"talker_engine": DeferredTalkerEngine, "codec_engine": DeferredCodecEngine}
     async with pipeline(lease_seconds=lease_seconds, **options, **counts) as stages:
@@ -43,8 +34,8 @@ async def ahead(lease_seconds: float = 0.5, **counts: int) -> AsyncIterator[Pipe
 
 
 @contextlib.contextmanager
-def held(engine: Queue) -> Iterator[None]:
-    """What is launched meanwhile stays in flight."""
+def holding(engine: Queue) -> Iterator[None]:
+    """Keeps launched steps in flight."""
     engine.hold()
     try:
         yield
@@ -52,7 +43,7 @@ def held(engine: Queue) -> Iterator[None]:
         engine.resume()
 
 
-def of(stages: Pipeline, stage: str) -> Worker:
+def worker_of(stages: Pipeline, stage: str) -> Worker:
     return next(worker for worker in stages.workers if worker.stage == stage)
 
 
@@ -60,124 +51,127 @@ async def both_in_flight(worker: Worker) -> None:
     await until(lambda: len(worker.engine.unread) == 2, "two steps are in flight")
 
 
-async def test_a_stream_sounds_the_same_and_the_engine_is_never_left_waiting() -> None:
+async def test_audio_is_identical_with_two_steps_in_flight() -> None:
     requests = [request(f"r{index}", text) for index, text in enumerate((LONG_TEXT, *TEXTS))]
     async with pipeline() as stages:
-        calm = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
-    async with ahead() as stages:
-        heard = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
+        expected = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
+    async with pipelined() as stages:
+        received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
         talker, codec = (worker.engine for worker in stages.workers)
         await until(lambda: not talker._rows and not codec._slots, "no state is left")
         assert talker.max_in_flight == 2
-    assert [item.pcm for item in heard] == [item.pcm for item in calm]
-    assert all(item.end.reason is EndReason.STOP for item in heard)
+    assert [item.pcm for item in received] == [item.pcm for item in expected]
+    assert all(item.end.reason is EndReason.STOP for item in received)
 
 
-async def test_a_lone_streams_step_is_read_when_there_is_nothing_else_to_launch() -> None:
-    """Its codes stop coming in the middle: what was launched is heard nevertheless."""
-    async with ahead(talkers=0) as stages:
+async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
+    """No more codes arrive, but the launched call is read."""
+    async with pipelined(talkers=0) as stages:
         connector = stages.connector()
         await submit(connector, request("a"))
         frames = Codes(np.zeros((2, 16), "<i2").tobytes(), "talker-0")
         assert await connector.append([Append("a", StreamKind.CODES, Position(2), frames)]) == [None]
-        assert (await listen(connector, "a", until_frames=2)).chunks == [2]
-        assert not of(stages, "codec").engine.unread
+        assert (await receive(connector, "a", until_frames=2)).chunks == [2]
+        assert not worker_of(stages, "codec").engine.unread
 
 
-async def test_requests_that_wait_together_are_prefilled_together() -> None:
-    async with ahead() as stages:
-        talker = of(stages, "talker")
-        first = asyncio.create_task(speak(stages.connector(), request("a", LONG_TEXT)))
-        await until(lambda: "a" in talker.rows and talker.rows["a"].produced > 20, "it is well ahead")
-        with held(talker.engine):
-            others = [asyncio.create_task(speak(stages.connector(), request(f"r{index}"))) for index in range(3)]
+async def test_waiting_requests_are_prefilled_in_one_call() -> None:
+    async with pipelined() as stages:
+        talker = worker_of(stages, "talker")
+        first = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT)))
+        await until(lambda: "a" in talker.rows and talker.rows["a"].produced > 20, "it has generated 20 frames")
+        with holding(talker.engine):
+            others = [asyncio.create_task(synthesize(stages.connector(), request(f"r{index}"))) for index in range(3)]
             await until(lambda: len(talker._waiting) == 3, "three wait")
-        heard = await asyncio.gather(first, *others)
+        received = await asyncio.gather(first, *others)
         assert max(talker.engine.admitted) == 3
-    assert all(item.end.reason is EndReason.STOP for item in heard)
+    assert all(item.end.reason is EndReason.STOP for item in received)
 
 
-async def test_requests_that_there_is_no_memory_for_wait_until_others_are_over() -> None:
-    async with ahead() as stages:
-        talker = of(stages, "talker")
+async def test_requests_without_memory_wait_until_others_end() -> None:
+    async with pipelined() as stages:
+        talker = worker_of(stages, "talker")
         talker.engine.room = 2
-        heard = await asyncio.gather(*(speak(stages.connector(), request(f"r{index}")) for index in range(6)))
+        received = await asyncio.gather(*(synthesize(stages.connector(), request(f"r{index}")) for index in range(6)))
         assert max(talker.engine.admitted) <= 2
-    assert all(item.end.reason is EndReason.STOP for item in heard)
+    assert all(item.end.reason is EndReason.STOP for item in received)
 
 
-async def test_where_memory_ends_in_the_middle_one_stream_makes_room_and_goes_on_later() -> None:
+async def test_a_stream_is_preempted_when_memory_runs_out_and_resumes_later() -> None:
     requests = [request("a", LONG_TEXT), request("b", LONG_TEXT)]
     async with pipeline() as stages:
-        calm = [await speak(stages.connector(), item) for item in requests]
-    async with ahead(lease_seconds=SHORT_LEASE) as stages:
-        of(stages, "talker").engine.memory = max(item.chunks[-1] for item in calm) + 5
-        heard = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
-    assert [item.end.reason for item in heard] == [EndReason.STOP] * 2
-    assert [item.pcm for item in heard] == [item.pcm for item in calm]
+        expected = [await synthesize(stages.connector(), item) for item in requests]
+    async with pipelined(lease_seconds=SHORT_LEASE) as stages:
+        worker_of(stages, "talker").engine.memory = max(item.chunks[-1] for item in expected) + 5
+        received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
+    assert [item.end.reason for item in received] == [EndReason.STOP] * 2
+    assert [item.pcm for item in received] == [item.pcm for item in expected]
 
 
-async def test_a_request_that_there_is_never_memory_for_fails_with_a_reason() -> None:
-    async with ahead() as stages:
-        of(stages, "talker").engine.room = 0
-        heard = await speak(stages.connector(), request("a"))
-    assert (heard.end.reason, heard.end.param) == (EndReason.ERROR, "input")
-    assert "memory" in heard.end.message
+async def test_a_request_that_never_fits_in_memory_fails_with_a_reason() -> None:
+    async with pipelined() as stages:
+        worker_of(stages, "talker").engine.room = 0
+        received = await synthesize(stages.connector(), request("a"))
+    assert (received.end.reason, received.end.param) == (EndReason.ERROR, "input")
+    assert "memory" in received.end.message
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_client_that_leaves_while_its_steps_are_in_flight_leaves_nothing_behind(stage: str) -> None:
-    async with ahead() as stages:
-        undisturbed = await speak(stages.connector(), request("b"))
-        worker, connector = of(stages, stage), stages.connector()
+async def test_cancelling_a_request_with_steps_in_flight_frees_all_state(stage: str) -> None:
+    async with pipelined() as stages:
+        undisturbed = await synthesize(stages.connector(), request("b"))
+        worker, connector = worker_of(stages, stage), stages.connector()
         ticket = await submit(connector, request("a", LONG_TEXT))
-        await listen(connector, "a", until_frames=2)
-        with held(worker.engine):
-            await until(lambda: worker.engine.unread, "something is in flight")
+        await receive(connector, "a", until_frames=2)
+        with holding(worker.engine):
+            await until(lambda: worker.engine.unread, "a step is in flight")
             await connector.release(ticket)
             await until(lambda: "a" not in worker.rows, "it was cancelled")
-        assert (await speak(connector, request("b"))).pcm == undisturbed.pcm
+        assert (await synthesize(connector, request("b"))).pcm == undisturbed.pcm
         await until(lambda: not any(item.rows or item.ownership.claims for item in stages.workers), "rows are free")
-        await until(lambda: not (stages.workers[0].engine._rows or stages.workers[1].engine._slots), "so is the state")
+        await until(
+            lambda: not (stages.workers[0].engine._rows or stages.workers[1].engine._slots),
+            "the engines' state is freed",
+        )
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_request_that_comes_back_to_its_replica_is_not_given_what_was_in_flight(stage: str) -> None:
+async def test_a_request_claimed_again_ignores_steps_launched_before(stage: str) -> None:
     async with pipeline() as stages:
-        undisturbed = await speak(stages.connector(), request("a", LONG_TEXT))
-    async with ahead(lease_seconds=SHORT_LEASE) as stages:
-        worker, connector = of(stages, stage), stages.connector()
+        undisturbed = await synthesize(stages.connector(), request("a", LONG_TEXT))
+    async with pipelined(lease_seconds=SHORT_LEASE) as stages:
+        worker, connector = worker_of(stages, stage), stages.connector()
         await submit(connector, request("a", LONG_TEXT))
-        hearing = asyncio.create_task(listen(connector, "a"))
-        await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it is at work")
-        with held(worker.engine):
-            await until(lambda: worker.engine.unread, "something is in flight")
+        receiving = asyncio.create_task(receive(connector, "a"))
+        await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it has a step in flight")
+        with holding(worker.engine):
+            await until(lambda: worker.engine.unread, "a step is in flight")
             before = worker.rows["a"]
             worker.evict("a")
             again = worker._waiting if stage == "talker" else worker.rows
             await until(lambda: "a" in again, "the only replica has taken it over from itself")
-        heard = await hearing
+        received = await receiving
         assert worker.rows.get("a") is not before
-    assert heard.end.reason is EndReason.STOP
-    assert heard.pcm == undisturbed.pcm
-    assert heard.chunks == sorted(set(heard.chunks))
+    assert received.end.reason is EndReason.STOP
+    assert received.pcm == undisturbed.pcm
+    assert received.chunks == sorted(set(received.chunks))
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_drain_waits_for_what_is_in_flight(stage: str) -> None:
-    async with ahead() as stages:
-        worker, connector = of(stages, stage), stages.connector()
+async def test_drain_waits_for_steps_in_flight(stage: str) -> None:
+    async with pipelined() as stages:
+        worker, connector = worker_of(stages, stage), stages.connector()
         await submit(connector, request("a"))
-        hearing = asyncio.create_task(listen(connector, "a"))
-        await until(lambda: "a" in worker.rows, "it is at work")
-        with held(worker.engine):
-            await until(lambda: worker.engine.unread, "something is in flight")
+        receiving = asyncio.create_task(receive(connector, "a"))
+        await until(lambda: "a" in worker.rows, "it has a step in flight")
+        with holding(worker.engine):
+            await until(lambda: worker.engine.unread, "a step is in flight")
             draining = asyncio.create_task(worker.drain(DEADLINE))
             await until(lambda: worker.ready() == "draining", "it drains")
             assert not draining.done()
         await draining
         assert not worker.ownership.claims
-        assert (await hearing).end.reason is EndReason.STOP
+        assert (await receiving).end.reason is EndReason.STOP
 
 
 async def test_a_stage_closes_with_steps_in_flight() -> None:
@@ -197,38 +191,38 @@ async def test_a_stage_closes_with_steps_in_flight() -> None:
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
 
 
-# What an accelerator's engine raises ---------------------------------------------------------------------------
+# Device errors -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 @pytest.mark.parametrize("method", ["launch", "read", "release"])
-async def test_the_process_of_a_broken_accelerator_ends_and_another_replica_carries_on(
+async def test_a_device_error_ends_the_process_and_another_replica_takes_over(
     monkeypatch: pytest.MonkeyPatch, stage: str, method: str
 ) -> None:
     async with pipeline() as stages:
-        undisturbed = await speak(stages.connector(), request("a"))
+        undisturbed = await synthesize(stages.connector(), request("a"))
 
     def broken(*_: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    async with ahead(SHORT_LEASE, talkers=int(stage != "talker"), codecs=int(stage != "codec")) as stages:
+    async with pipelined(SHORT_LEASE, talkers=int(stage != "talker"), codecs=int(stage != "codec")) as stages:
         worker = await (stages.talker("broken") if stage == "talker" else stages.codec("broken"))
         stages.workers.remove(worker)
         monkeypatch.setattr(worker, "start", lambda: asyncio.sleep(0))
         process = asyncio.create_task(run_service(worker, asyncio.Event(), DEADLINE))
         connector = stages.connector()
         await submit(connector, request("a"))
-        hearing = asyncio.create_task(listen(connector, "a"))
-        await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it is at work")
+        receiving = asyncio.create_task(receive(connector, "a"))
+        await until(lambda: "a" in worker.rows and worker.rows["a"].in_flight, "it has a step in flight")
         monkeypatch.setattr(worker.engine, method, broken)
         if method == "release":
             worker.queue_engine_call(lambda: worker.engine.release("b"))
         assert await asyncio.wait_for(process, DEADLINE) == 1
         await worker.close()
         await (stages.talker("next") if stage == "talker" else stages.codec("next"))
-        heard = await hearing
-    assert heard.end == End(EndReason.STOP)
-    assert heard.pcm == undisturbed.pcm
+        received = await receiving
+    assert received.end == End(EndReason.STOP)
+    assert received.pcm == undisturbed.pcm
 
 
 # Captured shapes -----------------------------------------------------------------------------------------------
@@ -243,19 +237,19 @@ def set_pairs(codec: Worker, *pairs: tuple[int, int]) -> None:
     codec.settings_changed()
 
 
-async def test_shapes_are_captured_before_a_codec_is_ready_and_between_calls_when_they_change() -> None:
+async def test_shapes_are_captured_before_readiness_and_between_calls_after_a_change() -> None:
     stages = Pipeline(talker_engine=DeferredTalkerEngine, codec_engine=DeferredCodecEngine)
     try:
         await stages.talker()
         codec = await stages.codec(capture_pairs=((1, 2), (2, 4)))
         assert codec.engine.captured == {(1, 2), (2, 4)}
         assert captured(codec) == 2
-        speaking = asyncio.create_task(speak(stages.connector(), request("a", LONG_TEXT)))
+        synthesis = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT)))
         await until(lambda: codec.engine.shapes, "a call was made")
         set_pairs(codec, (1, 2), (1, 4), (4, 16))
         await until(lambda: codec.engine.captured == {(1, 2), (1, 4), (4, 16)}, "they are captured")
-        await until(lambda: captured(codec) == 3, "that is shown")
-        assert (await speaking).end.reason is EndReason.STOP
+        await until(lambda: captured(codec) == 3, "the metric shows it")
+        assert (await synthesis).end.reason is EndReason.STOP
         set_pairs(codec)
         await until(lambda: not codec.engine.captured, "they are freed, in an idle codec too")
         assert captured(codec) == 0
@@ -263,7 +257,7 @@ async def test_shapes_are_captured_before_a_codec_is_ready_and_between_calls_whe
         await stages.close()
 
 
-async def test_a_shape_there_is_no_memory_for_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shape_that_does_not_fit_in_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     real = DeferredCodecEngine.capture
 
     def capture(engine: DeferredCodecEngine, shape: tuple[int, int]) -> None:
@@ -278,21 +272,21 @@ async def test_a_shape_there_is_no_memory_for_is_done_without(monkeypatch: pytes
         codec = await stages.codec(capture_pairs=((16, 64), (1, 2)))
         assert codec.ready() is None or "reading" in codec.ready()
         assert captured(codec) == 1
-        assert (await speak(stages.connector(), request("a"))).end.reason is EndReason.STOP
+        assert (await synthesize(stages.connector(), request("a"))).end.reason is EndReason.STOP
     finally:
         await stages.close()
 
 
-async def test_streams_with_fewer_frames_share_a_call_and_sound_as_if_alone() -> None:
-    """Four frames of one stream, and the last frame of another that has ended, wait while the codec is held."""
+async def test_streams_with_fewer_frames_join_a_call_without_changing_their_audio() -> None:
+    """While a call is in flight, four frames of one stream and the last frame of an ended one become ready."""
     frames = np.random.default_rng(0).integers(0, 16, (5, 16), "<i2")
 
     async def decode(stages: Pipeline, parts: dict[str, np.ndarray]) -> dict[str, bytes]:
-        codec, connector = of(stages, "codec"), stages.connector()
+        codec, connector = worker_of(stages, "codec"), stages.connector()
         for name in parts:
             await submit(connector, request(name))
         await until(lambda: len(codec.rows) == len(parts), "rows are open")
-        with held(codec.engine):
+        with holding(codec.engine):
             await submit(connector, request("first"))
             appends = [Append("first", StreamKind.CODES, Position(4), Codes(frames[:4].tobytes()))]
             assert await connector.append(appends) == [None]
@@ -304,14 +298,14 @@ async def test_streams_with_fewer_frames_share_a_call_and_sound_as_if_alone() ->
                     Append(name, StreamKind.CODES, ends, End(EndReason.STOP)),
                 ]
                 assert await connector.append(appends) == [None, None]
-            await until(lambda: all(codec.rows[name].input_ended for name in parts), "all waits")
-        return {name: (await listen(connector, name)).pcm for name in parts}
+            await until(lambda: all(codec.rows[name].input_ended for name in parts), "all codes have arrived")
+        return {name: (await receive(connector, name)).pcm for name in parts}
 
-    async with ahead(talkers=0) as stages:
-        of(stages, "codec").live.apply(SettingsUpdate({"chunk_ramp": (4,)}))
+    async with pipelined(talkers=0) as stages:
+        worker_of(stages, "codec").live.apply(SettingsUpdate({"chunk_ramp": (4,)}))
         parts = {"long": frames[:4], "short": frames[4:]}
         together = await decode(stages, parts)
-        assert ((2, 4), (4, 1)) in of(stages, "codec").engine.shapes
+        assert ((2, 4), (4, 1)) in worker_of(stages, "codec").engine.shapes
     for name, codes in parts.items():
         async with pipeline(talkers=0) as stages:
             connector = stages.connector()
@@ -321,9 +315,9 @@ async def test_streams_with_fewer_frames_share_a_call_and_sound_as_if_alone() ->
                 Append(name, StreamKind.CODES, Position(len(codes), 9), End(EndReason.STOP)),
             ]
             assert await connector.append(entries) == [None, None]
-            assert (await listen(connector, name)).pcm == together[name]
+            assert (await receive(connector, name)).pcm == together[name]
 
 
-def test_a_stage_on_a_cpu_needs_no_triton() -> None:
+def test_cpu_stages_do_not_import_triton() -> None:
     script = "import sys, syrinx_stages.talker.service, syrinx_stages.codec.service; assert 'triton' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -34,16 +34,14 @@ def redis() -> Iterator[RedisServer]:
 
 
 def stuck_checkpoint(directory: Path) -> Path:
-    """The bundled voice on a volume that does not answer."""
+    """A checkpoint on a volume that does not respond: its largest file is a FIFO."""
     shutil.copytree(checkpoint_directory("bundled"), directory)
     (directory / "config.json").unlink()
     os.mkfifo(directory / "config.json")
     return directory
 
 
-def test_a_stage_is_called_after_its_pod_and_starts_with_the_settings_of_its_file(
-    tmp_path: Path, redis: RedisServer
-) -> None:
+def test_a_stage_takes_its_name_from_its_pod_and_its_settings_from_a_file(tmp_path: Path, redis: RedisServer) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"settings": {"max_num_seqs": 3}, "generation": 7}))
     config = {"settings_file": str(file), "settings_generation": 9, "talker": {"max_num_seqs": 5}, "host": ""}
@@ -58,7 +56,7 @@ def test_a_stage_is_called_after_its_pod_and_starts_with_the_settings_of_its_fil
             assert [consumer["name"] for consumer in client.xinfo_consumers(key, "talkers")] == [b"pods-talker-0"]
 
 
-def test_a_wrong_settings_file_ends_the_start_with_one_line(tmp_path: Path, redis: RedisServer) -> None:
+def test_an_invalid_settings_file_fails_the_start_with_one_line(tmp_path: Path, redis: RedisServer) -> None:
     file = tmp_path / "settings.json"
     file.write_text('{"settings": {"max_num_seqs": 0}}')
     with StageProcess("codec", tmp_path, redis, settings_file=str(file)) as codec:
@@ -86,18 +84,18 @@ def test_a_signal_during_the_load_of_the_model_ends_the_process_at_once(
 @pytest.mark.parametrize("stage", ["gateway", "talker", "codec"])
 def test_a_signal_during_the_imports_ends_the_process_at_once(tmp_path: Path, redis: RedisServer, stage: str) -> None:
     with StageProcess(stage, tmp_path, redis) as starting:
-        until(lambda: hears(starting.process.pid, signal.SIGTERM), "it hears the signal")
+        until(lambda: handles(starting.process.pid, signal.SIGTERM), "it handles the signal")
         began = time.monotonic()
         starting.process.terminate()
         assert starting.process.wait(DEADLINE) == 0
         assert time.monotonic() - began < SOON
 
 
-def test_a_gateway_whose_volume_does_not_answer_ends_at_once_too(tmp_path: Path, redis: RedisServer) -> None:
+def test_a_gateway_with_an_unresponsive_volume_ends_at_once(tmp_path: Path, redis: RedisServer) -> None:
     model = stuck_checkpoint(tmp_path / "model")
     ends: list[int] = []
     with StageProcess("gateway", tmp_path, redis, model=str(model)) as stuck:
-        until(lambda: is_read(model / "config.json", ends), "it opens the configuration")
+        until(lambda: has_reader(model / "config.json", ends), "it opens the configuration")
         # A signal between the opening and the reading would be seen only after the reading.
         until(lambda: "pipe_read" in Path(f"/proc/{stuck.process.pid}/wchan").read_text(), "it reads the configuration")
         began = time.monotonic()
@@ -107,22 +105,22 @@ def test_a_gateway_whose_volume_does_not_answer_ends_at_once_too(tmp_path: Path,
     os.close(ends[0])
 
 
-def is_read(fifo: Path, ends: list[int]) -> bool:
-    """Somebody waits for what will be written there; from then on for ever, as `ends` holds the other end."""
+def has_reader(fifo: Path, ends: list[int]) -> bool:
+    """Returns whether a process has opened the FIFO for reading. It then blocks, because `ends` keeps the FIFO open."""
     with contextlib.suppress(OSError):
         ends.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
     return bool(ends)
 
 
-def hears(pid: int, number: signal.Signals) -> bool:
-    """The process has a handler for the signal."""
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Returns whether the process has a handler for the signal."""
     caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 @pytest.fixture
-def speaking(tmp_path: Path, redis: RedisServer) -> Iterator[Callable[..., StageProcess]]:
-    """Starts a pipeline; gives its gateway."""
+def synthesizing(tmp_path: Path, redis: RedisServer) -> Iterator[Callable[..., StageProcess]]:
+    """Starts a pipeline and returns its gateway."""
     with contextlib.ExitStack() as stages:
 
         def start(**config: object) -> StageProcess:
@@ -143,28 +141,28 @@ LONG = {
 }
 
 
-def test_a_gateway_that_leaves_sends_clients_on_and_finishes_what_it_speaks(
-    speaking: Callable[..., StageProcess],
+def test_a_draining_gateway_closes_idle_connections_and_finishes_streams(
+    synthesizing: Callable[..., StageProcess],
 ) -> None:
-    gateway = speaking()
+    gateway = synthesizing()
     url = f"{gateway.line['url']}/v1/audio/speech"
     with httpx.Client(trust_env=False, timeout=DEADLINE) as listener, httpx.Client(trust_env=False) as kept:
         whole = listener.post(url, json=LONG).content
         kept.get(f"{gateway.line['url']}/v1/models").raise_for_status()
         with listener.stream("POST", url, json=LONG) as answer:
             pieces = answer.iter_raw()
-            heard = next(pieces)
+            received = next(pieces)
             gateway.process.terminate()
             until(lambda: gateway.reason() == "draining", "it drains")
             late = kept.post(url, json=LONG, timeout=DEADLINE)
             assert (late.content, late.headers["connection"]) == (whole, "close")
-            heard += b"".join(pieces)
-    assert heard == whole
+            received += b"".join(pieces)
+    assert received == whole
     assert gateway.process.wait(DEADLINE) == 0
 
 
-def test_a_gateway_that_leaves_waits_no_longer_than_it_was_told(speaking: Callable[..., StageProcess]) -> None:
-    gateway = speaking(drain_seconds=0.5)
+def test_a_draining_gateway_waits_at_most_drain_seconds(synthesizing: Callable[..., StageProcess]) -> None:
+    gateway = synthesizing(drain_seconds=0.5)
     url = f"{gateway.line['url']}/v1/audio/speech"
     with httpx.Client(trust_env=False, timeout=DEADLINE) as listener:
         with listener.stream("POST", url, json={**LONG, "input": LONG["input"] * 5}) as answer:
@@ -185,12 +183,12 @@ caps=-all,+dac_read_search
 exec setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs --bounding-set $caps --inh-caps $caps \
     --ambient-caps $caps "$@"
 """
-"""As a restricted pod: only /tmp can be written to, and the user is nobody's. It may read what root's user may."""
+"""Like a restricted pod: only /tmp is writable, and the user has no name. It can read root's files."""
 RESTRICTED = ("unshare", "--mount", "sh", "-e", "-c", READ_ONLY, "sh")
 
 
 def restricted() -> bool:
-    """A process can be confined so on this machine."""
+    """Returns whether this machine can confine a process like that."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "setpriv"))):
         return False
     tried = subprocess.run([*RESTRICTED, "sh", "-c", "! touch /x /var/tmp/x && touch /tmp/x"], capture_output=True)
@@ -198,7 +196,7 @@ def restricted() -> bool:
 
 
 @pytest.mark.parametrize("kind", ["bundled", "base"])
-def test_stages_speak_with_a_read_only_file_system_and_a_user_that_has_no_name(
+def test_stages_run_with_a_read_only_file_system_and_an_unknown_user(
     tmp_path: Path, redis: RedisServer, kind: str
 ) -> None:
     if not restricted():
@@ -227,11 +225,11 @@ def test_stages_speak_with_a_read_only_file_system_and_a_user_that_has_no_name(
             assert stage.process.wait(DEADLINE) == 0, stage.errors
             assert '"config_sha256"' in stage.errors and redis.password not in stage.errors
             assert "Read-only file system" not in stage.errors and "Permission denied" not in stage.errors
-    assert not [*home.iterdir()], "nothing is kept between two lives of a pod"
+    assert not [*home.iterdir()], "nothing is written to the home directory"
 
 
 def wav(seconds: int) -> bytes:
-    """A tone."""
+    """Returns a tone as a WAV file."""
     buffer = io.BytesIO()
     samples = np.sin(np.arange(24_000 * seconds) / 20)
     soundfile.write(buffer, samples, 24_000, format="WAV")

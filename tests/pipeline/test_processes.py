@@ -1,4 +1,4 @@
-"""The whole pipeline as real processes over a real Redis: what a listener hears when processes are killed."""
+"""The whole pipeline as real processes over a real Redis: processes are killed during streams."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ PASSWORD_ENV = "SYRINX_TEST_REDIS_PASSWORD"
 
 
 class Running:
-    """The pipeline, a client of it, and a look into its Redis."""
+    """The pipeline, a client of it, and its Redis."""
 
     def __init__(self, pipeline: LocalPipeline, client: httpx.AsyncClient, store: redis.asyncio.Redis) -> None:
         self.pipeline, self.client, self.store = pipeline, client, store
@@ -43,8 +43,8 @@ class Running:
     def children(self, stage: str) -> list[Child]:
         return [child for child in self.pipeline.processes if child.stage == stage]
 
-    async def speak(self, text: str, seed: int = 1, chunks: Callable[[int], None] | None = None) -> bytes:
-        """The PCM of a streamed request; `chunks` is told the frames received so far."""
+    async def synthesize(self, text: str, seed: int = 1, chunks: Callable[[int], None] | None = None) -> bytes:
+        """Returns the PCM of a streamed request. Calls `chunks` with the number of frames received so far."""
         body = {"input": text, "voice": "us", "response_format": "pcm", "stream": True, "seed": seed}
         pcm = b""
         async with asyncio.timeout(DEADLINE), self.client.stream("POST", "/v1/audio/speech", json=body) as response:
@@ -57,17 +57,17 @@ class Running:
         return pcm
 
     async def metric(self, child: Child, name: str) -> float:
-        """The sum over a metric's series."""
+        """Returns the sum over a metric's series."""
         text = (await self.client.get(f"{child.admin_url}/metrics")).text
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
     async def resident(self) -> float:
-        """Rows held by all talkers and codecs."""
+        """Returns the number of rows of all talkers and codecs."""
         stages = self.children("talker") + self.children("codec")
         return sum([await self.metric(child, "syrinx_rows_resident") for child in stages])
 
     async def ready(self) -> None:
-        """Waits until every process is ready (again)."""
+        """Waits until every process is ready."""
         async with asyncio.timeout(DEADLINE):
             for child in self.pipeline.processes:
                 while not await self._is_ready(child):
@@ -81,7 +81,7 @@ class Running:
 
 
 class Redis:
-    """A Redis that can be killed and comes back at the same address, empty."""
+    """A Redis that can crash and restart empty at the same address."""
 
     def __init__(self) -> None:
         self.server = RedisServer()
@@ -126,16 +126,16 @@ async def running_pipeline(redis_server: Redis) -> AsyncIterator[Running]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def running(running_pipeline: Running) -> Running:
-    """The pipeline, whole."""
+    """The pipeline, with all processes ready."""
     await running_pipeline.ready()
     return running_pipeline
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def undisturbed(running_pipeline: Running) -> bytes:
-    """What `LONG` sounds like when nothing happens."""
+    """The audio of `LONG` without failures."""
     await running_pipeline.ready()
-    return await running_pipeline.speak(LONG)
+    return await running_pipeline.synthesize(LONG)
 
 
 def kill(children: list[Child], number: signal.Signals) -> None:
@@ -145,7 +145,7 @@ def kill(children: list[Child], number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "kill -TERM"])
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_every_replica_of_a_stage_is_killed_and_the_listener_hears_no_difference(
+async def test_killing_every_replica_of_a_stage_does_not_change_the_audio(
     running: Running, undisturbed: bytes, stage: str, number: signal.Signals
 ) -> None:
     killed: list[int] = []
@@ -155,13 +155,13 @@ async def test_every_replica_of_a_stage_is_killed_and_the_listener_hears_no_diff
             killed.append(frames)
             kill(running.children(stage), number)
 
-    assert await running.speak(LONG, chunks=on_chunk) == undisturbed
+    assert await running.synthesize(LONG, chunks=on_chunk) == undisturbed
     assert killed
     await running.ready()
 
 
-async def test_a_stopped_process_that_wakes_up_later_harms_nobody(running: Running, undisturbed: bytes) -> None:
-    """A zombie: it lost its claims while it slept, and goes on where it was."""
+async def test_a_stopped_process_that_resumes_later_does_no_harm(running: Running, undisturbed: bytes) -> None:
+    """It lost its claims while it was stopped, and then continues where it was."""
     frozen: list[Child] = []
 
     def on_chunk(frames: int) -> None:
@@ -170,12 +170,12 @@ async def test_a_stopped_process_that_wakes_up_later_harms_nobody(running: Runni
             kill(frozen, signal.SIGSTOP)
             asyncio.get_running_loop().call_later(4.0, kill, frozen, signal.SIGCONT)
 
-    tasks = [running.speak(LONG, chunks=on_chunk), *(running.speak(LONG) for _ in range(3))]
+    tasks = [running.synthesize(LONG, chunks=on_chunk), *(running.synthesize(LONG) for _ in range(3))]
     assert set(await asyncio.gather(*tasks)) == {undisturbed}
     assert frozen
 
 
-async def test_settings_change_over_http_while_a_stream_plays(running: Running, undisturbed: bytes) -> None:
+async def test_settings_can_be_changed_over_http_during_a_stream(running: Running, undisturbed: bytes) -> None:
     updates = {
         "talker": {"max_num_seqs": 1, "lead_limit_seconds": 30.0},
         "codec": {"max_num_seqs": 2, "chunk_ramp": [1, 5], "capture_pairs": [[1, 5], [2, 8]]},
@@ -191,7 +191,7 @@ async def test_settings_change_over_http_while_a_stream_plays(running: Running, 
     for stage in updates:
         answer = await running.client.get(f"{running.children(stage)[0].admin_url}/settings")
         defaults[stage] = answer.json()["settings"]
-    stream = asyncio.create_task(running.speak(LONG))
+    stream = asyncio.create_task(running.synthesize(LONG))
     await asyncio.sleep(0.3)
     await change(updates)
     assert await stream == undisturbed
@@ -201,7 +201,7 @@ async def test_settings_change_over_http_while_a_stream_plays(running: Running, 
     assert answers[0].json() == {"generation": 1, "settings": in_force, "base": in_force}
 
 
-async def test_a_stage_that_is_killed_comes_back_with_the_settings_kept_for_it(running: Running) -> None:
+async def test_a_restarted_stage_loads_its_saved_settings(running: Running) -> None:
     codec = running.children("codec")[0]
     there = (await running.client.get(f"{codec.admin_url}/settings")).json()
     codec.members[0].save_settings({"generation": there["generation"] + 7, "settings": {"max_num_seqs": 3}})
@@ -219,7 +219,7 @@ async def test_a_stage_that_is_killed_comes_back_with_the_settings_kept_for_it(r
     await running.client.put(f"{codec.admin_url}/settings", json={"settings": there["settings"]})
 
 
-async def test_wrong_settings_are_refused_by_name(running: Running) -> None:
+async def test_invalid_settings_are_refused_with_their_field(running: Running) -> None:
     url = f"{running.children('codec')[0].admin_url}/settings"
     for body, status, word in (
         ({"settings": {"max_num_seqs": 0}}, 422, "max_num_seqs"),
@@ -251,23 +251,23 @@ async def test_a_client_that_disconnects_frees_its_rows_within_100_ms(running: R
         left = time.monotonic()
         while await running.resident():
             await asyncio.sleep(0.005)
-        # The look itself, four scrapes on a busy machine, is within the time.
+        # 0.1 s are for the four scrapes of `resident` on a busy machine.
         assert time.monotonic() - left < 0.1 + 0.1
 
 
-async def test_a_gateway_is_killed_and_its_successor_serves(running: Running, undisturbed: bytes) -> None:
+async def test_a_killed_gateway_is_restarted(running: Running, undisturbed: bytes) -> None:
     def on_chunk(frames: int) -> None:
         if frames >= 4:
             kill(running.children("gateway"), signal.SIGKILL)
 
     with pytest.raises(httpx.HTTPError):
-        await running.speak(LONG, chunks=on_chunk)
+        await running.synthesize(LONG, chunks=on_chunk)
     await running.ready()
-    assert await running.speak(LONG) == undisturbed
+    assert await running.synthesize(LONG) == undisturbed
 
 
 @pytest.mark.parametrize("stage", ["gateway", "talker", "codec"])
-async def test_every_metric_of_the_contract_is_exported_by_its_stage_and_no_other(running: Running, stage: str) -> None:
+async def test_each_stage_exports_exactly_its_metrics_of_the_contract(running: Running, stage: str) -> None:
     for child in running.children(stage):
         text = (await running.client.get(f"{child.admin_url}/metrics")).text
         families = {family.name for family in text_string_to_metric_families(text)}
@@ -275,15 +275,15 @@ async def test_every_metric_of_the_contract_is_exported_by_its_stage_and_no_othe
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_replica_shows_its_version_and_its_device(running: Running, stage: str) -> None:
+async def test_a_replica_exports_its_version_and_device(running: Running, stage: str) -> None:
     for child in running.children(stage):
         text = (await running.client.get(f"{child.admin_url}/metrics")).text
         assert f'syrinx_info{{device="cpu",version="{version("syrinx")}"}} 1.0' in text
 
 
-async def test_nothing_stays_behind_in_redis(running: Running) -> None:
+async def test_redis_keys_are_deleted_or_expire(running: Running) -> None:
     """Streams of finished requests are deleted, and every other key expires."""
-    await running.speak(SHORT)
+    await running.synthesize(SHORT)
     async with asyncio.timeout(DEADLINE):
         while True:
             keys = [key async for key in running.store.scan_iter("*chaos*")]
@@ -292,28 +292,28 @@ async def test_nothing_stays_behind_in_redis(running: Running) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_openai_client_speaks_to_it(running: Running) -> None:
+async def test_the_openai_client_works(running: Running) -> None:
     client = openai.AsyncOpenAI(base_url=f"{running.pipeline.gateway_url}/v1", api_key="none", timeout=DEADLINE)
     async with client:
-        asked = {"model": "syrinx-us", "voice": "us", "input": SHORT}
-        whole = await client.audio.speech.create(**asked, response_format="wav", extra_body={"seed": 1})
+        arguments = {"model": "syrinx-us", "voice": "us", "input": SHORT}
+        whole = await client.audio.speech.create(**arguments, response_format="wav", extra_body={"seed": 1})
         assert whole.content[:4] == b"RIFF"
         streaming = client.audio.speech.with_streaming_response.create(
-            **asked, response_format="pcm", extra_body={"seed": 1, "stream": True}
+            **arguments, response_format="pcm", extra_body={"seed": 1, "stream": True}
         )
         async with streaming as response:
             chunks = [chunk async for chunk in response.iter_bytes()]
         assert len(chunks) > 1
-        assert b"".join(chunks) == whole.content[44:], "a stream is the file's samples"
+        assert b"".join(chunks) == whole.content[44:], "the stream has the samples of the file"
 
 
-async def test_eight_at_once_all_speak(running: Running) -> None:
-    spoken = await asyncio.gather(*(running.speak(SHORT, seed=seed) for seed in range(8)))
-    assert len({*spoken}) == 8
-    assert all(len(pcm) >= FAMILY.frame_bytes * 10 for pcm in spoken)
+async def test_eight_concurrent_requests_succeed(running: Running) -> None:
+    generated = await asyncio.gather(*(running.synthesize(SHORT, seed=seed) for seed in range(8)))
+    assert len({*generated}) == 8
+    assert all(len(pcm) >= FAMILY.frame_bytes * 10 for pcm in generated)
 
 
-async def test_an_upload_that_stalls_does_not_hold_a_gateway_that_is_to_leave(running: Running) -> None:
+async def test_a_stalled_upload_does_not_delay_a_draining_gateway(running: Running) -> None:
     [gateway] = running.children("gateway")
     port = httpx.URL(running.pipeline.gateway_url).port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -327,11 +327,11 @@ async def test_an_upload_that_stalls_does_not_hold_a_gateway_that_is_to_leave(ru
     assert time.monotonic() - began < 10
     writer.close()
     await running.ready()
-    assert await running.speak(SHORT)
+    assert await running.synthesize(SHORT)
 
 
-async def test_redis_dies_and_comes_back_empty(running: Running, redis_server: Redis, undisturbed: bytes) -> None:
-    """What was being spoken is lost and its client is told soon; what comes after is spoken."""
+async def test_redis_restarts_empty(running: Running, redis_server: Redis, undisturbed: bytes) -> None:
+    """Streams in progress end with an error within seconds; new requests are served."""
     crashes: list[int] = []
 
     def on_chunk(frames: int) -> None:
@@ -341,7 +341,7 @@ async def test_redis_dies_and_comes_back_empty(running: Running, redis_server: R
 
     began = time.monotonic()
     with pytest.raises(httpx.HTTPError):
-        await running.speak(LONG, chunks=on_chunk)
+        await running.synthesize(LONG, chunks=on_chunk)
     assert time.monotonic() - began < 15
     await running.ready()
-    assert await running.speak(LONG) == undisturbed
+    assert await running.synthesize(LONG) == undisturbed

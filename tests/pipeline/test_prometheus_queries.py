@@ -1,4 +1,4 @@
-"""Everything that is asked of a Prometheus is answered by one that scrapes a pipeline that speaks, and its operator."""
+"""Every query of dashboards, alerts and tuner has data in a Prometheus that scrapes a pipeline and its operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from support.prometheus import find_prometheus, scraping
-from support.queries import DASHBOARDS, asked_by_dashboards, groups, parts, rules, substituted, variables
+from support.queries import DASHBOARDS, dashboard_queries, groups, parts, rules, substituted, variables
 from support.tuning import update_telemetry
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import Owner
@@ -37,9 +37,9 @@ pytestmark = [
 ]
 
 SECONDS = 60.0
-"""How long anything may take on a busy machine."""
+"""Timeout, for a busy machine."""
 NAMESPACE = "speech"
-"""Of the pipeline and of the operator: that which the chart is rendered for."""
+"""Namespace of the pipeline and the operator, for which the chart is rendered."""
 OWNER = Owner("demo", NAMESPACE, "u-1", generation=1)
 PODS = {"gateway": "demo-gateway-5f7c9-aaaaa", "talker": "demo-talker-0", "codec": "demo-codec-0"}
 """The stages' only pods, with names as on Kubernetes."""
@@ -47,7 +47,7 @@ RESOURCE = {
     "apiVersion": "syrinx.dev/v1alpha1",
     "kind": "TTSPipeline",
     "metadata": {"name": OWNER.name},
-    # Of the ramp's chunks the first is such a shape, the next fits one, and the last fits none.
+    # The first chunk of the ramp is a captured shape, the second is padded to one, and the last fits none.
     "spec": {"codec": {"chunkRamp": [2, 4, 12], "capturePairs": [{"rows": 1, "frames": 2}, {"rows": 4, "frames": 8}]}},
 }
 GRAFANA = {"__rate_interval": "15s", "__range": "1m"}
@@ -55,20 +55,20 @@ CHOICES = {
     "all": {**GRAFANA, "namespace": ".*", "pipeline": ".*", "objective": "0.5"},
     "one": {**GRAFANA, "namespace": NAMESPACE, "pipeline": OWNER.name, "objective": "10.0"},
 }
-"""What the dashboards' variables are set to."""
+"""Values of the dashboards' variables."""
 EMPTY = {
     "SyrinxOperatorDown": "there is an operator",
     "SyrinxRequestErrors": "no request ended in an error, so there is no series of them",
-    "tuner: annotation Taken back": "what was decided was a promotion",
-    "tuner: annotation No verdict": "what was decided was a promotion",
+    "tuner: annotation Taken back": "the only decision was a promotion",
+    "tuner: annotation No verdict": "the only decision was a promotion",
     "tuner: Capture time: A": "on a CPU nothing is captured",
     "tuner: Memory of captured shapes: A": "on a CPU nothing is captured",
 }
-"""The questions to which no answer is the right one here, with the reason."""
+"""Queries that correctly have no data here, with the reason."""
 
 
 class Operator:
-    """The operator's own metrics, served by its own server, as after some looks at the pipeline."""
+    """The operator's metrics, served by its server, as after some reconciles."""
 
     def __init__(self) -> None:
         self.telemetry = Telemetry()
@@ -83,7 +83,7 @@ class Operator:
         )
 
     def work(self) -> None:
-        """Two looks, one of them in vain, and the end of a trial."""
+        """Counts two reconciles, one of which failed, and the end of a trial."""
         update_telemetry(self.telemetry.tuning, (NAMESPACE, OWNER.name), "Promoted")
         telemetry = self.telemetry
         for outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
@@ -98,8 +98,8 @@ class Operator:
                 telemetry.pipelines.labels(condition, status).set(1)
 
 
-class Asked:
-    """A Prometheus that scrapes both, while somebody listens to the pipeline."""
+class ScrapingPrometheus:
+    """A Prometheus that scrapes the pipeline under load, and the operator."""
 
     def __init__(self, url: str, client: httpx.AsyncClient) -> None:
         self.url = url
@@ -111,18 +111,18 @@ class Asked:
         return answer["data"]
 
     async def values(self, query: str) -> list[float]:
-        """The values that a query has now. Fails if Prometheus does not take it."""
+        """Returns a query's current values. Raises AssertionError if Prometheus rejects it."""
         found = (await self.get("query", query=query))["result"]
         return [float(value) for one in found for _, value in one.get("values") or [one["value"]]]
 
     async def labels(self, query: str) -> list[dict[str, str]]:
-        """The labels of a query's series."""
+        """Returns the labels of a query's series."""
         return [one["metric"] for one in (await self.get("query", query=query))["result"]]
 
-    async def unanswered(self, queries: Mapping[str, str]) -> dict[str, str]:
-        """Those of the queries that have no finite value, or an infinite one.
+    async def without_data(self, queries: Mapping[str, str]) -> dict[str, str]:
+        """Returns the queries that have no finite value, or an infinite one.
 
-        NaN is the right answer for a series that did not move lately, as steps of a number of rows that was rare.
+        NaN is correct for a series that did not change recently, such as steps with a rare number of rows.
         """
         answers = await asyncio.gather(*(self.values(query) for query in queries.values()))
         return {
@@ -131,21 +131,21 @@ class Asked:
             if not any(map(math.isfinite, values)) or any(map(math.isinf, values))
         }
 
-    async def all_but_the_empty_are_answered(self, queries: Mapping[str, str]) -> None:
-        """Until exactly those queries have no answer that are known to have none."""
+    async def wait_for_data(self, queries: Mapping[str, str]) -> None:
+        """Waits until exactly the queries in `EMPTY` have no data."""
         deadline = time.monotonic() + SECONDS
         expected = EMPTY.keys() & queries.keys()
-        while (left := await self.unanswered(queries)).keys() != expected:
+        while (left := await self.without_data(queries)).keys() != expected:
             if time.monotonic() > deadline:
                 without = "\n".join(f"{name}: {query}" for name, query in left.items() if name not in expected)
-                raise AssertionError(f"no answer to\n{without}\nunexpected answers to {expected - left.keys()}")
+                raise AssertionError(f"no data for\n{without}\nunexpected data for {expected - left.keys()}")
             await asyncio.sleep(0.5)
         for name in expected:
-            assert await self.values(queries[name]) == [], f"{name}: an answer that is no number"
+            assert await self.values(queries[name]) == [], f"{name}: a value that is not a number"
 
 
-async def listen(url: str) -> None:
-    """One listener after the other."""
+async def receive(url: str) -> None:
+    """Sends one request after the other."""
     body = {"input": "The farmer found two heavy bags.", "voice": "us", "response_format": "pcm", "stream": True}
     async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
         while True:
@@ -153,7 +153,7 @@ async def listen(url: str) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def asked() -> AsyncIterator[Asked]:
+async def prom() -> AsyncIterator[ScrapingPrometheus]:
     assert PROGRAM
     operator = Operator()
     async with contextlib.AsyncExitStack() as stack:
@@ -166,10 +166,10 @@ async def asked() -> AsyncIterator[Asked]:
         targets[f"127.0.0.1:{operator.port}"] = {"namespace": NAMESPACE, "pod": "syrinx-operator-0"}
         url = await stack.enter_async_context(scraping(PROGRAM, targets, {"groups": groups()}))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=SECONDS, trust_env=False))
-        listeners = [asyncio.create_task(listen(local.gateway_url)) for _ in range(2)]
+        listeners = [asyncio.create_task(receive(local.gateway_url)) for _ in range(2)]
         try:
-            yield Asked(url, client)
-            assert not [task for task in listeners if task.done()], "a listener was turned away"
+            yield ScrapingPrometheus(url, client)
+            assert not [task for task in listeners if task.done()], "a request failed"
         finally:
             for task in listeners:
                 task.cancel()
@@ -177,14 +177,14 @@ async def asked() -> AsyncIterator[Asked]:
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-async def test_every_dashboard_is_filled(asked: Asked, choice: str) -> None:
-    await asked.all_but_the_empty_are_answered(dict(asked_by_dashboards(**CHOICES[choice])))
+async def test_every_dashboard_query_has_data(prom: ScrapingPrometheus, choice: str) -> None:
+    await prom.wait_for_data(dict(dashboard_queries(**CHOICES[choice])))
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-async def test_every_variable_of_a_dashboard_has_its_choices(asked: Asked, name: str) -> None:
+async def test_every_dashboard_variable_has_values(prom: ScrapingPrometheus, name: str) -> None:
     choices = {
-        variable: await asked.get(f"label/{label}/values", **{"match[]": substituted(series, **CHOICES["all"])})
+        variable: await prom.get(f"label/{label}/values", **{"match[]": substituted(series, **CHOICES["all"])})
         for variable, series, label, _ in variables(DASHBOARDS[name])
     }
     expected = {"namespace": [NAMESPACE], "pipeline": [OWNER.name]}
@@ -192,18 +192,18 @@ async def test_every_variable_of_a_dashboard_has_its_choices(asked: Asked, name:
         assert values == expected[variable] if variable in expected else "0.5" in values, variable
 
 
-async def test_every_alert_has_numbers_to_go_by(asked: Asked) -> None:
-    """Whatever is compared in an alert has a value also when all is well: else it could never fire."""
+async def test_every_operand_of_an_alert_has_data(prom: ScrapingPrometheus) -> None:
+    """The operands of a comparison have values also without a fault; otherwise the alert could never fire."""
     asks = {}
     for name, rule in rules().items():
         operands = parts(rule["expr"])
         asks |= {name if len(operands) == 1 else f"{name}: {n}": part for n, part in enumerate(operands)}
-    await asked.all_but_the_empty_are_answered(asks)
+    await prom.wait_for_data(asks)
 
 
-async def test_prometheus_evaluates_every_rule(asked: Asked) -> None:
+async def test_prometheus_evaluates_every_rule(prom: ScrapingPrometheus) -> None:
     async def evaluated() -> dict[str, str]:
-        data = await asked.get("rules")
+        data = await prom.get("rules")
         return {rule["name"]: rule["health"] for group in data["groups"] for rule in group["rules"]}
 
     async with asyncio.timeout(SECONDS):
@@ -213,32 +213,32 @@ async def test_prometheus_evaluates_every_rule(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize(
-    "apart", [(), ("codec",), ("talker", "codec")], ids=lambda stages: " and ".join(stages) or "none"
+    "separate", [(), ("codec",), ("talker", "codec")], ids=lambda stages: " and ".join(stages) or "none"
 )
-async def test_the_tuners_own_questions_are_answered(asked: Asked, apart: tuple[str, ...]) -> None:
-    """With the stages' replicas told apart or not: every counter that is wanted of a stage is there."""
-    question = prometheus.counters_query(OWNER, 10, frozenset(map(tuner.Stage, apart)))
-    await asked.all_but_the_empty_are_answered({"clock": prometheus.clock_query(), "counters": question})
+async def test_the_tuners_queries_have_data(prom: ScrapingPrometheus, separate: tuple[str, ...]) -> None:
+    """Every required counter of a stage exists, with and without its replicas as separate series."""
+    query = prometheus.counters_query(OWNER, 10, frozenset(map(tuner.Stage, separate)))
+    await prom.wait_for_data({"clock": prometheus.clock_query(), "counters": query})
     got: dict[str, set[str]] = {}
-    for labels in await asked.labels(question):
+    for labels in await prom.labels(query):
         got.setdefault(labels["pod"], set()).add(labels["__name__"])
     captures = {metrics.CAPTURE_SECONDS.name, metrics.CAPTURE_BYTES.name}
     wanted = {PODS[stage]: set(names) - captures for stage, names in WANTED_METRICS.items()}
     assert {pod: names & wanted[pod] for pod, names in got.items()} == wanted
 
 
-async def test_the_tuner_reads_every_replica(asked: Asked) -> None:
+async def test_the_tuner_reads_every_replica(prom: ScrapingPrometheus) -> None:
     found = await prometheus.read(
-        asked.url, OWNER, 30, frozenset(tuner.Stage), prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC)
+        prom.url, OWNER, 30, frozenset(tuner.Stage), prometheus.DEFAULT_ACCESS, lambda: datetime.now(UTC)
     )
     assert {snapshot.stage: snapshot.replica for snapshot in found} == PODS
 
 
-async def test_a_question_that_is_none_would_be_noticed(asked: Asked) -> None:
+async def test_an_invalid_query_is_detected(prom: ScrapingPrometheus) -> None:
     with pytest.raises(AssertionError, match="parse error"):
-        await asked.values("sum by (")
-    assert await asked.unanswered({"none": "syrinx_nothing", "zero": "0 / 0 * max(syrinx_info)"})
+        await prom.values("sum by (")
+    assert await prom.without_data({"none": "syrinx_nothing", "zero": "0 / 0 * max(syrinx_info)"})
 
 
-async def test_what_may_have_no_answer_is_still_asked() -> None:
-    assert EMPTY.keys() <= {name for name, _ in asked_by_dashboards(**CHOICES["all"])} | rules().keys()
+async def test_queries_without_data_still_exist() -> None:
+    assert EMPTY.keys() <= {name for name, _ in dashboard_queries(**CHOICES["all"])} | rules().keys()

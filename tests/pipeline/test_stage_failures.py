@@ -1,4 +1,4 @@
-"""Talker and codec when something goes wrong at an unlucky moment: nothing leaks, and no request is lost by it."""
+"""Failures of talker and codec: nothing leaks, and no request is lost."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support import small_checkpoint
-from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
+from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
 from syrinx_stages.connector.base import Append, Claim, Connector, ConnectorError
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, StreamKind
@@ -20,24 +20,16 @@ SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
 
 
-async def until(condition: object, what: str) -> None:
-    """Waits until `condition()` is true, looking after every turn of the event loop."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
-        await asyncio.sleep(0.002)
-
-
-async def claimed_by_the_dead(connector: Connector, group: Group) -> Claim:
-    """A replica claims a request and is never heard of again."""
+async def claim_as_crashed_replica(connector: Connector, group: Group) -> Claim:
+    """A replica claims a request and is never received of again."""
     claims: list[Claim] = []
     while not claims:
         claims = [*await connector.consumer(group, "dead").claim(1)]
     return claims[0]
 
 
-async def test_a_client_that_leaves_before_its_row_is_open_is_not_followed_for_ever() -> None:
-    """The request is cancelled while the engine is busy and its decoder state waits to be made."""
+async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None:
+    """The request is cancelled while the engine is busy and the row is not open yet."""
     async with pipeline(talkers=0) as stages:
         codec, connector = stages.workers[0], stages.connector()
         busy = threading.Event()
@@ -54,7 +46,7 @@ async def test_a_client_that_leaves_before_its_row_is_open_is_not_followed_for_e
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_cancelled_requests_leave_nothing_in_the_consumer(stage: str) -> None:
+async def test_cancelled_requests_leave_no_claims_in_the_consumer(stage: str) -> None:
     async with pipeline() as stages:
         worker = next(worker for worker in stages.workers if worker.stage == stage)
         for turn in range(3):
@@ -66,11 +58,11 @@ async def test_cancelled_requests_leave_nothing_in_the_consumer(stage: str) -> N
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_request_that_was_dropped_while_redis_was_away_comes_back_to_the_only_replica(stage: str) -> None:
+async def test_a_request_evicted_during_a_redis_outage_is_claimed_again(stage: str) -> None:
     stages = Pipeline(lease_seconds=SHORT_LEASE)
     try:
         workers = {"talker": await stages.talker(), "codec": await stages.codec()}
-        real, failures = workers[stage].admit, iter([ConnectorError("Redis is away")])
+        real, failures = workers[stage].admit, iter([ConnectorError("Redis is unavailable")])
 
         async def admit(claim: Claim) -> None:
             if error := next(failures, None):
@@ -78,30 +70,30 @@ async def test_a_request_that_was_dropped_while_redis_was_away_comes_back_to_the
             await real(claim)
 
         workers[stage].admit = admit
-        heard = await speak(stages.connector(), request("a"))
+        received = await synthesize(stages.connector(), request("a"))
     finally:
         await stages.close()
-    assert heard.end.reason is EndReason.STOP
+    assert received.end.reason is EndReason.STOP
 
 
 async def test_claims_and_takeovers_together_never_exceed_the_rows() -> None:
-    """A takeover fills the row for which a claim already waits; what comes then is left to others, not failed."""
+    """A takeover fills the only row while a claim waits; the claimed request is released, not failed."""
     stages = Pipeline(lease_seconds=SHORT_LEASE)
     try:
         connector = stages.connector()
         await submit(connector, request("a"))
-        await claimed_by_the_dead(stages.connector(), Group.CODECS)
+        await claim_as_crashed_replica(stages.connector(), Group.CODECS)
         codec = await stages.codec(max_resident=1, max_num_seqs=1)
         await until(lambda: "a" in codec.rows, "it was taken over")
         await submit(connector, request("b"))
         await stages.talker()
-        heard = await asyncio.gather(listen(connector, "a"), listen(connector, "b"))
+        received = await asyncio.gather(receive(connector, "a"), receive(connector, "b"))
     finally:
         await stages.close()
-    assert [item.end.reason for item in heard] == [EndReason.STOP] * 2
+    assert [item.end.reason for item in received] == [EndReason.STOP] * 2
 
 
-async def test_a_talker_that_dies_between_reference_and_first_frame_is_followed_by_another(tmp_path: Path) -> None:
+async def test_another_talker_takes_over_between_reference_and_first_frame(tmp_path: Path) -> None:
     base = Checkpoint(str(small_checkpoint.write(tmp_path / "model", "base")))
     reference = (8000 * np.sin(np.arange(24_000) / 20)).astype("<i2").tobytes()
     fields = {"task_type": TaskType.BASE, "voice": None, "has_reference": True, "reference_text": "Okay."}
@@ -110,34 +102,34 @@ async def test_a_talker_that_dies_between_reference_and_first_frame_is_followed_
     try:
         connector = stages.connector()
         await submit(connector, item, reference)
-        await claimed_by_the_dead(stages.connector(), Group.TALKERS)
+        await claim_as_crashed_replica(stages.connector(), Group.TALKERS)
         talker = await stages.talker()
         codes = talker.engine.prepare(item, b"", reference).reference_codes
         entry = Append("a", StreamKind.CODES, REFERENCE_POSITION, Reference(codes))
         assert await stages.connector().append([entry]) == [None]
         await stages.codec()
-        heard = await listen(connector, "a")
+        received = await receive(connector, "a")
         takeovers = talker.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": "talker"})
     finally:
         await stages.close()
-    assert (heard.end.reason, heard.end.message, takeovers) == (EndReason.LENGTH, "", 1)
+    assert (received.end.reason, received.end.message, takeovers) == (EndReason.LENGTH, "", 1)
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(stage: str) -> None:
-    """Not as if playback began with the takeover."""
+async def test_a_takeover_keeps_the_deadline_of_the_stream(stage: str) -> None:
+    """The deadline follows from the reported playback, not from the time of the takeover."""
     stages = Pipeline(lease_seconds=SHORT_LEASE)
     try:
         workers = {"talker": await stages.talker(lead_limit_seconds=1.0), "codec": await stages.codec()}
         connector = stages.connector()
         await submit(connector, request("a", LONG_TEXT))
-        await listen(connector, "a", until_frames=8)
+        await receive(connector, "a", until_frames=8)
         await connector.report_playback({"a": 8})
         await stages.kill(workers[stage])
         successor = await (stages.talker("new", lead_limit_seconds=1.0) if stage == "talker" else stages.codec("new"))
         await until(lambda: "a" in successor.rows, "it was taken over")
         row = successor.rows["a"]
-        await until(lambda: stage == "codec" or row.first_frame_at is not None, "it goes on")
+        await until(lambda: stage == "codec" or row.first_frame_at is not None, "it continues")
         done = row.frames if stage == "talker" else row.decoded
         assert done >= 8
         assert row.underrun_at() <= time.monotonic() + (done - 8) * FAMILY.frame_seconds
@@ -145,7 +137,7 @@ async def test_a_stream_taken_over_is_as_urgent_as_what_its_listener_has_left(st
         await stages.close()
 
 
-async def test_a_request_that_fails_at_prefill_harms_no_other() -> None:
+async def test_a_failed_prefill_does_not_affect_other_requests() -> None:
     async with pipeline() as stages:
         talker = stages.workers[0]
         real = talker.engine.admit
@@ -156,14 +148,14 @@ async def test_a_request_that_fails_at_prefill_harms_no_other() -> None:
             real(prepared)
 
         talker.engine.admit = admit
-        bad, good = await asyncio.gather(*(speak(stages.connector(), request(name)) for name in ("bad", "good")))
+        bad, good = await asyncio.gather(*(synthesize(stages.connector(), request(name)) for name in ("bad", "good")))
         assert talker.ready() is None
     assert (bad.end.reason, bad.end.message) == (EndReason.ERROR, "the talker failed to process this request")
     assert good.end.reason is EndReason.STOP
 
 
-async def test_a_stage_that_failed_leaves_at_once_and_its_requests_count_that_as_a_silence() -> None:
-    """Its own end may be the request's doing, so the request must not come back for ever."""
+async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
+    """The request may have caused the failure, so its deliveries are limited."""
     stages = Pipeline(lease_seconds=SHORT_LEASE)
     try:
         talker = await stages.talker()

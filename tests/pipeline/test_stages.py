@@ -1,4 +1,4 @@
-"""Talker and codec together, with the bundled voice: what a listener gets, whatever happens to the stages."""
+"""Talker and codec with the bundled voice: the received audio, also after crashes and settings changes."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from support.stages import DEADLINE, Pipeline, listen, pipeline, request, speak, submit
+from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
 from syrinx_stages.connector.base import Append, Claim
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
@@ -28,70 +28,62 @@ NEIGHBOURS = (
 )
 
 
-async def until(condition: object, what: str) -> None:
-    """Waits until `condition()` is true, looking after every turn of the event loop."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {what}"
-        await asyncio.sleep(0.002)
-
-
 def change(worker: Worker, **settings: object) -> None:
     worker.live.apply(SettingsUpdate(settings))
     worker.settings_changed()
 
 
-async def test_text_becomes_speech_in_the_chunks_of_the_ramp() -> None:
+async def test_audio_arrives_in_chunks_of_the_ramp() -> None:
     async with pipeline() as stages:
-        heard = await speak(stages.connector(), request("a"))
-    samples = np.frombuffer(heard.pcm, "<i2")
-    assert heard.end.reason is EndReason.STOP
-    assert len(heard.pcm) == heard.chunks[-1] * FAMILY.frame_bytes
-    assert 1.0 < heard.chunks[-1] * FAMILY.frame_seconds < 5.0
+        received = await synthesize(stages.connector(), request("a"))
+    samples = np.frombuffer(received.pcm, "<i2")
+    assert received.end.reason is EndReason.STOP
+    assert len(received.pcm) == received.chunks[-1] * FAMILY.frame_bytes
+    assert 1.0 < received.chunks[-1] * FAMILY.frame_seconds < 5.0
     assert np.abs(samples).max() > 20 * AUDIBLE_PEAK
-    assert heard.chunks[0] == 2
-    # A quarter of that is silence, which nobody is sent: an idle codec gives what there is before playback runs dry.
-    assert {4, 8, 16} <= set(heard.chunks), "whatever was given out meanwhile, chunks end where the ramp says"
-    assert (heard.talkers, heard.codecs) == (["talker-0"], ["codec-0"])
+    assert received.chunks[0] == 2
+    # The gateway withholds leading silence, so an idle codec decodes what is available before playback underruns.
+    assert {4, 8, 16} <= set(received.chunks), "chunks of the ramp"
+    assert (received.talkers, received.codecs) == (["talker-0"], ["codec-0"])
 
 
-async def test_the_codec_knows_what_of_its_audio_the_listener_is_not_sent() -> None:
+async def test_the_codec_knows_how_much_leading_silence_the_gateway_withholds() -> None:
     async with pipeline() as stages:
         connector, codec = stages.connector(), stages.workers[1]
         await submit(connector, request("a", " ".join(NEIGHBOURS)))
-        heard = await listen(connector, "a", until_frames=8)
+        received = await receive(connector, "a", until_frames=8)
         withheld = codec.rows["a"].withheld_seconds
     leading = LeadingSilenceTrimmer()
-    assert leading.feed(heard.pcm)
+    assert leading.feed(received.pcm)
     assert withheld == leading.withheld / FAMILY.sample_rate > 0.03, (
         "the bundled voice begins with half a frame of silence"
     )
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 7])
-async def test_the_same_seed_sounds_the_same_whatever_else_is_in_the_batch(neighbours: int) -> None:
+async def test_the_same_seed_gives_the_same_audio_in_any_batch(neighbours: int) -> None:
     async with pipeline() as stages:
-        alone = await speak(stages.connector(), request("a"))
+        alone = await synthesize(stages.connector(), request("a"))
         others = [request(f"n{index}", text) for index, text in enumerate(NEIGHBOURS[:neighbours])]
-        together = await asyncio.gather(*(speak(stages.connector(), item) for item in [*others, request("a")]))
+        together = await asyncio.gather(*(synthesize(stages.connector(), item) for item in [*others, request("a")]))
     assert together[-1].pcm == alone.pcm
-    assert len({heard.pcm for heard in together}) == neighbours + 1
+    assert len({received.pcm for received in together}) == neighbours + 1
 
 
-async def test_another_seed_sounds_different() -> None:
+async def test_another_seed_gives_other_audio() -> None:
     async with pipeline() as stages:
-        first = await speak(stages.connector(), request("a", seed=1))
-        second = await speak(stages.connector(), request("b", seed=2))
+        first = await synthesize(stages.connector(), request("a", seed=1))
+        second = await synthesize(stages.connector(), request("b", seed=2))
     assert first.pcm != second.pcm
 
 
-async def test_settings_change_while_streams_play_and_nobody_hears_it() -> None:
+async def test_settings_changes_do_not_change_the_audio_of_live_streams() -> None:
     requests = [request(f"n{index}", text) for index, text in enumerate(NEIGHBOURS)]
     async with pipeline() as stages:
-        calm = await asyncio.gather(*(speak(stages.connector(), item) for item in requests))
+        expected = await asyncio.gather(*(synthesize(stages.connector(), item) for item in requests))
     async with pipeline() as stages:
         talker, codec = stages.workers
-        tasks = [asyncio.create_task(speak(stages.connector(), item)) for item in requests]
+        tasks = [asyncio.create_task(synthesize(stages.connector(), item)) for item in requests]
         for turn in range(8):
             progress = talker.metrics.registry.get_sample_value
             target = 25.0 * turn
@@ -103,66 +95,66 @@ async def test_settings_change_while_streams_play_and_nobody_hears_it() -> None:
         calls = codec.metrics.registry.get_sample_value
         assert calls("syrinx_codec_padded_frames_total") > 0
         assert calls("syrinx_settings_generation", {"stage": "codec"}) == 17
-    assert [heard.pcm for heard in changed] == [heard.pcm for heard in calm]
+    assert [received.pcm for received in changed] == [received.pcm for received in expected]
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
-async def test_a_replica_dies_and_another_goes_on_at_the_next_frame(stage: str) -> None:
+async def test_another_replica_continues_at_the_next_frame_after_a_crash(stage: str) -> None:
     text = "The old teacher carried seven green apples before breakfast and described two heavy bags."
     async with pipeline() as stages:
-        undisturbed = await speak(stages.connector(), request("a", text))
+        undisturbed = await synthesize(stages.connector(), request("a", text))
     async with pipeline() as stages:
         ticket = await submit(stages.connector(), request("a", text))
-        await listen(stages.connector(), "a", until_frames=8)
+        await receive(stages.connector(), "a", until_frames=8)
         await stages.kill(next(worker for worker in stages.workers if worker.stage == stage))
         await (stages.talker("talker-1") if stage == "talker" else stages.codec("codec-1"))
-        heard = await listen(stages.connector(), "a")
+        received = await receive(stages.connector(), "a")
         await stages.connector().release(ticket)
-    assert heard.end.reason is EndReason.STOP
-    assert heard.pcm == undisturbed.pcm
-    assert (heard.talkers if stage == "talker" else heard.codecs)[-1] == f"{stage}-1"
+    assert received.end.reason is EndReason.STOP
+    assert received.pcm == undisturbed.pcm
+    assert (received.talkers if stage == "talker" else received.codecs)[-1] == f"{stage}-1"
 
 
-async def test_a_request_whose_replicas_die_three_times_fails_with_a_reason() -> None:
+async def test_a_request_whose_owners_die_three_times_fails_with_a_reason() -> None:
     stages = Pipeline(lease_seconds=0.05)
     try:
         connector = stages.connector()
         await submit(connector, request("a"))
         for attempt in range(3):
-            # A replica that claims and never says anything again.
+            # This replica claims the request and then does nothing.
             consumer = stages.connector().consumer(Group.TALKERS, f"dead-{attempt}")
             claims: list[Claim] = []
             while not claims:
                 claims = [*await consumer.take_over(1)] or [*await consumer.claim(1)]
         await stages.talker()
         await stages.codec()
-        heard = await listen(connector, "a")
+        received = await receive(connector, "a")
     finally:
         await stages.close()
-    assert heard.end.reason is EndReason.ERROR
-    assert "gave up" in heard.end.message
+    assert received.end.reason is EndReason.ERROR
+    assert "gave up" in received.end.message
 
 
-async def test_a_client_that_leaves_frees_its_rows_at_once() -> None:
+async def test_a_disconnect_frees_the_rows_at_once() -> None:
     async with pipeline() as stages:
         connector = stages.connector()
         ticket = await submit(connector, request("a", "The old teacher. " * 30))
-        await listen(connector, "a", until_frames=4)
+        await receive(connector, "a", until_frames=4)
         released = time.monotonic()
         await connector.release(ticket)
         await until(lambda: not any(worker.ownership.claims for worker in stages.workers), "rows are free")
         assert time.monotonic() - released < 0.1
-        assert (await speak(connector, request("b"))).end.reason is EndReason.STOP
+        assert (await synthesize(connector, request("b"))).end.reason is EndReason.STOP
 
 
-async def test_a_stream_waits_for_a_listener_who_is_too_far_behind() -> None:
+async def test_a_stream_yields_its_row_at_the_lead_limit() -> None:
     stages = Pipeline()
     try:
         await stages.talker(lead_limit_seconds=1.0)
         await stages.codec(chunk_ramp=(1,))
         connector = stages.connector()
         await submit(connector, request("a", "The old teacher carried seven green apples before breakfast."))
-        await listen(connector, "a", until_frames=12)
+        await receive(connector, "a", until_frames=12)
         talker = stages.workers[0]
         await until(
             lambda: talker.metrics.registry.get_sample_value("syrinx_rows_running", {"stage": "talker"}) == 0, "idle"
@@ -170,90 +162,90 @@ async def test_a_stream_waits_for_a_listener_who_is_too_far_behind() -> None:
         produced = talker.rows["a"].produced
         assert produced == 13, "the lead limit of 1 s is 12.5 frames"
         await connector.report_playback({"a": 12})
-        await until(lambda: talker.rows["a"].produced > produced, "the talker goes on")
+        await until(lambda: talker.rows["a"].produced > produced, "the talker continues")
     finally:
         await stages.close()
 
 
-async def test_whole_file_requests_are_not_held_back() -> None:
+async def test_the_lead_limit_does_not_apply_to_whole_files() -> None:
     stages = Pipeline()
     try:
         await stages.talker(lead_limit_seconds=0.1)
         await stages.codec()
-        heard = await speak(stages.connector(), request("a", live=False))
+        received = await synthesize(stages.connector(), request("a", live=False))
     finally:
         await stages.close()
-    assert heard.end.reason is EndReason.STOP
+    assert received.end.reason is EndReason.STOP
 
 
-async def test_codes_that_the_codec_does_not_know_end_that_stream_alone() -> None:
+async def test_undecodable_codes_end_only_their_stream() -> None:
     stages = Pipeline()
     try:
         await stages.codec()
         connector = stages.connector()
-        for name, codes in (("wild", [999] * 16), ("negative", [-1] * 16), ("torn", [1] * 7)):
+        for name, codes in (("out of range", [999] * 16), ("negative", [-1] * 16), ("torn", [1] * 7)):
             await submit(connector, request(name))
             entry = Codes(np.array(codes, "<i2").tobytes())
             assert await connector.append([Append(name, StreamKind.CODES, Position(1), entry)]) == [None]
-            heard = await listen(connector, name)
-            assert heard.end.reason is EndReason.ERROR
-            assert "codes the codec cannot decode" in heard.end.message
+            received = await receive(connector, name)
+            assert received.end.reason is EndReason.ERROR
+            assert "codes the codec cannot decode" in received.end.message
         await stages.talker()
-        assert (await speak(connector, request("good"))).end.reason is EndReason.STOP
+        assert (await synthesize(connector, request("good"))).end.reason is EndReason.STOP
     finally:
         await stages.close()
 
 
-async def test_greedy_and_length_are_honoured() -> None:
+async def test_greedy_sampling_and_max_frames_are_respected() -> None:
     greedy = Sampling(temperature=0.0, residual_temperature=0.0)
     async with pipeline() as stages:
-        first = await speak(stages.connector(), request("a", sampling=greedy, seed=1, max_frames=9))
-        second = await speak(stages.connector(), request("b", sampling=greedy, seed=2, max_frames=9))
+        first = await synthesize(stages.connector(), request("a", sampling=greedy, seed=1, max_frames=9))
+        second = await synthesize(stages.connector(), request("b", sampling=greedy, seed=2, max_frames=9))
     assert first.pcm == second.pcm
     assert first.chunks[-1] == 9
     assert first.end.reason is EndReason.LENGTH
 
 
-async def test_drain_finishes_what_is_owned_and_claims_nothing_more() -> None:
+async def test_drain_finishes_owned_requests_and_claims_no_more() -> None:
     async with pipeline() as stages:
         talker = stages.workers[0]
         tickets = [await submit(stages.connector(), request("a"))]
-        await listen(stages.connector(), "a", until_frames=2)
+        await receive(stages.connector(), "a", until_frames=2)
         draining = asyncio.create_task(talker.drain(DEADLINE))
         await asyncio.sleep(0)
         assert talker.ready() == "draining"
         tickets.append(await submit(stages.connector(), request("b")))
         await draining
-        assert (await listen(stages.connector(), "a")).end.reason is EndReason.STOP
+        assert (await receive(stages.connector(), "a")).end.reason is EndReason.STOP
         assert (await stages.connector().queue(Group.TALKERS)).length == 1
         await stages.talker("talker-1")
-        assert (await listen(stages.connector(), "b")).end.reason is EndReason.STOP
+        assert (await receive(stages.connector(), "b")).end.reason is EndReason.STOP
         for ticket in tickets:
             await stages.connector().release(ticket)
 
 
-async def test_what_a_drain_cannot_finish_is_handed_over_at_once() -> None:
+async def test_requests_left_after_the_drain_timeout_are_released_at_once() -> None:
     async with pipeline() as stages:
-        undisturbed = await speak(stages.connector(), request("a"))
+        undisturbed = await synthesize(stages.connector(), request("a"))
         await submit(stages.connector(), request("b", seed=request("a").seed))
-        await listen(stages.connector(), "b", until_frames=4)
+        await receive(stages.connector(), "b", until_frames=4)
         talker = stages.workers.pop(0)
         await talker.drain(0.0)
         await talker.close()
         successor = await stages.talker("talker-1")
-        heard = await listen(stages.connector(), "b")
+        received = await receive(stages.connector(), "b")
         claims = successor.metrics.registry.get_sample_value("syrinx_takeovers_total", {"stage": "talker"})
-    assert heard.pcm == undisturbed.pcm
+    assert received.pcm == undisturbed.pcm
     assert claims == 1
 
 
-async def test_closed_stages_leave_no_thread_no_task_and_no_request_behind() -> None:
+async def test_closed_stages_leave_no_threads_tasks_or_claims() -> None:
     threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
     stages = Pipeline()
     await stages.talker()
     await stages.codec()
     await submit(stages.connector(), request("a"))
-    await listen(stages.connector(), "a", until_frames=4)
+    await receive(stages.connector(), "a", until_frames=4)
     await stages.close()
     assert set(threading.enumerate()) <= threads  # those of processes that were "killed" before may end meanwhile
     assert asyncio.all_tasks() <= tasks
@@ -261,27 +253,27 @@ async def test_closed_stages_leave_no_thread_no_task_and_no_request_behind() -> 
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
 
 
-async def test_a_burst_waits_in_the_queue_for_whoever_is_free_first() -> None:
+async def test_a_burst_waits_in_the_queue_and_not_in_a_replica() -> None:
     async with pipeline() as stages:
         talker = stages.workers[0]
-        speaking = [asyncio.create_task(speak(stages.connector(), request(f"r{index}"))) for index in range(12)]
+        tasks = [asyncio.create_task(synthesize(stages.connector(), request(f"r{index}"))) for index in range(12)]
         unstarted = []
 
         def all_done() -> bool:
             started = sum(row.first_frame_at is not None for row in talker.rows.values())
             unstarted.append(len(talker.ownership.claims) - started)
-            return all(task.done() for task in speaking)
+            return all(task.done() for task in tasks)
 
-        await until(all_done, "all have spoken")
-        assert all(task.result().end.reason is EndReason.STOP for task in speaking)
-    assert 1 <= max(unstarted) <= MAX_UNSTARTED + 1, "one more while an end is being written"
+        await until(all_done, "all have generated")
+        assert all(task.result().end.reason is EndReason.STOP for task in tasks)
+    assert 1 <= max(unstarted) <= MAX_UNSTARTED + 1, "one more while an end is written"
 
 
-async def test_every_stream_ends_once_and_nothing_stays_behind() -> None:
+async def test_every_stream_ends_once_and_frees_its_rows() -> None:
     async with pipeline(talkers=2, codecs=2) as stages:
         items = [request(f"r{index}", NEIGHBOURS[index % 7]) for index in range(10)]
-        heard = await asyncio.gather(*(speak(stages.connector(), item) for item in items))
+        received = await asyncio.gather(*(synthesize(stages.connector(), item) for item in items))
         await until(lambda: not any(worker.ownership.claims for worker in stages.workers), "rows are free")
         assert all(not worker.rows for worker in stages.workers)
-    assert all(item.end.reason is EndReason.STOP for item in heard)
-    assert all(item.chunks == sorted(set(item.chunks)) for item in heard)
+    assert all(item.end.reason is EndReason.STOP for item in received)
+    assert all(item.chunks == sorted(set(item.chunks)) for item in received)

@@ -58,7 +58,7 @@ def substituted(expression: str, **variables: str) -> str:
     return expression
 
 
-def asked_by_dashboards(**variables: str) -> Iterator[tuple[str, str]]:
+def dashboard_queries(**variables: str) -> Iterator[tuple[str, str]]:
     """Every query of every dashboard, annotations too, by where it stands."""
     for name, board in DASHBOARDS.items():
         for title, target in targets(board):

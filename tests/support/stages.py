@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -25,18 +25,18 @@ from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.service import TalkerService
 
-# Leases here are short, so that a test of a death does not wait for long; their refresh keeps pace.
+# Short leases keep tests of crashes quick; the refresh interval must be shorter still.
 ownership.REFRESH_SECONDS = 0.05
 LEASE_SECONDS = 0.5
 
 DEADLINE = 30.0
-"""Seconds that anything may take here before the test fails."""
+"""Seconds after which a test fails."""
 
 bundled = cache(lambda: Checkpoint("bundled"))
 
 
 def request(name: str, text: str = "The old teacher found two heavy bags.", **fields: object) -> SpeechRequest:
-    """A request to the bundled voice; its seed follows from its name."""
+    """Returns a request to the bundled voice; its seed is derived from its name."""
     defaults = {
         "task_type": TaskType.CUSTOM_VOICE,
         "voice": "us",
@@ -47,19 +47,19 @@ def request(name: str, text: str = "The old teacher found two heavy bags.", **fi
 
 
 @dataclass
-class Heard:
-    """What a gateway would have received."""
+class ReceivedAudio:
+    """Audio of one request, as a gateway receives it."""
 
     pcm: bytes = b""
     chunks: list[int] = field(default_factory=list)
-    """Frames so far, at each entry."""
+    """Total frames after each entry."""
     codecs: list[str] = field(default_factory=list)
     talkers: list[str] = field(default_factory=list)
     end: End | None = None
 
 
 class Pipeline:
-    """Any number of talkers and codecs on one hub of streams."""
+    """Any number of talkers and codecs that share streams in memory."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Pipeline:
         return worker
 
     async def kill(self, worker: Worker) -> None:
-        """As kill -9 would: nothing is handed over, nothing is said."""
+        """Stops a worker like SIGKILL: it neither releases claims nor writes anything."""
         self.workers.remove(worker)
         worker.ownership.claims.clear()
         worker._closed = True
@@ -117,7 +117,7 @@ class Pipeline:
 
 @contextlib.asynccontextmanager
 async def pipeline(talkers: int = 1, codecs: int = 1, **options: object) -> AsyncIterator[Pipeline]:
-    """A pipeline with default settings, of the bundled voice unless told otherwise (options: as for `Pipeline`)."""
+    """Starts a pipeline with default settings. options: arguments of `Pipeline`."""
     stages = Pipeline(**options)
     try:
         for index in range(talkers):
@@ -137,9 +137,17 @@ async def submit(connector: Connector, item: SpeechRequest, reference: bytes | N
     return await connector.submit(item, AdmissionLimits(100, 60.0), reference)
 
 
-async def listen(connector: Connector, request_id: str, until_frames: int | None = None) -> Heard:
-    """Reads a request's audio to its end, or until some frames have come."""
-    heard = Heard()
+async def until(condition: Callable[[], object], description: str) -> None:
+    """Waits until `condition()` is true. Checks it after every iteration of the event loop."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE} s until {description}"
+        await asyncio.sleep(0.002)
+
+
+async def receive(connector: Connector, request_id: str, until_frames: int | None = None) -> ReceivedAudio:
+    """Reads a request's audio to its end, or until `until_frames` frames have arrived."""
+    received = ReceivedAudio()
     reader = connector.reader()
     reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
     try:
@@ -147,22 +155,22 @@ async def listen(connector: Connector, request_id: str, until_frames: int | None
             while True:
                 for event in await reader.read():
                     if isinstance(event.entry, Audio):
-                        heard.pcm += event.entry.pcm
-                        heard.chunks.append(event.position.frames)
-                        heard.codecs += [event.entry.codec] * bool(event.entry.codec)
-                        heard.talkers += [event.entry.talker] * bool(event.entry.talker)
+                        received.pcm += event.entry.pcm
+                        received.chunks.append(event.position.frames)
+                        received.codecs += [event.entry.codec] * bool(event.entry.codec)
+                        received.talkers += [event.entry.talker] * bool(event.entry.talker)
                         if until_frames is not None and event.position.frames >= until_frames:
-                            return heard
+                            return received
                     elif isinstance(event.entry, End):
-                        heard.end = event.entry
-                        return heard
+                        received.end = event.entry
+                        return received
     finally:
         await reader.close()
 
 
-async def speak(connector: Connector, item: SpeechRequest, reference: bytes | None = None) -> Heard:
-    """One request from submit to end."""
+async def synthesize(connector: Connector, item: SpeechRequest, reference: bytes | None = None) -> ReceivedAudio:
+    """Submits a request, receives its audio and releases it."""
     ticket = await submit(connector, item, reference)
-    heard = await listen(connector, item.id)
+    received = await receive(connector, item.id)
     await connector.release(ticket)
-    return heard
+    return received
