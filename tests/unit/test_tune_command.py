@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from syrinx_operator.commands.cli import main
-from syrinx_operator.commands.tune.audit import AuditEntry
+from syrinx_operator.commands.tune.command import watch
 from syrinx_operator.commands.tune.plot import plot_difference
-from syrinx_operator.commands.tune.source import Local, TuneError
-from syrinx_operator.commands.tune.watch import watch
+from syrinx_operator.commands.tune.source import TuneError, read_view
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import claim
 from syrinx_operator.local.tuning_files import TuningMemory
@@ -45,6 +44,10 @@ def up(root):
 
 def keep(slot, state=STATE):
     tuning_files.save(slot.directory, TuningMemory(state=state, observed_at=datetime.now(UTC), requested=INITIAL))
+
+
+async def read_local():
+    return await read_view(None, None)
 
 
 def refusal(capsys, *arguments):
@@ -84,10 +87,10 @@ def test_reports_a_missing_cluster_configuration(root, capsys, monkeypatch):
 
 
 async def test_watch_without_a_terminal_prints_changes(up, monkeypatch):
-    monkeypatch.setattr("syrinx_operator.commands.tune.watch.SECONDS", 0.01)
+    monkeypatch.setattr("syrinx_operator.commands.tune.command.REFRESH_SECONDS", 0.01)
     keep(up)
     out = io.StringIO()
-    watching = asyncio.create_task(watch(Local(None), Console(file=out, width=200)))
+    watching = asyncio.create_task(watch(read_local, Console(file=out, width=200)))
     await until(lambda: "Watching: the objectives are met" in out.getvalue())
     keep(up, msgspec.structs.replace(STATE, phase="Paused", message="by request"))
     await until(lambda: "Paused: by request" in out.getvalue())
@@ -98,17 +101,17 @@ async def test_watch_without_a_terminal_prints_changes(up, monkeypatch):
 
 
 async def test_watch_on_a_terminal_redraws_the_view(up, monkeypatch):
-    monkeypatch.setattr("syrinx_operator.commands.tune.watch.SECONDS", 0.01)
+    monkeypatch.setattr("syrinx_operator.commands.tune.command.REFRESH_SECONDS", 0.01)
     keep(up)
     out = io.StringIO()
-    watching = asyncio.create_task(watch(Local(None), Console(file=out, width=200, height=40, force_terminal=True)))
+    watching = asyncio.create_task(watch(read_local, Console(file=out, width=200, height=40, force_terminal=True)))
     await until(lambda: out.getvalue().count("settings in force") >= 2)
     watching.cancel()
 
 
 async def test_watch_fails_at_once_without_a_pipeline(root):
     with pytest.raises(TuneError, match="no local pipeline is running"):
-        await watch(Local(None), Console(file=io.StringIO()))
+        await watch(read_local, Console(file=io.StringIO()))
 
 
 def audit_lines():
@@ -177,9 +180,9 @@ def test_plots_trials_from_the_operators_log(root, log, tmp_path, capsys):
 
 
 def test_difference_is_plotted_in_percent():
-    entries = [msgspec.convert(msgspec.to_builtins(each), AuditEntry) for each in audit_lines()]
+    trials = [each["data"]["trial"] for each in audit_lines() if "data" in each]
     axes = Figure().add_subplot()
-    plot_difference(axes, [each for each in entries if each.trial is not None and each.trial.id == 1])
+    plot_difference(axes, [trial for trial in trials if trial.id == 1])
     assert list(axes.lines[1].get_ydata()) == pytest.approx([15.0, 15.0, 15.0])
     assert axes.get_ylabel() == "good requests: difference in points"
 

@@ -1,72 +1,38 @@
-"""Sources of a pipeline's tuning state: the directory of a local pipeline, or the status of one on Kubernetes."""
+"""Reads a pipeline's tuning state: from the directory of a local pipeline, or from the status of one on Kubernetes."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Protocol
 
 import httpx
+import msgspec
 
 from syrinx_operator.commands.tune.view import View
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
+from syrinx_operator.resource.knobs import setting_of
+from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning_status import State
 
 _GAUGES = {"syrinx_live_streams": "live streams", "syrinx_queue_length": "requests waiting"}
+_OFF = "is not tuned: its spec.tuning.mode is Off; Recommend and Auto tune"
 
 
 class TuneError(Exception):
     """There is nothing to show. The message says what to do."""
 
 
-class Source(Protocol):
-    """A source of a pipeline's tuning state."""
+async def read_view(name: str | None, namespace: str | None) -> View:
+    """Returns the state of a pipeline of this machine (by default the one started last) or of a namespace.
 
-    async def view(self) -> View:
-        """Returns the current state. Raises TuneError."""
-
-    async def load(self) -> str:
-        """Returns the current load as text; empty if it is not available."""
-
-
-class Local:
-    """A pipeline of this machine that `syrinx up` runs."""
-
-    def __init__(self, name: str | None) -> None:
-        """Without a name, uses the pipeline that was started last."""
-        self._name = name
-
-    async def view(self) -> View:
-        """Returns the current state. Raises TuneError."""
-        running = running_pipeline(self._name)
-        if running.tuning == "Off":
-            raise TuneError(f"{running.name} is not tuned: its spec.tuning.mode is Off; Recommend and Auto tune")
-        try:
-            memory = tuning_files.load(state_directory(os.environ) / running.name)
-        except tuning_files.TuningMemoryError as error:
-            raise TuneError(str(error)) from None
-        if memory is None:
-            raise TuneError(f"{running.name} has just started and was not evaluated yet; try again in a moment")
-        return View(
-            name=running.name,
-            location=running.url,
-            state=memory.state,
-            requested=memory.requested,
-            objectives=memory.objectives,
-            slo=memory.slo,
-            observed_at=memory.observed_at,
-        )
-
-    async def load(self) -> str:
-        """Returns the gateway's live streams and queue length as text."""
-        try:
-            running = running_pipeline(self._name)
-            async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
-                text = (await client.get(f"{running.admin_url}/metrics")).raise_for_status().text
-        except (TuneError, httpx.HTTPError):
-            return ""
-        found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in _GAUGES}
-        return ", ".join(f"{float(value[1]):.0f} {_GAUGES[name]}" for name, value in found.items() if value)
+    Raises TuneError.
+    """
+    if namespace is None:
+        return _read_local(running_pipeline(name))
+    if name is None:
+        raise TuneError(f"name a pipeline of namespace {namespace}; `kubectl get ttsp -n {namespace}` lists them")
+    return await _read_cluster(namespace, name)
 
 
 def running_pipeline(name: str | None) -> RunningPipeline:
@@ -79,3 +45,65 @@ def running_pipeline(name: str | None) -> RunningPipeline:
         raise TuneError("no local pipeline is running: run `syrinx up`, or pass -n NAMESPACE for one on Kubernetes")
     others = ", ".join(running.name for running in up)
     raise TuneError(f"no local pipeline named {name} is running" + (f"; running: {others}" if others else ""))
+
+
+async def gateway_load(admin_url: str) -> str:
+    """Returns a gateway's live streams and queue length as text; empty if they are not available."""
+    try:
+        async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
+            text = (await client.get(f"{admin_url}/metrics")).raise_for_status().text
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return ""
+    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in _GAUGES}
+    return ", ".join(f"{float(value[1]):.0f} {_GAUGES[name]}" for name, value in found.items() if value)
+
+
+def _read_local(running: RunningPipeline) -> View:
+    if running.tuning == "Off":
+        raise TuneError(f"{running.name} {_OFF}")
+    try:
+        memory = tuning_files.load(state_directory(os.environ) / running.name)
+    except tuning_files.TuningMemoryError as error:
+        raise TuneError(str(error)) from None
+    if memory is None:
+        raise TuneError(f"{running.name} has just started and was not evaluated yet; try again in a moment")
+    fields = msgspec.structs.asdict(memory)
+    return View(name=running.name, location=running.url, admin_url=running.admin_url, **fields)
+
+
+async def _read_cluster(namespace: str, name: str) -> View:
+    """Returns the state in the status of a resource. Needs the operator extra. Raises TuneError."""
+    try:
+        from kubernetes.aio.config import ConfigException
+
+        from syrinx_operator.cluster.api import Api, ApiError
+        from syrinx_operator.cluster.kinds import PIPELINE
+        from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline
+        from syrinx_operator.cluster.telemetry import Telemetry
+    except ImportError:
+        raise TuneError(
+            "reading a cluster needs the operator extra: pip install -e '.[operator]' in the Syrinx checkout"
+        ) from None
+    try:
+        async with Api(Telemetry()) as api:
+            live = await api.get(PIPELINE, namespace, name)
+        spec, status = parse_pipeline(live).spec, live.get("status") or {}
+    except ConfigException as error:
+        raise TuneError(f"no cluster configuration: {error}; set KUBECONFIG to a kubeconfig file") from None
+    except ApiError as error:
+        if error.not_found:
+            raise TuneError(f"there is no TTSPipeline {name} in namespace {namespace}") from None
+        raise TuneError(f"the API server refused the request: {error}") from None
+    except InvalidSpec as error:
+        raise TuneError(f"{name} is not valid: {error}") from None
+    if spec.tuning.mode == "Off":
+        raise TuneError(f"{name} {_OFF}")
+    if not status.get("tuning"):
+        raise TuneError(f"the status of {name} has no tuning state: is the operator running?")
+    try:
+        state = msgspec.convert(status["tuning"], State)
+        slo = msgspec.convert(status.get("slo") or [], tuple[SloStatus, ...])
+    except msgspec.ValidationError as error:
+        raise TuneError(f"the status of {name} was written by another version of the operator: {error}") from None
+    location, requested = f"namespace {namespace}", setting_of(spec)
+    return View(name=name, location=location, state=state, requested=requested, objectives=spec.slo.ttfa, slo=slo)

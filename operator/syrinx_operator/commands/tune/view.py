@@ -11,16 +11,9 @@ from msgspec import Struct
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import CaptureShape, TtfaObjective
 from syrinx_operator.resource.status import SloStatus
-from syrinx_operator.resource.tuning_status import Counts, QuarantinedSetting, State, Stratum, Trial, TrialRecord
-from syrinx_operator.tuner.stats import format_effect
+from syrinx_operator.resource.tuning_status import Counts, State, Stratum, Trial, TrialRecord
+from syrinx_operator.tuner.stats import METRICS, format_effect
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
-
-GOALS = {
-    "GoodRequests": "good requests",
-    "Throughput": "frames per replica second",
-    "EngineTime": "engine time per frame",
-}
-"""Metric that a trial compares, by its goal."""
 
 MAX_DECISIONS = 8
 """Number of listed decisions, the newest."""
@@ -33,6 +26,8 @@ class View(Struct, frozen=True, kw_only=True):
     name: str
     location: str
     """URL or namespace."""
+    admin_url: str = ""
+    """URL of the gateway's metrics; empty if it cannot be reached from here."""
     state: State
     requested: Setting
     """Setting in `spec`."""
@@ -40,6 +35,11 @@ class View(Struct, frozen=True, kw_only=True):
     slo: Sequence[SloStatus] = ()
     observed_at: datetime | None = None
     """Time of the last evaluation; None if unknown."""
+
+    @property
+    def in_force(self) -> Setting:
+        """The setting in force outside of trials."""
+        return self.state.chosen or self.requested
 
 
 def lines(view: View, now: datetime) -> list[str]:
@@ -58,16 +58,11 @@ def changes(before: View | None, after: View) -> list[str]:
         found.append(_trial_title(state.trial))
     known = {(record.id, record.time, record.verdict) for record in old.history} if old else set()
     found += [_decision(each) for each in state.history if (each.id, each.time, each.verdict) not in known]
-    if state.recommendation and (old is None or old.recommendation != state.recommendation):
-        found.append(_recommendation(after))
-    if before is not None and in_force(before) != in_force(after):
-        found.append(f"settings in force: {_differences(in_force(before), in_force(after))}")
+    if old is None or old.recommendation != state.recommendation:
+        found += _recommendation(after)
+    if before is not None and before.in_force != after.in_force:
+        found.append(f"settings in force: {_differences(before.in_force, after.in_force)}")
     return found
-
-
-def in_force(view: View) -> Setting:
-    """Returns the setting in force outside of trials."""
-    return view.state.chosen or view.requested
 
 
 def format_knob(value: Any) -> str:
@@ -85,7 +80,7 @@ def _sections(view: View, now: datetime) -> Iterator[list[str]]:
         f"pipeline {view.name} ({view.location}): tuning {state.mode}, phase {state.phase}{age}",
         f"  {state.message}",
     ]
-    yield ["settings in force", *_knobs(view)]
+    yield ["settings in force", *(_knob(view, knob) for knob in Knob)]
     yield ["objectives", *(_objectives(view) or ["  none; set spec.slo.ttfa"])]
     if state.trial:
         yield _trial(state.trial, now)
@@ -95,54 +90,43 @@ def _sections(view: View, now: datetime) -> Iterator[list[str]]:
     if state.soak:
         yield [f"soaking trial {state.soak.id} until {_clock(state.soak.end_time)}"]
     if state.recommendation:
-        yield [_recommendation(view)]
+        yield _recommendation(view)
     if state.history:
         yield ["decisions, newest last", *(f"  {_decision(each)}" for each in state.history[-MAX_DECISIONS:])]
     if state.quarantine:
-        yield ["quarantined settings", *(_quarantined(each, in_force(view)) for each in state.quarantine)]
+        yield ["quarantined settings", *_quarantined(view)]
 
 
-def _knobs(view: View) -> list[str]:
-    now = in_force(view)
-    rows = []
-    for knob in Knob:
-        value, requested = now.value(knob), view.requested.value(knob)
-        note = "" if value == requested else f"   (spec: {format_knob(requested)})"
-        rows.append(f"  {knob.value:<19} {format_knob(value)}{note}")
-    return rows
+def _knob(view: View, knob: Knob) -> str:
+    value, requested = view.in_force.value(knob), view.requested.value(knob)
+    note = "" if value == requested else f"   (spec: {format_knob(requested)})"
+    return f"  {knob.value:<19} {format_knob(value)}{note}"
 
 
 def _objectives(view: View) -> list[str]:
-    reports = {each.task_type: each for each in view.slo}
-    objectives = {each.task_type: each for each in view.objectives}
+    reports = {each.task_type: _report(each) for each in view.slo}
+    objectives = {
+        each.task_type: f"TTFA within {each.ttfa_p95_ms} ms for {each.target:.4g} of the requests"
+        for each in view.objectives
+    }
     return [
-        f"  {task_type:<12} {_objective(objectives.get(task_type))}: {_report(reports.get(task_type))}"
-        for task_type in dict.fromkeys([*objectives, *reports])
+        f"  {name:<12} {objectives.get(name, 'no objective')}: {reports.get(name, 'no recent requests')}"
+        for name in dict.fromkeys([*objectives, *reports])
     ]
 
 
-def _objective(objective: TtfaObjective | None) -> str:
-    if objective is None:
-        return "no objective"
-    return f"TTFA within {objective.ttfa_p95_ms} ms for {objective.target:.4g} of the requests"
-
-
-def _report(report: SloStatus | None) -> str:
-    if report is None or not report.requests:
+def _report(report: SloStatus) -> str:
+    if not report.requests:
         return "no recent requests"
     within = "" if report.within is None else f", {report.within:.1%} within"
-    p95 = "" if report.ttfa_p95_ms is None else f", p95 {_milliseconds(report.ttfa_p95_ms)}"
+    p95, last = "", round(1000 * TTFA_BUCKETS[-1])
+    if report.ttfa_p95_ms is not None:
+        p95 = f", p95 {last} ms or more" if report.ttfa_p95_ms >= last else f", p95 {report.ttfa_p95_ms} ms"
     return f"{_MET[report.met]}; {report.requests} recent requests{within}{p95}"
 
 
-def _milliseconds(value: int) -> str:
-    last = round(1000 * TTFA_BUCKETS[-1])
-    return f"{last} ms or more" if value >= last else f"{value} ms"
-
-
 def _trial_title(trial: Trial) -> str:
-    before, after = format_knob(trial.baseline.value(trial.knob)), format_knob(trial.candidate.value(trial.knob))
-    return f"trial {trial.id}: {trial.knob.value} {before} -> {after}: {trial.rationale}"
+    return f"trial {trial.id}: {_change(trial.knob, trial.baseline, trial.candidate)}: {trial.rationale}"
 
 
 def _trial(trial: Trial, now: datetime) -> list[str]:
@@ -151,7 +135,7 @@ def _trial(trial: Trial, now: datetime) -> list[str]:
     return [
         _trial_title(trial),
         f"  since {_clock(trial.start_time)} ({_ago(trial.start_time, now)}), {trial.design}, "
-        f"compares {GOALS[trial.goal]}; {pairs} pairs of periods{discarded}",
+        f"compares {METRICS[trial.goal]}; {pairs} pairs of periods{discarded}",
         f"  now: {_arms(trial)}",
         *(_stratum(trial, each) for each in trial.strata if each.candidate.requests or each.baseline.requests),
     ]
@@ -170,21 +154,21 @@ def _stratum(trial: Trial, stratum: Stratum) -> str:
     goal = trial.goal if stratum.task_type == "all" else "GoodRequests"
     return (
         f"  {stratum.task_type:<12} candidate {_counts(stratum.candidate)}, baseline {_counts(stratum.baseline)}; "
-        f"{GOALS[goal]}: {format_effect(stratum.test, goal)}"
+        f"{METRICS[goal]}: {format_effect(stratum.test, goal)}"
     )
 
 
 def _counts(counts: Counts) -> str:
     if not counts.requests:
         return "no requests"
-    return f"{counts.good} of {counts.requests} good ({counts.good / counts.requests:.0%})"
+    return f"{counts.good} of {counts.requests} good ({counts.good_ratio:.0%})"
 
 
-def _recommendation(view: View) -> str:
-    found, now = view.state.recommendation, in_force(view)
-    assert found is not None
-    before, after = format_knob(now.value(found.knob)), format_knob(found.setting.value(found.knob))
-    return f"recommendation: {found.knob.value} {before} -> {after}: {found.rationale}"
+def _recommendation(view: View) -> list[str]:
+    found = view.state.recommendation
+    if found is None:
+        return []
+    return [f"recommendation: {_change(found.knob, view.in_force, found.setting)}: {found.rationale}"]
 
 
 def _decision(record: TrialRecord) -> str:
@@ -192,9 +176,14 @@ def _decision(record: TrialRecord) -> str:
     return f"{_clock(record.time)}  trial {record.id}: {what}: {record.verdict}: {record.reason}"
 
 
-def _quarantined(each: QuarantinedSetting, now: Setting) -> str:
-    times = "1 failure" if each.failures == 1 else f"{each.failures} failures"
-    return f"  {_differences(now, each.setting)}, until {_clock(each.until)} ({times}): {each.reason}"
+def _quarantined(view: View) -> Iterator[str]:
+    for each in view.state.quarantine:
+        times = "1 failure" if each.failures == 1 else f"{each.failures} failures"
+        yield f"  {_differences(view.in_force, each.setting)}, until {_clock(each.until)} ({times}): {each.reason}"
+
+
+def _change(knob: Knob, before: Setting, after: Setting) -> str:
+    return f"{knob.value} {format_knob(before.value(knob))} -> {format_knob(after.value(knob))}"
 
 
 def _differences(before: Setting, after: Setting) -> str:
