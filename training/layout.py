@@ -1,4 +1,4 @@
-"""The talker's training batches: sentences in the layouts of `model.prompt`, packed into rows.
+"""The talker's training batches: sentences in the layouts of `talker.prompt`, packed into rows.
 
 A sentence is its prompt followed by its frames (teacher forcing). Positions within a sentence:
 

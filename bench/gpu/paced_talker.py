@@ -12,11 +12,10 @@ from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CODE_GROUPS
-from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.signals import exit_on_signals
-from syrinx_stages.talker.engine import Prepared
+from syrinx_stages.talker.prompt import Prepared, Prompt
 from syrinx_stages.talker.service import TalkerService
 
 _NOTHING = torch.zeros(0)

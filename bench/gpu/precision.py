@@ -22,7 +22,6 @@ from syrinx_stages.kernels.sampling import SamplingInputs, copy_rows, sample_fir
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, ModelType, TalkerConfig
 from syrinx_stages.model.describe import TASK_TYPES
-from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker import frame
@@ -35,7 +34,7 @@ from syrinx_stages.talker.model_runner import (
     CapturedFrame,
     CapturedPrefill,
 )
-from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.talker.prompt import Prompt, Prompter
 
 FRAMES = 40
 TEXTS = (
@@ -235,7 +234,7 @@ def compare(load: Callable[[torch.dtype], Checkpoint]) -> dict[str, dict[str, fl
         own = load(dtype)
         talker = own.load_talker()
         prompter = Prompter(Checkpoint(str(own.directory), own.device), talker)
-        prompts = [prompter.build(request, None)[0] for request in speech_requests]
+        prompts = [prompter.prepare(request).prompt for request in speech_requests]
         return eager(talker, prompts, Sampler(samplings, seeds, config, own.device), given)
 
     # "highest" disables TF32 in products; the MATH backend has none in attention.

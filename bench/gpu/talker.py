@@ -30,12 +30,11 @@ from syrinx_operator.local.files import write_atomically
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerConfig
-from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine, Step
-from syrinx_stages.talker.engine import Prepared
 from syrinx_stages.talker.model_runner import PREFILL_LENGTHS, PREFILL_ROWS, CapturedFrame
+from syrinx_stages.talker.prompt import Prepared, Prompt
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LARGE = (256, 512)

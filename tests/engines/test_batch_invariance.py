@@ -10,9 +10,9 @@ from support.talker import speech_request, write_checkpoint
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.kv_cache import KVCache
-from syrinx_stages.model.prompt import build_prompt
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
+from syrinx_stages.talker.prompt import build_prompt
 
 OTHERS = [1, 2, 7, 40]
 FRAMES = 4

@@ -18,7 +18,7 @@ from syrinx_stages.model.config import CODE_GROUPS, ModelConfig, TalkerConfig
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.talker import frame
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.talker.prompt import Prompter
 
 CPU = torch.device("cpu")
 
@@ -82,7 +82,7 @@ def test_engine_scores_given_codes_as_the_modules_do(voice, monkeypatch):
         [each.sampling for each in requests], [each.seed for each in requests], voice.config.talker_config, CPU
     )
     modules = voice.load_talker()
-    prompts = [Prompter(voice, modules).build(each, None)[0] for each in requests]
+    prompts = [Prompter(voice, modules).prepare(each).prompt for each in requests]
     own = precision.eager(modules, prompts, sampler)
     # Codes that were not sampled.
     given = (own.codes() + 7) % small_talker.CODES

@@ -13,9 +13,9 @@ from support import talker_recipe as recipe
 from support.talker import generate, reference_voice, speech_request, write_checkpoint
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.prompt import Prompt, build_prompt
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
+from syrinx_stages.talker.prompt import Prompt, build_prompt
 
 Loaded = tuple[Checkpoint, Talker, Tokenizer]
 

@@ -13,9 +13,9 @@ from support import talker_recipe as recipe
 from syrinx_stages.contract.messages import Sampling, SpeechRequest, TaskType
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.layers import checkpoint_tensors
-from syrinx_stages.model.prompt import Prompt, Voice
 from syrinx_stages.model.sampling import Sampler
 from syrinx_stages.model.talker import Talker
+from syrinx_stages.talker.prompt import Prompt, Voice
 
 GREEDY = Sampling(temperature=0, residual_temperature=0)
 

@@ -20,16 +20,15 @@ from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequ
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.kv_cache import KVCache
-from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.model.sampling import Sampler, uniforms
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker.allocation import PAGE_SIZE
-from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 
 if TYPE_CHECKING:
     # Imported late: the first import of the kernels decides whether they are interpreted.
     from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-    from syrinx_stages.talker.engine import Prepared, TalkerEngine
+    from syrinx_stages.talker.engine import TalkerEngine
 
 CPU = torch.device("cpu")
 SAMPLINGS = (
@@ -71,7 +70,7 @@ class Reference:
     def start(self, request: SpeechRequest) -> ReferenceRequest:
         """Prefills a request."""
         talker, config = self.talker, self.talker.config
-        prompt, cache = self._prompter.build(request, None)[0], talker.new_cache()
+        prompt, cache = self._prompter.prepare(request).prompt, talker.new_cache()
         return ReferenceRequest(
             request=request,
             prompt=prompt,

@@ -18,10 +18,10 @@ from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequ
 from syrinx_stages.contract.settings import VllmOptions
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import ModelType
-from syrinx_stages.model.prompt import build_prompt
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
-from syrinx_stages.talker.engine import EngineFull, Prepared, TalkerEngine
+from syrinx_stages.talker.engine import EngineFull, TalkerEngine
+from syrinx_stages.talker.prompt import Prepared, build_prompt
 from syrinx_stages.talker_vllm.engine import VllmTalkerEngine
 from syrinx_stages.talker_vllm.model import DIGIT_BITS, from_digits, to_digits
 

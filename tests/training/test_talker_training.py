@@ -11,9 +11,9 @@ from torch import Tensor
 
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.model.config import ModelConfig
-from syrinx_stages.model.prompt import Prompt, build_prompt
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
+from syrinx_stages.talker.prompt import Prompt, build_prompt
 from training import talker_forward
 from training.codes import RoundCodes
 from training.config import SMOKE

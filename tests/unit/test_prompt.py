@@ -9,9 +9,10 @@ import torch
 from support import talker_recipe as recipe
 from support.talker import reference_voice, speech_request
 from syrinx_stages.model.config import ModelConfig, read_model_config
-from syrinx_stages.model.prompt import Prompt, PromptError, Voice, build_prompt
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import load_tokenizer
+from syrinx_stages.runtime.errors import RequestError
+from syrinx_stages.talker.prompt import Prompt, Voice, build_prompt
 
 TOKENIZER = load_tokenizer(recipe.VOICE, read_model_config(recipe.VOICE))
 
@@ -34,35 +35,35 @@ CLONE = {"text": "Hello.", "reference_text": "Yeah.", "frames": 4}
         ("custom_voice", "1b7", CUSTOM | {"language": "latin"}, "language", "accepted: auto, chinese, english, german"),
         ("custom_voice", "1b7", CUSTOM | {"language": "beijing_dialect"}, "language", "is unknown"),
         ("custom_voice", "0b6", CUSTOM | {"instructions": "Sing."}, "instructions", "does not follow"),
-        ("custom_voice", "1b7", CUSTOM | {"text": ""}, "text", "is empty"),
+        ("custom_voice", "1b7", CUSTOM | {"text": ""}, "input", "is empty"),
         ("base", "1b7", CLONE | {"instructions": "Sing."}, "instructions", "does not follow"),
         ("base", "1b7", CLONE | {"reference_text": None}, "ref_text", "needed unless x_vector_only_mode"),
     ],
 )
 def test_unsupported_field_is_named(kind: str, size: str, fields: dict, param: str, message: str) -> None:
-    with pytest.raises(PromptError, match=message) as error:
+    with pytest.raises(RequestError, match=message) as error:
         build(kind, size, fields, reference_voice(kind, fields))
     assert error.value.param == param
 
 
 def test_task_must_match_the_checkpoint() -> None:
-    with pytest.raises(PromptError, match="does CustomVoice, not VoiceDesign") as error:
+    with pytest.raises(RequestError, match="does CustomVoice, not VoiceDesign") as error:
         build("custom_voice", "1b7", {"text": "Hello."}, task="voice_design")
     assert error.value.param == "task_type"
 
 
 def test_only_base_checkpoints_take_a_reference_voice() -> None:
-    with pytest.raises(PromptError, match="needed by a Base") as error:
+    with pytest.raises(RequestError, match="needed by a Base") as error:
         build("base", "1b7", CLONE)
     assert error.value.param == "ref_audio"
-    with pytest.raises(PromptError, match="only for a Base"):
+    with pytest.raises(RequestError, match="only for a Base"):
         build("custom_voice", "1b7", CUSTOM, reference_voice("base", CLONE))
 
 
 @pytest.mark.parametrize("codes", [None, torch.zeros(0, 16, dtype=torch.int64)])
 def test_reference_without_codes_is_refused(codes: torch.Tensor | None) -> None:
     voice = Voice(torch.from_numpy(recipe.speaker_embedding()), codes)
-    with pytest.raises(PromptError, match="no codes"):
+    with pytest.raises(RequestError, match="no codes"):
         build("base", "1b7", CLONE, voice)
 
 

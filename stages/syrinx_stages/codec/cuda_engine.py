@@ -75,7 +75,6 @@ class CudaCodecEngine:
 
     @property
     def captured(self) -> frozenset[CapturePair]:
-        """The captured shapes."""
         return self.graphs.captured
 
     def warm_up(self) -> None:
@@ -96,23 +95,18 @@ class CudaCodecEngine:
         self.capture_costs[shape] = CaptureCost(time.monotonic() - started, forward.size.bytes(self._dtype))
 
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
-        """Frees captured shapes; ignores unknown ones. Must not be called while a call is in flight."""
         self.graphs.free(shapes)
 
     def split(self, codes: bytes) -> list[bytes]:
-        """Splits an entry into frames. Raises ValueError for a partial frame or an invalid code."""
         return split_frames(codes, self._codebooks, self._codebook_size)
 
     def open(self, request_id: str) -> None:
-        """Allocates a fresh state for a request, replacing any previous one."""
         self.states.allocate(request_id)
 
     def release(self, request_id: str) -> None:
-        """Frees a request's slot; ignores unknown ids."""
         self.states.free(request_id)
 
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
-        """Enqueues a call without waiting for the device."""
         rows, frames = shape
         run, forward = self.graphs.get(shape)
         buffers = self._host_buffers(forward.size)
@@ -126,7 +120,6 @@ class CudaCodecEngine:
         return Call(wait, pcm.view(rows, -1), tuple(len(items) for items in codes), buffers)
 
     def read(self, call: Call) -> list[bytes]:
-        """Waits for a call and returns each request's 16-bit PCM."""
         call.wait()
         samples = call.pcm.numpy()
         pcm = [samples[row, : count * self._samples].tobytes() for row, count in enumerate(call.new_frames)]

@@ -42,29 +42,24 @@ class EagerCodecEngine:
         self.captured.add(shape)
 
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
-        """Stops calls from being padded to `shapes`."""
         self.captured.difference_update(shapes)
 
     def warm_up(self) -> None:
-        """Runs the decoder once, so that the first request does not pay for lazy initialization."""
         self.open("")
         zeros = np.zeros(self._codebooks, np.int16).tobytes()
         self.launch([""], [[zeros]], (1, 1))
         self.release("")
 
     def split(self, codes: bytes) -> list[bytes]:
-        """Splits an entry into frames. Raises ValueError for a partial frame or an invalid code."""
         return split_frames(codes, self._codebooks, self._codebook_size)
 
     def open(self, request_id: str) -> None:
-        """Allocates a fresh state for a request, replacing any previous one."""
         slot = self._slots.pop(request_id, None)
         slot = self._free_slots.pop() if slot is None else slot
         self._slots[request_id] = slot
         self._state.reset_(torch.tensor([slot], device=self._device))
 
     def release(self, request_id: str) -> None:
-        """Frees a request's slot; ignores unknown ids."""
         slot = self._slots.pop(request_id, None)
         if slot is not None:
             self._free_slots.append(slot)
@@ -93,5 +88,4 @@ class EagerCodecEngine:
         ]
 
     def read(self, call: list[bytes]) -> list[bytes]:
-        """Returns the result of `launch`."""
         return call

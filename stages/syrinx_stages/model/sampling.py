@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..contract.messages import Sampling
 from .config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
+from .talker import Talker
 
 _GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -107,9 +108,9 @@ class Sampler:
         residual = [(row.residual_temperature, row.residual_top_k, row.residual_top_p) for row in rows]
         self.residual_filter = LogitFilter(residual, device)
 
-    def step(self, frames: Tensor) -> FrameSampler:
+    def step(self, frames: Tensor) -> SamplerStep:
         """Returns the sampler of one step; `frames` [rows] int64 is the number of frames that each row has."""
-        return FrameSampler(self, frames)
+        return SamplerStep(self, frames)
 
     def code0_scores(self, logits: Tensor, seen: Tensor, frames: Tensor) -> Tensor:
         """Applies repetition penalty, minimum length and suppression to logits [rows, vocabulary], in float32."""
@@ -122,12 +123,11 @@ class Sampler:
         return scores
 
 
-class FrameSampler:
+class SamplerStep:
     """Samples the 16 codes of every row's next frame."""
 
     def __init__(self, sampler: Sampler, frames: Tensor) -> None:
-        self._sampler = sampler
-        self._frames = frames
+        self._sampler, self._frames = sampler, frames
         self._uniforms = torch.split(uniforms(sampler.seeds, frames), 1, 1)
 
     def code0(self, logits: Tensor, seen: Tensor) -> Tensor:
@@ -138,3 +138,34 @@ class FrameSampler:
     def residual(self, logits: Tensor, group: int) -> Tensor:
         """Returns codes [rows] of a group (1 to 15) for logits [rows, codebook_size]: a `SampleFn`."""
         return self._sampler.residual_filter.sample(logits.float(), self._uniforms[group])
+
+
+SeededSampling = tuple[Sampling, int]
+"""A request's sampling parameters and seed."""
+
+
+class FrameSampler:
+    """Samples whole frames of one talker's requests. A row's codes do not depend on the other rows."""
+
+    def __init__(self, talker: Talker) -> None:
+        self._talker = talker
+        self._eos = talker.config.codec_eos_token_id
+        self._cached: tuple[Sequence[SeededSampling], Sampler] | None = None
+        """The last step's sampler: its rows rarely change from step to step."""
+
+    def sample(
+        self, rows: Sequence[SeededSampling], frames: Sequence[int], hidden: Tensor, seen: Sequence[Tensor]
+    ) -> Tensor:
+        """Returns the next frame of each row [B, 16]. If code 0 is EOS, the row's other codes are undefined.
+
+        frames: number of frames that each row has. hidden: the talker's states [B, H]. seen: for each row, which
+        codes 0 it has, bool [vocabulary].
+        """
+        if self._cached is None or self._cached[0] != rows:
+            samplings, seeds = zip(*rows, strict=True)
+            self._cached = rows, Sampler(samplings, seeds, self._talker.config, self._talker.device)
+        step = self._cached[1].step(torch.tensor(frames, device=hidden.device))
+        code0 = step.code0(self._talker.logits(hidden), torch.stack(list(seen)))
+        if bool((code0 == self._eos).all()):
+            return code0[:, None].expand(-1, CODE_GROUPS)
+        return self._talker.predict(hidden, code0, step.residual)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
@@ -17,12 +16,12 @@ from torch import Tensor
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig
+from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, Allocator
-from syrinx_stages.talker.engine import EngineFull, Prepared
+from syrinx_stages.talker.engine import EngineFull
 from syrinx_stages.talker.model_runner import MAX_PAGES, PREFILL_ROWS, ModelRunner, PromptChunk
 from syrinx_stages.talker.packed import pack
-from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.talker.prompt import Prepared, Prompter
 
 
 class _Row(Struct, kw_only=True):
@@ -81,35 +80,17 @@ class CudaTalkerEngine:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compiles the kernels and captures every graph."""
         self.runner.warm_up()
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """Builds a request's prompt. Raises `RequestError`, naming the field, if this checkpoint does not support it.
-
-        codes: int16 [frames, 16], the frames that the request already has. reference: audio of the voice to clone.
-        """
         with self._prepare_recorder.on_stream():
-            prompt, reference_codes = self._prompter.build(request, reference)
-            frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
-            room = min(self._config.max_position_embeddings, MAX_PAGES * PAGE_SIZE) - len(prompt.embeds)
-            prepared = Prepared(
-                request=request,
-                prompt=prompt,
-                codes=torch.from_numpy(frames).to(self._device),
-                max_frames=min(request.max_frames, room),
-                reference_codes=reference_codes,
-            )
+            prepared = self._prompter.prepare(request, codes, reference)
         self._prepare_recorder.record_event()()
         return prepared
 
     @torch.inference_mode()
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        """Enqueues the prefill of requests, including the frames that they already have.
-
-        Raises `EngineFull`, and admits none, if there is not enough memory for all.
-        """
         with self._recorder.on_stream():
             try:
                 pending = [self._allocate(each) for each in prepared]
@@ -121,14 +102,13 @@ class CudaTalkerEngine:
                 pending = self.runner.prefill(pending)
 
     def release(self, request_id: str) -> None:
-        """Frees a request's memory. Enqueued work may still use it: whatever follows runs after that."""
         row = self._rows.pop(request_id, None)
         if row is not None:
+            # Enqueued work may still use the memory: whatever follows runs after that.
             self.allocator.free(row.allocation)
 
     @torch.inference_mode()
     def launch(self, ids: Sequence[str]) -> Step:
-        """Enqueues one frame of each request. A request without a free cache page is left out and waits."""
         chosen: list[str] = []
         full: list[str] = []
         for request_id in ids:
@@ -147,7 +127,6 @@ class CudaTalkerEngine:
         return Step(chosen, rows, full, ring, wait)
 
     def read(self, step: Step) -> dict[str, bytes | End]:
-        """Waits for a step's codes. Returns each request's frame, int16 [16], or its end."""
         results: dict[str, bytes | End] = {}
         for request_id in step.full:
             full = self._rows.get(request_id)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
@@ -17,10 +16,8 @@ from syrinx_stages.contract.messages import End, EndReason, SpeechRequest, TaskT
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.model.kv_cache import KVCache
-from syrinx_stages.model.prompt import Prompt
-from syrinx_stages.talker.engine import Prepared
-from syrinx_stages.talker.frame_sampler import FrameSampler
-from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.model.sampling import FrameSampler
+from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 
 
 class _Row(Struct):
@@ -56,7 +53,7 @@ class EagerTalkerEngine:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Generates two frames, so that the first request does not pay for lazy initialization."""
+        # Two frames, so that the first request does not pay for lazy initialization.
         request = SpeechRequest(id="", accepted_at=0.0, text="", task_type=TaskType.CUSTOM_VOICE)
         rows = self._talker.embed_text(torch.zeros(8, dtype=torch.int64, device=self._talker.device))
         none = torch.zeros((0, CODE_GROUPS), dtype=torch.int64, device=self._talker.device)
@@ -67,35 +64,19 @@ class EagerTalkerEngine:
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """Builds a request's prompt. Raises RequestError that names a field which this checkpoint cannot serve."""
-        prompt, reference_codes = self._prompter.build(request, reference)
-        max_frames = self._talker.config.max_position_embeddings - len(prompt.embeds)
-        frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
-        return Prepared(
-            request=request,
-            prompt=prompt,
-            codes=torch.from_numpy(frames).to(self._talker.device),
-            max_frames=min(request.max_frames, max_frames),
-            reference_codes=reference_codes,
-        )
+        return self._prompter.prepare(request, codes, reference)
 
     @torch.inference_mode()
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        """Prefills requests and replays their existing frames. Discards any state that they had before.
-
-        The replay processes one frame at a time, as the previous owner did, so the resulting state is bit-identical.
-        """
         rows = [self._prefill(each) for each in prepared]
         for row in rows:
             self._rows[row.request.id] = row
 
     def release(self, request_id: str) -> None:
-        """Frees a request's state. Ignores unknown ids."""
         self._rows.pop(request_id, None)
 
     @torch.inference_mode()
     def launch(self, ids: Sequence[str]) -> dict[str, bytes | End]:
-        """Returns a frame or the end of each request. If it raises, no row has changed."""
         results: dict[str, bytes | End] = {
             request_id: End(EndReason.LENGTH)
             for request_id in ids
@@ -118,7 +99,6 @@ class EagerTalkerEngine:
         return results
 
     def read(self, step: dict[str, bytes | End]) -> dict[str, bytes | End]:
-        """Returns the step's results, which `launch` has computed."""
         return step
 
     def _prefill(self, prepared: Prepared) -> _Row:
@@ -134,6 +114,7 @@ class EagerTalkerEngine:
             hidden=self._talker.prefill(prompt.embeds, cache),
             seen=seen,
         )
+        # One frame at a time, as the previous owner did, so that the state is bit-identical.
         for frame in codes:
             self._advance([row])
             self._append_frames([row], frame[None])

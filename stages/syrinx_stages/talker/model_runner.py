@@ -14,7 +14,6 @@ from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.config import TalkerConfig
-from syrinx_stages.model.prompt import Prompt
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
 from syrinx_stages.talker.frame import (
     DeviceState,
@@ -25,6 +24,7 @@ from syrinx_stages.talker.frame import (
     signed_seed,
 )
 from syrinx_stages.talker.packed import PackedTalker
+from syrinx_stages.talker.prompt import Prompt
 
 PREFILL_LENGTHS = (16, 32, 64, 128, 256, 512)
 """Prompts are padded to these lengths; a longer one is prefilled in chunks."""

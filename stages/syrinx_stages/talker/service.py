@@ -22,7 +22,8 @@ from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
 from syrinx_stages.runtime.metrics import Metrics, rows_label
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.worker import Worker, shut_down
-from syrinx_stages.talker.engine import EngineFull, Prepared, TalkerEngine
+from syrinx_stages.talker.engine import EngineFull, TalkerEngine
+from syrinx_stages.talker.prompt import Prepared
 from syrinx_stages.talker.scheduler import Row, abandoned, is_overloaded, late_margin, schedule
 
 log = logging.getLogger(__name__)

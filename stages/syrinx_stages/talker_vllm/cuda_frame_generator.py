@@ -109,7 +109,6 @@ class CudaFrameGenerator:
         return graphs
 
     def open(self, request: VllmRequest) -> None:
-        """Allocates a request's state. Raises EngineFull if there are no pages for its prompt and text."""
         prompt, slots, slot = request.prompt, self._slots, request.handle.slot
         wanted = num_pages(len(prompt.embeds)), num_pages(len(prompt.text_rows))
         if max(wanted) > MAX_PAGES or sum(wanted) > self._pool.num_free:
@@ -132,7 +131,6 @@ class CudaFrameGenerator:
         slots.generations[slot].fill_(request.handle.generation)
 
     def close(self, handle: Handle) -> None:
-        """Frees a request's state. Ignores unknown handles."""
         pages = self._pages.pop(handle, None)
         if pages is not None:
             self._slots.generations[handle.slot].fill_(-1)
@@ -140,17 +138,14 @@ class CudaFrameGenerator:
             self._pool.free(pages.text)
 
     def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
-        """Returns frames of (handle, first frame, count)."""
         codes = self._slots.host_codes.numpy()
         return [codes[handle.slot, first : first + count].tobytes() for handle, first, count in wanted]
 
     def embed_inputs(self, positions: Tensor, out: Tensor) -> Tensor:
-        """Writes the inputs of vLLM's layers to `out` [rows, hidden] and returns it."""
         embed_inputs(self._slots, positions, self._weights.first, self._weights.rest, out, PAGE_SIZE)
         return out
 
     def sample(self, positions: Tensor, states: Tensor) -> Tensor:
-        """Samples the frames that are due and returns the code 0 after each row, [rows] int64."""
         max_rows = self._sizes[-1]
         # During warm-up vLLM may pass more rows than it will ever have requests. They are unassigned.
         for rows, hidden in zip(torch.split(positions, max_rows), torch.split(states, max_rows), strict=True):

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from msgspec import Struct, field, structs
 from pydantic import ValidationError
@@ -24,8 +23,8 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.talker.allocation import batch_sizes
-from syrinx_stages.talker.engine import EngineFull, Prepared
-from syrinx_stages.talker.prompter import Prompter
+from syrinx_stages.talker.engine import EngineFull
+from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 from syrinx_stages.talker_vllm import model_directory
 from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, VllmRequest
 from syrinx_stages.talker_vllm.model import CHECKPOINT_KEY, MAX_FRAMES_KEY
@@ -143,28 +142,13 @@ class VllmTalkerEngine:
 
     @torch.inference_mode()
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """Builds a request's prompt. Thread-safe.
-
-        Raises RequestError that names a field which this checkpoint cannot serve.
-        """
         with self._preparing.on_stream():
-            prompt, reference_codes = self._prompter.build(request, reference)
-            prompt = prompt.to(self._prompt_device)
+            prepared = self._prompter.prepare(request, codes, reference, torch.device("cpu"))
+            prepared.prompt = Prompt(*(tensor.to(self._prompt_device) for tensor in prepared.prompt))
         self._preparing.record_event()()
-        frames = np.frombuffer(codes, "<i2").reshape(-1, CODE_GROUPS).astype(np.int64)
-        return Prepared(
-            request=request,
-            prompt=prompt,
-            codes=torch.from_numpy(frames),
-            max_frames=min(request.max_frames, self._max_positions - len(prompt.embeds)),
-            reference_codes=reference_codes,
-        )
+        return prepared
 
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        """Allocates handles and memory. vLLM receives a request at its first step.
-
-        Raises EngineFull if there is no handle or no memory for all of them.
-        """
         for each in prepared:
             self.release(each.request.id)
         if len(self._handles) < len(prepared):
@@ -187,7 +171,6 @@ class VllmTalkerEngine:
             raise EngineFull
 
     def release(self, request_id: str) -> None:
-        """Frees a request's state. Ignores unknown ids."""
         row = self._rows.pop(request_id, None)
         if row is None:
             return
@@ -210,7 +193,6 @@ class VllmTalkerEngine:
         return step
 
     def read(self, step: Step) -> dict[str, bytes | End]:
-        """Returns a frame or the end of each started request, and runs vLLM's steps that this takes."""
         rows = [row for row in step if self._by_key.get(row.key) is row]
         if any(row.running and not row.buffered for row in rows):
             self._advance()

@@ -16,8 +16,8 @@ from msgspec import Struct
 from torch import Tensor
 
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.prompt import Prompt
-from syrinx_stages.talker.frame_sampler import FrameSampler, SeededSampling
+from syrinx_stages.model.sampling import FrameSampler, SeededSampling
+from syrinx_stages.talker.prompt import Prompt
 from syrinx_stages.talker_vllm.positions import Handle, RowRange, row_ranges
 
 UNUSED_MODULES = ("model.layers", "model.text_embedding", "text_projection")
@@ -88,28 +88,23 @@ class EagerFrameGenerator:
         self._states: dict[Handle, _State] = {}
 
     def open(self, request: VllmRequest) -> None:
-        """Allocates a request's state."""
         seen = torch.zeros(self._talker.config.vocab_size, dtype=torch.bool)
         seen[request.codes[:, 0]] = True
         self._states[request.handle] = _State(request, list(request.codes), seen)
 
     def close(self, handle: Handle) -> None:
-        """Frees a request's state. Ignores unknown handles."""
         self._states.pop(handle, None)
 
     def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
-        """Returns frames of (handle, first frame, count)."""
         return [
             b"".join(codes.short().numpy().tobytes() for codes in self._states[handle].codes[first : first + count])
             for handle, first, count in wanted
         ]
 
     def embed_inputs(self, positions: Tensor, out: Tensor) -> Tensor:
-        """Writes the inputs of vLLM's layers to `out` [rows, hidden] and returns it."""
         return torch.cat([self._embed(rows) for rows in row_ranges(positions.tolist())], out=out)
 
     def sample(self, positions: Tensor, states: Tensor) -> Tensor:
-        """Samples the frames that are due and returns the code 0 after each row, [rows] int64."""
         rows = [
             (self._states.get(rows.handle), rows.first + step)
             for rows in row_ranges(positions.tolist())
