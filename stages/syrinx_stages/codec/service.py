@@ -12,16 +12,14 @@ from msgspec import Struct
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.codec.shapes import CapturedShapes
-from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
+from syrinx_stages.connector.base import Append, Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, Reference
 from syrinx_stages.contract.settings import CodecSettings
 from syrinx_stages.contract.silence import LeadingSilenceTrimmer
-from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
-from syrinx_stages.runtime.metrics import Metrics, rows_label
-from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -74,25 +72,12 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     input_kind = StreamKind.CODES
     output_kind = StreamKind.AUDIO
 
-    def __init__(
-        self,
-        connector: StageConnector,
-        load: Callable[[], CodecEngine[Any]],
-        replica: str,
-        max_resident: int,
-        live: LiveSettings[CodecSettings],
-        metrics: Metrics,
-    ) -> None:
-        super().__init__(connector, load, replica, max_resident, live, metrics)
+    def set_up(self) -> None:
         self._shapes = CapturedShapes()
-        self._calls: InFlightSteps[_Batch, Sequence[bytes | None]]
-        self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
-        self._frames = metrics[m.FRAMES].labels(self.stage)
 
     async def warm_up(self) -> None:
         """Warms up the engine and captures the configured shapes."""
         await super().warm_up()
-        self._calls = InFlightSteps(self.engine.depth)
         self._export_capture_costs()
         while self._shapes.change_due(self.live.current.capture_pairs, idle=True):
             await self._change_shapes()
@@ -192,15 +177,15 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         if self._shapes.change_due(settings.capture_pairs, idle=call is None):
             # Calls in flight complete first.
             call = None
-            if not self._calls:
+            if not self.steps:
                 await self._change_shapes()
                 return 0.0
-        elif call and self._calls and sum(call.frames) < self.engine.overhead_frames:
+        elif call and self.steps and sum(call.frames) < self.engine.overhead_frames:
             # Too small to be queued behind a running call: frames that arrive until then can join it.
             call = None
-        if call or not self._calls:
-            self._running.set(len(call.ids) if call else 0)
-        if call is None and not self._calls:
+        if call or not self.steps:
+            self.rows_running.set(len(call.ids) if call else 0)
+        if call is None and not self.steps:
             return plan.wake_at
         completed = await self.run_engine(self._step, self._take_codes(call) if call else None)
         if completed:
@@ -245,27 +230,27 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
                 row.withheld_seconds = row.trimmer.withheld / FAMILY.sample_rate
             appends.append(self._append(row, item.position, pcm))
         self.publisher.put(appends)
-        self._count(completed.context.call, completed.seconds)
+        call, (rows, frames) = completed.context.call, completed.context.call.min_shape
+        self.count_step(rows, sum(call.frames), completed.seconds)
+        shape = (str(rows), str(frames), call.result)
+        self.metrics[m.CODEC_CALLS].labels(*shape).inc()
+        self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(completed.seconds)
+        self.metrics[m.PADDED_FRAMES].inc(call.padding)
 
     # On the engine's thread -----------------------------------------------------------------------------------
 
     def _step(self, batch: _Batch | None) -> CompletedStep[_Batch, Sequence[bytes | None]] | None:
         """Launches `batch`, if any, and reads the oldest call if no other can be launched first."""
         if batch:
-            self._calls.launch(batch, lambda: self._launch(batch))
-        return self._calls.read_oldest(launched=batch is not None)
+            self.steps.launch(batch, lambda: self._launch(batch))
+        return self.steps.read_oldest(launched=batch is not None)
 
     def _launch(self, batch: _Batch) -> Callable[[], Sequence[bytes | None]]:
-        """Launches a call. If it fails, decodes each row in its own call, so that only the faulty request fails."""
-        try:
-            call = self.engine.launch(batch.call.ids, [item.codes for item in batch.rows], batch.call.shape)
-        except Exception:
-            if not self.engine.isolates_rows:
-                raise
-            log.exception("a decoder call of %d rows failed", len(batch.rows))
-            separate = [self._decode_separately(item) for item in batch.rows]
-            return lambda: separate
-        return lambda: self.engine.read(call)
+        return self.launch_step(
+            len(batch.rows),
+            lambda: self.engine.launch(batch.call.ids, [item.codes for item in batch.rows], batch.call.shape),
+            lambda: [self._decode_separately(item) for item in batch.rows],
+        )
 
     def _decode_separately(self, item: _RowCodes) -> bytes | None:
         try:
@@ -278,12 +263,3 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         talker, codec = ("", "") if row.provenance_sent else (row.talker, self.replica)
         row.provenance_sent = True
         return Append(row.id, self.output_kind, position, Audio(pcm, talker, codec))
-
-    def _count(self, call: Call, seconds: float) -> None:
-        rows, frames = call.min_shape
-        shape = (str(rows), str(frames), call.result)
-        self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(seconds)
-        self.metrics[m.CODEC_CALLS].labels(*shape).inc()
-        self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(seconds)
-        self.metrics[m.PADDED_FRAMES].inc(call.padding)
-        self._frames.inc(sum(call.frames))

@@ -7,7 +7,7 @@ unless the interface of a stage says otherwise.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Engine(Protocol):
@@ -22,6 +22,9 @@ class Engine(Protocol):
 
     def warm_up(self) -> None:
         """Prepares the engine so that the first request is as fast as later ones."""
+
+    def read(self, step: Any) -> Any:
+        """Waits for a launched step and returns its results."""
 
     def release(self, request_id: str) -> None:
         """Frees the state of a request; ignores unknown IDs. Steps that include it may be in flight: the results of

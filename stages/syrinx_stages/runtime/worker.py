@@ -30,7 +30,8 @@ from syrinx_stages.contract.messages import End, EndReason
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.runtime.errors import RequestError
-from syrinx_stages.runtime.metrics import Metrics, export_settings
+from syrinx_stages.runtime.in_flight import InFlightSteps
+from syrinx_stages.runtime.metrics import Metrics, export_settings, rows_label
 from syrinx_stages.runtime.ownership import Ownership
 from syrinx_stages.runtime.publisher import Publisher
 from syrinx_stages.runtime.settings import LiveSettings
@@ -81,6 +82,8 @@ class Worker(ABC, Generic[R, S, E]):
         self.wake = asyncio.Event()
         """Set when something changed that affects the schedule."""
         self.engine: E
+        self.steps: InFlightSteps[Any, Any]
+        """Engine steps that are not read yet. Only the engine's thread launches and reads them."""
         self._load = load
         self._engine_thread = ThreadPoolExecutor(1, f"{self.stage}-engine")
         self._queued_calls: list[Callable[[], None]] = []
@@ -104,8 +107,16 @@ class Worker(ABC, Generic[R, S, E]):
         self._rows_lost = metrics[m.LOST_CLAIMS].labels(self.stage)
         metrics[m.REQUESTS_FINISHED].labels(self.stage, EndReason.ERROR)
         self.publisher = Publisher(connector, self._written, self._refused, metrics[m.REDIS_SECONDS].labels(self.stage))
+        # Resolved once: label lookups are measurable in every step.
+        self.rows_running = metrics[m.ROWS_RUNNING].labels(self.stage)
+        self._frames = metrics[m.FRAMES].labels(self.stage)
+        self.set_up()
 
     # Implemented by a stage ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def set_up(self) -> None:
+        """Creates the state that only this stage has. Called by the constructor."""
 
     @abstractmethod
     async def admit(self, claim: Claim) -> None:
@@ -125,6 +136,7 @@ class Worker(ABC, Generic[R, S, E]):
     async def warm_up(self) -> None:
         """Prepares a loaded engine to serve."""
         await self.run_engine(self.engine.warm_up)
+        self.steps = InFlightSteps(self.engine.depth)
 
     def can_admit(self) -> bool:
         """Returns whether a further request could be served in time."""
@@ -317,6 +329,27 @@ class Worker(ABC, Generic[R, S, E]):
             return function(*args, **kwargs)
 
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, job)
+
+    def launch_step(self, rows: int, launch: Callable[[], Any], run_separately: Callable[[], T]) -> Callable[[], T]:
+        """Launches a step of `rows` rows on the engine's thread and returns the function that reads its results.
+
+        If the engine isolates rows and `launch` fails, returns the results of `run_separately`, which runs each row in
+        a step of its own, so that one bad request cannot fail the others.
+        """
+        try:
+            step = launch()
+        except Exception:
+            if not self.engine.isolates_rows:
+                raise
+            log.exception("a step of %d rows failed in the %s", rows, self.stage)
+            results = run_separately()
+            return lambda: results
+        return lambda: self.engine.read(step)
+
+    def count_step(self, rows: int, frames: int, seconds: float) -> None:
+        """Counts a completed step."""
+        self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(rows)).observe(seconds)
+        self._frames.inc(frames)
 
 
 async def shut_down(executor: ThreadPoolExecutor) -> None:

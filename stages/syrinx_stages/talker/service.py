@@ -12,15 +12,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_stages.connector.base import Append, Claim, StageConnector, StreamEntry
+from syrinx_stages.connector.base import Append, Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, PlaybackProgress, Reference
 from syrinx_stages.contract.settings import TalkerSettings
-from syrinx_stages.runtime.in_flight import CompletedStep, InFlightSteps
-from syrinx_stages.runtime.metrics import Metrics, rows_label
-from syrinx_stages.runtime.settings import LiveSettings
+from syrinx_stages.runtime.in_flight import CompletedStep
 from syrinx_stages.runtime.worker import Worker, shut_down
 from syrinx_stages.talker.engine import EngineFull, TalkerEngine
 from syrinx_stages.talker.prompt import Prepared
@@ -70,21 +68,11 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
     input_kind = StreamKind.PLAYBACK
     output_kind = StreamKind.CODES
 
-    def __init__(
-        self,
-        connector: StageConnector,
-        load: Callable[[], TalkerEngine[Any]],
-        replica: str,
-        max_resident: int,
-        live: LiveSettings[TalkerSettings],
-        metrics: Metrics,
-    ) -> None:
-        super().__init__(connector, load, replica, max_resident, live, metrics)
+    def set_up(self) -> None:
         self._waiting: dict[str, Waiting] = {}
         self._unattributed: set[str] = set()
         """Requests whose next entry names this replica."""
         self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
-        self._steps: InFlightSteps[Sequence[Row], Mapping[str, bytes | End]]
         self._resident: set[str] = set()
         """Requests whose state the engine holds."""
         self._engine_full = False
@@ -93,18 +81,9 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         """Consecutive steps without a result."""
         self._step_seconds = math.inf
         """Moving average of the step time."""
-        # Resolved once: label lookups are measurable in every step.
-        self._running = metrics[m.ROWS_RUNNING].labels(self.stage)
-        self._frames = metrics[m.FRAMES].labels(self.stage)
-        self._prefill_seconds = metrics[m.PREFILL_SECONDS].labels(self.stage)
-
-    async def warm_up(self) -> None:
-        """Warms up the engine."""
-        await super().warm_up()
-        self._steps = InFlightSteps(self.engine.depth)
+        self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
 
     async def close(self) -> None:
-        """Releases the remaining claims and frees threads and connections."""
         await super().close()
         await shut_down(self._prepare_thread)
 
@@ -135,7 +114,6 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         self.wake.set()
 
     def evict(self, request_id: str) -> None:
-        """Drops a request from this replica."""
         self._waiting.pop(request_id, None)
         self._unattributed.discard(request_id)
         self._resident.discard(request_id)
@@ -175,8 +153,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             self.end(request_id, self.rows[request_id].produced, End(EndReason.CANCELLED, message))
         admitted = self._next_prefills(now)
         step = schedule(self.rows.values(), now, settings.max_num_seqs, settings.lead_limit_seconds)
-        self._running.set(len(step.ids))
-        if not (admitted or step.ids or self._steps):
+        self.rows_running.set(len(step.ids))
+        if not (admitted or step.ids or self.steps):
             return step.wake_at
         rows = [self.rows[request_id] for request_id in step.ids]
         for row in rows:
@@ -240,8 +218,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
             appends.append(self._append(row, result))
         self.publisher.put(appends)
         self._step_seconds = _moving_average(self._step_seconds, completed.seconds)
-        self._frames.inc(len(appends))
-        self.metrics[m.STEP_SECONDS].labels(self.stage, rows_label(len(completed.context))).observe(completed.seconds)
+        self.count_step(len(completed.context), len(appends), completed.seconds)
 
     def _evict_if_starved(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
         """Evicts the row with the latest deadline if no row had memory for a frame. A later owner continues it."""
@@ -267,8 +244,8 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         without_state = {waiting.id for waiting in failed + rejected}
         due = [row for row in rows if row.id not in without_state]
         if due:
-            self._steps.launch(due, lambda: self._launch([row.id for row in due]))
-        return _EngineResult(self._steps.read_oldest(bool(due)), failed, rejected, prefill_seconds)
+            self.steps.launch(due, lambda: self._launch([row.id for row in due]))
+        return _EngineResult(self.steps.read_oldest(bool(due)), failed, rejected, prefill_seconds)
 
     def _prefill(self, admitted: Sequence[Waiting], failed: list[Waiting], rejected: list[Waiting]) -> None:
         """Prefills requests as a batch or, if that fails, one by one."""
@@ -290,16 +267,11 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
                 failed += admitted
 
     def _launch(self, ids: Sequence[str]) -> Callable[[], Mapping[str, bytes | End]]:
-        """Launches a step. If that fails, runs each row alone, so that one bad request cannot fail the others."""
-        try:
-            step = self.engine.launch(ids)
-        except Exception:
-            if not self.engine.isolates_rows:
-                raise
-            log.exception("a step of %d rows failed", len(ids))
-            results = {key: result for request_id in ids for key, result in self._step_alone(request_id).items()}
-            return lambda: results
-        return lambda: self.engine.read(step)
+        return self.launch_step(
+            len(ids),
+            lambda: self.engine.launch(ids),
+            lambda: {key: result for request_id in ids for key, result in self._step_alone(request_id).items()},
+        )
 
     def _step_alone(self, request_id: str) -> Mapping[str, bytes | End]:
         try:
