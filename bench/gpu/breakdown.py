@@ -81,7 +81,7 @@ def _weights(layer: PackedLayer) -> dict[str, Tensor]:
 def breakdown(engine: CudaTalkerEngine, rows: int) -> list[dict[str, Any]]:
     """Returns name, launches and milliseconds of each part of a frame, the longest first; the frame must have run."""
     runner = engine.runner
-    step, parts, recorder = runner.frames[rows].step, Parts(runner.weights), runner.recorder
+    step, parts, recorder = runner.frames[rows][0], Parts(runner.weights), runner.recorder
 
     def run() -> None:
         step.sample_codes()

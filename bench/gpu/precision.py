@@ -31,8 +31,6 @@ from syrinx_stages.talker.model_runner import (
     MAX_PREFILL_POSITIONS,
     PREFILL_LENGTHS,
     PREFILL_ROWS,
-    CapturedFrame,
-    CapturedPrefill,
 )
 from syrinx_stages.talker.prompt import Prompt, Prompter
 
@@ -170,11 +168,11 @@ def engine(checkpoint: Checkpoint, speech_requests: Sequence[SpeechRequest], giv
     with runner.recorder.on_stream(), forced.patched():
         step = runner.new_frame(rows)
         runner.batch_sizes = [rows]
-        runner.frames[rows] = CapturedFrame(step, step.sample_codes, step.decode)
+        runner.frames[rows] = step, step.sample_codes, step.decode
         for count in PREFILL_ROWS:
             if count * length <= MAX_PREFILL_POSITIONS:
                 prefill = runner.new_prefill(count, length)
-                runner.prefills[count, length] = CapturedPrefill(prefill, prefill.run)
+                runner.prefills[count, length] = prefill, prefill.run
         talker.admit(prepared)
         for codes in given.to(runner.state.hidden.device, torch.int32):
             forced.codes = codes

@@ -33,7 +33,7 @@ from syrinx_stages.model.config import CODE_GROUPS, TalkerConfig, TransformerCon
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine, Step
-from syrinx_stages.talker.model_runner import PREFILL_LENGTHS, PREFILL_ROWS, CapturedFrame
+from syrinx_stages.talker.model_runner import PREFILL_LENGTHS, PREFILL_ROWS
 from syrinx_stages.talker.prompt import Prepared, Prompt
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -200,21 +200,21 @@ class Rig:
     def steady(self, rows: int, sample_ms: float) -> tuple[list[float], list[float]]:
         """Returns, for each frame, milliseconds from launch to launch, and those that the device was idle."""
         frames = self.engine.runner.frames
-        captured = frames[rows]
+        step, sample_codes, decode_codes = captured = frames[rows]
         events: list[torch.cuda.Event] = []
 
         def sample() -> None:
             events.append(record_event())
-            captured.sample_codes()
+            sample_codes()
             events.append(record_event())
 
         def decode() -> None:
-            captured.decode()
+            decode_codes()
             events.append(record_event())
 
         times: list[float] = []
         idle: list[float] = []
-        frames[rows] = CapturedFrame(captured.step, sample, decode)
+        frames[rows] = step, sample, decode
         for _ in range(ROUNDS):
             ids = self.admit(self.requests(rows))
             events.clear()

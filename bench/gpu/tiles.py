@@ -33,7 +33,7 @@ from syrinx_stages.kernels.metadata import FRAME, NUM_COLUMNS, POSITION, SLOT
 from syrinx_stages.kernels.recorder import GraphRecorder
 from syrinx_stages.model.config import ModelConfig, TalkerConfig, TransformerConfig
 from syrinx_stages.talker import frame as frame_module
-from syrinx_stages.talker.frame import FrameStep, new_device_state
+from syrinx_stages.talker.frame import DeviceState, FrameStep
 from syrinx_stages.talker.packed import PackedTalker, pack
 from syrinx_stages.talker.tiles import choose_tile
 
@@ -131,7 +131,7 @@ class Rig:
     def __init__(self, config: TalkerConfig, device: str, max_rows: int) -> None:
         self._config, self._weights = config, packed_talker(config, torch.device(device))
         self._recorder = GraphRecorder(torch.device(device))
-        self._state = new_device_state(
+        self._state = DeviceState(
             config, self._weights.norm, slots=max_rows + 1, pages=max_rows + 1, page_size=PAGE, text_rows=64, ring=2,
             max_rows=max_rows, max_prefill=64,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from support.talker_lifetimes import SAMPLINGS, ReferenceRequest, Reference, poi
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.talker.frame import FrameStep, PrefillStep, new_device_state, sampling_params
+from syrinx_stages.talker.frame import DeviceState, FrameStep, PrefillStep, sampling_params
 from syrinx_stages.talker.packed import pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -43,7 +43,7 @@ class Rig:
         self.reference = Reference(checkpoint)
         talker = checkpoint.load_talker()
         weights, config = pack(talker), talker.config
-        self.state = new_device_state(
+        self.state = DeviceState(
             config, weights.norm, slots=SLOTS, pages=PAGES, page_size=PAGE, text_rows=40, ring=3, max_rows=3,
             max_prefill=3 * LENGTH,
         )  # fmt: skip

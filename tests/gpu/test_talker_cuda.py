@@ -271,10 +271,8 @@ def test_warm_engine_compiles_nothing(reference: Reference, engine: CudaTalkerEn
 def test_captured_step_gives_the_same_bits_as_the_step(
     reference: Reference, engine: CudaTalkerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from syrinx_stages.talker.model_runner import CapturedFrame
-
     runner = engine.runner
-    plain = {size: CapturedFrame(step, step.sample_codes, step.decode) for size, (step, *_) in runner.frames.items()}
+    plain = {size: (step, step.sample_codes, step.decode) for size, (step, *_) in runner.frames.items()}
     results, hidden = [], []
     for frames in (runner.frames, plain):
         monkeypatch.setattr(runner, "frames", frames)

@@ -22,6 +22,11 @@ MIN_TEMPERATURE = 1e-30
 """Lower temperatures are greedy: only the top score has any probability, and the division would overflow float32."""
 
 
+def signed_seed(seed: int) -> int:
+    """Returns `seed` as a signed 64-bit integer with the same bits."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def _mix(x: Tensor) -> Tensor:
     """SplitMix64's finalizer (Steele, Lea and Flood, 2014) on int64: products wrap, masks make the shifts logical."""
     x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _MIX_1
@@ -98,8 +103,7 @@ class Sampler:
         first = config.vocab_size - SPECIAL_IDS
         self._suppressed = torch.arange(config.vocab_size, device=device) >= first
         self._suppressed[self._eos] = False
-        wrapped = [(seed + (1 << 63)) % (1 << 64) - (1 << 63) for seed in seeds]
-        self.seeds = torch.tensor(wrapped, dtype=torch.int64, device=device)
+        self.seeds = torch.tensor([signed_seed(seed) for seed in seeds], dtype=torch.int64, device=device)
         self._penalty = None
         if any(row.repetition_penalty != 1 for row in rows):
             self._penalty = torch.tensor([[row.repetition_penalty] for row in rows], device=device, dtype=torch.float32)

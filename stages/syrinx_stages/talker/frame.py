@@ -8,7 +8,6 @@ A frame has two parts. `FrameStep.sample_codes` samples the 16 codes of every ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,63 +28,12 @@ from syrinx_stages.kernels.sampling import (
 )
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.config import CODE_GROUPS, SPECIAL_IDS, TalkerConfig
-from syrinx_stages.model.sampling import MIN_TEMPERATURE
+from syrinx_stages.model.sampling import MIN_TEMPERATURE, signed_seed
 from syrinx_stages.talker.packed import PackedLayer, PackedTalker
 from syrinx_stages.talker.tiles import MAX_SPLIT_K, choose_tile
 
 Attend = Callable[[int, AttentionParams, Tensor, Tensor], None]
 """Computes a layer's attention: called with the layer's number, its parameters, qkv [rows, ...] and the output."""
-
-
-@dataclass(frozen=True)
-class DeviceState:
-    """The device memory that persists between steps. Slot 0 and page 0 are scratch memory for padded rows."""
-
-    hidden: Tensor
-    """[slots, H]: the normalized output at each request's last position."""
-    cache: Tensor
-    """[layers, pages, 2, KV heads, page size, head size]."""
-    text_rows: Tensor
-    """[text rows, H]: embeddings of all requests' texts; row 0 is the padding."""
-    sampling_params: Tensor
-    """float32 [slots, 2, NUM_SAMPLING_PARAMS]."""
-    seeds: Tensor
-    """int64 [slots]."""
-    seen: Tensor
-    """int8 [slots, vocabulary]: 1 for each code 0 that the request has generated."""
-    host_codes: Tensor
-    """int16 [ring, max rows, 16] in pinned host memory: the frames of the last steps."""
-    workspace: SplitKWorkspace
-
-
-def new_device_state(
-    config: TalkerConfig,
-    like: Tensor,
-    *,
-    slots: int,
-    pages: int,
-    page_size: int,
-    text_rows: int,
-    ring: int,
-    max_rows: int,
-    max_prefill: int,
-) -> DeviceState:
-    """Returns empty state on the device and in the dtype of `like`.
-
-    max_rows: of a frame. max_prefill: positions of a prefill, padding included.
-    """
-    device, dtype = like.device, like.dtype
-    shape = (config.num_hidden_layers, pages, 2, config.num_key_value_heads, page_size, config.head_size)
-    return DeviceState(
-        hidden=torch.zeros(slots, config.hidden_size, dtype=dtype, device=device),
-        cache=torch.zeros(shape, dtype=dtype, device=device),
-        text_rows=torch.zeros(text_rows, config.hidden_size, dtype=dtype, device=device),
-        sampling_params=torch.zeros(slots, 2, NUM_SAMPLING_PARAMS, dtype=torch.float32, device=device),
-        seeds=torch.zeros(slots, dtype=torch.int64, device=device),
-        seen=torch.zeros(slots, config.vocab_size, dtype=torch.int8, device=device),
-        host_codes=torch.zeros(ring, max_rows, CODE_GROUPS, dtype=torch.int16, pin_memory=device.type == "cuda"),
-        workspace=new_split_k_workspace(config, like, max(2 * max_rows, max_prefill)),
-    )
 
 
 def sampling_params(sampling: Sampling) -> list[list[float]]:
@@ -96,9 +44,50 @@ def sampling_params(sampling: Sampling) -> list[list[float]]:
     return [code0, residual]
 
 
-def signed_seed(seed: int) -> int:
-    """Returns `seed` as a signed 64-bit integer with the same bits."""
-    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+class SamplingState:
+    """What sampling needs of each request, by slot."""
+
+    def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
+        self.sampling_params = torch.zeros(slots, 2, NUM_SAMPLING_PARAMS, dtype=torch.float32, device=device)
+        self.seeds = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.seen = torch.zeros(slots, vocabulary, dtype=torch.int8, device=device)
+        """1 for each code 0 that the request has generated."""
+
+    def write(self, slot: int, sampling: Sampling, seed: int, codes: Tensor) -> None:
+        """Writes a slot without waiting for the device. codes: int64 [frames, 16] on it, generated already."""
+        params = torch.tensor(sampling_params(sampling))
+        self.sampling_params[slot] = params.to(self.seeds.device, non_blocking=True)
+        # Assigning a Python number would wait for the device.
+        self.seeds[slot].fill_(signed_seed(seed))
+        self.seen[slot].zero_()
+        self.seen[slot].index_fill_(0, codes[:, 0], 1)
+
+    def inputs(self, metadata: Tensor) -> SamplingInputs:
+        """Returns the kernels' inputs for a step with this metadata."""
+        return SamplingInputs(metadata, self.sampling_params, self.seeds, self.seen)
+
+
+class DeviceState(SamplingState):
+    """The device memory that persists between steps. Slot 0 and page 0 are scratch memory for padded rows."""
+
+    def __init__(
+        self, config: TalkerConfig, like: Tensor, *,
+        slots: int, pages: int, page_size: int, text_rows: int, ring: int, max_rows: int, max_prefill: int,
+    ) -> None:  # fmt: skip
+        """Allocates memory on the device and in the dtype of `like`.
+
+        max_rows: of a frame. max_prefill: positions of a prefill, padding included.
+        """
+        super().__init__(slots, config.vocab_size, like.device)
+        self.hidden = like.new_zeros(slots, config.hidden_size)
+        """The normalized output at each request's last position."""
+        shape = (config.num_hidden_layers, pages, 2, config.num_key_value_heads, page_size, config.head_size)
+        self.cache = like.new_zeros(shape)
+        self.text_rows = like.new_zeros(text_rows, config.hidden_size)
+        """Embeddings of all requests' texts; row 0 is the padding."""
+        self.host_codes = torch.zeros(ring, max_rows, CODE_GROUPS, dtype=torch.int16, pin_memory=like.is_cuda)
+        """In pinned host memory: the frames of the last steps."""
+        self.workspace = new_split_k_workspace(config, like, max(2 * max_rows, max_prefill))
 
 
 def new_split_k_workspace(config: TalkerConfig, like: Tensor, max_rows: int) -> SplitKWorkspace:
@@ -233,7 +222,7 @@ class FrameStep:
     def sample_codes(self) -> None:
         """Samples the 16 codes of every row, copies them to the host, and embeds them as the talker's next input."""
         weights, state, talker = self._weights, self._state, self.talker
-        inputs = SamplingInputs(self.metadata, state.sampling_params, state.seeds, state.seen)
+        inputs = state.inputs(self.metadata)
         self.code_sampler.run(inputs, state.hidden, self.metadata)
         embed_frame(
             inputs, self.code_sampler.codes, weights.first, weights.rest, state.text_rows, talker.x,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from msgspec import Struct
@@ -15,14 +14,7 @@ from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
 from syrinx_stages.model.config import TalkerConfig
 from syrinx_stages.talker.allocation import PAGE_SIZE, Allocation, batch_sizes, bucket_for, num_pages
-from syrinx_stages.talker.frame import (
-    DeviceState,
-    FrameStep,
-    PrefillStep,
-    new_device_state,
-    sampling_params,
-    signed_seed,
-)
+from syrinx_stages.talker.frame import DeviceState, FrameStep, PrefillStep
 from syrinx_stages.talker.packed import PackedTalker
 from syrinx_stages.talker.prompt import Prompt
 
@@ -43,21 +35,6 @@ RING = 4
 """Host buffers for codes: one more than steps may be unread, since entry 0 is scratch memory for padded rows."""
 
 
-class CapturedFrame(NamedTuple):
-    """A frame step and its two graphs."""
-
-    step: FrameStep
-    sample_codes: Work
-    decode: Work
-
-
-class CapturedPrefill(NamedTuple):
-    """A prefill step and its graph."""
-
-    step: PrefillStep
-    run: Work
-
-
 class PromptChunk(Struct):
     """The part of a request's prompt that is not prefilled yet."""
 
@@ -74,10 +51,10 @@ class ModelRunner:
         self.weights, self.config, self.recorder = weights, config, recorder
         self.batch_sizes = batch_sizes(max_resident)
         self.state = self._new_state(max_resident)
-        self.frames: dict[int, CapturedFrame] = {}
-        """By number of rows."""
-        self.prefills: dict[tuple[int, int], CapturedPrefill] = {}
-        """By number of rows and padded length."""
+        self.frames: dict[int, tuple[FrameStep, Work, Work]] = {}
+        """By number of rows: a step, and the graphs of its `sample_codes` and `decode`."""
+        self.prefills: dict[tuple[int, int], tuple[PrefillStep, Work]] = {}
+        """By number of rows and padded length: a step and its graph."""
         elements = max(max_resident, PREFILL_ROWS[-1]) * (NUM_COLUMNS + MAX_PAGES)
         self.staging = recorder.pinned_zeros(2 * RING, elements, dtype=torch.int32)
         """Host buffers that metadata is copied from, used in turn."""
@@ -116,27 +93,22 @@ class ModelRunner:
     def capture_frame(self, step: FrameStep) -> None:
         """Captures a frame step, which `decode` then uses."""
         capture = self.recorder.capture_graph
-        self.frames[step.rows] = CapturedFrame(step, capture(step.sample_codes), capture(step.decode))
+        self.frames[step.rows] = step, capture(step.sample_codes), capture(step.decode)
 
     def capture_prefill(self, step: PrefillStep) -> None:
         """Captures a prefill step, which `prefill` then uses."""
-        self.prefills[step.rows, step.length] = CapturedPrefill(step, self.recorder.capture_graph(step.run))
+        self.prefills[step.rows, step.length] = step, self.recorder.capture_graph(step.run)
 
     def write_request(
         self, allocation: Allocation, prompt: Prompt, codes: Tensor, sampling: Sampling, seed: int
     ) -> None:
         """Writes a request's text rows and sampling state. codes: int64 [frames, 16], generated already."""
-        state, slot = self.state, allocation.slot
+        state = self.state
         state.text_rows[0] = prompt.pad_row
         for index, page in enumerate(allocation.text_pages):
             rows = prompt.text_rows[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
             state.text_rows[page * PAGE_SIZE : page * PAGE_SIZE + len(rows)] = rows
-        params = torch.tensor(sampling_params(sampling))
-        state.sampling_params[slot] = params.to(state.hidden.device, non_blocking=True)
-        # Assigning a number would wait for the device.
-        state.seeds[slot].fill_(signed_seed(seed))
-        state.seen[slot].zero_()
-        state.seen[slot].index_fill_(0, codes[:, 0], 1)
+        state.write(allocation.slot, sampling, seed, codes)
         self.recorder.record_stream(*prompt, codes)
 
     def prefill(self, pending: Sequence[PromptChunk]) -> list[PromptChunk]:
@@ -165,15 +137,15 @@ class ModelRunner:
         are complete before the step is: its second graph only computes the next hidden states.
         """
         ring = self._ring = self._ring % (RING - 1) + 1
-        frame = self.frames[bucket_for(self.batch_sizes, len(allocations))]
+        step, sample_codes, decode = self.frames[bucket_for(self.batch_sizes, len(allocations))]
         with self.recorder.on_stream():
             self._upload(
-                frame.step.metadata,
+                step.metadata,
                 [[row.slot, row.position, row.frames, row.text_row(), ring, *row.pages] for row in allocations],
             )
-            frame.sample_codes()
+            sample_codes()
             wait = self.recorder.record_event()
-            frame.decode()
+            decode()
         for row in allocations:
             row.frames += 1
             row.position += 1
@@ -199,7 +171,7 @@ class ModelRunner:
         if like.is_cuda:
             free_bytes = torch.cuda.mem_get_info(like.device)[0]
             pages = min(pages, int(free_bytes * MAX_CACHE_SHARE) // page_bytes)
-        return new_device_state(
+        return DeviceState(
             config,
             like,
             slots=max_resident + 1,

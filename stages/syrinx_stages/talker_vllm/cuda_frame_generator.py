@@ -15,14 +15,13 @@ from torch import Tensor
 
 from syrinx_stages.kernels.metadata import NUM_COLUMNS
 from syrinx_stages.kernels.recorder import GraphRecorder, Work
-from syrinx_stages.kernels.sampling import NUM_SAMPLING_PARAMS, SamplingInputs
 from syrinx_stages.kernels.slots import SlotTable, embed_inputs, next_first_codes, select_rows, store_frames
 from syrinx_stages.kernels.split_k import SplitKWorkspace
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.allocation import PAGE_SIZE, IndexPool, batch_sizes, bucket_for, num_pages
 from syrinx_stages.talker.engine import EngineFull
-from syrinx_stages.talker.frame import CodeSampler, new_split_k_workspace, sampling_params, signed_seed
+from syrinx_stages.talker.frame import CodeSampler, SamplingState, new_split_k_workspace
 from syrinx_stages.talker.packed import pack
 from syrinx_stages.talker_vllm.frame_generator import MAX_POSITIONS, UNUSED_MODULES, VllmRequest
 from syrinx_stages.talker_vllm.positions import Handle
@@ -82,9 +81,7 @@ class CudaFrameGenerator:
             host_codes=self._recorder.pinned_zeros(*codes, dtype=torch.int16),
             num_frames=int32_per_slot(),
         )
-        self._sampling_params = torch.zeros(slots + 1, 2, NUM_SAMPLING_PARAMS, dtype=torch.float32, device=device)
-        self._seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        self._seen = torch.zeros(slots + 1, talker.config.vocab_size, dtype=torch.int8, device=device)
+        self._sampling = SamplingState(slots + 1, talker.config.vocab_size, device)
         self._pool = IndexPool(pages)
         self._pages: dict[Handle, _Pages] = {}
         self._sizes = batch_sizes(slots)
@@ -117,13 +114,8 @@ class CudaFrameGenerator:
         slots.embeds[0] = prompt.pad_row
         self._write(slots.prompt_pages[slot], pages.prompt, prompt.embeds)
         self._write(slots.text_pages[slot], pages.text, prompt.text_rows)
-        sampling, seed = request.sampling
-        self._sampling_params[slot] = torch.tensor(sampling_params(sampling)).to(self._device, non_blocking=True)
-        # Assigning a Python number would wait for the device.
-        self._seeds[slot].fill_(signed_seed(seed))
         codes = request.codes.to(self._device, non_blocking=True)
-        self._seen[slot].zero_()
-        self._seen[slot].index_fill_(0, codes[:, 0], 1)
+        self._sampling.write(slot, *request.sampling, codes)
         slots.codes[slot, : len(codes)] = codes.short()
         slots.prompt_lengths[slot].fill_(len(prompt.embeds))
         slots.text_lengths[slot].fill_(len(prompt.text_rows))
@@ -158,7 +150,7 @@ class CudaFrameGenerator:
         return codes
 
     def _run(self, sampler: CodeSampler, metadata: Tensor, states: Tensor) -> None:
-        sampler.run(SamplingInputs(metadata, self._sampling_params, self._seeds, self._seen), states)
+        sampler.run(self._sampling.inputs(metadata), states)
         store_frames(self._slots, metadata, sampler.codes)
 
     def _write(self, table: Tensor, pages: Sequence[int], rows: Tensor) -> None:
