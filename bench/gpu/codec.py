@@ -84,7 +84,7 @@ class Rig:
 
     def graph_ms(self, rows: int, frames: int) -> float:
         """Returns the median time of a captured shape's CUDA graph alone, measured by device events."""
-        return elapsed_ms(self.engine.graphs.get((rows, frames))[0])[0]
+        return elapsed_ms(self.engine.get((rows, frames))[0])[0]
 
 
 def floor_ms(forward: ForwardPass, rows: int, state_width: int) -> float:
@@ -156,14 +156,14 @@ def measure(decoder: CodecDecoder, dtype: torch.dtype) -> dict[str, Any]:
     for frames in FRAMES:
         for rows in BATCHES:
             rig.engine.capture((rows, frames))
-            forward = rig.engine.graphs.get((rows, frames))[1]
+            forward = rig.engine.get((rows, frames))[1]
             call = calls[str(frames)][str(rows)] = rig.call_ms(rows, frames)
             graph = graphs[str(frames)][str(rows)] = rig.graph_ms(rows, frames)
             floor = floors[str(frames)][str(rows)] = floor_ms(forward, rows, rig.engine.states.tails.shape[1])
             print(
                 f"{rows:3d} x {frames:2d}: call {call:.3f} ms, graph {graph:.3f} ms, floor {floor:.3f} ms", flush=True
             )
-    profiles = {shape: kernels(rig.engine.graphs.get(shape)[1].launches) for shape in PROFILED}
+    profiles = {shape: kernels(rig.engine.get(shape)[1].launches) for shape in PROFILED}
     return {
         "codec_4frames_ms": calls["4"],
         "floor_ms": floors["4"],

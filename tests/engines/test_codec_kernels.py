@@ -42,9 +42,9 @@ def poison(engine: CudaCodecEngine) -> None:
 
 
 def poison_workspace(engine: CudaCodecEngine) -> None:
-    engine.graphs.split_k.partial_sums.fill_(torch.nan)
-    if engine.graphs.workspace:
-        engine.graphs.workspace.activations.fill_(torch.nan)
+    engine.split_k.partial_sums.fill_(torch.nan)
+    if engine.workspace:
+        engine.workspace.activations.fill_(torch.nan)
 
 
 def decode(engine: CudaCodecEngine, ids: list[str], codes: list[list[bytes]], shape: tuple[int, int]) -> list[bytes]:
@@ -121,7 +121,7 @@ def test_split_k_does_not_change_the_result(decoder: CodecDecoder, monkeypatch: 
         codes = random_frames(2, seed=call)
         [pcm] = decode(engine, ["a"], [codes], (1, 2))
         np.testing.assert_allclose(samples(pcm), reference.decode(codes), atol=TOLERANCE)
-    assert not engine.graphs.split_k.counters.any()
+    assert not engine.split_k.counters.any()
 
 
 def test_fused_and_separate_residual_units_agree(decoder: CodecDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,9 +176,9 @@ def test_a_forward_pass_fits_in_a_workspace_of_its_size(decoder: CodecDecoder) -
 
 def test_a_larger_shape_replaces_the_workspace_but_not_that_of_a_captured_graph(engine: CudaCodecEngine) -> None:
     engine.capture((1, 1))
-    small = engine.graphs.workspace
+    small = engine.workspace
     engine.capture((2, 2))
-    large = engine.graphs.workspace
-    assert engine.graphs.get((1, 1))[1].workspace is small is not large
+    large = engine.workspace
+    assert engine.get((1, 1))[1].workspace is small is not large
     engine.free_shapes([(2, 2)])
-    assert engine.graphs.workspace is small
+    assert engine.workspace is small

@@ -78,8 +78,8 @@ def test_a_captured_shape_reads_only_its_own_workspace_and_the_stream_state(
     reference = Reference(decoder)
     engine.open("a")
     for call in range(6):
-        engine.graphs.workspace.activations.fill_(torch.nan)
-        engine.graphs.split_k.partial_sums.fill_(torch.nan)
+        engine.workspace.activations.fill_(torch.nan)
+        engine.split_k.partial_sums.fill_(torch.nan)
         torch.cuda.synchronize()
         codes = random_frames(1 + call % shape[1], seed=call)
         [pcm] = engine.read(engine.launch(["a"], [codes], shape))

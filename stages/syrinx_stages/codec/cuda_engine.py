@@ -1,12 +1,12 @@
 """The GPU codec engine: a call is two copies and one CUDA graph, enqueued without waiting for the device.
 
-Read in this order: `memory` (slots, buffers), `weights`, `forward` (the kernels of a call), `graphs` (their capture).
+Read `memory` (slots, buffers), `weights` and `forward` (the kernels of a call) first.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,8 +15,15 @@ import torch
 from torch import Tensor
 
 from syrinx_stages.codec.engine import CaptureCost, split_frames
-from syrinx_stages.codec.graphs import GraphCache
-from syrinx_stages.codec.memory import ROW_COLUMNS, StreamStates, WorkspaceSize
+from syrinx_stages.codec.forward import ForwardPass
+from syrinx_stages.codec.memory import (
+    ROW_COLUMNS,
+    StreamStates,
+    Workspace,
+    WorkspaceSize,
+    split_k_workspace,
+    workspace_size,
+)
 from syrinx_stages.codec.weights import CodecWeights
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.kernels.codec_frames import ROW_NEW_FRAMES, ROW_PAST_FRAMES, ROW_SLOT
@@ -28,6 +35,9 @@ MAX_FRAMES = 64
 
 WARM_UP_FRAMES = (1, 2, 4, 6, 8, 12, 25)
 """Together with `_warm_up_rows` these cover nearly all kernels of any shape."""
+
+MAX_UNCAPTURED = 64
+"""Forward passes of uncaptured shapes kept for reuse."""
 
 
 class _HostBuffers(NamedTuple):
@@ -49,7 +59,11 @@ class Call(NamedTuple):
 
 
 class CudaCodecEngine:
-    """A `CodecEngine` for up to `max_resident` streams."""
+    """A `CodecEngine` for up to `max_resident` streams.
+
+    Calls of all shapes share one workspace, that of the largest shape. When a larger one replaces it, existing graphs
+    keep the workspace whose addresses they contain.
+    """
 
     depth = 2
     isolates_rows = False
@@ -63,10 +77,12 @@ class CudaCodecEngine:
         # Higher priority than a talker in the same process: calls are short, and a listener waits for the audio.
         self._recorder = GraphRecorder(device, priority=-1)
         with self._recorder.on_stream():
-            weights = CodecWeights(decoder, device, dtype)
-            self.states = StreamStates(weights, max_resident, MAX_FRAMES)
-            self.graphs = GraphCache(weights, self.states, self._recorder)
-        self._dtype = dtype
+            self._weights = CodecWeights(decoder, device, dtype)
+            self.states = StreamStates(self._weights, max_resident, MAX_FRAMES)
+            self.split_k = split_k_workspace(device)
+        self.workspace: Workspace | None = None
+        self._graphs: dict[CapturePair, tuple[Work, ForwardPass]] = {}
+        self._uncaptured: OrderedDict[CapturePair, ForwardPass] = OrderedDict()
         self._max_resident = max_resident
         self._codebooks, self._codebook_size = decoder.config.num_quantizers, decoder.config.codebook_size
         self._samples = decoder.config.samples_per_frame
@@ -75,27 +91,48 @@ class CudaCodecEngine:
 
     @property
     def captured(self) -> frozenset[CapturePair]:
-        return self.graphs.captured
+        return frozenset(self._graphs)
 
     def warm_up(self) -> None:
         """Compiles the kernels of calls of any size, measures the cost of a capture and runs a call."""
-        self.graphs.compile((rows, frames) for rows in _warm_up_rows(self._max_resident) for frames in WARM_UP_FRAMES)
+        self._compile()
         self.capture((1, 1))
         self.free_shapes([(1, 1)])
         self.open("")
         self.read(self.launch([""], [[bytes(2 * self._codebooks)]], (1, 1)))
         self.release("")
 
+    def _compile(self) -> None:
+        with self._recorder.on_stream():
+            # Compilation needs no memory, only the types of the arguments.
+            workspace = self._new_workspace(WorkspaceSize(1, 1, 1))
+            passes = [
+                ForwardPass(self._weights, self.states, workspace, rows, frames)
+                for rows in _warm_up_rows(self._max_resident)
+                for frames in WARM_UP_FRAMES
+            ]
+        launches = {launch.compile_key(): launch for forward in passes for launch in forward.launches}
+        self._recorder.compile(list(launches.values()))
+
     def capture(self, shape: CapturePair) -> None:
-        """Captures a CUDA graph of calls of this shape. Must not be called while a call is in flight."""
         started = time.monotonic()
-        forward = self.graphs.capture(shape)
+        with self._recorder.on_stream():
+            forward = self._forward_pass(shape)
+            # Capturing runs the forward pass once. Padding rows only, so that no stream's state changes.
+            forward.upload.zero_()
+        self._graphs[shape] = (self._recorder.capture_graph(forward), forward)
+        self._uncaptured.pop(shape, None)
         # Pinning memory waits for the device, so it must not happen in a launch.
         self._idle_buffers.extend([self._host_buffers(forward.size) for _ in range(self.depth)])
-        self.capture_costs[shape] = CaptureCost(time.monotonic() - started, forward.size.bytes(self._dtype))
+        self.capture_costs[shape] = CaptureCost(time.monotonic() - started, forward.size.bytes(self._weights.dtype))
 
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
-        self.graphs.free(shapes)
+        for shape in shapes:
+            self._graphs.pop(shape, None)
+        workspaces = [forward.workspace for _, forward in self._graphs.values()]
+        if all(workspace is not self.workspace for workspace in workspaces):
+            self._uncaptured.clear()
+            self.workspace = max(workspaces, key=lambda workspace: workspace.size.activations, default=None)
 
     def split(self, codes: bytes) -> list[bytes]:
         return split_frames(codes, self._codebooks, self._codebook_size)
@@ -108,7 +145,7 @@ class CudaCodecEngine:
 
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
         rows, frames = shape
-        run, forward = self.graphs.get(shape)
+        run, forward = self.get(shape)
         buffers = self._host_buffers(forward.size)
         upload, pcm = buffers.upload[: forward.size.upload], buffers.pcm[: forward.size.pcm]
         self._write_upload(upload.numpy(), ids, codes, rows, frames)
@@ -125,6 +162,39 @@ class CudaCodecEngine:
         pcm = [samples[row, : count * self._samples].tobytes() for row, count in enumerate(call.new_frames)]
         self._idle_buffers.append(call.buffers)
         return pcm
+
+    def get(self, shape: CapturePair) -> tuple[Work, ForwardPass]:
+        """Returns the function that runs a call of this shape, and its forward pass."""
+        if shape in self._graphs:
+            return self._graphs[shape]
+        with self._recorder.on_stream():
+            forward = self._forward_pass(shape)
+        return forward, forward
+
+    def _forward_pass(self, shape: CapturePair) -> ForwardPass:
+        """Returns an uncaptured forward pass in the shared workspace."""
+        forward = self._uncaptured.pop(shape, None)
+        if forward is None:
+            size = workspace_size(self._weights, self.states.layout, *shape)
+            forward = ForwardPass(self._weights, self.states, self._fitting_workspace(size), *shape)
+        self._uncaptured[shape] = forward
+        while len(self._uncaptured) > MAX_UNCAPTURED:
+            self._uncaptured.popitem(last=False)
+        return forward
+
+    def _fitting_workspace(self, size: WorkspaceSize) -> Workspace:
+        """Returns the shared workspace, replaced by a larger one if `size` does not fit."""
+        if self.workspace is None or not size.fits_in(self.workspace.size):
+            if self.workspace is not None:
+                size = WorkspaceSize(*map(max, size, self.workspace.size))
+            # Freed before the allocation, to limit the peak.
+            self._uncaptured.clear()
+            self.workspace = None
+            self.workspace = self._new_workspace(size)
+        return self.workspace
+
+    def _new_workspace(self, size: WorkspaceSize) -> Workspace:
+        return Workspace(size, self.split_k, self._weights.dtype, self._weights.device)
 
     def _write_upload(
         self, upload: np.ndarray, ids: Sequence[str], codes: Sequence[Sequence[bytes]], rows: int, frames: int
