@@ -37,16 +37,9 @@ def _norm_rope_cache(
 ):  # fmt: skip
     """Normalizes and rotates one key head and its queries; writes key and value to the cache.
 
-    Args:
-        qkv: pointer to one row of queries, keys and values [(GROUP + 2) * KV_HEADS * HEAD_SIZE].
-        norms: what `_load_norms` returned.
-        cos, sin: float32 [HEAD_SIZE / 2], of the row's position.
-        cache, page, position: where to write.
-        mask: None, or whether to write at all.
-        head: number of the key head.
-
-    Returns:
-        The halves of the scaled queries, float32 [GROUP_POW2, HEAD_SIZE / 2], of the key and of the value.
+    qkv: pointer to one row [(GROUP + 2) * KV_HEADS * HEAD_SIZE]. norms: see `_load_norms`. cos, sin: float32
+    [HEAD_SIZE / 2], of the row's position. mask: None, or whether to write to the cache. head: of the keys.
+    Returns the halves of the scaled queries, float32 [GROUP_POW2, HEAD_SIZE / 2], of the key and of the value.
     """
     HALF: tl.constexpr = HEAD_SIZE // 2
     i = tl.arange(0, HALF)
@@ -185,9 +178,7 @@ def _decode_kernel(
     else:
         query1 = query1.to(dtype)
         query2 = query2.to(dtype)
-        best, mass, sum1, sum2 = _attend_page(
-            query1, query2, past, best, mass, sum1, sum2, entry < position, dtype
-        )  # fmt: skip
+        best, mass, sum1, sum2 = _attend_page(query1, query2, past, best, mass, sum1, sum2, entry < position, dtype)
     if not (PAIR or ONE_PAGE):
         for start in tl.range(PAGE_SIZE, position, PAGE_SIZE):
             page = tl.load(page_table + request * TABLE_STRIDE + start // PAGE_SIZE)
@@ -236,8 +227,7 @@ def _prefill_write_kernel(
 def _prefill_kernel(
     queries, positions, lengths, page_table, cache, out,
     LENGTH: tl.constexpr, POSITION_STRIDE: tl.constexpr, TABLE_STRIDE: tl.constexpr, KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     launch_dependents(PDL)
     BLOCKS: tl.constexpr = (LENGTH + BLOCK - 1) // BLOCK
@@ -299,16 +289,9 @@ class AttentionParams:
 
 
 def decode_attention(
-    params: AttentionParams,
-    qkv: Tensor,
-    cache: Tensor,
-    page_table: Tensor,
-    positions: Tensor | None,
-    out: Tensor,
-    rows: int,
-    *,
-    one_page: bool = False,
-) -> None:
+    params: AttentionParams, qkv: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor | None, out: Tensor,
+    rows: int, *, one_page: bool = False,
+) -> None:  # fmt: skip
     """Computes one new position of each row: norms, rotary embedding, cache write and attention.
 
     Args:
@@ -326,12 +309,7 @@ def decode_attention(
     arguments = (
         qkv, params.norms, params.cosines, params.sines, positions, page_table, cache, out, params.eps, params.scale,
     )  # fmt: skip
-    options = {
-        "POSITION_STRIDE": 0 if positions is None else positions.stride(0), "TABLE_STRIDE": page_table.stride(0),
-        "KV_HEADS": params.num_kv_heads, "GROUP": params.group_size, "HEAD_SIZE": params.head_size,
-        "PAGE_SIZE": cache.shape[3], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
-    }  # fmt: skip
-    grid = rows, params.num_kv_heads
+    options, grid = _options(params, cache, page_table, positions), (rows, params.num_kv_heads)
     if one_page and positions is not None and not INTERPRETED:
         warps = min(group, 4)
         launch(frame_attention_kernel, grid, *arguments, GROUP_POW2=group, WARPS=warps, num_warps=warps, **options)
@@ -345,35 +323,22 @@ def decode_attention(
 
 
 def prefill_attention(
-    params: AttentionParams,
-    qkv: Tensor,
-    cache: Tensor,
-    page_table: Tensor,
-    positions: Tensor,
-    lengths: Tensor,
-    queries: Tensor,
-    out: Tensor,
-    length: int,
-) -> None:
+    params: AttentionParams, qkv: Tensor, cache: Tensor, page_table: Tensor, positions: Tensor, lengths: Tensor,
+    queries: Tensor, out: Tensor, length: int,
+) -> None:  # fmt: skip
     """Computes several new positions of each row, padded to `length`: as `decode_attention`, with a causal mask.
 
     Args:
-        params: of the layer.
+        params, cache, page_table: as for `decode_attention`.
         qkv: [rows * length, (group size + 2) * KV heads * head size].
-        cache: [pages, 2, KV heads, page size, head size]; the new keys and values are written.
-        page_table: int32 [rows, pages].
         positions: int32 [rows], each row's first new position; may be strided.
         lengths: int32 [rows] with the stride of `positions`: number of new positions; 0 for padded rows.
         queries: [rows * length, group size * KV heads * head size], scratch memory for the rotated queries.
-        out: [rows * length, group size * KV heads * head size], output; padding is not written.
+        out: as `queries`, output; padding is not written.
         length: positions of a row in `qkv`.
     """
     rows = len(positions)
-    options = {
-        "LENGTH": length, "POSITION_STRIDE": positions.stride(0), "TABLE_STRIDE": page_table.stride(0),
-        "KV_HEADS": params.num_kv_heads, "GROUP": params.group_size, "HEAD_SIZE": params.head_size,
-        "PAGE_SIZE": cache.shape[3], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
-    }  # fmt: skip
+    options = {"LENGTH": length, **_options(params, cache, page_table, positions)}
     launch(
         _prefill_write_kernel, (rows * length, params.num_kv_heads),
         qkv, params.norms, params.cosines, params.sines, positions, lengths, page_table, cache, queries, params.eps,
@@ -382,6 +347,13 @@ def prefill_attention(
     block = 16 if length <= 16 else 32
     launch(
         _prefill_kernel, (rows * triton.cdiv(length, block), params.num_kv_heads * params.group_size),
-        queries, positions, lengths, page_table, cache, out,
-        BLOCK=block, **options,
+        queries, positions, lengths, page_table, cache, out, BLOCK=block, **options,
     )  # fmt: skip
+
+
+def _options(params: AttentionParams, cache: Tensor, page_table: Tensor, positions: Tensor | None) -> dict[str, int]:
+    return {
+        "POSITION_STRIDE": 0 if positions is None else positions.stride(0), "TABLE_STRIDE": page_table.stride(0),
+        "KV_HEADS": params.num_kv_heads, "GROUP": params.group_size, "HEAD_SIZE": params.head_size,
+        "PAGE_SIZE": cache.shape[3], "PDL": PDL_SUPPORTED, "launch_pdl": PDL_SUPPORTED,
+    }  # fmt: skip

@@ -141,21 +141,10 @@ def _matrix_kernel(
 
 
 def linear(
-    x: Tensor,
-    weight: Tensor,
-    out: Tensor,
-    tile: Tile,
-    *,
-    rows: int,
-    row_index: Tensor | None = None,
-    sum_of_squares: Tensor | None = None,
-    eps: float = 0.0,
-    gated: bool = False,
-    residual: Tensor | None = None,
-    out_sum_of_squares: Tensor | None = None,
-    workspace: SplitKWorkspace | None = None,
-    launch_early: bool = False,
-) -> None:
+    x: Tensor, weight: Tensor, out: Tensor, tile: Tile, *, rows: int, row_index: Tensor | None = None,
+    sum_of_squares: Tensor | None = None, eps: float = 0.0, gated: bool = False, residual: Tensor | None = None,
+    out_sum_of_squares: Tensor | None = None, workspace: SplitKWorkspace | None = None, launch_early: bool = False,
+) -> None:  # fmt: skip
     """Computes `out = x @ weight.T` for the first `rows` rows.
 
     Args:
@@ -180,6 +169,7 @@ def linear(
     inner = weight.shape[1]
     columns = weight.shape[0] // (2 if gated else 1)
     step = tile.inner * tile.split_k
+    block = row_block(rows) if isinstance(tile, DirectTile) else tile.rows
     if isinstance(tile, DirectTile):
         step *= tile.num_warps
         if rows > tile.MAX_ROWS or weight.element_size() != 2:
@@ -187,7 +177,6 @@ def linear(
             raise ValueError(f"{tile} supports up to {limit}, not {rows} of {weight.dtype}")
     if columns % tile.columns or inner % step:
         raise ValueError(f"{tile} does not divide a matrix of {columns} x {inner}")
-    block = row_block(rows) if isinstance(tile, DirectTile) else tile.rows
     grid = columns // tile.columns, triton.cdiv(rows, block), tile.split_k
     partial_sums = counters = None
     if tile.split_k > 1:
@@ -207,11 +196,8 @@ def linear(
         "num_warps": tile.num_warps, "launch_pdl": PDL_SUPPORTED,
     }  # fmt: skip
     if isinstance(tile, DirectTile):
-        launch(
-            direct_kernel, grid[::2], *arguments, WARPS=tile.num_warps, PREFETCH_DEPTH=tile.prefetch_depth, **options
-        )  # fmt: skip
+        options |= {"WARPS": tile.num_warps, "PREFETCH_DEPTH": tile.prefetch_depth}
+        launch(direct_kernel, grid[::2], *arguments, **options)
     else:
-        launch(
-            _matrix_kernel, grid, *arguments, STAGES=tile.num_stages, SWAP=tile.swap, LAUNCH_EARLY=launch_early,
-            **options,
-        )  # fmt: skip
+        options |= {"STAGES": tile.num_stages, "SWAP": tile.swap, "LAUNCH_EARLY": launch_early}
+        launch(_matrix_kernel, grid, *arguments, **options)

@@ -3,6 +3,9 @@
 Sampling parameters are float32 [slots, 2, NUM_SAMPLING_PARAMS]: one set for code 0 and one for the residual codes.
 Temperature 0 selects the most likely code.
 
+In all functions, `codes` is int32 [rows, groups]; `x` [rows, width] and `sum_of_squares` float32 [rows, parts] are the
+rows of a layer stack's input and the sums of their squares.
+
 Every kernel here waits for its predecessor before it launches its dependents. The attention kernels rely on that: they
 read what was written before the last code was sampled without waiting.
 """
@@ -137,10 +140,7 @@ def sample(scores, id, params, number):
 
 
 @triton.jit
-def _store_row(
-    values, out, sum_of_squares, row,
-    WIDTH: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+def _store_row(values, out, sum_of_squares, row, WIDTH: tl.constexpr, PARTS: tl.constexpr):
     """Stores a row and its sum of squares, all of it in part 0."""
     i = tl.arange(0, triton.next_power_of_2(WIDTH))
     tl.store(out + row * WIDTH + i, values, mask=i < WIDTH)
@@ -151,10 +151,7 @@ def _store_row(
 
 
 @triton.jit
-def _copy_row(
-    table, index, out, sum_of_squares, row,
-    WIDTH: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
+def _copy_row(table, index, out, sum_of_squares, row, WIDTH: tl.constexpr, PARTS: tl.constexpr):
     """Copies row `index` of a table and stores its sum of squares."""
     i = tl.arange(0, triton.next_power_of_2(WIDTH))
     values = tl.load(table + index.to(tl.int64) * WIDTH + i, mask=i < WIDTH, other=0.0)
@@ -165,8 +162,7 @@ def _copy_row(
 def _first_code_kernel(
     scores, metadata, sampling_params, seeds, seen, table, codes, out, sum_of_squares, bias,
     METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, SCORES_STRIDE: tl.constexpr,
-    CODES_STRIDE: tl.constexpr, VOCABULARY: tl.constexpr,
-    FIRST_SPECIAL: tl.constexpr, EOS: tl.constexpr,
+    CODES_STRIDE: tl.constexpr, VOCABULARY: tl.constexpr, FIRST_SPECIAL: tl.constexpr, EOS: tl.constexpr,
     WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -188,9 +184,8 @@ def _first_code_kernel(
     tl.store(seen + slot.to(tl.int64) * VOCABULARY + code, 1)
     # The predictor's first input is the talker's state, projected by the same product as the logits.
     i = tl.arange(0, triton.next_power_of_2(WIDTH))
-    state = tl.load(scores + row * SCORES_STRIDE + VOCABULARY + i, mask=i < WIDTH, other=0.0) + tl.load(
-        bias + i, mask=i < WIDTH, other=0.0
-    ).to(tl.float32)
+    state = tl.load(scores + row * SCORES_STRIDE + VOCABULARY + i, mask=i < WIDTH, other=0.0)
+    state += tl.load(bias + i, mask=i < WIDTH, other=0.0).to(tl.float32)
     _store_row(state.to(out.dtype.element_ty), out, sum_of_squares, row, WIDTH, PARTS)
     _copy_row(table, code, out, sum_of_squares, rows + row, WIDTH, PARTS)
 
@@ -199,8 +194,7 @@ def _first_code_kernel(
 def _residual_code_kernel(
     scores, metadata, sampling_params, seeds, table, codes, out, sum_of_squares, group,
     METADATA_STRIDE: tl.constexpr, PARAMS_STRIDE: tl.constexpr, CODES_STRIDE: tl.constexpr, CODEBOOK: tl.constexpr,
-    LAST: tl.constexpr,
-    WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+    LAST: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
@@ -252,8 +246,7 @@ def _embed_frame_kernel(
 @triton.jit
 def _norm_last_kernel(
     x, sum_of_squares, weight, metadata, out, eps,
-    METADATA_STRIDE: tl.constexpr, LENGTH: tl.constexpr,
-    WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+    METADATA_STRIDE: tl.constexpr, LENGTH: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(metadata + row * METADATA_STRIDE + SLOT)
@@ -272,10 +265,7 @@ def _norm_last_kernel(
 
 
 @triton.jit
-def _copy_kernel(
-    x, out, sum_of_squares,
-    WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+def _copy_kernel(x, out, sum_of_squares, WIDTH: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr):
     grid_dependency_wait(PDL)
     launch_dependents(PDL)
     row = tl.program_id(0)
@@ -297,17 +287,9 @@ class SamplingInputs:
 
 
 def sample_first_code(
-    rows: SamplingInputs,
-    scores: Tensor,
-    bias: Tensor,
-    table: Tensor,
-    codes: Tensor,
-    x: Tensor,
-    sum_of_squares: Tensor,
-    *,
-    eos: int,
-    num_special: int,
-) -> None:
+    rows: SamplingInputs, scores: Tensor, bias: Tensor, table: Tensor, codes: Tensor, x: Tensor,
+    sum_of_squares: Tensor, *, eos: int, num_special: int,
+) -> None:  # fmt: skip
     """Samples code 0 of each row and writes the code predictor's first two inputs.
 
     Args:
@@ -315,97 +297,68 @@ def sample_first_code(
         scores: float32 [rows, vocabulary + width]: logits, then the state in the predictor's width without its bias.
         bias: [width], added to the state.
         table: [vocabulary, width], code 0's embeddings in the predictor's width.
-        codes: int32 [rows, groups]; column 0 is written.
+        codes: column 0 is written.
         x: [2 * rows, width], output: the states of all rows, then the embeddings of their codes.
-        sum_of_squares: float32 [2 * rows, parts], output.
-        eos: the only one of the last `num_special` ids that may be sampled.
-        num_special: number of ids at the end of the vocabulary that are not codes.
+        sum_of_squares: [2 * rows, parts], output.
+        eos: the only one of the last `num_special` ids, which are not codes, that may be sampled.
     """
     vocabulary, width = table.shape
     launch(
         _first_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, rows.seen, table, codes,
         x, sum_of_squares, bias, METADATA_STRIDE=rows.metadata.stride(0), PARAMS_STRIDE=rows.params.stride(0),
         SCORES_STRIDE=scores.stride(0), CODES_STRIDE=codes.stride(0), VOCABULARY=vocabulary,
-        FIRST_SPECIAL=vocabulary - num_special, EOS=eos,
-        **_row_options(width, sum_of_squares),
+        FIRST_SPECIAL=vocabulary - num_special, EOS=eos, **_row_options(width, sum_of_squares),
     )  # fmt: skip
 
 
 def sample_residual_code(
-    rows: SamplingInputs,
-    scores: Tensor,
-    group: int,
-    table: Tensor | None,
-    codes: Tensor,
-    x: Tensor,
+    rows: SamplingInputs, scores: Tensor, group: int, table: Tensor | None, codes: Tensor, x: Tensor,
     sum_of_squares: Tensor,
-) -> None:
-    """Samples the code of one residual codebook for each row and writes the code predictor's next input.
+) -> None:  # fmt: skip
+    """Samples column `group` of `codes` and writes the code predictor's next input to `x` and `sum_of_squares`.
 
-    Args:
-        rows: rows of the step.
-        scores: float32 [rows, codebook].
-        group: column of `codes` that is written.
-        table: [codebook, width], the codes' embeddings; None for the last codebook, which has no next input.
-        codes: int32 [rows, groups].
-        x: [rows, width], output.
-        sum_of_squares: float32 [rows, parts], output.
+    scores: float32 [rows, codebook]. table: [codebook, width], the codes' embeddings; None for the last codebook, which
+    has no next input.
     """
-    codebook = scores.shape[1]
     launch(
         _residual_code_kernel, (codes.shape[0],), scores, rows.metadata, rows.params, rows.seeds, table, codes, x,
         sum_of_squares, group, METADATA_STRIDE=rows.metadata.stride(0), PARAMS_STRIDE=rows.params.stride(0),
-        CODES_STRIDE=codes.stride(0), CODEBOOK=codebook,
-        LAST=table is None, **_row_options(x.shape[1], sum_of_squares),
+        CODES_STRIDE=codes.stride(0), CODEBOOK=scores.shape[1], LAST=table is None,
+        **_row_options(x.shape[1], sum_of_squares),
     )  # fmt: skip
 
 
 def embed_frame(
-    rows: SamplingInputs,
-    codes: Tensor,
-    first: Tensor,
-    rest: Tensor,
-    texts: Tensor,
-    x: Tensor,
-    sum_of_squares: Tensor,
+    rows: SamplingInputs, codes: Tensor, first: Tensor, rest: Tensor, texts: Tensor, x: Tensor, sum_of_squares: Tensor,
     host_codes: Tensor,
-) -> None:
+) -> None:  # fmt: skip
     """Writes the talker's next input, the sum of a frame's embeddings and its text row; copies the codes to the host.
 
     Args:
-        rows: rows of the step.
-        codes: int32 [rows, groups].
+        rows, codes: the step's rows and their codes.
         first: [vocabulary, width], embeddings of code 0.
         rest: [groups - 1, codebook, width], embeddings of the residual codes.
         texts: [text rows, width].
-        x: [rows, width], output.
-        sum_of_squares: float32 [rows, parts], output.
+        x, sum_of_squares: outputs.
         host_codes: int16 [ring, max rows, groups] in pinned host memory, output.
     """
     count, groups = codes.shape
-    width, parts = x.shape[1], sum_of_squares.shape[1]
+    width = x.shape[1]
     block = min(512, triton.next_power_of_2(width))
     launch(
         _embed_frame_kernel, (count, triton.cdiv(width, block)), codes, rows.metadata, first, rest, texts, x,
         sum_of_squares, host_codes, METADATA_STRIDE=rows.metadata.stride(0), CODEBOOK=rest.shape[1], GROUPS=groups,
-        WIDTH=width, BLOCK=block, PARTS=parts,
-        MAX_ROWS=host_codes.shape[1], PDL=PDL_SUPPORTED, launch_pdl=PDL_SUPPORTED,
+        BLOCK=block, MAX_ROWS=host_codes.shape[1], **_row_options(width, sum_of_squares),
     )  # fmt: skip
 
 
 def norm_last_position(
     x: Tensor, sum_of_squares: Tensor, weight: Tensor, eps: float, metadata: Tensor, out: Tensor, length: int = 1
 ) -> None:
-    """Writes the RMS norm of each row's last position to the row's slot.
+    """Writes the RMS norm of each row's last position to the row's slot of `out` [slots, width].
 
-    Args:
-        x: [rows * length, width].
-        sum_of_squares: float32 [rows * length, parts].
-        weight: [width].
-        eps: added to the mean square.
-        metadata: int32 [rows, columns]; with a length above 1, NUM_POSITIONS of the `length` positions are valid.
-        out: [slots, width], output.
-        length: positions of a row in `x`.
+    x and sum_of_squares have `length` positions per row. With a length above 1, NUM_POSITIONS of them are valid.
+    weight: [width]. eps: added to the mean square. metadata: int32 [rows, columns].
     """
     launch(
         _norm_last_kernel, (metadata.shape[0],), x, sum_of_squares, weight, metadata, out, eps,
@@ -414,7 +367,7 @@ def norm_last_position(
 
 
 def copy_rows(x: Tensor, out: Tensor, sum_of_squares: Tensor) -> None:
-    """Copies `x` [rows, width] to `out` and writes its sums of squares, float32 [rows, parts]."""
+    """Copies `x` [rows, width] to `out` and writes its sums of squares."""
     launch(_copy_kernel, (x.shape[0],), x, out, sum_of_squares, **_row_options(x.shape[1], sum_of_squares))
 
 
