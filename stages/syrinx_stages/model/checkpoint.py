@@ -49,13 +49,11 @@ class Checkpoint:
             raise CheckpointError(f"{path}: decoder_config.codebook_size: {entries}, but the talker has {codes} codes")
 
     def as_float32(self) -> Checkpoint:
-        """Returns a copy that loads its modules in float32."""
         other = copy(self)
         other.dtype = torch.float32
         return other
 
     def load_tokenizer(self) -> Tokenizer:
-        """The text tokenizer."""
         return load_tokenizer(self.directory, self.config)
 
     def load_talker(self, *skip: str) -> Talker:
@@ -77,7 +75,6 @@ class Checkpoint:
         return self._load(make, self.directory, "talker", skip)
 
     def load_codec_decoder(self) -> CodecDecoder:
-        """The codec's decoder: codes to audio."""
         decoder = self.speech_tokenizer.decoder_config
         return self._load(lambda: CodecDecoder(decoder), self.directory / "speech_tokenizer", "decoder")
 

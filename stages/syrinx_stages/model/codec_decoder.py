@@ -109,26 +109,16 @@ class CodecDecoder(nn.Module):
         self.quantizer = Quantizer(config)
         self.pre_conv = CausalConv(layout, config.codebook_dim, latent, taps=3)
         self.pre_transformer = PreTransformer(layout, config)
-        self.upsample = nn.ModuleList(
-            [
-                nn.ModuleList(
-                    [CausalTransposedConv(layout, latent, latent, ratio, ratio), ConvNeXtBlock(layout, latent)]
-                )
-                for ratio in config.upsampling_ratios
-            ]
-        )
-        channels = [config.decoder_dim // 2**level for level in range(len(config.upsample_rates) + 1)]
-        blocks = [
-            DecoderBlock(layout, inputs, rate) for inputs, rate in zip(channels, config.upsample_rates, strict=False)
-        ]
-        self.decoder = nn.ModuleList(
-            [
-                CausalConv(layout, latent, channels[0], taps=7),
-                *blocks,
-                SnakeBeta(channels[-1]),
-                WaveConv(layout, channels[-1], taps=7),
-            ]
-        )
+        self.upsample = nn.ModuleList()
+        for ratio in config.upsampling_ratios:
+            up = CausalTransposedConv(layout, latent, latent, ratio, ratio)
+            self.upsample.append(nn.ModuleList([up, ConvNeXtBlock(layout, latent)]))
+        channels = config.decoder_dim
+        self.decoder = nn.ModuleList([CausalConv(layout, latent, channels, taps=7)])
+        for rate in config.upsample_rates:
+            self.decoder.append(DecoderBlock(layout, channels, rate))
+            channels //= 2
+        self.decoder.extend([SnakeBeta(channels), WaveConv(layout, channels, taps=7)])
 
     def new_state(self, rows: int) -> DecoderState:
         """Returns the state of `rows` new requests, on the decoder's device and in its dtype."""

@@ -28,7 +28,6 @@ class Derived(nn.Module):
         raise NotImplementedError
 
     def derived(self) -> tuple[Tensor, ...]:
-        """Returns the values, computing them if necessary."""
         if self._values is None:
             self._values = self.derive()
         return self._values
@@ -56,7 +55,6 @@ class SnakeBeta(Derived):
         return self.alpha.detach().exp(), 1 / (self.beta.detach().exp() + 1e-9)
 
     def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Maps x [..., channels] to the same shape, in `out` if given."""
         frequency, inverse_magnitude = self.derived()
         wave = (x * frequency).sin_()
         return torch.addcmul(x, wave.mul_(wave), inverse_magnitude, out=out)
@@ -95,7 +93,11 @@ class ConvWeights(nn.Module):
 
 
 class CausalConv(nn.Module):
-    """A convolution over this and past positions: [B, T, in] to [B, T, out]."""
+    """A convolution over this and past positions: [B, T, in] to [B, T, out].
+
+    One product per tap over the shifted buffer takes less memory traffic than gathering windows of all taps. The batch
+    is flattened to one sequence of rows; the few rows that span two requests are computed and ignored.
+    """
 
     def __init__(self, layout: StateLayout, inputs: int, outputs: int, taps: int, dilation: int = 1) -> None:
         super().__init__()
@@ -104,11 +106,6 @@ class CausalConv(nn.Module):
         self.slot = layout.reserve((taps - 1) * dilation, inputs)
 
     def forward(self, x: Tensor, carry: Carry, activation: SnakeBeta | None = None) -> Tensor:
-        """Convolves `activation(x)`, which is written directly to the buffer that the taps read.
-
-        One product per tap over the shifted buffer takes less memory traffic than gathering windows of all taps. The
-        batch is flattened to one sequence of rows; the few rows that span two requests are computed and ignored.
-        """
         batch, positions, _ = x.shape
         history = self.slot.positions
         rows = batch * (history + positions) - history
@@ -116,6 +113,7 @@ class CausalConv(nn.Module):
         if activation is None:
             buffer[:, history:] = x
         else:
+            # Written directly to the buffer that the taps read.
             activation(x, out=buffer[:, history:])
         carry.close(self.slot, buffer)
         flat = buffer.flatten(0, 1)
@@ -134,7 +132,6 @@ class PointwiseConv(nn.Module):
         self.conv = ConvWeights(inputs, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, T, in]."""
         rows = x.flatten(0, 1)
         y = self.conv.bias.repeat(len(rows), 1)
         return add_product(y, rows, self.conv.taps[0]).view(*x.shape[:2], -1)
@@ -155,7 +152,6 @@ class CausalTransposedConv(nn.Module):
         self.slot = layout.reserve(1, stride * outputs) if taps > stride else None
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        """x: [B, T, in]."""
         batch, positions, _ = x.shape
         weight = self.conv.taps.flatten(1)
         y = add_product(x.new_zeros(batch * positions, weight.shape[1]), x.flatten(0, 1), weight)
@@ -178,7 +174,6 @@ class CausalDepthwiseConv(nn.Module):
         self.slot = layout.reserve(taps - 1, channels)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        """x: [B, T, channels]."""
         positions = x.shape[1]
         buffer = carry.open(self.slot, positions)
         buffer[:, self.slot.positions :] = x
@@ -203,7 +198,6 @@ class WaveConv(nn.Module):
         self.slot = layout.reserve(taps - 1, taps)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        """x: [B, T, in]."""
         positions = x.shape[1]
         products = carry.open(self.slot, positions)
         rows = x.flatten(0, 1)
@@ -228,7 +222,6 @@ class ConvNeXtBlock(nn.Module):
         self.gamma = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        """x: [B, T, channels]."""
         y = self.norm(self.dwconv(x, carry)).flatten(0, 1)
         return torch.addcmul(x, self.pwconv2(gelu(self.pwconv1(y))).view_as(x), self.gamma)
 
@@ -244,10 +237,8 @@ class ResidualUnit(nn.Module):
         self.conv2 = PointwiseConv(channels, channels)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        """x: [B, T, channels]."""
         y = self.conv1(x, carry, activation=self.act1)
-        out: Tensor = self.conv2(self.act2(y, out=y))
-        return out.add_(x)
+        return self.conv2(self.act2(y, out=y)).add_(x)
 
 
 class DecoderBlock(nn.Module):
@@ -262,7 +253,6 @@ class DecoderBlock(nn.Module):
         )
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        """x: [B, T, inputs]."""
         snake, upsample, *units = self.block
         x = upsample(snake(x), carry)
         for unit in units:

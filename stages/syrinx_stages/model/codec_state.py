@@ -49,11 +49,9 @@ class DecoderState:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.data.shape[0]
 
     def gather(self, slots: Tensor) -> DecoderState:
-        """Returns a copy of the rows `slots` [B] int64, in that order."""
         return DecoderState(self.data.index_select(0, slots), self.position.index_select(0, slots))
 
     def scatter_(self, slots: Tensor, other: DecoderState) -> None:
@@ -65,7 +63,6 @@ class DecoderState:
         self.position.index_copy_(0, slots, other.position)
 
     def reset_(self, slots: Tensor) -> None:
-        """Resets the rows `slots` [B] int64 to new requests."""
         self.data.index_fill_(0, slots, 0)
         self.position.index_fill_(0, slots, 0)
 

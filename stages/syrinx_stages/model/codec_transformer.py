@@ -25,7 +25,6 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [..., channels]."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
@@ -37,19 +36,20 @@ class LayerScale(nn.Module):
         self.scale = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
-        """Returns x + scale * branch."""
         return torch.addcmul(x, branch, self.scale)
 
 
 class Rotary(nn.Module):
-    """Rotary position embedding (https://arxiv.org/abs/2104.09864), with float32 angles of absolute positions."""
+    """Rotary position embedding (https://arxiv.org/abs/2104.09864), with float32 angles of absolute positions.
+
+    Maps positions [B, F] to cosines and signed sines (the first half negated) [B, F, 1, head_dim].
+    """
 
     def __init__(self, head_dim: int, theta: float) -> None:
         super().__init__()
         self.head_dim, self.theta = head_dim, theta
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Returns cosines and signed sines (the first half negated) [B, F, 1, head_dim] of positions [B, F]."""
         exponents = torch.arange(0, self.head_dim, 2, device=positions.device).float() / self.head_dim
         angles = positions[:, :, None, None].float() * (1.0 / self.theta**exponents)
         cos, sin = angles.cos(), angles.sin()
@@ -63,15 +63,16 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attends over exactly each frame's window, so that no sum depends on how frames are split into calls."""
+    """Attends over exactly each frame's window, so that no sum depends on how frames are split into calls.
+
+    The first B * F rows of x [rows, hidden] are frames. mask: [B, F, 1, window], 0, or -inf for positions before the
+    request's first frame.
+    """
 
     def __init__(self, layout: StateLayout, config: DecoderConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_size,
-        )
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = config.head_size
         self.window = config.sliding_window
         self.q_proj = Linear(config.hidden_size, self.heads * self.head_dim)
         self.k_proj = Linear(config.hidden_size, self.kv_heads * self.head_dim)
@@ -80,10 +81,6 @@ class Attention(nn.Module):
         self.slot = layout.reserve(self.window - 1, 2 * self.kv_heads * self.head_dim)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, carry: Carry) -> Tensor:
-        """x: [rows, hidden], of which the first B * F rows are frames.
-
-        mask: [B, F, 1, window], 0, or -inf for positions before the request's first frame.
-        """
         batch, frames, _, window = mask.shape
         count = batch * frames
         query = self.q_proj(x)[:count].view(batch, frames, self.heads, self.head_dim)
@@ -100,8 +97,7 @@ class Attention(nn.Module):
         mask = mask.expand(-1, -1, self.kv_heads, -1).reshape(-1, 1, window)
         scores = torch.baddbmm(mask, query, keys.mT, alpha=self.head_dim**-0.5)
         attended = scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ values
-        out: Tensor = self.o_proj(pad_rows(attended.view(count, -1)))
-        return out
+        return self.o_proj(pad_rows(attended.view(count, -1)))
 
 
 class MLP(nn.Module):
@@ -114,9 +110,7 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [rows, hidden]."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)).mul_(self.up_proj(x)))
-        return out
+        return self.down_proj(F.silu(self.gate_proj(x)).mul_(self.up_proj(x)))
 
 
 class Layer(nn.Module):
@@ -132,10 +126,8 @@ class Layer(nn.Module):
         self.mlp_layer_scale = LayerScale(config.hidden_size)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, carry: Carry) -> Tensor:
-        """x: [rows, hidden]."""
         x = self.self_attn_layer_scale(x, self.self_attn(self.input_layernorm(x), rotation, mask, carry))
-        out: Tensor = self.mlp_layer_scale(x, self.mlp(self.post_attention_layernorm(x)))
-        return out
+        return self.mlp_layer_scale(x, self.mlp(self.post_attention_layernorm(x)))
 
 
 class PreTransformer(nn.Module):
@@ -151,7 +143,6 @@ class PreTransformer(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        """x: [B, F, latent_dim]."""
         batch, frames, latent = x.shape
         count = batch * frames
         positions = carry.position[:, None] + torch.arange(frames, device=x.device)
@@ -163,5 +154,4 @@ class PreTransformer(nn.Module):
         x = self.input_proj(pad_rows(x.reshape(count, latent)))
         for layer in self.layers:
             x = layer(x, rotation, mask, carry)
-        out: Tensor = self.output_proj(self.norm(x))[:count]
-        return out.view(batch, frames, latent)
+        return self.output_proj(self.norm(x))[:count].view(batch, frames, latent)

@@ -68,7 +68,6 @@ class _StackConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head_size(self) -> int:
-        """Size of one attention head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
 
@@ -140,7 +139,6 @@ class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
 
     @property
     def speakers(self) -> dict[str, int]:
-        """Codec-vocabulary id by speaker name."""
         return self.spk_id or {}
 
     def dialect(self, speaker: str) -> str | None:
@@ -150,7 +148,6 @@ class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
 
     @property
     def codebook_size(self) -> int:
-        """Number of values of code 0."""
         return self.vocab_size - SPECIAL_IDS
 
 
@@ -221,7 +218,6 @@ class DecoderConfig(_StackConfig, frozen=True, kw_only=True):
 
     @property
     def samples_per_frame(self) -> int:
-        """Audio samples per code frame."""
         return math.prod(self.upsample_rates + self.upsampling_ratios)
 
 

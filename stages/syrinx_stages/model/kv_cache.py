@@ -25,7 +25,6 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """Positions that are allocated."""
         return self._data.shape[4]
 
     def check_limit(self, count: int) -> None:

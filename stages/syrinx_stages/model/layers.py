@@ -56,7 +56,6 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outer)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [rows, inner] to [rows, outer]."""
         return linear(x, self.weight, self.bias)
 
 

@@ -1,7 +1,4 @@
-"""The speaker encoder of Base checkpoints: reference audio to an x-vector, by a mel spectrogram and an ECAPA-TDNN.
-
-Parameter names are those of the official checkpoint below `speaker_encoder.` (QwenLM/Qwen3-TTS).
-"""
+"""The speaker encoder of Base checkpoints: reference audio to an x-vector, by a mel spectrogram and an ECAPA-TDNN."""
 
 from __future__ import annotations
 
@@ -66,7 +63,6 @@ class TimeDelay(nn.Module):
         self.conv = _conv(inputs, outputs, taps, dilation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, inputs, T]."""
         return F.relu(self.conv(x))
 
 
@@ -79,7 +75,6 @@ class Res2Net(nn.Module):
         self.blocks = nn.ModuleList([TimeDelay(width, width, taps, dilation) for _ in range(groups - 1)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, channels, T]."""
         first, *rest = x.chunk(len(self.blocks) + 1, dim=1)
         parts = [first]
         for block, part in zip(self.blocks, rest, strict=True):
@@ -96,7 +91,6 @@ class SqueezeExcitation(nn.Module):
         self.conv2 = _conv(squeezed, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, channels, T]."""
         return x * torch.sigmoid(self.conv2(F.relu(self.conv1(x.mean(2, keepdim=True)))))
 
 
@@ -111,9 +105,7 @@ class SERes2NetBlock(nn.Module):
         self.se_block = SqueezeExcitation(channels, squeezed)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, inputs, T]."""
-        out: Tensor = self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
-        return out + x
+        return x + self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
 
 
 def _statistics(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +124,6 @@ class AttentiveStatistics(nn.Module):
         self.conv = _conv(hidden, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, channels, T]."""
         mean, deviation = _statistics(x, torch.full_like(x[:, :1], 1 / x.shape[2]))
         context = torch.cat((x, mean.expand_as(x), deviation.expand_as(x)), 1)
         attention = self.conv(torch.tanh(self.tdnn(context))).softmax(2)
@@ -148,40 +139,25 @@ class SpeakerEncoder(nn.Module):
         channels, taps, dilations = config.enc_channels, config.enc_kernel_sizes, config.enc_dilations
         self.blocks = nn.ModuleList([TimeDelay(config.mel_dim, channels[0], taps[0], dilations[0])])
         for i in range(1, len(channels) - 1):
-            self.blocks.append(
-                SERes2NetBlock(
-                    channels[i - 1],
-                    channels[i],
-                    config.enc_res2net_scale,
-                    config.enc_se_channels,
-                    taps[i],
-                    dilations[i],
-                )
-            )
+            groups, squeezed = config.enc_res2net_scale, config.enc_se_channels
+            self.blocks.append(SERes2NetBlock(channels[i - 1], channels[i], groups, squeezed, taps[i], dilations[i]))
         self.mfa = TimeDelay(channels[-1], channels[-1], taps[-1], dilations[-1])
         self.asp = AttentiveStatistics(channels[-1], config.enc_attention_channels)
         self.fc = _conv(2 * channels[-1], config.enc_dim)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """Maps mel spectrograms [B, T, bands] to x-vectors [B, enc_dim]."""
         x = mel.transpose(1, 2)
         outputs = []
         for block in self.blocks:
             x = block(x)
             outputs.append(x)
-        pooled = self.asp(self.mfa(torch.cat(outputs[1:], 1)))
-        out: Tensor = self.fc(pooled)
-        return out.squeeze(2)
+        return self.fc(self.asp(self.mfa(torch.cat(outputs[1:], 1)))).squeeze(2)
 
     @torch.no_grad()
     def embed(self, samples: Tensor) -> Tensor:
-        """Returns the x-vector [enc_dim] of mono samples [N] in -1..1 at 24 kHz.
-
-        Raises ValueError for less than `MIN_SAMPLES`.
-        """
+        """Returns the x-vector [enc_dim] of mono samples [N] in -1..1 at 24 kHz. Raises ValueError if too few."""
         if samples.ndim != 1 or len(samples) < MIN_SAMPLES:
             raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least {MIN_SAMPLES}")
         weight = self.fc.weight
         mel = mel_spectrogram(samples.to(weight.device), self.bands)
-        out: Tensor = self(mel[None].to(weight.dtype))
-        return out[0]
+        return self(mel[None].to(weight.dtype))[0]

@@ -24,9 +24,7 @@ class TextProjection(nn.Module):
         self.linear_fc2 = Linear(config.text_hidden_size, config.hidden_size, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps [rows, text_hidden_size] to [rows, hidden_size]."""
-        result: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
-        return result
+        return self.linear_fc2(F.silu(self.linear_fc1(x)))
 
 
 class Embedding(nn.Module):
@@ -37,7 +35,6 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(count, width))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Maps ids [...] to embeddings [..., width]."""
         return F.embedding(ids, self.weight)
 
 
@@ -68,11 +65,9 @@ class Talker(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
         return self.model.codec_embedding.weight.device
 
     def new_cache(self) -> KVCache:
-        """Returns an empty cache for one request."""
         config = self.config
         weight = self.codec_head.weight
         return KVCache(
@@ -86,13 +81,11 @@ class Talker(nn.Module):
 
     def embed_text(self, ids: Tensor) -> Tensor:
         """Maps text token ids [count] to talker inputs [count, hidden_size]."""
-        result: Tensor = self.text_projection(self.model.text_embedding(ids))
-        return result
+        return self.text_projection(self.model.text_embedding(ids))
 
     def embed_codec(self, ids: Tensor) -> Tensor:
         """Maps ids of the talker's vocabulary (code 0, control tokens, speakers, languages) [count] to embeddings."""
-        result: Tensor = self.model.codec_embedding(ids)
-        return result
+        return self.model.codec_embedding(ids)
 
     def embed_frame(self, codes: Tensor) -> Tensor:
         """Maps frames of codes [rows, 16] to the sums of their embeddings [rows, hidden_size]."""
@@ -149,8 +142,7 @@ class Talker(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Maps hidden states [rows, hidden_size] to logits [rows, vocab_size] of code 0 and the special ids."""
-        result: Tensor = self.codec_head(hidden)
-        return result
+        return self.codec_head(hidden)
 
     def predict(self, hidden: Tensor, code0: Tensor, sample: SampleFn) -> Tensor:
         """Returns whole frames [rows, 16] for hidden states [rows, hidden_size] and code 0 [rows].

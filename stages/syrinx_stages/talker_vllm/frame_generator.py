@@ -47,7 +47,6 @@ class _State(Struct):
 
     @property
     def prompt_length(self) -> int:
-        """Positions of the prompt."""
         return len(self.request.prompt.embeds)
 
     def next_code0(self, offset: int) -> int:
