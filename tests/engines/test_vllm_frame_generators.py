@@ -41,26 +41,28 @@ def frames(voice: Checkpoint, request: pytest.FixtureRequest) -> FrameGenerator:
     )
 
 
-def spoken(name: str = "a") -> SpeechRequest:
+def speech_request(name: str = "a") -> SpeechRequest:
     sampling = small_talker.request("").sampling
     return small_talker.request(name, "Hello there, it's late.", non_streaming_text=False, seed=7, sampling=sampling)
 
 
 def codes_of(eager: EagerTalkerEngine) -> list[list[int]]:
     """What the request says by the torch engine."""
-    wanted = spoken()
+    wanted = speech_request()
     eager.admit([eager.prepare(wanted, b"", None)])
-    said = [eager.read(eager.launch([wanted.id]))[wanted.id] for _ in range(FRAMES)]
+    generated = [eager.read(eager.launch([wanted.id]))[wanted.id] for _ in range(FRAMES)]
     eager.release(wanted.id)
-    assert not any(isinstance(frame, End) for frame in said)
-    return [np.frombuffer(frame, "<i2").tolist() for frame in said]
+    assert not any(isinstance(frame, End) for frame in generated)
+    return [np.frombuffer(frame, "<i2").tolist() for frame in generated]
 
 
 @torch.inference_mode()
 def opened(eager: EagerTalkerEngine, handle: Handle = HANDLE, codes: torch.Tensor | None = None) -> VllmRequest:
-    prompt = eager.prepare(spoken(), b"", None).prompt
+    prompt = eager.prepare(speech_request(), b"", None).prompt
     none = torch.zeros((0, 16), dtype=torch.int64)
-    return VllmRequest(handle, prompt, none if codes is None else codes, (spoken().sampling, spoken().seed))
+    return VllmRequest(
+        handle, prompt, none if codes is None else codes, (speech_request().sampling, speech_request().seed)
+    )
 
 
 def inputs(frames: FrameGenerator, places: torch.Tensor, width: int) -> torch.Tensor:
@@ -161,6 +163,6 @@ def test_requests_in_one_step(eager: EagerTalkerEngine, frames: FrameGenerator) 
         hidden = [layers._talker.decode(row[None], [layers._cache]) for layers, row in zip(each, fed, strict=True)]
         follows = frames.sample(where, torch.cat(hidden)).tolist()
     assert follows == [expected[0][0], 0, expected[1][0]]
-    said = frames.read([(handles[0], 0, 1), (handles[2], 0, 2)])
-    found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes in said]
+    generated = frames.read([(handles[0], 0, 1), (handles[2], 0, 2)])
+    found = [np.frombuffer(codes, "<i2").reshape(-1, 16).tolist() for codes in generated]
     assert found == [expected[:1], expected[:2]]

@@ -1,4 +1,4 @@
-"""The talker on stock vLLM says what the official package says, and what the torch engine says, code for code."""
+"""The talker on stock vLLM generates the same codes as the official package and as the torch engine."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -39,8 +39,8 @@ TEXTS = (
     "Nothing else.",
 )
 GREEDY = Sampling(temperature=0.0, residual_temperature=0.0)
-Said = dict[str, list[bytes | End]]
-Make = Callable[..., VllmTalkerEngine]
+Results = dict[str, list[bytes | End]]
+CreateEngine = Callable[..., VllmTalkerEngine]
 
 
 @pytest.fixture(scope="module")
@@ -54,41 +54,41 @@ def eager(voice: Checkpoint) -> EagerTalkerEngine:
 
 
 @pytest.fixture
-def make(voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """An engine, with arguments of vLLM's that nobody else can set. A process has one at a time."""
+def create_engine(voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[CreateEngine]:
+    """Creates an engine; `arguments` override those passed to vLLM. A process has one engine at a time."""
     engines = []
 
-    def made(
+    def create(
         checkpoint: Checkpoint = voice,
         resident: int = RESIDENT,
-        cap: int = RESIDENT,
+        max_num_seqs: int = RESIDENT,
         options: VllmOptions | None = None,
         **arguments: object,
     ) -> VllmTalkerEngine:
-        usual = VllmTalkerEngine._arguments
+        original = VllmTalkerEngine._arguments
 
-        def changed(*given: object) -> object:
-            found = usual(*given)
+        def overridden(*args: object) -> object:
+            engine_args = original(*args)
             for name, value in arguments.items():
-                setattr(found, name, value)
-            return found
+                setattr(engine_args, name, value)
+            return engine_args
 
-        monkeypatch.setattr(VllmTalkerEngine, "_arguments", changed)
-        engines.append(VllmTalkerEngine(checkpoint, resident, lambda: cap, options or VllmOptions()))
+        monkeypatch.setattr(VllmTalkerEngine, "_arguments", overridden)
+        engines.append(VllmTalkerEngine(checkpoint, resident, lambda: max_num_seqs, options or VllmOptions()))
         return engines[-1]
 
-    yield made
+    yield create
     for engine in engines:
         engine._vllm.engine_core.shutdown()
 
 
 @pytest.fixture
-def engine(make: Make) -> VllmTalkerEngine:
-    return make()
+def engine(create_engine: CreateEngine) -> VllmTalkerEngine:
+    return create_engine()
 
 
 def requests(count: int, **fields: object) -> list[SpeechRequest]:
-    """Greedy, with text in the prompt or with the frames."""
+    """Greedy requests, with streaming and non-streaming text."""
     return [
         SpeechRequest(
             id=f"{number}",
@@ -105,7 +105,7 @@ def requests(count: int, **fields: object) -> list[SpeechRequest]:
 
 
 def frames(engine: TalkerEngine, ids: Sequence[str]) -> Iterator[Mapping[str, bytes | End]]:
-    """What steps give, of whatever has not ended; a request is released at its end."""
+    """Yields the results of each step of the requests that have not ended; releases a request at its end."""
     open_ids = list(ids)
     while open_ids:
         results = engine.read(engine.launch(open_ids))
@@ -116,20 +116,22 @@ def frames(engine: TalkerEngine, ids: Sequence[str]) -> Iterator[Mapping[str, by
         yield results
 
 
-def say(engine: TalkerEngine, wanted: Sequence[SpeechRequest], codes: Mapping[str, bytes] | None = None) -> Said:
-    """All that requests say together, their end last."""
+def generate(
+    engine: TalkerEngine, wanted: Sequence[SpeechRequest], codes: Mapping[str, bytes] | None = None
+) -> Results:
+    """Returns the frames of requests that run together; the last item of each is its end."""
     engine.admit([engine.prepare(each, (codes or {}).get(each.id, b""), None) for each in wanted])
-    said: Said = {each.id: [] for each in wanted}
-    for results in frames(engine, list(said)):
+    collected: Results = {each.id: [] for each in wanted}
+    for results in frames(engine, list(collected)):
         for request_id, result in results.items():
-            said[request_id].append(result)
-    return said
+            collected[request_id].append(result)
+    return collected
 
 
 @pytest.fixture(scope="module")
-def expected(eager: EagerTalkerEngine) -> Said:
-    """By the torch engine, each alone."""
-    return {each.id: say(eager, [each])[each.id] for each in requests(RESIDENT)}
+def expected(eager: EagerTalkerEngine) -> Results:
+    """The results of the torch engine, each request alone."""
+    return {each.id: generate(eager, [each])[each.id] for each in requests(RESIDENT)}
 
 
 def is_empty(engine: VllmTalkerEngine) -> bool:
@@ -138,14 +140,16 @@ def is_empty(engine: VllmTalkerEngine) -> bool:
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(kind for kind, _ in recipe.CASES.values()), ids="-".join)
-def test_every_task_says_the_official_codes(kind: tuple[str, str], make: Make, tmp_path: Path) -> None:
+def test_codes_equal_the_official_ones_for_every_task(
+    kind: tuple[str, str], create_engine: CreateEngine, tmp_path: Path
+) -> None:
     directory = write_checkpoint(tmp_path / "model", *kind)
     checkpoint = Checkpoint(str(directory))
     tokenizer, talker = checkpoint.load_tokenizer(), checkpoint.load_talker()
-    # A Base checkpoint of these is without the parts that listen to a reference: its voice is given.
+    # The Base checkpoints of the recipe have no reference encoders, so the voice is passed in.
     voiced = Checkpoint(str(directory))
     voiced.config = msgspec.structs.replace(voiced.config, tts_model_type=ModelType.CUSTOM_VOICE)
-    engine = make(voiced)
+    engine = create_engine(voiced)
     records = np.load(recipe.RECORDS)
     cases = {name: fields for name, (of, fields) in recipe.CASES.items() if of == kind}
     for name, fields in cases.items():
@@ -154,140 +158,142 @@ def test_every_task_says_the_official_codes(kind: tuple[str, str], make: Make, t
             prompt = build_prompt(request, talker, tokenizer, checkpoint.config, reference_voice(kind[0], fields))
         wanted = records[f"case/{name}/codes"]
         engine.admit([Prepared(request, prompt, torch.zeros((0, 16), dtype=torch.int64), len(wanted))])
-        said = [results[name] for results in frames(engine, [name])]
-        found = [np.frombuffer(frame, "<i2").tolist() for frame in said if isinstance(frame, bytes)]
+        collected = [results[name] for results in frames(engine, [name])]
+        found = [np.frombuffer(frame, "<i2").tolist() for frame in collected if isinstance(frame, bytes)]
         assert found == wanted.tolist()
 
 
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_positions_reach_the_draws_in_any_number_format(kind: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_positions_survive_every_dtype(dtype: torch.dtype) -> None:
     shifts = torch.arange(0, 32, DIGIT_BITS)
     positions = torch.cat((torch.arange(70_000), torch.randint(1 << 31, (70_000,)), torch.tensor([(1 << 31) - 1])))
-    assert torch.equal(from_digits(to_digits(positions, shifts).to(kind), shifts), positions)
+    assert torch.equal(from_digits(to_digits(positions, shifts).to(dtype), shifts), positions)
 
 
 @pytest.mark.parametrize("count", [1, 3, RESIDENT])
-def test_requests_together_say_what_each_says_alone(count: int, engine: VllmTalkerEngine, expected: Said) -> None:
-    said = say(engine, requests(count))
-    assert said == {name: expected[name] for name in said}
+def test_batched_requests_get_the_codes_of_single_requests(
+    count: int, engine: VllmTalkerEngine, expected: Results
+) -> None:
+    collected = generate(engine, requests(count))
+    assert collected == {name: expected[name] for name in collected}
     assert is_empty(engine)
 
 
-def test_requests_that_come_and_go_draw_as_the_modules_would(make: Make, tmp_path: Path) -> None:
-    """With the same random numbers, whatever else is in the batch, taken over or not."""
+def test_codes_equal_the_modules_for_any_order_of_requests(create_engine: CreateEngine, tmp_path: Path) -> None:
+    """With the same random numbers, in any batch, with and without takeovers."""
     small = Checkpoint(str(small_talker.write(tmp_path / "voice")))
-    lifetimes = Lifetimes(Reference(small), make(small, resident=3), resident=3, seed=6)
+    lifetimes = Lifetimes(Reference(small), create_engine(small, resident=3), resident=3, seed=6)
     lifetimes.run(steps=60)
     assert len(lifetimes.errors) > 80 and max(lifetimes.errors) < 1e-5
-    assert {End(EndReason.STOP), End(EndReason.LENGTH)} <= {spoken.end for spoken in lifetimes.all}
+    assert {End(EndReason.STOP), End(EndReason.LENGTH)} <= {request.end for request in lifetimes.all}
     assert lifetimes.resumed
 
 
-def test_workers_that_share_the_layers_say_what_one_would(make: Make, tmp_path: Path) -> None:
-    """In processes of their own: what is sent to them and back, and what each of them draws."""
+def test_tensor_parallel_workers_agree(create_engine: CreateEngine, tmp_path: Path) -> None:
+    """The workers are processes; all of them return the same answers."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     small = Checkpoint(str(small_talker.write(tmp_path / "voice", **heads)))
-    engine = make(small, resident=3, options=VllmOptions(tensor_parallel_size=2))
+    engine = create_engine(small, resident=3, options=VllmOptions(tensor_parallel_size=2))
     lifetimes = Lifetimes(Reference(small), engine, resident=3, seed=6)
     lifetimes.run(steps=60)
     assert len(lifetimes.errors) > 80 and max(lifetimes.errors) < 1e-5
     answers: list[list[object]] = []
-    usual = engine._vllm.collective_rpc
+    original = engine._vllm.collective_rpc
 
-    def call(*given: object, **named: object) -> list[object]:
-        answers.append(usual(*given, **named))
+    def call(*args: object, **kwargs: object) -> list[object]:
+        answers.append(original(*args, **kwargs))
         return answers[-1]
 
     engine._vllm.collective_rpc = call
-    assert len(say(engine, [small_talker.request("a", max_frames=3)])["a"]) == 4
+    assert len(generate(engine, [small_talker.request("a", max_frames=3)])["a"]) == 4
     assert any(isinstance(first, list) and first[0] for first, _ in answers), "frames were read"
     assert all(first == second for first, second in answers)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (VllmOptions(tensor_parallel_size=2), r"Total number of attention heads \(5\) must be divisible by"),
         (VllmOptions(quantization="nonsense"), "Unknown quantization method: nonsense"),
         (VllmOptions(kv_cache_dtype="nonsense"), "cache_dtype: Input should be 'auto'"),
     ],
 )
-def test_options_that_vllm_refuses_are_told_in_its_words(options: VllmOptions, told: str, make: Make) -> None:
-    with pytest.raises(StartError, match=f"^engine vllm: {told}"):
-        make(options=options)
+def test_error_of_an_invalid_option_is_vllms(options: VllmOptions, message: str, create_engine: CreateEngine) -> None:
+    with pytest.raises(StartError, match=f"^engine vllm: {message}"):
+        create_engine(options=options)
 
 
-def test_a_preempted_request_goes_on_as_if_nothing_had_been(
-    make: Make, expected: Said, monkeypatch: pytest.MonkeyPatch
+def test_preempted_request_continues_with_the_same_codes(
+    create_engine: CreateEngine, expected: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preempted = []
     preempt = Scheduler._preempt_request
     monkeypatch.setattr(
-        Scheduler, "_preempt_request", lambda *given, **named: (preempted.append(1), preempt(*given, **named))
+        Scheduler, "_preempt_request", lambda *args, **kwargs: (preempted.append(1), preempt(*args, **kwargs))
     )
-    engine = make(num_gpu_blocks_override=6, block_size=32, max_model_len=160)
-    assert say(engine, requests(RESIDENT)) == expected
+    engine = create_engine(num_gpu_blocks_override=6, block_size=32, max_model_len=160)
+    assert generate(engine, requests(RESIDENT)) == expected
     assert preempted
 
 
-def test_prompts_in_parts(make: Make, expected: Said) -> None:
-    assert say(make(options=VllmOptions(max_num_batched_tokens=16)), requests(RESIDENT)) == expected
+def test_chunked_prefill_gives_the_same_codes(create_engine: CreateEngine, expected: Results) -> None:
+    assert generate(create_engine(options=VllmOptions(max_num_batched_tokens=16)), requests(RESIDENT)) == expected
 
 
-def test_what_is_aborted_leaves_nothing_to_who_comes_after(engine: VllmTalkerEngine, expected: Said) -> None:
+def test_aborted_requests_do_not_affect_later_ones(engine: VllmTalkerEngine, expected: Results) -> None:
     first, others = requests(RESIDENT)[:4], requests(RESIDENT)[4:]
     engine.admit([engine.prepare(each, b"", None) for each in first])
     for _ in islice(frames(engine, [each.id for each in first]), 5):
         pass
     for each in first:
         engine.release(each.id)
-    said = say(engine, [*others, *first])
-    assert said == expected
+    collected = generate(engine, [*others, *first])
+    assert collected == expected
     assert is_empty(engine)
 
 
-def test_rows_that_carry_an_old_handle_are_nobodys(engine: VllmTalkerEngine, expected: Said) -> None:
-    """A handle is given out anew while a row of its last request is still on its way."""
+def test_rows_with_a_stale_handle_are_unassigned(engine: VllmTalkerEngine, expected: Results) -> None:
+    """A slot is allocated again while a row of its last request is still in flight."""
     model = engine._vllm.collective_rpc(lambda worker: worker.get_model())[0]
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])
     old = engine._rows["0"].handle
-    place = len(engine._rows["0"].prepared.prompt.embeds) - 1
+    offset = len(engine._rows["0"].prepared.prompt.embeds) - 1
     for name in expected:
         engine.release(name)
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])
     (new,) = (row.handle for row in engine._rows.values() if row.handle.slot == old.slot)
     assert new.generation == old.generation + 1
-    stale = torch.tensor([old.base + place, old.base + place + 1])
+    stale = torch.tensor([old.base + offset, old.base + offset + 1])
     hidden = torch.randn(2, model.frame_generator._talker.config.hidden_size)
     assert not model.frame_generator.embed_inputs(stale, hidden.clone()).any()
     assert not model.frame_generator.sample(stale, hidden).any()
-    said: Said = {name: [] for name in expected}
+    collected: Results = {name: [] for name in expected}
     for results in frames(engine, list(expected)):
         for name, result in results.items():
-            said[name].append(result)
-    assert said == expected
+            collected[name].append(result)
+    assert collected == expected
 
 
-def test_a_taken_over_request_goes_on_at_the_next_frame(engine: VllmTalkerEngine, expected: Said) -> None:
-    begun = {name: said[: len(said) // 2] for name, said in expected.items()}
-    rest = say(engine, requests(RESIDENT), {name: b"".join(said) for name, said in begun.items()})
-    assert {name: begun[name] + rest[name] for name in rest} == expected
+def test_request_taken_over_continues_at_the_next_frame(engine: VllmTalkerEngine, expected: Results) -> None:
+    first = {name: results[: len(results) // 2] for name, results in expected.items()}
+    rest = generate(engine, requests(RESIDENT), {name: b"".join(frames) for name, frames in first.items()})
+    assert {name: first[name] + rest[name] for name in rest} == expected
 
 
-def test_no_more_than_the_cap_are_in_vllm_at_once(make: Make, expected: Said) -> None:
-    engine = make(cap=3)
+def test_vllm_never_has_more_requests_than_max_num_seqs(create_engine: CreateEngine, expected: Results) -> None:
+    engine = create_engine(max_num_seqs=3)
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])
-    said: Said = {name: [] for name in expected}
+    collected: Results = {name: [] for name in expected}
     for results in frames(engine, list(expected)):
         assert engine._vllm.get_num_unfinished_requests() <= 3
         for name, result in results.items():
-            said[name].append(result)
-    assert said == expected
+            collected[name].append(result)
+    assert collected == expected
 
 
-def test_one_that_is_asked_for_alone_is_begun_whatever_else_runs(make: Make, expected: Said) -> None:
-    """Those that run are ahead of their listeners: nobody asks for their frames."""
-    engine = make(cap=1)
+def test_request_in_a_step_of_its_own_starts_above_max_num_seqs(create_engine: CreateEngine, expected: Results) -> None:
+    """The running request is not in the step, so it would not end soon."""
+    engine = create_engine(max_num_seqs=1)
     engine.admit([engine.prepare(each, b"", None) for each in requests(2)])
     first = engine.read(engine.launch(["0"]))["0"]
     other = [results["1"] for results in frames(engine, ["1"])]
@@ -295,12 +301,12 @@ def test_one_that_is_asked_for_alone_is_begun_whatever_else_runs(make: Make, exp
     assert [other, [first, *rest]] == [expected["1"], expected["0"]]
 
 
-def test_the_longest_utterance_ends_by_its_length(engine: VllmTalkerEngine, expected: Said) -> None:
+def test_request_ends_at_max_frames(engine: VllmTalkerEngine, expected: Results) -> None:
     (request,) = requests(1, max_frames=5)
-    assert say(engine, [request])["0"] == [*expected["0"][:5], End(EndReason.LENGTH)]
+    assert generate(engine, [request])["0"] == [*expected["0"][:5], End(EndReason.LENGTH)]
 
 
-def test_without_a_free_handle_there_is_no_room(engine: VllmTalkerEngine) -> None:
+def test_admit_without_a_free_handle_raises_engine_full(engine: VllmTalkerEngine) -> None:
     engine.admit([engine.prepare(each, b"", None) for each in requests(RESIDENT)])
     (more,) = requests(1)
     with pytest.raises(EngineFull):

@@ -94,8 +94,7 @@ class VllmTalkerEngine:
         """Loads vLLM.
 
         max_num_seqs: returns the current limit of started requests. A request whose step contains no started request is
-        started regardless. Raises CheckpointError if the checkpoint is invalid, StartError if vLLM rejects it or the
-        options.
+        started regardless. Raises CheckpointError, or StartError if vLLM rejects the checkpoint or the options.
         """
         self._recorder, self._preparing = GraphRecorder(checkpoint.device), GraphRecorder(checkpoint.device)
         self._config = checkpoint.config.talker_config
@@ -132,7 +131,7 @@ class VllmTalkerEngine:
                 "cudagraph_mode": CUDA_GRAPH_MODE,
                 "cudagraph_capture_sizes": sorted({*batch_sizes(max_resident), *batch_sizes(MAX_CAPTURED_TOKENS)}),
             },
-            worker_extension_cls="syrinx_stages.talker_vllm.worker.WorkerExtension",
+            worker_extension_cls="syrinx_stages.talker_vllm.frame_generator.WorkerExtension",
             additional_config={CHECKPOINT_KEY: str(checkpoint.directory), MAX_FRAMES_KEY: self._max_positions},
             disable_log_stats=True,
         )
@@ -178,7 +177,7 @@ class VllmTalkerEngine:
         with self._recorder.on_stream():
             if row.running:
                 self._vllm.abort_request([row.key])
-            self._vllm.collective_rpc("syrinx_close", args=([row.handle],))
+            self._vllm.collective_rpc("syrinx_close", args=(row.handle,))
         self._handles.free(row.handle)
 
     def launch(self, ids: Sequence[str]) -> Step:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.sampling import FrameSampler, SeededSampling
+from syrinx_stages.talker.engine import EngineFull
 from syrinx_stages.talker.prompt import Prompt
 from syrinx_stages.talker_vllm.positions import Handle, RowRange, row_ranges
 
@@ -75,6 +76,32 @@ class FrameGenerator(Protocol):
 
         positions: [rows] int64, at most one row per request. states: normalized layer outputs, [rows, hidden].
         """
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker class: the engine's calls to the worker, which holds the model or a shard of it."""
+
+    def syrinx_open(self, requests: Sequence[VllmRequest]) -> bool:
+        """Opens requests. Returns whether there was memory for all: exceptions do not cross process boundaries."""
+        try:
+            for request in requests:
+                self._generator.open(request)
+        except EngineFull:
+            return False
+        return True
+
+    def syrinx_close(self, handle: Handle) -> None:
+        """See `FrameGenerator.close`."""
+        self._generator.close(handle)
+
+    def syrinx_read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
+        """See `FrameGenerator.read`."""
+        return self._generator.read(wanted)
+
+    @property
+    def _generator(self) -> FrameGenerator:
+        generator: FrameGenerator = self.get_model().frame_generator  # type: ignore[attr-defined]
+        return generator
 
 
 class EagerFrameGenerator:

@@ -10,6 +10,12 @@ from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import TalkerConfig
 
 ARCHITECTURE = "SyrinxTalker"
+_SAME_NAME = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "rms_norm_eps", "vocab_size", "max_position_embeddings",
+    # With transformers before 5, vLLM reads it here instead of in rope_parameters.
+    "rope_theta",
+)  # fmt: skip
 
 
 def hf_config(config: TalkerConfig) -> dict[str, Any]:
@@ -21,18 +27,9 @@ def hf_config(config: TalkerConfig) -> dict[str, Any]:
         "hidden_act": "silu",
         "attention_bias": False,
         "tie_word_embeddings": False,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
+        **{name: getattr(config, name) for name in _SAME_NAME},
         "head_dim": config.head_size,
-        "rms_norm_eps": config.rms_norm_eps,
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_position_embeddings,
         "eos_token_id": config.codec_eos_token_id,
-        # With transformers before 5, vLLM reads it here.
-        "rope_theta": config.rope_theta,
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": config.rope_theta,

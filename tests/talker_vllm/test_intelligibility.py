@@ -11,12 +11,12 @@ pytestmark = pytest.mark.vllm
 
 
 def pipeline(engine: str) -> TTSPipeline:
-    usual = default_pipeline()
-    talker = structs.replace(usual.spec.talker, engine=engine)
-    return structs.replace(usual, spec=structs.replace(usual.spec, talker=talker))
+    default = default_pipeline()
+    talker = structs.replace(default.spec.talker, engine=engine)
+    return structs.replace(default, spec=structs.replace(default.spec, talker=talker))
 
 
-async def test_the_bundled_voice_is_understood_as_well_as_by_the_torch_engine() -> None:
+async def test_bundled_voice_is_as_intelligible_as_on_the_torch_engine() -> None:
     scores, audio = {}, {}
     for engine in ("torch", "vllm"):
         async with LocalPipeline(pipeline(engine), port=0) as running:
@@ -24,6 +24,6 @@ async def test_the_bundled_voice_is_understood_as_well_as_by_the_torch_engine() 
         scores[engine] = recognizer().score(audio[engine])[0]
     print(f"\nsentences identified: {scores}")
     assert scores["vllm"] >= 0.9 and abs(scores["vllm"] - scores["torch"]) <= 0.04
-    # Rounding tells a draw of sixteen thousand apart: nearly all sentences are the same to the sample.
+    # Rounding changes about one sampled code of sixteen thousand, so nearly all sentences have identical samples.
     same = sum(ours == theirs for ours, theirs in zip(audio["vllm"], audio["torch"], strict=True))
     assert same >= 0.8 * len(SENTENCES)
