@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.load import corpus
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import TalkerConfig, read_model_config, read_speech_tokenizer_config

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from gpu import RESULTS, table
+from gpu import RESULTS
+from gpu.results import markdown
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import revision
 from syrinx_stages.contract.family import FAMILY
@@ -152,7 +153,7 @@ def main() -> None:
         "vllm": import_module("vllm").__version__ if find_spec("vllm") else None,
         "engines": engines,
     }
-    print(table.markdown(("engine", "batch", "frame ms", "first frame ms", "audio s/s"), rows_of(engines)))
+    print(markdown(("engine", "batch", "frame ms", "first frame ms", "audio s/s"), rows_of(engines)))
     write_atomically(args.json, json.dumps(run, indent=1).encode())
 
 

@@ -1,30 +1,35 @@
-"""The loads of a service benchmark, and the search for the maximum number of listeners. Pure."""
+"""The loads of a service benchmark, its requests, and the search for the maximum number of listeners. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Literal
+import math
+from collections.abc import Generator, Mapping, Sequence
+from statistics import NormalDist
 
 from msgspec import Struct, structs
 
+from syrinx_operator.commands.bench.load import Script, corpus
 from syrinx_operator.commands.bench.stats import Point
-
-Ramp = tuple[int, ...]
+from syrinx_stages.contract.family import FAMILY
 
 LOOPS = ("open", "closed", "live")
 MAX_TTFA_SECONDS = 0.5
 """Limit of the TTFA p95 at a number of listeners that counts as served."""
 SEARCH_PRECISION = 16
 """The search for the maximum ends when it is known within one part in this many."""
-
-
-class Load(Struct, frozen=True):
-    """A load point."""
-
-    loop: Literal["open", "closed"]
-    amount: float
-    """Requests per second (open), or concurrent clients (closed)."""
-    seconds: float
+EARLY_RAMP = (2, 2, 4, 8, 12)
+"""Chunk ramp of points with few streams, for the lowest latency."""
+BUSY_RAMP = (2, 4, 8, 12)
+"""Chunk ramp of points with many streams: fewer, larger calls."""
+BUSY_FROM = {"open": 20.0, "closed": 32.0, "live": 0.0}
+"""The loads from which on a point has many streams."""
+DEFAULT_SECONDS = 10.0
+"""For loads that are not in the plan."""
+MEAN_SECONDS = 38.0 / 9.1
+"""Mean utterance of Seed-TTS EN: 38.0 audio seconds per second at 9.1 requests/s (sglang-omni #1635), 4.18 s."""
+LOG_STD = 0.4
+"""Standard deviation of the length's logarithm. Our assumption: only the mean is published."""
+MIN_SECONDS, MAX_SECONDS = 1.0, 15.0
 
 
 class LivePlan(Struct, frozen=True):
@@ -43,63 +48,62 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     warm_up: Sequence[tuple[int, float]] = ((1, 1.0), (8, 2.0), (64, 3.0))
     """(concurrent clients, seconds) of closed loops that are not measured."""
-    loads: Sequence[Load]
+    open: Mapping[float, float]
+    """Seconds by requests per second."""
+    closed: Mapping[float, float]
+    """Seconds by concurrent clients."""
     live: LivePlan | None = LivePlan()
-    early_ramp: Ramp = (2, 2, 4, 8, 12)
-    """Chunk ramp of points with few streams, for the lowest latency."""
-    busy_ramp: Ramp = (2, 4, 8, 12)
-    """Chunk ramp of points with many streams: fewer, larger calls."""
-    busy_from_rate: float = 20.0
-    busy_from_clients: int = 32
 
-    def ramp(self, load: Load) -> Ramp:
-        """Returns the chunk ramp of a point."""
-        busy = self.busy_from_rate if load.loop == "open" else self.busy_from_clients
-        return self.busy_ramp if load.amount >= busy else self.early_ramp
+    def select(self, loops: Sequence[str], rates: Sequence[float], clients: Sequence[int]) -> Plan:
+        """Returns the plan restricted to `loops`; nonempty `rates` and `clients` replace the plan's own."""
+        return structs.replace(
+            self,
+            open={rate: self.open.get(rate, DEFAULT_SECONDS) for rate in rates or self.open if "open" in loops},
+            closed={n: self.closed.get(n, DEFAULT_SECONDS) for n in clients or self.closed if "closed" in loops},
+            live=self.live if "live" in loops else None,
+        )
 
-
-SECONDS_BY_RATE = {1: 40, 2: 25, 4: 15, 8: 12, 10: 12, 20: 10, 40: 10, 80: 10}
-"""At least forty requests each, so that the p95 is not a single outlier."""
-SECONDS_BY_CLIENTS = {1: 12, 4: 10, 8: 8, 16: 8, 32: 8, 64: 10, 128: 8}
-DEFAULT_SECONDS = 10.0
-"""For loads that are not in the plan."""
 
 FULL = Plan(
-    loads=[
-        *(Load("open", rate, seconds) for rate, seconds in SECONDS_BY_RATE.items()),
-        *(Load("closed", clients, seconds) for clients, seconds in SECONDS_BY_CLIENTS.items()),
-    ],
+    # At least forty requests each, so that the p95 is not a single outlier.
+    open={1: 40, 2: 25, 4: 15, 8: 12, 10: 12, 20: 10, 40: 10, 80: 10},
+    closed={1: 12, 4: 10, 8: 8, 16: 8, 32: 8, 64: 10, 128: 8},
 )
 QUICK = Plan(
-    loads=[
-        *(Load("open", rate, seconds) for rate, seconds in {1: 15, 20: 6, 80: 6}.items()),
-        *(Load("closed", clients, 5) for clients in (1, 4, 64)),
-    ],
     warm_up=((1, 1.0), (64, 2.0)),
+    open={1: 15, 20: 6, 80: 6},
+    closed={1: 5, 4: 5, 64: 5},
     live=LivePlan(start=256, ramp_up=3.0, hold=5.0),
 )
 CPU = Plan(
-    loads=[Load("open", 1, 6), Load("open", 2, 5), Load("closed", 1, 4), Load("closed", 4, 5)],
     warm_up=((1, 1.0),),
+    open={1: 6, 2: 5},
+    closed={1: 4, 4: 5},
     live=LivePlan(start=2, limit=8, ramp_up=2.0, hold=3.0),
 )
 """A smoke test for the bundled voice on a CPU."""
 
 
-def select(plan: Plan, loops: Sequence[str], rates: Sequence[float], clients: Sequence[int]) -> Plan:
-    """Returns the plan restricted to `loops`; nonempty `rates` and `clients` replace the plan's own."""
-    seconds = {loop: {load.amount: load.seconds for load in plan.loads if load.loop == loop} for loop in LOOPS}
-    amounts: dict[Literal["open", "closed"], Sequence[float]] = {
-        "open": rates or tuple(seconds["open"]),
-        "closed": clients or tuple(seconds["closed"]),
-    }
-    loads = [
-        Load(loop, amount, seconds[loop].get(amount, DEFAULT_SECONDS))
-        for loop in amounts
-        if loop in loops
-        for amount in amounts[loop]
-    ]
-    return structs.replace(plan, loads=loads, live=plan.live if "live" in loops else None)
+def chunk_ramp(loop: str, amount: float) -> tuple[int, ...]:
+    """Returns the chunk ramp of a load point."""
+    return BUSY_RAMP if amount >= BUSY_FROM[loop] else EARLY_RAMP
+
+
+def length_seconds(quantile: float) -> float:
+    """Returns a quantile (0 to 1, exclusive) of the utterance length: log-normal, clipped."""
+    mean = math.log(MEAN_SECONDS) - LOG_STD**2 / 2
+    return min(max(math.exp(mean + LOG_STD * NormalDist().inv_cdf(quantile)), MIN_SECONDS), MAX_SECONDS)
+
+
+def make_script(voices: Sequence[str], fixed_lengths: bool, seed: int = 0) -> Script:
+    """Returns the requests. With `fixed_lengths` they set the utterance length, because the model never ends one."""
+    texts = corpus()
+    # One text token per frame, as in the published measurements.
+    fields: list[dict[str, object]] = [{"non_streaming_mode": False} for _ in texts]
+    if fixed_lengths:
+        for rank, field in enumerate(fields):  # Long texts get long utterances.
+            field["max_new_tokens"] = round(length_seconds((rank + 0.5) / len(texts)) / FAMILY.frame_seconds)
+    return Script(texts, voices, seed, fields)
 
 
 def is_gap_free(point: Point) -> bool:
@@ -107,9 +111,9 @@ def is_gap_free(point: Point) -> bool:
     return point.underrun_share == 0.0 and _is_fast(point)
 
 
-def is_nearly_gap_free(point: Point, share: float = 0.01) -> bool:
-    """Like `is_gap_free`, but allows gaps in less than this share of the utterances."""
-    return point.underrun_share is not None and point.underrun_share < share and _is_fast(point)
+def is_nearly_gap_free(point: Point) -> bool:
+    """Like `is_gap_free`, but allows gaps in less than 1 % of the utterances."""
+    return point.underrun_share is not None and point.underrun_share < 0.01 and _is_fast(point)
 
 
 def _is_fast(point: Point) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gpu import RESULTS, plots, table
+from gpu import RESULTS, plots, results
 from gpu.gathered import PRIMARY, EngineResult, Gathered, figures, gather
 from gpu.results import ServiceRun
 from gpu.targets import QUOTED, TARGETS, Target
@@ -91,7 +91,7 @@ def markdown(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[s
             parts += [f"## {name} engine", _engine(result)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
-    parts += [table.CAPTION, table.STAGES_CAPTION] if gathered.runs else []
+    parts += [results.CAPTION, results.STAGES_CAPTION] if gathered.runs else []
     parts += [notes.strip()] if notes else []
     parts += ["## Published by others", _quoted()]
     parts += ["## Plots", "\n".join(f"![{file}]({file})" for file in plotted)] if plotted else []
@@ -131,7 +131,7 @@ def _targets(summary: Mapping[str, Any]) -> str:
         formatted = "-" if value is None else target.format(value)
         met = {None: "-", True: "yes", False: "no"}[row["met"]]
         rows.append([target.what, formatted, str(row["target"]), met, target.published])
-    return table.markdown(["what", "measured", "target", "met", "best published elsewhere"], rows)
+    return results.markdown(["what", "measured", "target", "met", "best published elsewhere"], rows)
 
 
 def _engine(result: EngineResult) -> str:
@@ -143,11 +143,11 @@ def _engine(result: EngineResult) -> str:
     columns += [(f"{frames} frames ms", timed) for frames, timed in result.codec_ms.items()]
     columns = [column for column in columns if column[1]]
     rows = [[load, *(_cell(column.get(load)) for _, column in columns)] for load in sorted(values, key=float)]
-    parts = [table.markdown(["batch", *(name for name, _ in columns)], rows)]
+    parts = [results.markdown(["batch", *(name for name, _ in columns)], rows)]
     for batch, kernels in (("1", result.kernels_batch_1), ("32", result.kernels)):
         if kernels:
             rows = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in kernels[: plots.MAX_KERNELS]]
-            parts.append(table.markdown([f"kernel, batch {batch}", "count", "total ms"], rows))
+            parts.append(results.markdown([f"kernel, batch {batch}", "count", "total ms"], rows))
     if result.precision:
         parts += [PRECISION, _precision(result.precision)]
     return "\n\n".join(parts)
@@ -161,7 +161,7 @@ def _precision(compared: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str
             shares = [f"{100 * values[f'{name}_equal']:.1f}" for name in ("code0", "residual")]
             shares += [f"{100 * values[f'{name}_best_equal']:.1f}" for name in ("code0", "residual")]
             rows.append([model, variant, " / ".join(errors), " / ".join(shares[:2]), " / ".join(shares[2:])])
-    return table.markdown(["model", "variant", "error of logits", "equal codes, %", "equal argmax codes, %"], rows)
+    return results.markdown(["model", "variant", "error of logits", "equal codes, %", "equal argmax codes, %"], rows)
 
 
 def _cell(value: float | None) -> str:
@@ -184,15 +184,15 @@ def _service(run: ServiceRun) -> str:
     live = figures(run).live_streams
     if live is not None:
         lines.append(f"Listeners without a gap: {live}.")
-    parts = [" ".join(lines), table.of_points(run.points)]
+    parts = [" ".join(lines), results.points_table(run.points)]
     if any(point.usage.stages for point in run.points):
-        parts.append(table.of_stages(run.points))
+        parts.append(results.stages_table(run.points))
     return "\n\n".join(parts)
 
 
 def _quoted() -> str:
     rows = [list(row) for row in QUOTED]
-    return "Quoted, not measured here.\n\n" + table.markdown(
+    return "Quoted, not measured here.\n\n" + results.markdown(
         ["service", "figures", "model and hardware", "source"], rows
     )
 

@@ -1,18 +1,19 @@
-"""The result file of the service benchmark, `..._service.json`."""
+"""The result file of the service benchmark, `..._service.json`, and its tables."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from gpu.load_generator import GeneratorStats
 from gpu.monitor import Usage
 from gpu.system import Setup
+from syrinx_operator.commands.bench.report import errors, milliseconds
 from syrinx_operator.commands.bench.stats import Point
-from syrinx_operator.local.files import write_atomically
+from syrinx_operator.commands.bench.workers import GeneratorStats
 from syrinx_operator.local.machine import Machine
 
 
@@ -60,11 +61,86 @@ class ServiceRun(Struct, frozen=True, kw_only=True):
     points: list[ServicePoint] = []
 
 
-def save(run: ServiceRun, file: Path) -> None:
-    """Writes the file atomically. Raises `OSError`."""
-    write_atomically(file, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
-
-
 def load(file: Path) -> ServiceRun:
     """Reads the file. Raises `OSError` or `msgspec.DecodeError`."""
     return msgspec.json.decode(file.read_bytes(), type=ServiceRun)
+
+
+_UNITS = {"open": "req/s", "closed": "clients", "live": "listeners"}
+_TIMES = "{:.1f} / {:.1f}"
+
+
+def _load(point: ServicePoint) -> str:
+    return f"{point.amount:g} {_UNITS[point.load]}"
+
+
+def _underruns(point: ServicePoint) -> str:
+    share = point.stats.underrun_share
+    return "-" if share is None else f"{share:.2%}"
+
+
+def _gpus(point: ServicePoint) -> str:
+    return ", ".join(f"{gpu.utilization:.0%} {gpu.memory_gib:.1f} GiB" for gpu in point.usage.gpus) or "-"
+
+
+def _busiest(point: ServicePoint) -> str:
+    name, share = max(point.usage.cpu_share.items(), key=lambda item: item[1], default=("", 0.0))
+    return f"{name} {share:.0%}" if name else "-"
+
+
+COLUMNS: Mapping[str, Callable[[ServicePoint], str]] = {
+    "load": _load,
+    "requests": lambda point: str(point.stats.requests),
+    "first byte ms": lambda point: milliseconds(point.stats.first_byte, _TIMES),
+    "playable ms": lambda point: milliseconds(point.stats.first_playable, _TIMES),
+    "TTFA ms": lambda point: milliseconds(point.stats.ttfa, _TIMES),
+    "underruns": _underruns,
+    "audio s/s": lambda point: "-" if point.load == "live" else f"{point.stats.audio_seconds_per_second:.1f}",
+    "errors": lambda point: errors(point.stats),
+    "GPU": _gpus,
+    "busiest process": _busiest,
+    "generator": lambda point: f"{point.generator.cpu_share:.0%}",
+    "ramp": lambda point: ",".join(map(str, point.chunk_ramp)) or "-",
+}
+CAPTION = (
+    "Times are p50 / p95 since a request was due. First byte: any audio; playable: 100 ms of audio buffered; TTFA: the "
+    "first audible sample played. Underruns: utterances whose playback stalled. Busiest process and generator: CPU use "
+    "as a share of one core."
+)
+STAGES_CAPTION = (
+    "Means in milliseconds, by the stages' own metrics. At gateway: from a request's arrival until the gateway sends "
+    "its first audio; the rest of the time at the client is HTTP and the load generator. Claim: from the arrival until "
+    "the stage claims the request."
+)
+
+
+def markdown(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table with aligned columns; the first is left-aligned, the others are right-aligned."""
+    table = [list(head), *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (table[0], rule, *table[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def points_table(points: Sequence[ServicePoint]) -> str:
+    """Returns the table of a service run."""
+    return markdown(COLUMNS, [[cell(point) for cell in COLUMNS.values()] for point in points])
+
+
+def stages_table(points: Sequence[ServicePoint]) -> str:
+    """Returns the table of the stages' own metrics."""
+    head = ["load", "first byte at client ms", "at gateway ms", "stage", "claim", "prefill", "step", "frames/step"]
+    rows = []
+    for point in points:
+        for name, work in point.usage.stages.items():
+            client = None if point.stats.first_byte is None else 1000 * point.stats.first_byte.mean
+            first = (client, point.usage.gateway_first_byte_ms)
+            times = (work.claim_wait_ms, work.prefill_ms, work.step_ms, work.frames_per_step)
+            rest = (*times, work.steps_per_second, work.redis_write_ms)
+            rows.append([_load(point), *map(_number, first), name, *map(_number, rest)])
+    return markdown([*head, "steps/s", "Redis write"], rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

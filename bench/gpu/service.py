@@ -19,20 +19,20 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from msgspec import structs
 
-from gpu import table
-from gpu.load_generator import GeneratorError, LoadGenerator, LoadResult
-from gpu.monitor import Gpus, Monitor
-from gpu.options import parse, plan_of, setup_of
-from gpu.peers import PEERS, PeerFailed, start_peer
-from gpu.plan import LivePlan, Plan, Ramp, is_gap_free, search_max
-from gpu.results import ServicePoint, ServiceRun, save
-from gpu.system import System
-from gpu.workload import Workload, length_seconds
-from syrinx_operator.commands.bench.run import corpus
+from gpu import RESULTS, plan, results
+from gpu.monitor import Gpus, monitor
+from gpu.peers import MOCK, PEERS, PeerFailed, start_peer
+from gpu.plan import LOOPS, LivePlan, Plan
+from gpu.results import ServicePoint, ServiceRun
+from gpu.system import VARIANTS, Setup, System
+from syrinx_operator.commands.bench.load import Limit
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
-from syrinx_operator.commands.client import SpeechError, connect, voices
+from syrinx_operator.commands.bench.workers import GeneratorError, LoadGenerator, LoadResult
+from syrinx_operator.commands.client import SpeechClient, SpeechError
+from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import describe, publishable_command, revision
 from syrinx_operator.local.pipeline import LocalError
 from syrinx_operator.local.supervisor import StageFailed
@@ -40,14 +40,8 @@ from syrinx_stages.connector.server import RedisServerError
 from syrinx_stages.model.config import CheckpointError, read_model_config
 
 EXPECTED = (
-    StageFailed,
-    LocalError,
-    RedisServerError,
-    GeneratorError,
-    SpeechError,
-    PeerFailed,
-    CheckpointError,
-    OSError,
+    *(StageFailed, LocalError, RedisServerError, CheckpointError),
+    *(GeneratorError, SpeechError, PeerFailed, OSError),
 )
 """Errors that are printed without a traceback."""
 SETTLE_SECONDS = 0.5
@@ -57,8 +51,58 @@ PEER_VOICES = ("ryan", "vivian")
 SIZE_NAMES = {"0b6": "0.6B", "1b7": "1.7B"}
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line. Raises SystemExit for invalid arguments."""
+    parser = argparse.ArgumentParser(prog="python -m gpu.service", description="Measure the service end to end.")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--size", choices=SIZE_NAMES, default="1b7", help="real shapes, random weights (default: 1b7)")
+    model.add_argument("--model", help="checkpoint directory; the model ends the utterances")
+    model.add_argument("--random-model", help="directory written by gpu.checkpoint")
+    model.add_argument("--bundled", action="store_true", help="the bundled voice")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="engine of the talker")
+    variant = parser.add_mutually_exclusive_group()
+    for name, (_, text) in VARIANTS.items():
+        variant.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=text)
+    variant.add_argument("--mock", action="store_true", help="measure the load generator: the service streams noise")
+    parser.set_defaults(variant="separate")
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
+    parser.add_argument("--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live (default: all)")
+    parser.add_argument("--rates", type=_numbers, default=(), help="requests per second, such as 1,20,80")
+    parser.add_argument("--concurrency", type=_numbers, default=(), help="concurrent clients, such as 1,4,64")
+    parser.add_argument("--live-start", type=int, help="number of listeners that the search starts with")
+    parser.add_argument("--generators", type=int, default=4, help="worker processes of the load generator (default: 4)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
+    parser.add_argument("--name", help="name of the result, NAME_service.json (default: from GPU and size)")
+    args = parser.parse_args(arguments)
+    if set(args.only) - set(LOOPS):
+        parser.error(f"--only: choose from {', '.join(LOOPS)}")
+    if args.engine == "vllm" and args.variant in ("paced", "colocated"):
+        parser.error("--engine vllm cannot be combined with --paced or --colocated")
+    if args.variant == "paced":
+        args.device = "cpu"
+    return args
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in _names(text))
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """Returns the plan for the arguments."""
+    base = plan.CPU if args.device == "cpu" and args.variant != "paced" else plan.QUICK if args.quick else plan.FULL
+    selected = base.select(args.only, args.rates, args.concurrency)
+    if args.live_start and selected.live:
+        selected = structs.replace(selected, live=structs.replace(selected.live, start=args.live_start))
+    return selected
+
+
 class Bench:
-    """A run in progress."""
+    """A run in progress; `system` is None for a peer."""
 
     def __init__(
         self, run: ServiceRun, file: Path, generator: LoadGenerator, gpus: Gpus, system: System | None
@@ -69,84 +113,81 @@ class Bench:
         self._gpus = gpus
         self._system = system
 
-    async def measure(self, plan: Plan) -> None:
+    async def measure(self, loads: Plan) -> None:
         """Measures all points of a plan. Raises `GeneratorError` if all warm-up requests fail."""
-        for clients, duration in plan.warm_up:
-            outcomes = (await self._generator.closed(clients, duration)).outcomes
+        for clients, seconds in loads.warm_up:
+            outcomes = (await self._generator.closed(clients, Limit(seconds=seconds))).outcomes
             if all(outcome.error for outcome in outcomes):
                 raise GeneratorError(f"all warm-up requests failed: {outcomes[0].error if outcomes else 'no response'}")
-        for load in plan.loads:
-            result = (
-                self._generator.open(load.amount, load.seconds)
-                if load.loop == "open"
-                else self._generator.closed(int(load.amount), load.seconds)
-            )
-            await self._point(load.loop, load.amount, load.seconds, plan.ramp(load), result)
-        if plan.live is not None:
-            await self._live(plan.live, plan.busy_ramp)
+        for rate, seconds in loads.open.items():
+            load = self._generator.open(rate, Limit(requests=round(rate * seconds)))
+            await self._point("open", rate, seconds, load)
+        for count, seconds in loads.closed.items():
+            await self._point("closed", count, seconds, self._generator.closed(int(count), Limit(seconds=seconds)))
+        if loads.live is not None:
+            await self._live(loads.live)
 
-    async def _live(self, plan: LivePlan, ramp: Ramp) -> None:
-        levels = search_max(plan.start, plan.limit)
+    async def _live(self, live: LivePlan) -> None:
+        levels = plan.search_max(live.start, live.limit)
         level = next(levels)
         with contextlib.suppress(StopIteration):
             while True:
-                result = self._generator.live(level, plan.ramp_up, plan.hold)
-                point = await self._point("live", level, plan.hold, ramp, result)
-                level = levels.send(is_gap_free(point))
+                load = self._generator.live(level, live.ramp_up, live.hold)
+                point = await self._point("live", level, live.hold, load)
+                level = levels.send(plan.is_gap_free(point))
 
     async def _point(
-        self,
-        loop: Literal["open", "closed", "live"],
-        amount: float,
-        seconds: float,
-        ramp: Ramp,
-        load: Awaitable[LoadResult],
+        self, loop: Literal["open", "closed", "live"], amount: float, seconds: float, load: Awaitable[LoadResult]
     ) -> Point:
-        system = self._system
-        if system is not None:
-            await system.set_ramp(ramp)
+        ramp: tuple[int, ...] = ()
+        if self._system is not None:
+            ramp = plan.chunk_ramp(loop, amount)
+            await self._system.set_ramp(ramp)
         await asyncio.sleep(SETTLE_SECONDS)
-        monitor = Monitor(self._gpus, system.pids if system else {}, system.admin_urls if system else {})
-        async with monitor.running() as usage:
+        processes = (self._system.pids, self._system.admin_urls) if self._system else ({}, {})
+        async with monitor(self._gpus, *processes) as usage:
             result = await load
+        kind = Loop.OPEN if loop == "open" else Loop.CLOSED
         point = ServicePoint(
             load=loop,
             amount=amount,
             seconds=seconds,
-            chunk_ramp=ramp if system is not None else (),
-            stats=summarize(Loop.OPEN if loop == "open" else Loop.CLOSED, amount, result.outcomes, result.wall_seconds),
+            chunk_ramp=ramp,
+            stats=summarize(kind, amount, result.outcomes, result.wall_seconds),
             usage=usage[0],
             generator=result.generator,
         )
         self.run.points.append(point)
         self.save()
-        print(table.line(point), file=sys.stderr, flush=True)
+        print("; ".join(f"{name} {cell(point)}" for name, cell in results.COLUMNS.items()), file=sys.stderr, flush=True)
         return point.stats
 
     def save(self, *, complete: bool = False, failure: str = "") -> None:
         """Writes the result file. Raises `OSError`."""
         deaths = [] if self._system is None else self._system.deaths
         self.run = structs.replace(self.run, complete=complete, failure=failure, deaths=deaths)
-        save(self.run, self._file)
+        write_atomically(self._file, msgspec.json.format(msgspec.json.encode(self.run), indent=1) + b"\n")
 
 
 async def measure(args: argparse.Namespace, command: str) -> list[ServiceRun]:
     """Measures Syrinx, then every installed peer. Raises one of `EXPECTED`; measured points are written before."""
     args.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus()
+    runs = []
     with contextlib.ExitStack() as stack:
-        model = _model(args, stack)
-        run = _new_run(args, model, command, gpus)
-        setup = setup_of(args, model)
-        run = structs.replace(run, setup=structs.replace(setup, model=model and Path(model).name))
-        started = time.monotonic()
-        async with System(setup) as system:
-            print(f"the service is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
-            runs = [await _measure_one(args, run, gpus, system.urls, system)]
-        for peer in PEERS if model and args.device == "cuda" else ():
+        model = None if args.mock else _model(args, stack)
+        setup = Setup(model=model, device=args.device, engine=args.engine, variant=args.variant)
+        run = _new_run(args, setup, command, gpus)
+        if not args.mock:
+            started, system = time.monotonic(), System()
+            async with system.running(setup):
+                print(f"the service is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+                runs.append(await _measure_one(args, run, gpus, system.urls, system))
+        peers = [MOCK] if args.mock else PEERS if model and args.device == "cuda" else ()
+        for peer in peers:
             if peer.installed:
+                peer_run = structs.replace(run, system=peer.name, topology="its own", setup=None, points=[])
                 async with start_peer(peer, model or "") as url:
-                    peer_run = structs.replace(run, system=peer.name, topology="its own", setup=None, points=[])
                     runs.append(await _measure_one(args, peer_run, gpus, [url], None))
     return runs
 
@@ -154,10 +195,13 @@ async def measure(args: argparse.Namespace, command: str) -> list[ServiceRun]:
 async def _measure_one(
     args: argparse.Namespace, run: ServiceRun, gpus: Gpus, urls: Sequence[str], system: System | None
 ) -> ServiceRun:
-    voice_names = args.voices or (await _voices(urls[0]) if system else PEER_VOICES)
-    workload = Workload(corpus(), voice_names, args.seed, run.random_weights)
+    voices: Sequence[str] = PEER_VOICES
+    if system is not None:
+        async with SpeechClient(urls[0]) as client:
+            voices = await client.voices()
+    script = plan.make_script(voices, run.random_weights, run.seed)
     name = (args.name or _name(args, gpus)) + (f"_{run.system}" if system is None else "")
-    async with LoadGenerator(args.generators, urls, workload) as generator:
+    async with LoadGenerator(urls, script, args.generators) as generator:
         bench = Bench(run, args.out / f"{name}_service.json", generator, gpus, system)
         try:
             await bench.measure(plan_of(args))
@@ -176,20 +220,21 @@ def _model(args: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
         return str(args.model or args.random_model)
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-model-"))) / args.size
     # In a process of its own, which frees the GPU's memory.
-    parts = ("--configs",) if args.paced else ()
+    parts = ("--configs",) if args.variant == "paced" else ()
     subprocess.run([sys.executable, "-m", "gpu.checkpoint", str(directory), "--size", args.size, *parts], check=True)
     return str(directory)
 
 
-async def _voices(url: str) -> Sequence[str]:
-    async with connect(url) as client:
-        return await voices(client)
-
-
-def _new_run(args: argparse.Namespace, model: str | None, command: str, gpus: Gpus) -> ServiceRun:
+def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -> ServiceRun:
     """Returns the result without any points."""
-    random_weights = model is not None and not args.model
-    lengths = [length_seconds((number + 0.5) / 1000) for number in range(1000)]
+    random_weights = not args.bundled and not args.model
+    lengths = [plan.length_seconds((number + 0.5) / 1000) for number in range(1000)]
+    model = "none"
+    if setup.model is not None:
+        size = read_model_config(Path(setup.model)).tts_model_size
+        model = f"{SIZE_NAMES.get(size, size)}, {Path(args.model).name if args.model else 'random weights'}"
+    elif args.bundled:
+        model = "bundled voice"
     return ServiceRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command=command,
@@ -198,67 +243,36 @@ def _new_run(args: argparse.Namespace, model: str | None, command: str, gpus: Gp
         gpu=", ".join(gpus.names()) or None,
         driver=gpus.driver(),
         system="syrinx",
-        topology=_topology(args),
-        model=_model_name(args, model),
+        topology=setup.topology,
+        model=model,
         random_weights=random_weights,
-        setup=None,
-        seed=args.seed,
+        setup=structs.replace(setup, model=setup.model and Path(setup.model).name),
+        seed=0,
         utterance_seconds=round(statistics.fmean(lengths), 3) if random_weights else None,
     )
-
-
-def _model_name(args: argparse.Namespace, model: str | None) -> str:
-    """Returns the model's name in the report."""
-    if model is None:
-        return "bundled voice"
-    size = read_model_config(Path(model)).tts_model_size
-    return f"{SIZE_NAMES.get(size, size)}, {Path(args.model).name if args.model else 'random weights'}"
-
-
-def _topology(args: argparse.Namespace) -> str:
-    placement = _placement(args)
-    return f"{placement}, the talker on vLLM" if args.engine == "vllm" else placement
-
-
-def _placement(args: argparse.Namespace) -> str:
-    if args.paced:
-        return "engines with simulated timing"
-    if args.device == "cpu":
-        return "talker and codec on the CPU" + (", in one process" if args.colocated else "")
-    if args.colocated:
-        return "talker and codec in one process on one GPU"
-    if args.two_gpus:
-        return "talker and codec on one GPU each"
-    return "talker and codec as processes on one GPU" + (" under MPS" if args.mps else "")
 
 
 def _name(args: argparse.Namespace, gpus: Gpus) -> str:
     """Returns the name of the result, such as `h200_1b7_mps`."""
     device = gpus.short_name() if args.device == "cuda" else "cpu"
     shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
-    variant = "".join(f"_{flag}" for flag in ("colocated", "two_gpus", "mps", "paced") if getattr(args, flag))
+    variant = "" if args.variant == "separate" else f"_{args.variant.replace('-', '_')}"
     return f"{device}_{shape}{'_vllm' if args.engine == 'vllm' else ''}{variant}"
-
-
-def _publishable(arguments: Sequence[str]) -> str:
-    """Returns the command line without absolute paths and hosts."""
-    return "python -m gpu.service " + publishable_command(arguments).removeprefix("syrinx ")
 
 
 def main() -> int:
     """Runs the benchmark and prints its tables; returns the exit status."""
-    arguments = sys.argv[1:]
-    args = parse(arguments)
+    args = parse(sys.argv[1:])
+    command = "python -m gpu.service " + publishable_command(sys.argv[1:]).removeprefix("syrinx ")
     try:
-        runs = asyncio.run(measure(args, _publishable(arguments)))
+        runs = asyncio.run(measure(args, command))
     except EXPECTED as error:
         print(f"gpu.service: {error}", file=sys.stderr)
         return 1
     for run in runs:
         print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
-        print(table.of_points(run.points), end="\n\n")
-        print(table.of_stages(run.points), end="\n\n")
-    print(table.CAPTION, table.STAGES_CAPTION, sep="\n")
+        print(results.points_table(run.points), results.stages_table(run.points), sep="\n\n", end="\n\n")
+    print(results.CAPTION, results.STAGES_CAPTION, sep="\n")
     return 0
 
 

@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import httpx
 from kubernetes import client, config
+
+from syrinx_operator.commands.client import SpeechClient
 
 Object = dict[str, Any]
 CALL_SECONDS = 30.0
@@ -89,15 +92,14 @@ class Kubernetes:
         """Like `httpx.Client.stream`, with credentials."""
         return self.http.stream(method, path, **self._authorised(options))
 
-    def connect(self, path: str) -> httpx.AsyncClient:
-        """Returns a client for a path proxied by the API server, with unlimited concurrency."""
-        return httpx.AsyncClient(
-            base_url=self.configuration.host.rstrip("/") + path,
-            verify=_tls(self.configuration),
+    def connect(self, path: str) -> SpeechClient:
+        """Returns a client for a gateway at a path proxied by the API server, with unlimited concurrency."""
+        return SpeechClient(
+            self.configuration.host.rstrip("/") + path,
+            connector=aiohttp.TCPConnector(limit=0, ssl=_tls(self.configuration)),
             headers=self._authorised({}).get("headers"),
-            timeout=httpx.Timeout(CALL_SECONDS, read=STREAM_SECONDS, pool=None),
-            limits=httpx.Limits(max_connections=None),
-            trust_env=False,
+            timeout=aiohttp.ClientTimeout(sock_connect=CALL_SECONDS, sock_read=STREAM_SECONDS),
+            proxy=None,
         )
 
     def _authorised(self, options: Object) -> Object:

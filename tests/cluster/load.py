@@ -6,14 +6,11 @@ import asyncio
 import threading
 from collections.abc import Mapping
 
-import httpx
-
 from cluster.client import Kubernetes
 from cluster.speech import service_path
-from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, make_sender, open_loop, poisson
-from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, corpus, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.stats import Loop, Outcome, summarize
-from syrinx_operator.commands.client import SpeechError, speech
+from syrinx_operator.commands.client import SpeechClient, SpeechError
 
 VOICE = "us"
 SENTENCES = ("The farmer found two heavy bags.", "The old teacher carried seven green apples before breakfast.")
@@ -67,7 +64,7 @@ class Load:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def _ask(self, client: httpx.AsyncClient) -> None:
+    async def _ask(self, client: SpeechClient) -> None:
         speak = make_sender(client, Script(corpus(), (VOICE,), 1))
 
         async def noted(number: int, due: float) -> Outcome:
@@ -76,7 +73,7 @@ class Load:
 
         await open_loop(noted, poisson(self._rate, 1, Limit(seconds=3600)))
 
-    async def _listen(self, client: httpx.AsyncClient) -> None:
+    async def _listen(self, client: SpeechClient) -> None:
         while True:
             for number, expected in self._expected.items():
                 try:
@@ -86,15 +83,15 @@ class Load:
                     await asyncio.sleep(PAUSE_AFTER_REFUSAL)
 
 
-def connect(cluster: Kubernetes, pipeline: str) -> httpx.AsyncClient:
+def connect(cluster: Kubernetes, pipeline: str) -> SpeechClient:
     """Returns a client for a pipeline's gateway, with unlimited concurrency."""
     return cluster.connect(service_path(cluster, pipeline, ""))
 
 
-async def pcm(client: httpx.AsyncClient, number: int) -> bytes:
+async def pcm(client: SpeechClient, number: int) -> bytes:
     """Returns a sentence's PCM with a fixed seed. Raises SpeechError."""
     body = {"input": SENTENCES[number], "voice": VOICE, "response_format": "pcm", "stream": True, "seed": number}
-    async with speech(client, body) as pieces:
+    async with client.speech(body) as pieces:
         return b"".join([piece async for piece in pieces])
 
 

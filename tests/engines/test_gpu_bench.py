@@ -1,24 +1,25 @@
 """The parts of the GPU benchmarks that need no GPU: workload, plans, load generator, random checkpoints, report."""
 
 import math
+import os
 import statistics
-from pathlib import Path
+import sys
 
 import msgspec
 import pytest
 
-import gpu
 from gpu import checkpoint, plan, plots, report
-from gpu.capacity import mock_server
 from gpu.gathered import EngineResult, Gathered, Kernel, figures
-from gpu.load_generator import GeneratorStats, LoadGenerator
 from gpu.monitor import Usage
-from gpu.options import parse, plan_of, setup_of
+from gpu.peers import MOCK, start_peer
+from gpu.plan import MEAN_SECONDS, length_seconds, make_script
 from gpu.results import ServicePoint, ServiceRun
-from gpu.workload import MEAN_SECONDS, Workload, length_seconds
+from gpu.service import parse, plan_of
+from gpu.system import VARIANTS, Setup
+from syrinx_operator.commands.bench.load import Limit, corpus
 from syrinx_operator.commands.bench.playback import Playback
-from syrinx_operator.commands.bench.run import corpus
 from syrinx_operator.commands.bench.stats import Loop, Outcome, summarize
+from syrinx_operator.commands.bench.workers import GeneratorStats, LoadGenerator
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline
@@ -79,7 +80,7 @@ def run(*points: ServicePoint) -> ServiceRun:
 
 def test_utterance_lengths_have_the_published_mean_and_grow_with_the_text():
     texts = corpus()
-    bodies = [Workload(texts, ("ryan",), 0, True).body(number) for number in range(4000)]
+    bodies = [make_script(("ryan",), True).body(number) for number in range(1000)]
     lengths = [body["max_new_tokens"] * FAMILY.frame_seconds for body in bodies]
     assert statistics.fmean(lengths) == pytest.approx(MEAN_SECONDS, rel=0.03)
     assert min(lengths) >= 1.0 and max(lengths) <= 15.0
@@ -92,7 +93,7 @@ def max_tokens(body: dict) -> int:
 
 
 def test_requests_are_reproducible_and_real_models_end_their_utterances():
-    fixed, free = (Workload(corpus(), (), 7, fixed_lengths) for fixed_lengths in (True, False))
+    fixed, free = (make_script((), fixed_lengths, 7) for fixed_lengths in (True, False))
     assert fixed.body(5) == fixed.body(5) != fixed.body(6)
     assert "max_new_tokens" not in free.body(5)
 
@@ -125,30 +126,36 @@ def test_gaps_errors_and_slow_starts_fail_a_level():
 
 
 def test_full_plan_has_the_required_loads_and_enough_requests():
-    loads = plan.FULL.loads
-    assert [load.amount for load in loads if load.loop == "open"] == [1, 2, 4, 8, 10, 20, 40, 80]
-    assert [load.amount for load in loads if load.loop == "closed"] == [1, 4, 8, 16, 32, 64, 128]
-    assert all(load.amount * load.seconds >= 40 for load in loads if load.loop == "open")
-    assert sum(load.seconds for load in loads) < 240
+    full = plan.FULL
+    assert list(full.open) == [1, 2, 4, 8, 10, 20, 40, 80]
+    assert list(full.closed) == [1, 4, 8, 16, 32, 64, 128]
+    assert all(rate * seconds >= 40 for rate, seconds in full.open.items())
+    assert sum(full.open.values()) + sum(full.closed.values()) < 240
 
 
 def test_rates_and_clients_replace_the_plans():
-    selected = plan_of(
-        parse(["--only", "open,closed", "--rates", "30", "--concurrency", "64,256", "--busy-ramp", "4,8"])
-    )
-    assert [(load.loop, load.amount) for load in selected.loads] == [("open", 30), ("closed", 64), ("closed", 256)]
+    selected = plan_of(parse(["--only", "open,closed", "--rates", "30,80", "--concurrency", "64,256"]))
+    assert selected.open == {30: plan.DEFAULT_SECONDS, 80: 10}
+    assert selected.closed == {64: 10, 256: plan.DEFAULT_SECONDS}
     assert selected.live is None
-    assert [selected.ramp(load) for load in selected.loads] == [(4, 8)] * 3
+    started = plan_of(parse(["--only", "live", "--live-start", "640"]))
+    assert (started.open, started.closed, started.live.start) == ({}, {}, 640)
 
 
-@pytest.mark.parametrize("flags", [[], ["--colocated"], ["--paced"]])
-def test_setup_gives_a_valid_resource_with_the_captured_calls(flags):
-    pipeline = setup_of(parse(["--codec-rows", "8", *flags]), "/models/1b7").pipeline("redis://127.0.0.1:1/0")
+def test_points_with_many_streams_have_larger_chunks():
+    early, busy = [("open", 19), ("closed", 31)], [("open", 20), ("closed", 32), ("live", 1)]
+    assert {plan.chunk_ramp(*load) for load in early} == {plan.EARLY_RAMP}
+    assert {plan.chunk_ramp(*load) for load in busy} == {plan.BUSY_RAMP}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_setup_gives_a_valid_resource_with_the_captured_calls(variant):
+    pipeline = Setup(model="/models/1b7", variant=variant).pipeline("redis://127.0.0.1:1/0")
     decoded = msgspec.convert(msgspec.to_builtins(pipeline), TTSPipeline)
     assert decoded == pipeline and not violations(pipeline)
     shapes = pipeline.spec.codec.capture_pairs
-    assert max(shape.rows for shape in shapes) == 8
-    assert {shape.frames for shape in shapes} >= set(plan.FULL.early_ramp) | set(plan.FULL.busy_ramp)
+    assert max(shape.rows for shape in shapes) == pipeline.spec.codec.max_num_seqs
+    assert {shape.frames for shape in shapes} >= set(plan.EARLY_RAMP) | set(plan.BUSY_RAMP)
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])
@@ -251,10 +258,10 @@ def test_plots_show_measured_times_graphs_alone_and_the_floor(tmp_path):
 
 
 async def test_load_generator_measures_a_mock_server_without_gaps(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(gpu.__file__).parents[1]))
-    workload = Workload(corpus(), (), 0, True)
-    async with mock_server() as url, LoadGenerator(2, [url], workload) as generator:
-        opened = await generator.open(20, 1.0)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    script = make_script((), fixed_lengths=True)
+    async with start_peer(MOCK, "") as url, LoadGenerator([url], script, 2) as generator:
+        opened = await generator.open(20, Limit(requests=20))
         listened = await generator.live(16, 0.5, 3.0)
     assert len(opened.outcomes) == 20 and not any(each.error for each in opened.outcomes)
     assert sum(each.playback.underruns for each in opened.outcomes) == 0

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import gpu
 from gpu.results import ServiceRun, load
 
 TIMEOUT_SECONDS = 120.0
@@ -17,7 +16,7 @@ TIMEOUT_SECONDS = 120.0
 async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gpu.service", "--out", str(out), "--generators", "1", *arguments),
-        env=os.environ | {"PYTHONPATH": str(Path(gpu.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=asyncio.subprocess.DEVNULL,
     )
 

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from syrinx_operator.commands.bench.loadgen import Limit, Script, make_sender, open_loop, poisson
-from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.load import Limit, Script, corpus, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.stats import Outcome
-from syrinx_operator.commands.client import SpeechError, connect, speech
+from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import find_running
 from syrinx_operator.resource.spec import TTSPipeline
@@ -107,7 +106,7 @@ def _read(file: Path) -> bytes:
 @contextlib.asynccontextmanager
 async def load(url: str, rate: float, seed: int) -> AsyncIterator[list[Outcome]]:
     """Sends `rate` requests per second as a Poisson process. Yields the outcomes so far."""
-    async with connect(url) as client:
+    async with SpeechClient(url) as client:
         script = Script(corpus(), (VOICE,), seed)
         speak, outcomes = make_sender(client, script), []
 
@@ -127,7 +126,7 @@ async def pcm(url: str, text: str, seed: int) -> bytes | None:
     """Returns the audio of a request, or None if it was refused."""
     body = {"input": text, "voice": VOICE, "response_format": "pcm", "stream": True, "seed": seed}
     try:
-        async with connect(url) as client, speech(client, body) as pieces:
+        async with SpeechClient(url) as client, client.speech(body) as pieces:
             return b"".join([piece async for piece in pieces])
     except SpeechError as error:
         if error.kind == "http 503":

@@ -13,10 +13,9 @@ import msgspec
 import pytest
 
 from support.tuned import VOICE, Up, load, pcm
-from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, make_sender, open_loop, poisson
-from syrinx_operator.commands.bench.run import corpus
+from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, corpus, make_sender, open_loop, poisson
 from syrinx_operator.commands.bench.stats import Loop, summarize
-from syrinx_operator.commands.client import connect
+from syrinx_operator.commands.client import SpeechClient
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import identity_of
 from syrinx_operator.resource.knobs import Knob, setting_of
@@ -75,7 +74,7 @@ def a_pipeline(name: str, rows: int, ttfa_ms: int | None) -> TTSPipeline:
 def untuned(tmp_path_factory: pytest.TempPathFactory) -> Untuned:
     async def measure(url: str) -> Untuned:
         audio = {seed: await pcm(url, text, seed) for seed, text in enumerate(SENTENCES)}
-        async with connect(url) as client:
+        async with SpeechClient(url) as client:
             speak = make_sender(client, Script(corpus(), (VOICE,), 1))
             outcomes, wall = await closed_loop(speak, 8, Limit(seconds=20))
             rate = SHARE_OF_CAPACITY * summarize(Loop.CLOSED, 8, outcomes, wall).requests_per_second

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_operator.commands.bench.loadgen import Limit, Script, poisson
+from syrinx_operator.commands.bench.load import Limit, Script, corpus, poisson
 from syrinx_operator.commands.bench.playback import Arrival, PlaybackRecorder, simulate
-from syrinx_operator.commands.bench.run import corpus
-from syrinx_operator.commands.bench.stats import Loop, Outcome, quantile, spread, summarize
+from syrinx_operator.commands.bench.stats import Loop, Outcome, spread, summarize
 from syrinx_stages.contract.silence import first_audible
 
 SECOND = 24_000
@@ -90,23 +89,11 @@ def test_the_first_audible_sample_is_at_minus_50_decibels():
     assert first_audible(b"") is None
 
 
-def test_quantiles_are_linear_between_ranks():
-    assert quantile([4, 1, 3, 2], 0.5) == 2.5
-    assert quantile([10], 0.95) == 10
-    assert [quantile(range(101), q) for q in (0, 0.5, 0.95, 1)] == [0, 50, 95, 100]
-    with pytest.raises(ValueError, match="no values"):
-        quantile([], 0.5)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 1))
-def test_quantiles_match_numpy(values, q):
-    assert quantile(values, q) == pytest.approx(float(np.quantile(values, q)), abs=1e-6)
-
-
 def test_a_spread_without_values_is_none():
     assert spread([]) is None
     found = spread([1, 2, 3])
     assert (found.mean, found.p50, found.max) == (2, 2, 3)
+    assert found.p95 == pytest.approx(2.9), "linear between ranks"
 
 
 def test_a_point_counts_completed_and_failed_requests():
@@ -156,6 +143,8 @@ def test_a_script_uses_texts_equally_and_cycles_through_voices():
     assert bodies == [Script(["a", "b", "c"], ["x", "y"], seed=3).body(number) for number in range(6)]
     assert len({body["seed"] for body in bodies}) == 6
     assert "voice" not in Script(["a"], [], seed=3).body(0)
+    with_fields = Script(["a", "b"], [], 3, [{"max_new_tokens": 1}, {"max_new_tokens": 2}])
+    assert {(body["input"], body["max_new_tokens"]) for body in map(with_fields.body, range(4))} == {("a", 1), ("b", 2)}
 
 
 def test_the_corpus_has_100_different_sentences():

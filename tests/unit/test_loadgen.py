@@ -6,9 +6,10 @@ import pytest
 
 from support.http_server import serve
 from support.timed_gateway import LOUD, SECOND, TimedGateway
-from syrinx_operator.commands.bench.loadgen import Limit, Script, closed_loop, make_sender, open_loop
+from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, live_loop, make_sender, open_loop
 from syrinx_operator.commands.bench.stats import Loop, summarize
-from syrinx_operator.commands.client import SpeechError, connect, voices
+from syrinx_operator.commands.bench.workers import GeneratorError, LoadGenerator
+from syrinx_operator.commands.client import SpeechClient, SpeechError
 
 SCRIPT = Script(["Hello."], ["us"], seed=0)
 SLACK = 0.2
@@ -16,7 +17,7 @@ SLACK = 0.2
 
 
 async def measure(gateway, load):
-    async with asyncio.timeout(30), serve(gateway.app) as url, connect(url) as client:
+    async with asyncio.timeout(30), serve(gateway.app) as url, SpeechClient(url) as client:
         return await load(make_sender(client, SCRIPT))
 
 
@@ -104,14 +105,44 @@ async def test_a_stream_without_audio_is_a_failure():
 
 
 async def test_connection_errors_name_the_address():
-    async with connect("http://127.0.0.1:1") as client:
+    async with SpeechClient("http://127.0.0.1:1") as client:
         outcomes, _ = await open_loop(make_sender(client, SCRIPT), [0.0])
         assert outcomes[0].error == "connection"
         with pytest.raises(SpeechError, match=r"cannot connect to http://127\.0\.0\.1:1"):
-            await voices(client)
+            await client.voices()
 
 
 async def test_requests_follow_the_script():
     gateway = TimedGateway([(0.0, LOUD * 4800)])
     await measure(gateway, lambda send: closed_loop(send, 1, Limit(requests=2)))
     assert gateway.bodies == [SCRIPT.body(0), SCRIPT.body(1)]
+
+
+async def test_listeners_play_in_real_time_and_early_utterances_do_not_count():
+    gateway = TimedGateway([(0.0, LOUD * (SECOND // 8))])  # A quarter of a second.
+    outcomes, wall = await measure(gateway, lambda send: live_loop(send, [0.0, 0.05], count_from=0.2, seconds=0.9))
+    assert len(gateway.bodies) == pytest.approx(8, abs=2)
+    assert len(outcomes) == len(gateway.bodies) - 2, "each listener started one utterance before"
+    assert 0.9 <= wall < 0.9 + 2 * SLACK
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_workers_share_the_requests(workers):
+    gateway = TimedGateway([(0.0, LOUD * 4800)])
+    async with serve(gateway.app) as url, LoadGenerator([url], SCRIPT, workers) as generator:
+        closed = await generator.closed(3, Limit(requests=9))
+        opened = await generator.open(100, Limit(requests=11))
+        live = await generator.live(3, 0.1, 0.2)
+    assert [len(result.outcomes) for result in (closed, opened)] == [9, 11] and live.outcomes
+    assert not [each.error for result in (closed, opened, live) for each in result.outcomes if each.error]
+    assert opened.generator.processes == workers
+    seeds = [body["seed"] for body in gateway.bodies]
+    assert (sorted(seeds[:9]), sorted(seeds[9:20])) == (list(range(9)), list(range(11))), "each request once"
+
+
+async def test_a_dead_worker_is_an_error():
+    async with LoadGenerator(["http://127.0.0.1:1"], SCRIPT, 2) as generator:
+        for process in generator._processes:
+            process.kill()
+        with pytest.raises(GeneratorError, match="exited with status -9"):
+            await generator.closed(2, Limit(requests=2))

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from syrinx_operator import __version__
-from syrinx_operator.commands.bench.loadgen import Limit
+from syrinx_operator.commands.bench.load import Limit
 from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, line, load, markdown, save, show
-from syrinx_operator.commands.bench.run import BenchPlan, bench
+from syrinx_operator.commands.bench.run import bench
 from syrinx_operator.commands.client import SpeechError
 from syrinx_operator.commands.parser import make_parser
 from syrinx_operator.commands.say import SayError, Utterance, say, summary
@@ -102,19 +102,20 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
     for file in filter(None, (options.json, options.plot)):
         check_writable(Path(file))
     console = make_console(stderr=True)
-    plan = BenchPlan(
-        concurrency=() if options.rate and not options.concurrency else options.concurrency or (1, 2, 4, 8),
-        rates=options.rate or (),
-        limit=Limit(requests=options.requests, seconds=None if options.requests else options.duration),
-        warmup=options.warmup,
-        seed=options.seed,
-        voices=options.voices or (),
-    )
 
     async def measure() -> Report:
         async with _gateway(options.url, options.file, reuse=False) as (url, pipeline):
             return await bench(
-                url, plan, pipeline, publishable_command(given), lambda point: console.print(line(point))
+                url,
+                pipeline,
+                publishable_command(given),
+                concurrency=options.concurrency or (() if options.rate else (1, 2, 4, 8)),
+                rates=options.rate or (),
+                limit=Limit(requests=options.requests, seconds=None if options.requests else options.duration),
+                warmup=options.warmup,
+                seed=options.seed,
+                voices=options.voices or (),
+                done=lambda point: console.print(line(point)),
             )
 
     report = asyncio.run(measure())

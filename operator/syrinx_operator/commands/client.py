@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-import httpx
+import aiohttp
 import msgspec
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 120.0
 """Maximum time between two chunks of a response."""
-
-Body = Mapping[str, Any]
 
 
 class SpeechError(Exception):
@@ -24,50 +24,58 @@ class SpeechError(Exception):
         self.kind = kind
 
 
-def connect(url: str) -> httpx.AsyncClient:
-    """Returns an HTTP client for the gateway at `url` without a limit on concurrent requests."""
-    return httpx.AsyncClient(
-        base_url=url.rstrip("/"),
-        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS, pool=None),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-    )
+class SpeechClient:
+    """Client of the gateway at `url`, without a limit on concurrent requests. Use as `async with`.
+
+    aiohttp, because httpx adds milliseconds per request under load, which would be attributed to the gateway.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        """`options` are those of `aiohttp.ClientSession`."""
+        self._url = url.rstrip("/")
+        self._options = options
+
+    async def __aenter__(self) -> Self:
+        address = urlsplit(self._url)
+        proxy = None if proxy_bypass(address.hostname or "") else getproxies().get(address.scheme)
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        connector = aiohttp.TCPConnector(limit=0)
+        defaults: dict[str, Any] = {"connector": connector, "timeout": timeout, "proxy": proxy}
+        self._http = aiohttp.ClientSession(**(defaults | self._options))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    @contextlib.asynccontextmanager
+    async def speech(self, body: Mapping[str, object]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Requests speech and yields an iterator of the audio bytes. Raises `SpeechError`, also during iteration."""
+        async with self._request("POST", "/v1/audio/speech", json=body) as response:
+            yield response.content.iter_any()
+
+    async def voices(self) -> list[str]:
+        """Returns the names of the gateway's voices. Raises `SpeechError`."""
+        async with self._request("GET", "/v1/audio/voices") as response:
+            return list((await response.json())["voices"])
+
+    @contextlib.asynccontextmanager
+    async def _request(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            async with self._http.request(method, self._url + path, **options) as response:
+                if response.status != 200:
+                    raise _refusal(response.status, await response.read())
+                yield response
+        except TimeoutError as error:
+            raise SpeechError("timeout", f"timeout at {self._url} ({type(error).__name__})") from None
+        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError) as error:
+            raise SpeechError("cut off", f"the response was cut off: {error}") from None
+        except aiohttp.ClientError as error:
+            raise SpeechError("connection", f"cannot connect to {self._url}: {error}") from None
 
 
-@contextlib.asynccontextmanager
-async def speech(client: httpx.AsyncClient, body: Body) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Requests speech and yields an iterator of the audio bytes. Raises `SpeechError`, also during iteration."""
-    with _failures(client):
-        async with client.stream("POST", "/v1/audio/speech", json=dict(body)) as response:
-            if response.status_code != httpx.codes.OK:
-                raise refusal(response.status_code, await response.aread())
-            yield response.aiter_raw()
-
-
-async def voices(client: httpx.AsyncClient) -> list[str]:
-    """Returns the names of the gateway's voices. Raises `SpeechError`."""
-    with _failures(client):
-        response = await client.get("/v1/audio/voices")
-        if response.status_code != httpx.codes.OK:
-            raise refusal(response.status_code, response.content)
-        return list(response.json()["voices"])
-
-
-def refusal(status: int, content: bytes) -> SpeechError:
+def _refusal(status: int, content: bytes) -> SpeechError:
     """Returns the error of a response, in OpenAI's format or any other."""
     kind = f"http {status}"
     with contextlib.suppress(msgspec.DecodeError, TypeError, KeyError):
         return SpeechError(kind, str(msgspec.json.decode(content)["error"]["message"]))
     return SpeechError(kind, f"the server answered {status}: {content[:200].decode('utf-8', 'replace')}")
-
-
-@contextlib.contextmanager
-def _failures(client: httpx.AsyncClient) -> Iterator[None]:
-    """Converts httpx errors to `SpeechError`."""
-    try:
-        yield
-    except httpx.TimeoutException as error:
-        raise SpeechError("timeout", f"timeout at {client.base_url} ({type(error).__name__})") from None
-    except httpx.RemoteProtocolError as error:
-        raise SpeechError("cut off", f"the response was cut off: {error}") from None
-    except httpx.RequestError as error:
-        raise SpeechError("connection", f"cannot connect to {client.base_url}: {error}") from None

@@ -14,7 +14,7 @@ import soundfile
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.playback import Playback, PlaybackRecorder
-from syrinx_operator.commands.client import SpeechError, connect, speech
+from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_stages.contract.family import FAMILY
 
 FORMATS = ("wav", "pcm", "mp3", "flac", "opus")
@@ -61,11 +61,11 @@ async def say(utterance: Utterance, url: str) -> Playback:
     """Requests the speech from the gateway at `url` and writes the output. Raises `SayError` or `SpeechError`."""
     container = utterance.container
     _check_encoding(utterance)
-    async with connect(url) as client:
+    async with SpeechClient(url) as client:
         body = _body(utterance, "pcm" if utterance.stream else container)
         begin = time.monotonic()
         recorder = PlaybackRecorder()
-        async with speech(client, body) as pieces:
+        async with client.speech(body) as pieces:
             if utterance.stream:
                 with _sink(utterance.output, container) as write:
                     async for piece in pieces:

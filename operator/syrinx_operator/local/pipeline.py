@@ -53,11 +53,12 @@ class LocalPipeline:
         observe: Observer = ignore,
         start_timeout: float = START_SECONDS,
         commands: Mapping[Stage, Sequence[str]] | None = None,
+        additional: Sequence[StageProcess] = (),
     ) -> None:
         """`directory` is for configurations and logs of the stages (default: a temporary directory).
 
-        `port` overrides the gateway's port, `commands` the programs by stage. Raises `LocalError` for a model or GPUs
-        that are available only on Kubernetes.
+        `port` overrides the gateway's port, `commands` the programs by stage. `additional` processes run beside those
+        of the pipeline. Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
         """
         self.pipeline = pipeline
         self.processes: list[Child] = []
@@ -65,7 +66,7 @@ class LocalPipeline:
         self._observe = observe
         self._start_timeout = start_timeout
         self._commands = commands or {}
-        self._plan = [_on_port(process, port) for process in _plan(pipeline)]
+        self._plan = [*(_on_port(process, port) for process in _plan(pipeline)), *additional]
         self._cleanup = contextlib.AsyncExitStack()
 
     @property

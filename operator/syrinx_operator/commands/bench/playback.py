@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
@@ -47,6 +47,11 @@ class Playback(Struct, frozen=True):
         """Real-time factor: wall time per second of audio."""
         return self.end / self.duration
 
+    @property
+    def playback_end(self) -> float:
+        """When a player that plays everything ends."""
+        return self.first_playable + self.underrun_seconds + self.duration
+
 
 def simulate(arrivals: Sequence[Arrival], audible: int | None) -> Playback:
     """Simulates playback in real time; `audible` is the index of the first audible sample.
@@ -55,7 +60,9 @@ def simulate(arrivals: Sequence[Arrival], audible: int | None) -> Playback:
     """
     if not arrivals:
         raise ValueError("no audio arrived")
-    start = _playable(arrivals)
+    buffered = accumulate(arrival.samples for arrival in arrivals)
+    preroll = PREROLL_SECONDS * FAMILY.sample_rate
+    start = next((each.at for each, held in zip(arrivals, buffered, strict=True) if held >= preroll), arrivals[-1].at)
     stalls: list[tuple[int, float]] = []
     waited, position = 0.0, 0
     for arrival in arrivals:
@@ -77,15 +84,6 @@ def simulate(arrivals: Sequence[Arrival], audible: int | None) -> Playback:
         underrun_seconds=waited,
         gaps=tuple(after.at - before.at for before, after in pairwise(arrivals)),
     )
-
-
-def _playable(arrivals: Sequence[Arrival]) -> float:
-    held = 0
-    for arrival in arrivals:
-        held += arrival.samples
-        if held >= PREROLL_SECONDS * FAMILY.sample_rate:
-            return arrival.at
-    return arrivals[-1].at
 
 
 class PlaybackRecorder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -72,50 +72,35 @@ def load(file: Path) -> Report:
         raise ReportError(f"{file}: not a bench report: {error}") from None
 
 
-class _Column(Struct, frozen=True):
-    head: str
-    cell: Callable[[Point], str]
+def milliseconds(spread: Spread | None, form: str = "{:.0f}/{:.0f}") -> str:
+    """Returns the p50 and p95 of times."""
+    return "-" if spread is None else form.format(spread.p50 * 1000, spread.p95 * 1000)
 
 
-def _milliseconds(pick: Callable[[Point], Spread | None]) -> Callable[[Point], str]:
-    def cell(point: Point) -> str:
-        values = pick(point)
-        return "-" if values is None else f"{values.p50 * 1000:.0f}/{values.p95 * 1000:.0f}"
-
-    return cell
+def errors(point: Point) -> str:
+    """Returns the number of failed requests by kind."""
+    return ", ".join(f"{count} x {kind}" for kind, count in point.errors.items()) or "0"
 
 
 def _load(point: Point) -> str:
     return f"{point.load:g} concurrent" if point.loop == Loop.CLOSED else f"{point.load:g} req/s"
 
 
-def _rtf(point: Point) -> str:
-    return "-" if point.rtf is None else f"{point.rtf.p50:.2f}"
-
-
-def _underruns(point: Point) -> str:
-    return "-" if point.underrun_share is None else f"{point.underrun_share:.0%}"
-
-
-def _errors(point: Point) -> str:
-    return ", ".join(f"{count} x {kind}" for kind, count in point.errors.items()) or "0"
-
-
 _TABLE_WIDTH = 110
 """Minimum width of the table, so that no numbers are truncated."""
-COLUMNS: Sequence[_Column] = (
-    _Column("load", _load),
-    _Column("requests", lambda point: str(point.requests)),
-    _Column("first byte ms", _milliseconds(lambda point: point.first_byte)),
-    _Column("playable ms", _milliseconds(lambda point: point.first_playable)),
-    _Column("TTFA ms", _milliseconds(lambda point: point.ttfa)),
-    _Column("gap ms", _milliseconds(lambda point: point.gap)),
-    _Column("underruns", _underruns),
-    _Column("RTF", _rtf),
-    _Column("audio s/s", lambda point: f"{point.audio_seconds_per_second:.2f}"),
-    _Column("req/s", lambda point: f"{point.requests_per_second:.2f}"),
-    _Column("errors", _errors),
-)
+COLUMNS: Mapping[str, Callable[[Point], str]] = {
+    "load": _load,
+    "requests": lambda point: str(point.requests),
+    "first byte ms": lambda point: milliseconds(point.first_byte),
+    "playable ms": lambda point: milliseconds(point.first_playable),
+    "TTFA ms": lambda point: milliseconds(point.ttfa),
+    "gap ms": lambda point: milliseconds(point.gap),
+    "underruns": lambda point: "-" if point.underrun_share is None else f"{point.underrun_share:.0%}",
+    "RTF": lambda point: "-" if point.rtf is None else f"{point.rtf.p50:.2f}",
+    "audio s/s": lambda point: f"{point.audio_seconds_per_second:.2f}",
+    "req/s": lambda point: f"{point.requests_per_second:.2f}",
+    "errors": errors,
+}
 CAPTION = (
     "Times are p50/p95. TTFA: from the request to the first audible sample, including leading silence; playable: "
     f"{PREROLL_SECONDS * 1000:.0f} ms of audio buffered; underruns: share of streams with a stall; RTF: wall time "
@@ -125,18 +110,18 @@ CAPTION = (
 
 def line(point: Point) -> str:
     """Returns a one-line summary of a load point."""
-    ttfa = "no audible audio" if point.ttfa is None else f"TTFA {_milliseconds(lambda p: p.ttfa)(point)} ms"
+    ttfa = "no audible audio" if point.ttfa is None else f"TTFA {milliseconds(point.ttfa)} ms"
     speed = f"{point.audio_seconds_per_second:.2f} audio s/s"
-    return f"{_load(point)}: {point.requests} requests, {ttfa}, {speed}, errors: {_errors(point)}"
+    return f"{_load(point)}: {point.requests} requests, {ttfa}, {speed}, errors: {errors(point)}"
 
 
 def show(points: Sequence[Point], console: Console) -> None:
     """Prints the table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column.head.replace(" ", "\n"), justify="right", no_wrap=True)
+    for head in COLUMNS:
+        table.add_column(head.replace(" ", "\n"), justify="right", no_wrap=True)
     for point in points:
-        table.add_row(*(column.cell(point) for column in COLUMNS))
+        table.add_row(*(cell(point) for cell in COLUMNS.values()))
     console.width = max(console.width, _TABLE_WIDTH)
     console.print(table, crop=False, soft_wrap=False)
     console.print(CAPTION)
@@ -144,13 +129,9 @@ def show(points: Sequence[Point], console: Console) -> None:
 
 def markdown(report: Report) -> str:
     """Returns the table as Markdown, with a description of the machine."""
-    lines = [
-        "| " + " | ".join(column.head for column in COLUMNS) + " |",
-        "|" + " ---: |" * len(COLUMNS),
-        *("| " + " | ".join(column.cell(point) for column in COLUMNS) + " |" for point in report.points),
-    ]
+    rows = [COLUMNS, *([cell(point) for cell in COLUMNS.values()] for point in report.points)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
     machine = report.machine
     packages = ", ".join(f"{name} {number}" for name, number in machine.packages.items() if name in ("syrinx", "torch"))
-    return "\n".join(
-        [*lines, "", f"{machine.cpu}, {machine.cores} cores; Python {machine.python}, {packages}. {CAPTION}"]
-    )
+    about = f"{machine.cpu}, {machine.cores} cores; Python {machine.python}, {packages}. {CAPTION}"
+    return "\n".join([lines[0], "|" + " ---: |" * len(COLUMNS), *lines[1:], "", about])

@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from importlib.resources import files
+from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
-from syrinx_operator.commands.bench.loadgen import Limit, Script, Send, closed_loop, make_sender, open_loop, poisson
+from syrinx_operator.commands.bench.load import Limit, Script, corpus
 from syrinx_operator.commands.bench.report import Report
-from syrinx_operator.commands.bench.stats import Loop, Outcome, Point, summarize
-from syrinx_operator.commands.client import SpeechError, connect, voices
+from syrinx_operator.commands.bench.stats import Loop, Point, summarize
+from syrinx_operator.commands.bench.workers import LoadGenerator
+from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.machine import describe, publishable_pipeline, revision
 from syrinx_operator.resource.spec import TTSPipeline
 
 
-class BenchPlan(Struct, frozen=True, kw_only=True):
-    """The load points of a benchmark."""
-
-    concurrency: tuple[int, ...]
-    rates: tuple[float, ...]
-    limit: Limit
-    """Limit of each load point."""
-    warmup: int
-    """Requests before the first load point, which are not measured."""
-    seed: int
-    voices: tuple[str, ...]
-    """Voices to cycle through. Default: all voices of the server."""
-
-
 async def bench(
-    url: str, plan: BenchPlan, pipeline: TTSPipeline | None, command: str, done: Callable[[Point], None]
+    url: str,
+    pipeline: TTSPipeline | None,
+    command: str,
+    *,
+    concurrency: Sequence[int],
+    rates: Sequence[float],
+    limit: Limit,
+    warmup: int,
+    seed: int,
+    voices: Sequence[str],
+    done: Callable[[Point], None],
 ) -> Report:
-    """Measures each load point at `url` and passes it to `done`. Raises `SpeechError` if the warm-up fails."""
-    async with connect(url) as client:
-        script = Script(corpus(), plan.voices or tuple(await voices(client)), plan.seed)
-        send = make_sender(client, script)
-        await _warm_up(send, plan.warmup)
-        points = []
-        for clients in plan.concurrency:
-            outcomes, wall = await closed_loop(send, clients, plan.limit)
-            points.append(summarize(Loop.CLOSED, clients, outcomes, wall))
-            done(points[-1])
-        for rate in plan.rates:
-            outcomes, wall = await open_loop(send, poisson(rate, plan.seed, plan.limit))
-            points.append(summarize(Loop.OPEN, rate, outcomes, wall))
+    """Measures each load point at `url` and passes it to `done`. Raises `SpeechError` if the warm-up fails.
+
+    `limit` ends each load point. `warmup` requests are sent before the first. Without `voices`, all are used.
+    """
+    async with SpeechClient(url) as client:
+        script = Script(corpus(), voices or await client.voices(), seed)
+    loads = [(Loop.CLOSED, float(clients)) for clients in concurrency] + [(Loop.OPEN, rate) for rate in rates]
+    points = []
+    async with LoadGenerator([url], script) as generator:
+        if warmup:
+            warm = await generator.closed(1, Limit(requests=warmup))
+            if failed := [outcome.error for outcome in warm.outcomes if outcome.error is not None]:
+                kinds = ", ".join(sorted(set(failed)))
+                raise SpeechError(failed[0], f"{len(failed)} of {warmup} warm-up requests failed: {kinds}")
+        for loop, load in loads:
+            measure = generator.closed(int(load), limit) if loop == Loop.CLOSED else generator.open(load, limit)
+            result = await measure
+            points.append(summarize(loop, load, result.outcomes, result.wall_seconds))
             done(points[-1])
     return Report(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -53,22 +52,8 @@ async def bench(
         revision=revision(),
         machine=describe(),
         pipeline=None if pipeline is None else publishable_pipeline(pipeline),
-        seed=plan.seed,
+        seed=seed,
         texts=len(script.texts),
         voices=list(script.voices),
         points=points,
     )
-
-
-def corpus() -> list[str]:
-    """Returns 100 sentences of 2 to 27 words, the shortest first."""
-    return files("syrinx_operator.commands.bench").joinpath("corpus.txt").read_text("utf-8").split("\n")[:-1]
-
-
-async def _warm_up(send: Send, count: int) -> None:
-    outcomes: list[Outcome] = (await closed_loop(send, 1, Limit(requests=count)))[0] if count else []
-    failed = [outcome.error for outcome in outcomes if outcome.error is not None]
-    if failed:
-        raise SpeechError(
-            failed[0], f"{len(failed)} of {count} warm-up requests failed: {', '.join(sorted(set(failed)))}"
-        )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 
+import numpy as np
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.playback import Playback
@@ -67,22 +68,11 @@ class Point(Struct, frozen=True):
     """Total duration of underruns."""
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    """Returns the `q` quantile (0 to 1) with linear interpolation. Raises ValueError without values."""
-    if not values:
-        raise ValueError("no values")
-    ordered = sorted(values)
-    rank = q * (len(ordered) - 1)
-    below = math.floor(rank)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
-
-
 def spread(values: Sequence[float]) -> Spread | None:
     """Returns the summary of a distribution; None without values."""
     if not values:
         return None
-    p50, p95, p99 = (quantile(values, q) for q in (0.5, 0.95, 0.99))
+    p50, p95, p99 = np.quantile(values, (0.5, 0.95, 0.99)).tolist()
     return Spread(math.fsum(values) / len(values), p50, p95, p99, max(values))
 
 

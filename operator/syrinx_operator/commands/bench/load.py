@@ -1,21 +1,22 @@
-"""Load generator: closed loop (fixed number of clients) and open loop (fixed arrival times)."""
+"""Loads on a gateway: closed loop (fixed number of clients), open loop (fixed arrival times), and live listeners."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
 
-import httpx
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.playback import PlaybackRecorder
 from syrinx_operator.commands.bench.stats import Outcome
-from syrinx_operator.commands.client import SpeechError, speech
+from syrinx_operator.commands.client import SpeechClient, SpeechError
 
 PAUSE_AFTER_ERROR = 0.5
-"""Seconds that a closed-loop client waits after a failed request."""
+"""Seconds that a client or listener waits after a failed request."""
 
 AWAKE_SECONDS = 0.006
 """Busy-wait before a request is due, because timers of some machines are milliseconds late."""
@@ -43,13 +44,15 @@ class Script(Struct, frozen=True):
     texts: Sequence[str]
     voices: Sequence[str]
     seed: int
+    fields: Sequence[dict[str, object]] = ()
+    """Additional fields of the requests of each text."""
 
     def body(self, number: int) -> dict[str, object]:
         """Returns the JSON of a request. Cycles through voices, and through texts in a random order."""
         turn, index = divmod(number, len(self.texts))
-        order = random.Random(f"{self.seed}:{turn}").sample(range(len(self.texts)), len(self.texts))
+        text = random.Random(f"{self.seed}:{turn}").sample(range(len(self.texts)), len(self.texts))[index]
         body: dict[str, object] = {
-            "input": self.texts[order[index]],
+            "input": self.texts[text],
             "response_format": "pcm",
             "stream": True,
             "stream_format": "audio",
@@ -57,16 +60,21 @@ class Script(Struct, frozen=True):
         }
         if self.voices:
             body["voice"] = self.voices[number % len(self.voices)]
-        return body
+        return body | (self.fields[text] if self.fields else {})
 
 
-def make_sender(client: httpx.AsyncClient, script: Script) -> Send:
+def corpus() -> list[str]:
+    """Returns 100 sentences of 2 to 27 words, the shortest first."""
+    return files("syrinx_operator.commands.bench").joinpath("corpus.txt").read_text("utf-8").split("\n")[:-1]
+
+
+def make_sender(client: SpeechClient, script: Script) -> Send:
     """Returns a function that sends a request of the script and measures its playback."""
 
     async def send(number: int, due: float) -> Outcome:
         recorder = PlaybackRecorder()
         try:
-            async with speech(client, script.body(number)) as pieces:
+            async with client.speech(script.body(number)) as pieces:
                 async for piece in pieces:
                     recorder.add(time.monotonic() - due, piece)
         except SpeechError as error:
@@ -114,11 +122,15 @@ async def open_loop(send: Send, arrivals: Sequence[float]) -> tuple[list[Outcome
     Latency counts from the due time, so that a delay of the load generator is not hidden.
     """
     begin = time.monotonic()
+
+    async def one_request(number: int, due: float) -> Outcome:
+        return await send(number, due)
+
     async with asyncio.TaskGroup() as group:
         tasks = []
         for number, at in enumerate(arrivals):
             await _sleep_until(begin + at)
-            tasks.append(group.create_task(_send(send, number, begin + at)))
+            tasks.append(group.create_task(one_request(number, begin + at)))
     return [task.result() for task in tasks], time.monotonic() - begin
 
 
@@ -128,5 +140,31 @@ async def _sleep_until(due: float) -> None:
         await asyncio.sleep(0)
 
 
-async def _send(send: Send, number: int, due: float) -> Outcome:
-    return await send(number, due)
+async def live_loop(
+    send: Send, starts: Sequence[float], count_from: float, seconds: float
+) -> tuple[list[Outcome], float]:
+    """Runs listeners that play one utterance after the other in real time. Returns outcomes and wall time in seconds.
+
+    A listener starts at each of `starts`; no utterance is requested after `seconds`. Utterances requested before
+    `count_from` are not among the outcomes, because not all listeners have started. All in seconds from the start.
+    """
+    outcomes: list[Outcome] = []
+    numbers = itertools.count()
+    begin = time.monotonic()
+    end = begin + seconds
+
+    async def listen(start: float) -> None:
+        await asyncio.sleep(begin + start - time.monotonic())
+        while (due := time.monotonic()) < end:
+            outcome = await send(next(numbers), due)
+            if due - begin >= count_from:
+                outcomes.append(outcome)
+            playing = PAUSE_AFTER_ERROR
+            if outcome.playback is not None:
+                playing = due + outcome.playback.playback_end - time.monotonic()
+            await asyncio.sleep(min(max(0.0, playing), max(0.0, end - time.monotonic())))
+
+    async with asyncio.TaskGroup() as group:
+        for start in starts:
+            group.create_task(listen(start))
+    return outcomes, time.monotonic() - begin
