@@ -16,7 +16,7 @@ from support.prometheus import OWNER, find_prometheus, history, recorded, runnin
 from support.tls import Authority
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.measure import MetricsReader, window
-from syrinx_operator.cluster.prometheus import DEFAULT_ACCESS, Access, access, clock_query, counters_query, selector
+from syrinx_operator.cluster.prometheus import CLOCK_QUERY, DEFAULT_ACCESS, Access, access, counters_query, selector
 from syrinx_operator.cluster.state import Component, Owner, Replica
 from syrinx_operator.resource.knobs import Identity, Stage
 from syrinx_operator.resource.spec import (
@@ -111,7 +111,7 @@ async def measured_of(result, clock=0.0, **spec):
     """Returns the reading of series from a Prometheus whose clock is `ahead` seconds ahead."""
 
     def answer(asked):
-        if asked.query["query"] == clock_query():
+        if asked.query["query"] == CLOCK_QUERY:
             return ScriptedResponse(json.dumps(vector(str(time.time() + clock))).encode())
         data = {"resultType": "matrix", "result": result}
         return ScriptedResponse(json.dumps({"status": "success", "data": data}).encode())

@@ -218,7 +218,7 @@ async def test_prometheus_evaluates_every_rule(prom: ScrapingPrometheus) -> None
 async def test_the_tuners_queries_have_data(prom: ScrapingPrometheus, separate: tuple[str, ...]) -> None:
     """Every required counter of a stage exists, with and without its replicas as separate series."""
     query = prometheus.counters_query(OWNER, 10, frozenset(map(tuner.Stage, separate)))
-    await prom.wait_for_data({"clock": prometheus.clock_query(), "counters": query})
+    await prom.wait_for_data({"clock": prometheus.CLOCK_QUERY, "counters": query})
     got: dict[str, set[str]] = {}
     for labels in await prom.labels(query):
         got.setdefault(labels["pod"], set()).add(labels["__name__"])

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from support.stage_metrics import Gateway, Worker
-from syrinx_operator.cluster.prometheus import clock_query, counters_query
+from syrinx_operator.cluster.prometheus import CLOCK_QUERY, counters_query
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.local import die_with_parent
 from syrinx_operator.resource.knobs import Stage
@@ -171,7 +171,7 @@ def recorded() -> dict[str, Any]:
     later = time.time() - known["at"]
     for query, answer in known["answers"].items():
         for one in answer["data"]["result"]:
-            if query == clock_query():
+            if query == CLOCK_QUERY:
                 one["value"][1] = str(float(one["value"][1]) + later)
             for sample in one.get("values", ()):
                 sample[0] = round(sample[0] + later, 3)
@@ -185,7 +185,7 @@ async def _record() -> None:
     until = time.time()
     async with running(program, history(until)) as url, httpx.AsyncClient(trust_env=False) as client:
         answers = {}
-        for query in (clock_query(), *(counters_query(OWNER, 300, frozenset(apart)) for apart in ([], Stage))):
+        for query in (CLOCK_QUERY, *(counters_query(OWNER, 300, frozenset(apart)) for apart in ([], Stage))):
             answer = await client.get(f"{url}/api/v1/query", params={"query": query, "time": f"{until:.3f}"})
             answers[query] = answer.raise_for_status().json()
     ANSWERS.parent.mkdir(parents=True, exist_ok=True)

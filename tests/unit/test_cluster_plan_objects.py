@@ -78,7 +78,7 @@ def test_an_autoscaler_decides_the_replica_count(manager, autoscaled, expected):
     observed = msgspec.structs.replace(
         EMPTY, objects={TALKER: workload(manager)}, autoscaled=frozenset({TALKER} if autoscaled else ())
     )
-    assert replica_count(TALKER, 2, observed) == expected
+    assert replica_count(OWNER, Component.TALKER, 2, observed) == expected
 
 
 @pytest.mark.parametrize(

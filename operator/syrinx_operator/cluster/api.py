@@ -31,7 +31,6 @@ METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;
 
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
-_GONE = 410
 
 
 class ApiError(Exception):
@@ -94,13 +93,24 @@ class Api:
 
     async def list_objects(self, kind: Kind, namespace: str, selector: str = "") -> list[Manifest]:
         """Returns all objects in a namespace that match a label selector."""
-        try:
-            return await self._list(kind, namespace, selector)
-        except ApiError as error:
-            if error.status != _GONE:
-                raise
-            # The continue token has expired: start over from the first page, once.
-            return await self._list(kind, namespace, selector)
+        first_page = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
+        items: list[Manifest] = []
+        query, restarts = first_page, 0
+        while True:
+            try:
+                page = await self.json("GET", kind.path(namespace), query=query)
+            except ApiError as error:
+                # The continue token has expired: start over from the first page, once.
+                if error.status != 410 or restarts:
+                    raise
+                items, query, restarts = [], first_page, 1
+                continue
+            # Items of a list have no apiVersion and kind.
+            items += ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return items
+            query = {**first_page, "continue": token}
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest, subresource: str | None = None) -> Manifest:
         """Server-side apply with force; returns the live object. `metadata.uid` acts as a precondition."""
@@ -165,32 +175,30 @@ class Api:
         seconds: float = TIMEOUT,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         """Sends a request and returns status, body and headers of the response. Raises ApiError without a response."""
+        url = f"{path}?{urlencode(query)}" if query else path
         asked_at = time.monotonic()
-        answer = await self._send(method, path, query, body, headers or {}, seconds)
-        if answer[0] != 401 or not await self._renew_credentials(asked_at):
-            return answer
-        return await self._send(method, path, query, body, headers or {}, seconds)
+        answer = await self._send(method, url, body, headers, seconds)
+        if answer[0] == 401 and await self._renew_credentials(asked_at):
+            answer = await self._send(method, url, body, headers, seconds)
+        return answer
 
     async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Any,
-        headers: Mapping[str, str],
-        seconds: float,
+        self, method: str, url: str, body: Any, headers: Mapping[str, str] | None, seconds: float
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        api_client = self._client
+        api_client, path = self._client, url.partition("?")[0]
         assert api_client is not None, "used outside `async with`"
         status = 0
         try:
             async with asyncio.timeout(seconds):
                 call = await api_client.param_serialize(
-                    method, path, header_params=dict(headers), body=body, auth_settings=["BearerToken"]
+                    method, url, header_params=dict(headers or {}), body=body, auth_settings=["BearerToken"]
                 )
-                url = f"{call[1]}?{urlencode(query)}" if query else call[1]
                 answer = await api_client.rest_client.request(  # type: ignore[no-untyped-call]
-                    method, url, headers=call[2], body=call[3], _request_timeout=aiohttp.ClientTimeout(total=seconds)
+                    method,
+                    call[1],
+                    headers=call[2],
+                    body=call[3],
+                    _request_timeout=aiohttp.ClientTimeout(total=seconds),
                 )
                 data: bytes = await answer.read()
             status = answer.status
@@ -202,18 +210,6 @@ class Api:
             raise ApiError(0, UNREACHABLE, f"the API server is unreachable ({method} {path}): {cause}") from None
         finally:
             self._telemetry.api_requests.labels(method, str(status)).inc()
-
-    async def _list(self, kind: Kind, namespace: str, selector: str) -> list[Manifest]:
-        items: list[Manifest] = []
-        query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
-        while True:
-            page = await self.json("GET", kind.path(namespace), query=query)
-            # Items of a list have no apiVersion and kind.
-            items += ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
-            token = page.get("metadata", {}).get("continue")
-            if not token:
-                return items
-            query["continue"] = token
 
     async def _renew_credentials(self, asked_at: float) -> bool:
         """Returns whether there are credentials newer than the request that got a 401."""

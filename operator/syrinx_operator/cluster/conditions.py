@@ -121,15 +121,10 @@ def incomplete(plan: Plan, observed: Observed, component: Component) -> list[tup
     if component is Component.REDIS:
         return []
     generation = plan.settings[component].generation
-    if unconfirmed := [pod.name for pod in updated if not has_confirmed(pod, generation)]:
+    if unconfirmed := [pod.name for pod in updated if not pod.has_confirmed(generation)]:
         message = f"{component}: {', '.join(unconfirmed)} has not confirmed settings generation {generation}"
         return [("ConfirmingSettings", message)]
     return []
-
-
-def has_confirmed(pod: Replica, generation: int) -> bool:
-    """Returns whether a replica reports settings of this or a newer generation."""
-    return pod.reported is not None and pod.reported.generation >= generation
 
 
 def _ready(inputs: StatusInputs, components: Mapping[ConditionType, ConditionValue], serving: str) -> ConditionValue:

@@ -8,11 +8,12 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.kinds import LEASE
+from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.state import Manifest, Owner
 from syrinx_operator.resource.spec import KIND
 
@@ -148,14 +149,6 @@ class Leases:
         before = (live or {}).get("spec") or {}
         is_ours = before.get("holderIdentity") == self._identity
         transitions = int(before.get("leaseTransitions") or 0)
-        metadata: dict[str, Any] = {
-            "name": names.lease_key(owner.name).name,
-            "namespace": owner.namespace,
-            "labels": names.labels(owner.name, "operator"),
-            "ownerReferences": [names.owner_reference(owner)],
-        }
-        if live is not None:
-            metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
         spec = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": math.ceil(self._seconds),
@@ -163,7 +156,8 @@ class Leases:
             "renewTime": now,
             "leaseTransitions": transitions if is_ours or live is None else transitions + 1,
         }
-        return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+        name, version = names.lease_key(owner.name).name, live["metadata"]["resourceVersion"] if live else None
+        return manifest(owner, LEASE.api_version, LEASE.kind, name, "operator", resource_version=version, spec=spec)
 
     async def _release(self, owner: Owner) -> None:
         try:

@@ -19,7 +19,6 @@ from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 WINDOW = 300.0
 """Measurement window in seconds; two tuning intervals if that is longer."""
 SCRAPE_SECONDS = 10.0
-ALL_STAGES = frozenset(Stage)
 MAX_ROUTES = 64
 """Maximum number of talker-codec pairs for which a Prometheus is queried per replica of both stages."""
 
@@ -78,7 +77,12 @@ class MetricsReader:
         replicas a Prometheus splits its sums only by replicas of the `tuned` stage.
         """
         spec, now = pipeline.spec, self._clock()
-        self._forget(now)
+        # Pipelines that are no longer read are dropped.
+        self._memory = {
+            uid: memory
+            for uid, memory in self._memory.items()
+            if (now - memory.read_at).total_seconds() <= 2 * max(memory.tuning.interval_seconds, WINDOW)
+        }
         if spec.tuning.mode == "Off":
             self._memory.pop(owner.uid, None)
             return Reading(source="")
@@ -104,12 +108,8 @@ class MetricsReader:
         found = tuple(answer for answer in answers if isinstance(answer, Snapshot))
         if any(each.stage == Component.GATEWAY for each in found):
             return Reading(source="gateways", snapshots=found)
-        error = next(
-            answer
-            for replica, answer in zip(targets, answers, strict=True)
-            if replica.component is Component.GATEWAY and isinstance(answer, str)
-        )
-        problem = f"cannot read the metrics of any gateway: {error}"
+        errors = (answer for replica, answer in zip(targets, answers, strict=True) if replica.component == "gateway")
+        problem = f"cannot read the metrics of any gateway: {next(errors)}"
         return Reading(source="gateways", snapshots=found, reason="Error", problem=problem)
 
     async def _query(self, pipeline: TTSPipeline, owner: Owner, split_by: frozenset[Stage], span: float) -> Reading:
@@ -134,12 +134,6 @@ class MetricsReader:
         )
         return msgspec.structs.replace(reading, reason="Missing", problem=problem)
 
-    def _forget(self, now: datetime) -> None:
-        """Drops pipelines that are no longer read."""
-        for uid, memory in list(self._memory.items()):
-            if (now - memory.read_at).total_seconds() > 2 * max(memory.tuning.interval_seconds, WINDOW):
-                del self._memory[uid]
-
 
 def window(policy: Policy) -> float:
     """Returns the measurement window in seconds."""
@@ -161,5 +155,5 @@ def _split_by(replicas: Sequence[Replica], tuned: Stage | None) -> frozenset[Sta
     """Returns the stages whose replicas a Prometheus query distinguishes."""
     talkers, codecs = (sum(each.component.value == stage.value for each in replicas) for stage in Stage)
     if talkers * codecs <= MAX_ROUTES:
-        return ALL_STAGES
+        return frozenset(Stage)
     return frozenset() if tuned is None else frozenset({tuned})

@@ -12,9 +12,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -43,6 +41,8 @@ MAX_SKEW = 5.0
 """Maximum difference between Prometheus's clock and ours in seconds."""
 MIN_SPAN = 90
 """Minimum query range in seconds, enough for several scrapes."""
+CLOCK_QUERY = "vector(time())"
+"""PromQL for Prometheus's own clock, in seconds since 1970."""
 _STEPS = 10
 """Evaluation points of a subquery's range."""
 _METRIC_LABELS = LABELS | {"__name__", "pod", "namespace", "stage", "version"}
@@ -75,8 +75,7 @@ class _Series(Struct):
     value: tuple[float, str] | None = None
 
 
-class _Data(Struct, rename="camel"):
-    result_type: str
+class _Data(Struct):
     result: list[_Series]
 
 
@@ -115,15 +114,14 @@ def counters_query(owner: Owner, seconds: int, split_by: frozenset[Stage]) -> st
     return f"{total}[{seconds}s:{max(seconds // _STEPS, 1)}s]"
 
 
-def clock_query() -> str:
-    """Returns PromQL for Prometheus's own clock, in seconds since 1970."""
-    return "vector(time())"
-
-
 def selector(owner: Owner) -> str:
     """Returns label matchers for a pipeline's stages by pod and namespace, labels of all common scrape configs."""
-    pods = "|".join(_pod_patterns(owner).values())
-    return f'namespace="{_escape(owner.namespace)}",pod=~"{_escape(pods)}"'
+    namespace, pods = (
+        # Escaped for a PromQL string literal.
+        text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        for text in (owner.namespace, "|".join(_pod_patterns(owner).values()))
+    )
+    return f'namespace="{namespace}",pod=~"{pods}"'
 
 
 def _pod_patterns(owner: Owner) -> dict[Component, str]:
@@ -143,16 +141,19 @@ async def read(
     try:
         async with asyncio.timeout(TIMEOUT):
             token = await asyncio.to_thread(_token, url, access)
-            context = await asyncio.to_thread(_ssl_context, access.ca_file)
+            context = await asyncio.to_thread(ssl.create_default_context, cafile=access.ca_file or None)
             headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
             async with httpx.AsyncClient(headers=headers, verify=context, trust_env=False, timeout=TIMEOUT) as client:
                 asked_at = clock()
-                times = await _query(client, url, clock_query())
+                times = await _query(client, url, CLOCK_QUERY)
                 skew = _skew(times, asked_at, clock())
                 series = await _query(client, url, counters_query(owner, seconds, split_by))
         if abs(skew) > MAX_SKEW:
             raise PrometheusError(f"its clock differs from the operator's by {abs(skew):.0f} seconds")
-        _check_times(series, clock().timestamp() + MAX_SKEW)
+        # After a sample in the future, all samples until then would count as old.
+        latest = clock().timestamp() + MAX_SKEW
+        if not all(0 <= at <= latest for one in series for at, _ in one.values):
+            raise ValueError("no time")
         return await asyncio.to_thread(snapshots, owner, series, split_by)
     except TimeoutError:
         raise PrometheusError(f"Prometheus did not answer within {TIMEOUT:g} seconds") from None
@@ -174,12 +175,6 @@ def _skew(times: list[_Series], before: datetime, after: datetime) -> float:
     if not 0 <= theirs <= MAX_COUNT:
         raise ValueError("no time")
     return max(theirs - after.timestamp(), 0.0) + min(theirs - before.timestamp(), 0.0)
-
-
-def _check_times(found: Iterable[_Series], latest: float) -> None:
-    """Raises ValueError for a sample in the future, after which all samples until then would count as old."""
-    if not all(0 <= at <= latest for one in found for at, _ in one.values):
-        raise ValueError("no time")
 
 
 def snapshots(owner: Owner, found: Iterable[_Series], split_by: frozenset[Stage]) -> tuple[Snapshot, ...]:
@@ -212,11 +207,9 @@ def _one_target(targets: Mapping[_Target, list[_Series]]) -> list[_Series]:
 def _pod_snapshots(pod: str, stage: Component, found: Iterable[_Series], split_by: frozenset[Stage]) -> list[Snapshot]:
     by_time: dict[float, list[Sample]] = {}
     for one in found:
-        key = wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)
-        if key is None:
-            continue
-        for at, value in one.values:
-            by_time.setdefault(at, []).append(Sample(key, float(value)))
+        if (key := wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)) is not None:
+            for at, value in one.values:
+                by_time.setdefault(at, []).append(Sample(key, float(value)))
     stages = frozenset(str(each) for each in split_by)
     return [
         build_snapshot(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, stages)
@@ -232,10 +225,7 @@ async def _query(client: httpx.AsyncClient, url: str, query: str) -> list[_Serie
             body += chunk
             if len(body) > MAX_ANSWER:
                 raise PrometheusError(f"the response is larger than {MAX_ANSWER >> 20} MiB")
-    return _decode(response.status_code, bytes(body))
-
-
-def _decode(code: int, body: bytes) -> list[_Series]:
+    code = response.status_code
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except msgspec.MsgspecError:
@@ -258,27 +248,9 @@ def _token(url: str, access: Access) -> str:
     return token.decode("ascii")
 
 
-def _origin(url: str) -> tuple[str, str, int] | None:
+def _origin(url: str) -> tuple[str, str, int | None] | None:
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
         return None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return None
-    return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80)
-
-
-def _ssl_context(ca_file: str) -> ssl.SSLContext:
-    return _cached_context(ca_file, Path(ca_file).stat().st_mtime if ca_file else 0.0)
-
-
-@lru_cache(maxsize=4)
-def _cached_context(ca_file: str, modified_at: float) -> ssl.SSLContext:
-    """Returns a context for `ca_file`; `modified_at` reloads it when the file changes."""
-    return ssl.create_default_context(cafile=ca_file or None)
-
-
-def _escape(text: str) -> str:
-    """Returns the text escaped for a PromQL string literal."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return (parts.scheme, parts.host, parts.port) if parts.scheme in ("http", "https") and parts.host else None

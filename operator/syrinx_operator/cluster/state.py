@@ -36,11 +36,6 @@ def workload_stages(spec: PipelineSpec) -> tuple[Component, ...]:
     return STAGES if spec.topology == "Separate" else (Component.GATEWAY, Component.TALKER)
 
 
-def workload_of(spec: PipelineSpec, stage: Component) -> Component:
-    """Returns the stage whose workload runs `stage`."""
-    return stage if stage in workload_stages(spec) else Component.TALKER
-
-
 def stages_in_pod(spec: PipelineSpec, stage: Component) -> tuple[Component, ...]:
     """Returns the stages in the pods of a stage's workload, that stage first."""
     colocated = stage is Component.TALKER and Component.CODEC not in workload_stages(spec)
@@ -76,6 +71,10 @@ class Replica(Struct, frozen=True, kw_only=True):
     """Why it does not run, as the cluster reports it (`ImagePullBackOff: …`, `Unschedulable: …`); empty if it runs."""
     reported: ReportedSettings | None = None
     """None if the replica was not asked or did not answer."""
+
+    def has_confirmed(self, generation: int) -> bool:
+        """Returns whether it reports settings of this or a newer generation."""
+        return self.reported is not None and self.reported.generation >= generation
 
 
 class Observed(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Self
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,8 +23,9 @@ class Telemetry:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.tuning = TunerTelemetry(self.registry)
-        self.reconciles = Counter(
-            "syrinx_operator_reconciles", "Reconciles of pipelines, by outcome.", ["outcome"], registry=self.registry
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        self.reconciles = counter(
+            "syrinx_operator_reconciles", "Reconciles of pipelines, by outcome.", labelnames=["outcome"]
         )
         self.reconcile_seconds = Histogram(
             "syrinx_operator_reconcile_seconds",
@@ -30,34 +33,29 @@ class Telemetry:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.api_requests = Counter(
+        self.api_requests = counter(
             "syrinx_operator_api_requests",
             "Requests to the Kubernetes API server, by verb and HTTP status code (0: no response).",
-            ["verb", "code"],
-            registry=self.registry,
+            labelnames=["verb", "code"],
         )
-        self.object_writes = Counter(
+        self.object_writes = counter(
             "syrinx_operator_object_writes",
             "Writes of Kubernetes objects, by kind and result (applied, unchanged, deleted, rejected).",
-            ["kind", "result"],
-            registry=self.registry,
+            labelnames=["kind", "result"],
         )
-        self.settings_pushes = Counter(
+        self.settings_pushes = counter(
             "syrinx_operator_settings_pushes",
             "Live settings sent to stage replicas, by result (confirmed, override: a trial's, failed).",
-            ["result"],
-            registry=self.registry,
+            labelnames=["result"],
         )
-        self.pipelines = Gauge(
+        self.pipelines = gauge(
             "syrinx_operator_pipelines",
             "Number of pipelines, by status condition and its value.",
-            ["condition", "status"],
-            registry=self.registry,
+            labelnames=["condition", "status"],
         )
-        self.oldest_reconcile_age = Gauge(
+        self.oldest_reconcile_age = gauge(
             "syrinx_operator_oldest_reconcile_age_seconds",
             "Seconds since the last reconcile of the pipeline that has waited longest; 0 without pipelines.",
-            registry=self.registry,
         )
 
 
@@ -68,16 +66,19 @@ class HealthServer:
         self, port: int, telemetry: Telemetry, *, healthy: Probe, ready: Probe, before_scrape: Callable[[], None]
     ) -> None:
         """`before_scrape` is called before each response of /metrics, to set gauges."""
+
+        async def metrics(request: web.Request) -> web.Response:
+            before_scrape()
+            return web.Response(body=generate_latest(telemetry.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
         self._port = port
-        self._telemetry = telemetry
-        self._before_scrape = before_scrape
         app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/metrics", metrics)
         app.router.add_get("/healthz", _handler(healthy, "ok"))
         app.router.add_get("/readyz", _handler(ready, "ready"))
         self._runner = web.AppRunner(app, access_log=None)
 
-    async def __aenter__(self) -> HealthServer:
+    async def __aenter__(self) -> Self:
         await self._runner.setup()
         # Without a host it listens on all IPv4 and IPv6 addresses.
         await web.TCPSite(self._runner, None, self._port).start()
@@ -85,12 +86,6 @@ class HealthServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        self._before_scrape()
-        return web.Response(
-            body=generate_latest(self._telemetry.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
 
 
 def _handler(probe: Probe, success: str) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -7,37 +7,15 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import network, pods, redis
+from syrinx_operator.cluster import names, state
+from syrinx_operator.cluster.plan import network, pods, redis, volumes, workloads
+from syrinx_operator.cluster.plan import release as releases
+from syrinx_operator.cluster.plan import settings as stage_settings
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
-from syrinx_operator.cluster.plan.release import Release, freeze, render_context, resolve_release
-from syrinx_operator.cluster.plan.settings import (
-    Settings,
-    settings,
-    settings_config_map,
-    stage_spec,
-    tuning_config_maps,
-)
-from syrinx_operator.cluster.plan.volumes import model_claims
-from syrinx_operator.cluster.plan.workloads import (
-    ReplicaCount,
-    disruption_budget,
-    gateway_workload,
-    replica_count,
-    stage_partition,
-    stage_workload,
-)
-from syrinx_operator.cluster.state import (
-    STAGES,
-    Component,
-    Manifest,
-    Observed,
-    OperatorConfig,
-    Owner,
-    stages_in_pod,
-    workload_of,
-    workload_stages,
-)
+from syrinx_operator.cluster.plan.release import Release
+from syrinx_operator.cluster.plan.settings import Settings
+from syrinx_operator.cluster.plan.workloads import ReplicaCount
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.tuning_status import State
 
@@ -75,74 +53,62 @@ def plan(
     """
     spec = pipeline.spec
     release = _release(pipeline, owner, observed, config)
-    live = {stage: settings(spec, stage, owner, observed) for stage in STAGES}
+    live = {stage: stage_settings.settings(spec, stage, owner, observed) for stage in STAGES}
+    own_workload = state.workload_stages(spec)
     counts = {
-        stage: replica_count(names.workload_key(owner.name, stage), stage_spec(spec, stage).replicas, observed)
-        for stage in workload_stages(spec)
+        stage: workloads.replica_count(owner, stage, stage_settings.stage_spec(spec, stage).replicas, observed)
+        for stage in own_workload
     }
-    manifests = [
+    manifests: list[Manifest] = [
         record(owner, names.release_key(owner.name), "release", names.RELEASE_KEY, release),
-        *(tuning_config_maps(owner, tuning) if tuning is not None else ()),
-        *(settings_config_map(owner, stage, live[stage]) for stage in STAGES),
+        *(stage_settings.tuning_config_maps(owner, tuning) if tuning is not None else ()),
+        *(stage_settings.settings_config_map(owner, stage, live[stage]) for stage in STAGES),
         *network.service_accounts(owner, spec),
-        *model_claims(owner, spec.model),
+        *volumes.model_claims(owner, spec.model),
         *redis.redis_claims(owner, spec.connector),
         *network.services(owner, spec),
         *network.network_policies(owner, spec, config),
-        *(disruption_budget(owner, stage) for stage in workload_stages(spec) if counts[stage].count > 1),
+        *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),
         *network.pod_monitors(owner, spec, observed),
-        *_workloads(pipeline, owner, observed, release, live, counts),
     ]
+    # In dependency order: Redis, talker and codec, gateway.
+    if redis_template := release.templates.get(Component.REDIS):
+        manifests.append(workloads.stage_workload(owner, Component.REDIS, redis_template, ReplicaCount(1), None))
+    for stage in own_workload[1:]:
+        generations = {each: live[each].generation for each in state.stages_in_pod(spec, stage)}
+        partition = workloads.stage_partition(
+            stage,
+            release.templates[stage],
+            counts[stage].count,
+            observed,
+            generation=release.generation,
+            settings_generations=generations,
+        )
+        manifests.append(workloads.stage_workload(owner, stage, release.templates[stage], counts[stage], partition))
+    gateway = release.templates[Component.GATEWAY]
+    manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Component.GATEWAY]))
     return Plan(
         manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
         settings=live,
         replicas={
-            **{stage: counts[workload_of(spec, stage)].count for stage in STAGES},
-            **({Component.REDIS: 1} if Component.REDIS in release.templates else {}),
+            **{stage: counts.get(stage, counts[Component.TALKER]).count for stage in STAGES},
+            **({Component.REDIS: 1} if redis_template else {}),
         },
     )
 
 
 def _release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
     """Returns the release with its current templates."""
-    release = resolve_release(pipeline, owner, observed, config)
-    context = render_context(pipeline.spec, release, observed)
+    release = releases.resolve_release(pipeline, owner, observed, config)
+    context = releases.render_context(pipeline.spec, release, observed)
     templates = {}
-    for stage in workload_stages(pipeline.spec):
+    for stage in state.workload_stages(pipeline.spec):
         inputs = pods.stage_inputs(pipeline, stage, context)
-        templates[stage] = freeze(release, stage, inputs, partial(pods.stage_template, pipeline, stage, context))
+        render = partial(pods.stage_template, pipeline, stage, context)
+        templates[stage] = releases.freeze(release, stage, inputs, render)
     if pipeline.spec.connector.managed:
         inputs = redis.redis_inputs(pipeline, context)
         render = partial(redis.redis_template, pipeline, context)
-        templates[Component.REDIS] = freeze(release, Component.REDIS, inputs, render)
+        templates[Component.REDIS] = releases.freeze(release, Component.REDIS, inputs, render)
     return structs.replace(release, templates=templates)
-
-
-def _workloads(
-    pipeline: TTSPipeline,
-    owner: Owner,
-    observed: Observed,
-    release: Release,
-    live: Mapping[Component, Settings],
-    counts: Mapping[Component, ReplicaCount],
-) -> list[Manifest]:
-    """Returns the workloads in dependency order: Redis, talker and codec, gateway."""
-    templates = release.templates
-    workloads = []
-    if Component.REDIS in templates:
-        workloads.append(stage_workload(owner, Component.REDIS, templates[Component.REDIS], ReplicaCount(1), None))
-    for stage in workload_stages(pipeline.spec)[1:]:
-        partition = stage_partition(
-            stage,
-            templates[stage],
-            counts[stage].count,
-            observed,
-            generation=release.generation,
-            settings_generations={each: live[each].generation for each in stages_in_pod(pipeline.spec, stage)},
-        )
-        workloads.append(stage_workload(owner, stage, templates[stage], counts[stage], partition))
-    return [
-        *workloads,
-        gateway_workload(owner, pipeline.spec, templates[Component.GATEWAY], counts[Component.GATEWAY]),
-    ]

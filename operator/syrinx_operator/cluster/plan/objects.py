@@ -25,15 +25,20 @@ def manifest(
     component: str,
     *,
     annotations: Mapping[str, str] | None = None,
+    resource_version: str | None = None,
     **body: Any,
 ) -> Manifest:
-    """Returns an object of the pipeline with labels and owner reference; `body` holds its other top-level fields."""
+    """Returns an object of the pipeline with labels and owner reference; `body` holds its other top-level fields.
+
+    With `resource_version`, it can be written only while the live object has that version.
+    """
     metadata: Manifest = {
         "name": name,
         "namespace": owner.namespace,
         "labels": names.labels(owner.name, component),
-        **({"annotations": dict(annotations)} if annotations else {}),
+        **omit_empty(annotations=dict(annotations or {})),
         "ownerReferences": [names.owner_reference(owner)],
+        **omit_empty(resourceVersion=resource_version),
     }
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
 

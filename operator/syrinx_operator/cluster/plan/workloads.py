@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan.objects import manifest, omit_empty
+from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.plan.release import FrozenTemplate
-from syrinx_operator.cluster.state import Component, Manifest, ObjectKey, Observed, Owner, Replica
+from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner, Replica
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
 
@@ -33,55 +33,48 @@ class ReplicaCount(Struct, frozen=True):
         """The `replicas` field of the workload's spec; empty if an autoscaler owns it."""
         return {"replicas": self.count} if self.applied else {}
 
-    def with_precondition(self, workload: Manifest) -> Manifest:
-        """Returns the workload with the resource version for which the count is valid."""
-        metadata = {**workload["metadata"], **omit_empty(resourceVersion=self.resource_version)}
-        return {**workload, "metadata": metadata}
 
-
-def replica_count(workload: ObjectKey, desired: int, observed: Observed) -> ReplicaCount:
+def replica_count(owner: Owner, stage: Component, desired: int, observed: Observed) -> ReplicaCount:
     """Returns the count to apply. With an autoscaler, its count is left alone, or copied while we own the field."""
-    live = observed.objects.get(workload)
-    if live is None or workload not in observed.autoscaled:
+    key = names.workload_key(owner.name, stage)
+    live = observed.objects.get(key)
+    if live is None or key not in observed.autoscaled:
         return ReplicaCount(desired)
-    count = live["spec"].get("replicas", 1)
-    if _has_other_owner(live):
+    metadata, count = live["metadata"], live["spec"].get("replicas", 1)
+    owners = {
+        entry.get("manager")
+        for entry in metadata.get("managedFields", [])
+        if "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
+    }
+    if owners - {names.FIELD_MANAGER}:
         return ReplicaCount(count, applied=False)
     # If we left the field out while we are its only owner, server-side apply would reset it to 1.
-    return ReplicaCount(count, resource_version=live["metadata"]["resourceVersion"])
-
-
-def _has_other_owner(workload: Manifest) -> bool:
-    return any(
-        "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
-        for entry in workload["metadata"].get("managedFields", [])
-        if entry.get("manager") != names.FIELD_MANAGER
-    )
+    return ReplicaCount(count, resource_version=metadata["resourceVersion"])
 
 
 def stage_workload(
-    owner: Owner, stage: Component, template: FrozenTemplate, replicas: ReplicaCount, partition: int | None
+    owner: Owner,
+    stage: Component,
+    template: FrozenTemplate,
+    replicas: ReplicaCount,
+    partition: int | None,
 ) -> Manifest:
     """Returns the StatefulSet of a talker, codec or Redis; pods of ordinals below `partition` keep their template."""
-    name = names.workload(owner.name, stage)
+    rolling_update = {} if partition is None else {"rollingUpdate": {"partition": partition}}
     spec = {
         **replicas.fields,
-        "serviceName": name,
+        "serviceName": names.workload(owner.name, stage),
         "podManagementPolicy": "Parallel",
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": names.selector(owner.name, stage)},
-        "updateStrategy": {
-            "type": "RollingUpdate",
-            **({} if partition is None else {"rollingUpdate": {"partition": partition}}),
-        },
+        "updateStrategy": {"type": "RollingUpdate", **rolling_update},
         "template": template.template,
     }
-    return replicas.with_precondition(manifest(owner, "apps/v1", "StatefulSet", name, stage, spec=spec))
+    return _workload(owner, stage, replicas, spec)
 
 
 def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate, replicas: ReplicaCount) -> Manifest:
     """Returns the Deployment of the gateways; new pods become ready before old ones stop."""
-    name = names.workload(owner.name, Component.GATEWAY)
     # A gateway becomes ready only once a talker and a codec of its model generation are.
     deadline = max(spec.talker.startup_seconds, codec_process(spec).startup_seconds) + _PROGRESS_SECONDS
     body = {
@@ -92,7 +85,12 @@ def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": template.template,
     }
-    return replicas.with_precondition(manifest(owner, "apps/v1", "Deployment", name, Component.GATEWAY, spec=body))
+    return _workload(owner, Component.GATEWAY, replicas, body)
+
+
+def _workload(owner: Owner, component: Component, replicas: ReplicaCount, spec: Manifest) -> Manifest:
+    key, version = names.workload_key(owner.name, component), replicas.resource_version
+    return manifest(owner, "apps/v1", key.kind, key.name, component, resource_version=version, spec=spec)
 
 
 def disruption_budget(owner: Owner, component: Component) -> Manifest:
@@ -126,7 +124,7 @@ def stage_partition(
         replica.name
         for member, desired in settings_generations.items()
         for replica in observed.replicas_of(member)
-        if replica.reported is None or replica.reported.generation < desired
+        if not replica.has_confirmed(desired)
     }
     pods = [
         structs.replace(pod, reported=None) if pod.name in unconfirmed else pod for pod in observed.replicas_of(stage)
@@ -167,13 +165,9 @@ def partition(
     new = [pod for pod in live.values() if pod.template == template]
     is_recreating = any(number not in live for number in range(highest, replicas))
     is_kept = keep_last_old and replicas > 1 and len(old) == 1
-    if is_recreating or is_kept or not all(_is_settled(pod, settings_generation) for pod in new):
+    if is_recreating or is_kept or not all(pod.ready and pod.has_confirmed(settings_generation) for pod in new):
         return highest + 1
     return highest
-
-
-def _is_settled(pod: Replica, settings_generation: int) -> bool:
-    return pod.ready and pod.reported is not None and pod.reported.generation >= settings_generation
 
 
 def _ordinal(pod: Replica) -> int:
