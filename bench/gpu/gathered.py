@@ -1,23 +1,58 @@
-"""Gathers all results of one GPU, the contents of `h200.json`."""
+"""All results of one GPU, the contents of `h200.json`: what was measured, beside targets and published figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from gpu.plan import is_gap_free, is_nearly_gap_free
-from gpu.results import ServicePoint, ServiceRun
+from gpu.plan import LOOPS, is_gap_free, is_nearly_gap_free
+from gpu.results import ServiceRun, load
+from syrinx_operator.commands.bench.stats import Point
 
 PRIMARY = "1b7"
 """The service run that is compared with the targets by default."""
-MODEL = "1.7B"
+
+
+class Target(Struct, frozen=True):
+    """The target of one figure: `key` of the summary, with `entry` if that is a mapping."""
+
+    what: str
+    key: str
+    entry: str
+    comparison: Literal["at most", "at least", "less than"]
+    value: float
+    unit: str
+    """`%` for shares, which are stored as fractions."""
+    published: str
+    """Value, hardware and source."""
+
+    def format(self, value: float) -> str:
+        """Returns a value with its unit."""
+        return f"{100 * value:.3g} %" if self.unit == "%" else f"{value:.4g} {self.unit}".strip()
+
+    def is_met(self, measured: float) -> bool:
+        """Returns whether a measured value meets the target."""
+        if self.comparison == "at least":
+            return measured >= self.value
+        return measured < self.value if self.comparison == "less than" else measured <= self.value
+
+
+def read_csv(name: str) -> list[dict[str, str]]:
+    """Returns the rows of a file beside this module."""
+    with Path(__file__).with_name(name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+TARGETS = msgspec.convert(read_csv("targets.csv"), list[Target], strict=False)
 
 
 class Kernel(Struct, frozen=True):
-    """One kernel of a talker frame or codec call."""
+    """One kernel of a talker frame or codec call: of a frame, the time saved without that part."""
 
     name: str
     count: int
@@ -25,59 +60,49 @@ class Kernel(Struct, frozen=True):
 
 
 class EngineResult(Struct, frozen=True, kw_only=True):
-    """The output of `gpu.talker` or `gpu.codec`, documented in the package."""
+    """The result file of `gpu.talker` or `gpu.codec`. Times are milliseconds by batch size; empty: not measured."""
 
-    benchmark: str
-    model: str = MODEL
+    benchmark: str = ""
+    model: str = "1.7B"
     gpu: str | None = None
     talker_frame_ms: dict[str, float] = {}
+    """A frame of every row, between launches in a steady loop, median."""
     codec_4frames_ms: dict[str, float] = {}
+    """Four new frames of every row, from codes to PCM, both in host memory."""
     floor_ms: dict[str, float] = {}
+    """Lower bound: arithmetic or memory, whichever is slower."""
     first_frame_ms: dict[str, float] = {}
+    """From admission to the first codes, with a prompt of 22 tokens."""
     codec_ms: dict[str, dict[str, float]] = {}
+    """Calls of other numbers of frames."""
     launch_gap_ms: dict[str, float] = {}
+    """Device idle between two frames in the steady loop, median."""
     launch_gap_p99_ms: dict[str, float] = {}
     graph_ms: dict[str, dict[str, float]] = {}
-    """By graph of a talker frame (`draw`, `advance`, and both, `frame`), or by frames of a codec call."""
+    """Device time alone by graph of a talker frame (`draw`, `advance`, and both, `frame`), or by frames of a call."""
     precision: dict[str, dict[str, dict[str, float]]] = {}
-    """By model, variant and figure."""
+    """Errors and shares of equal codes by model, variant and figure, see `gpu.precision`."""
     kernels: list[Kernel] = []
-    """At batch size 32."""
+    """At batch size 32, slowest first."""
     kernels_batch_1: list[Kernel] = []
 
     @property
+    def measured_ms(self) -> dict[str, float]:
+        """The time of a talker frame, or of a codec call of four frames."""
+        return self.talker_frame_ms or self.codec_4frames_ms
+
+    @property
     def graphs_alone_ms(self) -> dict[str, float]:
-        """Returns the device time of a talker frame, or of a codec call of four frames."""
+        """The device time of a talker frame, or of a codec call of four frames."""
         return self.graph_ms.get("frame" if self.talker_frame_ms else "4", {})
-
-
-class Service(Struct, frozen=True, kw_only=True):
-    """The results of a service run."""
-
-    system: str
-    model: str
-    topology: str
-    complete: bool
-    open_loop_ttfa_p50_ms: dict[str, float]
-    open_loop_ttfa_p95_ms: dict[str, float]
-    open_loop_first_playable_p95_ms: dict[str, float]
-    open_loop_underrun_share: dict[str, float]
-    closed_loop_audio_s_per_s: dict[str, float]
-    closed_loop_ttfa_p95_ms: dict[str, float]
-    live_streams: int | None
-    """The maximum without any gap."""
-    live_streams_under_1_percent: int | None
-    """The maximum with gaps in less than 1 % of the utterances."""
-    ttfa_c4_over_c1: float | None
-    """Ratio of the medians."""
 
 
 class Gathered(Struct, frozen=True, kw_only=True):
     """All results."""
 
-    talker: EngineResult | None
-    codec: EngineResult | None
-    runs: dict[str, ServiceRun]
+    talker: EngineResult = EngineResult()
+    codec: EngineResult = EngineResult()
+    runs: dict[str, ServiceRun] = {}
     """By file name without the GPU prefix and `_service`."""
     named: str = PRIMARY
 
@@ -89,53 +114,90 @@ class Gathered(Struct, frozen=True, kw_only=True):
 
 def gather(directory: Path, prefix: str, named: str = PRIMARY) -> Gathered:
     """Reads the existing result files. Raises `OSError` or `msgspec.DecodeError` for an invalid one."""
-    engines = {}
-    for stage in ("talker", "codec"):
-        file = directory / f"{prefix}_{stage}.json"
-        engines[stage] = msgspec.json.decode(file.read_bytes(), type=EngineResult) if file.exists() else None
-    runs = {
-        file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): msgspec.json.decode(
-            file.read_bytes(), type=ServiceRun
-        )
-        for file in sorted(directory.glob(f"{prefix}_*_service.json"))
+    files = {stage: directory / f"{prefix}_{stage}.json" for stage in ("talker", "codec")}
+    engines = {
+        stage: msgspec.json.decode(file.read_bytes(), type=EngineResult)
+        for stage, file in files.items()
+        if file.exists()
     }
-    return Gathered(talker=engines["talker"], codec=engines["codec"], runs=runs, named=named)
+    services = sorted(directory.glob(f"{prefix}_*_service.json"))
+    runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
+    return Gathered(**engines, runs=runs, named=named)
 
 
-def figures(run: ServiceRun) -> Service:
-    """The results of a service run."""
-    opened, closed = _of(run, "open"), _of(run, "closed")
-    return Service(
-        system=run.system,
-        model=run.model,
-        topology=run.topology,
-        complete=run.complete,
-        open_loop_ttfa_p50_ms={load: 1000 * p.stats.ttfa.p50 for load, p in opened.items() if p.stats.ttfa},
-        open_loop_ttfa_p95_ms={load: 1000 * p.stats.ttfa.p95 for load, p in opened.items() if p.stats.ttfa},
-        open_loop_first_playable_p95_ms={
-            load: 1000 * p.stats.first_playable.p95 for load, p in opened.items() if p.stats.first_playable
-        },
-        open_loop_underrun_share={
-            load: p.stats.underrun_share for load, p in opened.items() if p.stats.underrun_share is not None
-        },
-        closed_loop_audio_s_per_s={load: p.stats.audio_seconds_per_second for load, p in closed.items()},
-        closed_loop_ttfa_p95_ms={load: 1000 * p.stats.ttfa.p95 for load, p in closed.items() if p.stats.ttfa},
-        live_streams=_max_streams([p for p in run.points if p.load == "live" and is_gap_free(p.stats)]),
-        live_streams_under_1_percent=_max_streams(
-            [p for p in run.points if p.load == "live" and is_nearly_gap_free(p.stats)]
-        ),
-        ttfa_c4_over_c1=_ratio(closed),
+def figures(run: ServiceRun) -> dict[str, Any]:
+    """Returns the figures of a service run."""
+    opened, closed, live = (
+        {f"{point.amount:g}": point.stats for point in run.points if point.load == loop} for loop in LOOPS
     )
+    one, four = (closed[clients].ttfa if clients in closed else None for clients in ("1", "4"))
+    shares = {rate: point.underrun_share for rate, point in opened.items() if point.underrun_share is not None}
+    return {
+        "system": run.system,
+        "model": run.model,
+        "topology": run.topology,
+        "complete": run.complete,
+        "open_loop_ttfa_p50_ms": _milliseconds(opened, "ttfa", "p50"),
+        "open_loop_ttfa_p95_ms": _milliseconds(opened, "ttfa", "p95"),
+        "open_loop_first_playable_p95_ms": _milliseconds(opened, "first_playable", "p95"),
+        "open_loop_underrun_share": shares,
+        "closed_loop_audio_s_per_s": {clients: point.audio_seconds_per_second for clients, point in closed.items()},
+        "closed_loop_ttfa_p95_ms": _milliseconds(closed, "ttfa", "p95"),
+        "live_streams": max((int(count) for count, point in live.items() if is_gap_free(point)), default=None),
+        "live_streams_under_1_percent": max(
+            (int(count) for count, point in live.items() if is_nearly_gap_free(point)), default=None
+        ),
+        "ttfa_c4_over_c1": four.p50 / one.p50 if one and four else None,
+    }
 
 
-def _of(run: ServiceRun, load: str) -> dict[str, ServicePoint]:
-    return {f"{point.amount:g}": point for point in run.points if point.load == load}
+def _milliseconds(points: Mapping[str, Point], times: str, quantile: str) -> dict[str, float]:
+    spreads = {load: getattr(point, times) for load, point in points.items()}
+    return {load: 1000 * getattr(spread, quantile) for load, spread in spreads.items() if spread is not None}
 
 
-def _max_streams(points: Sequence[ServicePoint]) -> int | None:
-    return max((int(point.amount) for point in points), default=None)
+def summary(gathered: Gathered) -> dict[str, Any]:
+    """Returns the contents of the JSON file: measured figures, and separately the targets with published figures."""
+    talker, codec, run = gathered.talker, gathered.codec, gathered.primary
+    result: dict[str, Any] = {
+        "gpu": next((item.gpu for item in (run, talker, codec) if item is not None and item.gpu), None),
+        "talker_frame_ms": talker.talker_frame_ms,
+        "talker_floor_ms": talker.floor_ms,
+        "talker_first_frame_ms": talker.first_frame_ms,
+        "talker_launch_gap_ms": talker.launch_gap_ms,
+        "talker_precision": talker.precision,
+        "codec_4frames_ms": codec.codec_4frames_ms,
+        "codec_floor_ms": codec.floor_ms,
+    }
+    if run is not None:
+        result |= figures(run) | {"revision": run.revision, "driver": run.driver, "created": run.created}
+    result["variants"] = {name: figures(other) for name, other in gathered.runs.items() if other is not run}
+    result["targets"] = [_target(target, result) for target in TARGETS]
+    rounded: dict[str, Any] = _rounded(result)
+    return rounded
 
 
-def _ratio(closed: dict[str, ServicePoint]) -> float | None:
-    one, four = (closed[load].stats.ttfa if load in closed else None for load in ("1", "4"))
-    return four.p50 / one.p50 if one and four else None
+def _rounded(value: Any) -> Any:
+    """Rounds to four digits; further digits do not reproduce between runs."""
+    match value:
+        case float():
+            return float(f"{value:.4g}")
+        case dict():
+            return {key: _rounded(item) for key, item in value.items()}
+        case list():
+            return [_rounded(item) for item in value]
+    return value
+
+
+def _target(target: Target, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a target with the measured figure, which is None if it was not measured."""
+    value = summary.get(target.key)
+    if target.entry:
+        value = (value or {}).get(target.entry)
+    return {
+        "what": target.what,
+        "target": f"{target.comparison} {target.format(target.value)}",
+        "measured": None if value is None else float(value),
+        "met": None if value is None else target.is_met(value),
+        "published": target.published,
+    }

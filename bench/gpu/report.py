@@ -1,7 +1,8 @@
 """Generates the report of a GPU's results: `python -m gpu.report` writes `h200.json`, `h200.md` and the plots.
 
-Published figures of other services have columns and tables of their own, with their sources. The analysis is in
-`h200_notes.md`, which is written by hand and included in the report.
+The targets are in `targets.csv`; figures published by others, on other machines with other load generators, in
+`published.csv`, and they have columns and tables of their own. The analysis is in `h200_notes.md`, which is written by
+hand and included in the report.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from gpu import RESULTS, plots, results
-from gpu.gathered import PRIMARY, EngineResult, Gathered, figures, gather
-from gpu.results import ServiceRun
-from gpu.targets import QUOTED, TARGETS, Target
+from gpu import RESULTS, plots
+from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
+from gpu.results import CAPTION, STAGES_CAPTION, ServiceRun, markdown, points_table, stages_table
 from syrinx_operator.local.files import write_atomically
 
 PRECISION = (
@@ -27,73 +27,21 @@ PRECISION = (
 )
 
 
-def summary(gathered: Gathered) -> dict[str, Any]:
-    """Returns the contents of the JSON file: measured figures, and separately the targets with published figures."""
-    talker, codec, run = gathered.talker, gathered.codec, gathered.primary
-    result: dict[str, Any] = {
-        "gpu": next((item.gpu for item in (run, talker, codec) if item is not None and item.gpu), None),
-        "talker_frame_ms": talker.talker_frame_ms if talker else {},
-        "talker_floor_ms": talker.floor_ms if talker else {},
-        "talker_first_frame_ms": talker.first_frame_ms if talker else {},
-        "talker_launch_gap_ms": talker.launch_gap_ms if talker else {},
-        "talker_precision": talker.precision if talker else {},
-        "codec_4frames_ms": codec.codec_4frames_ms if codec else {},
-        "codec_floor_ms": codec.floor_ms if codec else {},
-    }
-    if run is not None:
-        result |= msgspec.to_builtins(figures(run))
-        result |= {"revision": run.revision, "driver": run.driver, "created": run.created}
-    result["variants"] = {
-        name: msgspec.to_builtins(figures(other)) for name, other in gathered.runs.items() if other is not run
-    }
-    result["targets"] = [_target(target, result) for target in TARGETS]
-    return {key: _rounded(value) for key, value in result.items()}
-
-
-def _rounded(value: Any) -> Any:
-    """Rounds to four digits; further digits do not reproduce between runs."""
-    match value:
-        case float():
-            return float(f"{value:.4g}")
-        case dict():
-            return {key: _rounded(item) for key, item in value.items()}
-        case list():
-            return [_rounded(item) for item in value]
-    return value
-
-
-def measured(target: Target, summary: Mapping[str, Any]) -> float | None:
-    """Returns the figure of a target; None if it was not measured."""
-    value = summary.get(target.key)
-    if target.entry is not None:
-        value = (value or {}).get(target.entry)
-    return None if value is None else float(value)
-
-
-def _target(target: Target, summary: Mapping[str, Any]) -> dict[str, Any]:
-    value = measured(target, summary)
-    return {
-        "what": target.what,
-        "target": f"{target.comparison} {target.format(target.value)}",
-        "measured": value,
-        "met": None if value is None else target.is_met(value),
-        "published": target.published,
-    }
-
-
-def markdown(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str], notes: str) -> str:
+def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str], notes: str) -> str:
     """Returns the report."""
     parts = ["# Syrinx on one H200", _measured_on(gathered), "## Against the targets", _targets(summary)]
     if gathered.primary is not None:
         parts.append(f"The service's figures are those of the run {gathered.named}: {gathered.primary.topology}.")
     for result, name in ((gathered.talker, "Talker"), (gathered.codec, "Codec")):
-        if result is not None:
+        if result.measured_ms:
             parts += [f"## {name} engine", _engine(result)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
-    parts += [results.CAPTION, results.STAGES_CAPTION] if gathered.runs else []
+    parts += [CAPTION, STAGES_CAPTION] if gathered.runs else []
     parts += [notes.strip()] if notes else []
-    parts += ["## Published by others", _quoted()]
+    quoted = read_csv("published.csv")
+    parts += ["## Published by others", "Quoted, not measured here."]
+    parts += [markdown(quoted[0], [list(row.values()) for row in quoted])]
     parts += ["## Plots", "\n".join(f"![{file}]({file})" for file in plotted)] if plotted else []
     return "\n\n".join(parts) + "\n"
 
@@ -131,11 +79,11 @@ def _targets(summary: Mapping[str, Any]) -> str:
         formatted = "-" if value is None else target.format(value)
         met = {None: "-", True: "yes", False: "no"}[row["met"]]
         rows.append([target.what, formatted, str(row["target"]), met, target.published])
-    return results.markdown(["what", "measured", "target", "met", "best published elsewhere"], rows)
+    return markdown(["what", "measured", "target", "met", "best published elsewhere"], rows)
 
 
 def _engine(result: EngineResult) -> str:
-    values = result.talker_frame_ms or result.codec_4frames_ms
+    values = result.measured_ms
     what = "ms per frame" if result.talker_frame_ms else "ms for 4 frames"
     columns = [(what, values), ("graphs alone ms", result.graphs_alone_ms), ("floor ms", result.floor_ms)]
     columns += [("device idle between frames ms", result.launch_gap_ms), ("p99", result.launch_gap_p99_ms)]
@@ -143,11 +91,11 @@ def _engine(result: EngineResult) -> str:
     columns += [(f"{frames} frames ms", timed) for frames, timed in result.codec_ms.items()]
     columns = [column for column in columns if column[1]]
     rows = [[load, *(_cell(column.get(load)) for _, column in columns)] for load in sorted(values, key=float)]
-    parts = [results.markdown(["batch", *(name for name, _ in columns)], rows)]
+    parts = [markdown(["batch", *(name for name, _ in columns)], rows)]
     for batch, kernels in (("1", result.kernels_batch_1), ("32", result.kernels)):
         if kernels:
             rows = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in kernels[: plots.MAX_KERNELS]]
-            parts.append(results.markdown([f"kernel, batch {batch}", "count", "total ms"], rows))
+            parts.append(markdown([f"kernel, batch {batch}", "count", "total ms"], rows))
     if result.precision:
         parts += [PRECISION, _precision(result.precision)]
     return "\n\n".join(parts)
@@ -161,7 +109,7 @@ def _precision(compared: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str
             shares = [f"{100 * values[f'{name}_equal']:.1f}" for name in ("code0", "residual")]
             shares += [f"{100 * values[f'{name}_best_equal']:.1f}" for name in ("code0", "residual")]
             rows.append([model, variant, " / ".join(errors), " / ".join(shares[:2]), " / ".join(shares[2:])])
-    return results.markdown(["model", "variant", "error of logits", "equal codes, %", "equal argmax codes, %"], rows)
+    return markdown(["model", "variant", "error of logits", "equal codes, %", "equal argmax codes, %"], rows)
 
 
 def _cell(value: float | None) -> str:
@@ -181,20 +129,13 @@ def _service(run: ServiceRun) -> str:
         lines.append(f"The run is incomplete: {run.failure or 'it was stopped'}.")
     if run.deaths:
         lines.append(f"Processes that died: {', '.join(run.deaths)}.")
-    live = figures(run).live_streams
+    live = figures(run)["live_streams"]
     if live is not None:
         lines.append(f"Listeners without a gap: {live}.")
-    parts = [" ".join(lines), results.points_table(run.points)]
+    parts = [" ".join(lines), points_table(run.points)]
     if any(point.usage.stages for point in run.points):
-        parts.append(results.stages_table(run.points))
+        parts.append(stages_table(run.points))
     return "\n\n".join(parts)
-
-
-def _quoted() -> str:
-    rows = [list(row) for row in QUOTED]
-    return "Quoted, not measured here.\n\n" + results.markdown(
-        ["service", "figures", "model and hardware", "source"], rows
-    )
 
 
 def main() -> int:
@@ -209,7 +150,7 @@ def main() -> int:
         result = summary(gathered)
         notes = args.results / f"{args.prefix}_notes.md"
         plotted = [file.name for file in plots.draw(gathered, args.results, args.prefix)]
-        text = markdown(gathered, result, plotted, notes.read_text("utf-8") if notes.exists() else "")
+        text = report(gathered, result, plotted, notes.read_text("utf-8") if notes.exists() else "")
         data = msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
         write_atomically(args.results / f"{args.prefix}.json", data)
         write_atomically(args.results / f"{args.prefix}.md", text.encode())

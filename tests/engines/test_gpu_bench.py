@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpu import checkpoint, plan, plots, report
-from gpu.gathered import EngineResult, Gathered, Kernel, figures
+from gpu.gathered import EngineResult, Gathered, Kernel, figures, summary
 from gpu.monitor import Usage
 from gpu.peers import MOCK, start_peer
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
@@ -198,17 +198,17 @@ def test_figures_of_a_run():
             point("live", 600, [*[outcome(0.02)] * 200, outcome(0.02, underruns=2)]),
         )
     )
-    assert result.open_loop_ttfa_p95_ms == {"20": pytest.approx(20.5)}
-    assert result.open_loop_underrun_share == {"20": 0.05}
-    assert result.closed_loop_audio_s_per_s == {"1": 4.0, "4": 4.0}
-    assert (result.live_streams, result.live_streams_under_1_percent) == (512, 600)
-    assert result.ttfa_c4_over_c1 == pytest.approx(1.25)
+    assert result["open_loop_ttfa_p95_ms"] == {"20": pytest.approx(20.5)}
+    assert result["open_loop_underrun_share"] == {"20": 0.05}
+    assert result["closed_loop_audio_s_per_s"] == {"1": 4.0, "4": 4.0}
+    assert (result["live_streams"], result["live_streams_under_1_percent"]) == (512, 600)
+    assert result["ttfa_c4_over_c1"] == pytest.approx(1.25)
 
 
 def test_report_compares_measured_figures_with_targets():
     talker = EngineResult(benchmark="talker", talker_frame_ms={"1": 2.4, "64": 4.4}, floor_ms={"1": 1.1})
-    gathered = Gathered(talker=talker, codec=None, runs={"1b7": run(point("open", 20, [outcome(0.03)] * 40))})
-    result = report.summary(gathered)
+    gathered = Gathered(talker=talker, runs={"1b7": run(point("open", 20, [outcome(0.03)] * 40))})
+    result = summary(gathered)
     verdicts = {row["what"]: row["met"] for row in result["targets"]}
     assert verdicts["talker frame, batch 1"] is True
     assert verdicts["talker frame, batch 64"] is False
@@ -216,7 +216,7 @@ def test_report_compares_measured_figures_with_targets():
     assert verdicts["TTFA p95, 20 requests/s"] is True
     assert result["open_loop_underrun_share"] == {"20": 0.0}
     assert not any("published" in key for key in result)
-    text = report.markdown(gathered, result, ["h200_ttfa.png"], "Handwritten notes.")
+    text = report.report(gathered, result, ["h200_ttfa.png"], "Handwritten notes.")
     for expected in ("| 30.0 / 30.0 |", "random", "is incomplete", "Handwritten notes.", "Quoted, not measured here"):
         assert expected in text
 
@@ -235,11 +235,11 @@ def test_report_shows_launch_gaps_and_precision():
         precision={"bundled voice": {"engine, bfloat16": compared}},
     )
     codec = EngineResult(benchmark="codec", codec_4frames_ms={"1": 0.5}, graph_ms={"1": {"1": 0.3}, "4": {"1": 0.4}})
-    gathered = Gathered(talker=talker, codec=codec, runs={})
-    result = report.summary(gathered)
+    gathered = Gathered(talker=talker, codec=codec)
+    result = summary(gathered)
     assert result["talker_launch_gap_ms"] == {"1": 0.02}
     assert {row["what"]: row["met"] for row in result["targets"]}["device idle between two frames, batch 1"] is True
-    text = " ".join(report.markdown(gathered, result, [], "").split())
+    text = " ".join(report.report(gathered, result, [], "").split())
     for expected in ("| 1 | 2.400 | 2.300 | 1.100 | 0.020 | 0.050 |", "| 64 | 4.400 | - |", "| 1 | 0.500 | 0.400 |"):
         assert expected in text
     assert "| bundled voice | engine, bfloat16 | 1.1e-02 / 9.0e-03 | 98.0 / 97.0 | 99.0 / 100.0 |" in text
@@ -250,9 +250,9 @@ def test_plots_show_measured_times_graphs_alone_and_the_floor(tmp_path):
     talker = EngineResult(
         benchmark="talker", floor_ms={"1": 1.1, "64": 1.2}, kernels=[Kernel("rest", 2, -0.1)], **shown
     )
-    files = plots.draw(Gathered(talker=talker, codec=None, runs={}), tmp_path, "h200")
+    files = plots.draw(Gathered(talker=talker), tmp_path, "h200")
     assert [file.name for file in files] == ["h200_talker.png", "h200_talker_kernels.png"]
-    axes = plots._engine(talker, talker.talker_frame_ms, "a title").axes[0]
+    axes = plots.draw_engine(talker, "a title").axes[0]
     lines = {line.get_label().partition(":")[0]: list(line.get_ydata()) for line in axes.lines}
     assert lines == {"measured": [2.4, 4.4], "graphs alone": [2.3, 4.3], "floor": [1.1, 1.2]}
 
