@@ -16,7 +16,7 @@ from support.stage_metrics import Worker as Pod
 from syrinx_operator.resource.knobs import Identity, Stage
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective
 from syrinx_operator.tuner import counters as records
-from syrinx_operator.tuner.counters import CounterHistory
+from syrinx_operator.tuner.counters import CounterHistory, Observation
 from syrinx_operator.tuner.evidence import (
     CallStats,
     CaptureCost,
@@ -54,8 +54,8 @@ class Past:
             self.record.add(parse_metrics(replica.name, replica.component.value, at(seconds), pod.text))
 
     def evidence(self, since, until, **seen):
-        given = {"replicas": (), "identity": IDENTITY, "disruption": "", "problem": "", **seen}
-        return self.record.evidence(POLICY, since=at(since), until=at(until), **given)
+        self.record.observe(Observation(identity=IDENTITY, **seen))
+        return self.record.evidence(POLICY, at(since), at(until))
 
     def heard(self, since, until, **seen):
         return sum(served.requests for served in self.evidence(since, until, **seen).routes.values())
@@ -133,7 +133,7 @@ def test_every_bucket_bound_works_as_an_objective(edge):
     past.read(0)
     gateway.serve(edge, edge + 0.0001)
     past.read(30)
-    (served,) = past.record.evidence(policy, (), IDENTITY, "", "", at(0), at(30)).routes.values()
+    (served,) = past.record.evidence(policy, at(0), at(30)).routes.values()
     assert served.within_objective == 1
 
 
@@ -313,7 +313,7 @@ def test_a_long_scrape_interval_delays_staleness():
     past.read(0)
     assert past.evidence(0, 180, scrape_interval=60.0).problem == ""
     slow = msgspec.structs.replace(POLICY, interval=600.0)
-    assert past.record.evidence(slow, (), IDENTITY, "", "", at(0), at(1800)).problem == ""
+    assert past.record.evidence(slow, at(0), at(1800)).problem == ""
 
 
 # Whatever happens --------------------------------------------------------------------------------------------

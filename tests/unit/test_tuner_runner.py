@@ -15,10 +15,11 @@ from syrinx_operator.resource.knobs import Identity, Stage, live_settings
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner import runner
+from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.runner import Observation, Tuner
+from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.snapshot import parse_metrics
 
 SLO = SloSpec(ttfa=(TtfaObjective(task_type="CustomVoice", ttfa_p95_ms=100),))

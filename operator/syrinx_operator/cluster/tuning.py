@@ -21,10 +21,11 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import engine_suffix
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, Decision, assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import Policy, policy_of
-from syrinx_operator.tuner.runner import Observation, Tuner
+from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
 STAGES: Mapping[Component, Stage] = {Component.TALKER: Stage.TALKER, Component.CODEC: Stage.CODEC}

@@ -23,10 +23,11 @@ from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import Stage as Process
 from syrinx_operator.resource.stage_config import engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import Assignment, assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
-from syrinx_operator.tuner.runner import Observation, Tuner
+from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.workload import slo_statuses
 
 SLO_WINDOW_SECONDS = 60.0

@@ -10,9 +10,11 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import NamedTuple
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.tuner.evidence import (
@@ -40,6 +42,22 @@ MAX_ROWS = 1024
 _EDGES = (*m.TTFA_BUCKETS, math.inf)
 
 Sums = Mapping[Series, float]
+
+
+class Observation(Struct, frozen=True, kw_only=True):
+    """Everything observed of a pipeline at one evaluation."""
+
+    snapshots: tuple[Snapshot, ...] = ()
+    """Of gateways, talkers and codecs. Snapshots that are already known are ignored."""
+    replicas: tuple[ReplicaStats, ...] = ()
+    """The current replicas. Their counts are filled in from the snapshots."""
+    identity: Identity
+    disruption: str = ""
+    """Another change in progress that prevents trials; empty if there is none."""
+    scrape_interval: float = 0.0
+    """Seconds between two snapshots of a replica if another system scrapes it, else 0."""
+    problem: str = ""
+    """Why there are no counters, as a message for the user; empty if there are."""
 
 
 class _Delta(NamedTuple):
@@ -75,14 +93,17 @@ class CounterHistory:
     def __init__(self) -> None:
         self._replicas: dict[tuple[str, str], _Replica] = {}
         self._values = 0
+        self._observed = Observation(identity=Identity(model="", image="", device=""))
+
+    def observe(self, observation: Observation) -> None:
+        """Adds an observation's snapshots and uses its other values as the current ones."""
+        self._observed = replace(observation, snapshots=())
+        for snapshot in observation.snapshots:
+            self.add(snapshot)
 
     def add(self, snapshot: Snapshot) -> None:
         """Adds a snapshot. Ignores one that is not newer than the last of its replica."""
-        key = (snapshot.stage, snapshot.replica)
-        replica = self._replicas.get(key)
-        if replica is None:
-            self._replicas[key] = _Replica(snapshot)
-            return
+        replica = self._replicas.setdefault((snapshot.stage, snapshot.replica), _Replica(snapshot))
         before = replica.last
         if snapshot.time <= before.time:
             return
@@ -98,73 +119,61 @@ class CounterHistory:
         """Returns the devices that talkers and codecs report, by replica name."""
         return {name: each.last.device for (_, name), each in self._replicas.items() if each.last.device}
 
-    def newest(self, stage: str) -> datetime | None:
-        """Returns the time of a stage's newest snapshot, or None."""
-        return max((each.last.time for each in self._of(stage)), default=None)
-
-    def evidence(
-        self,
-        policy: Policy,
-        replicas: Iterable[ReplicaStats],
-        identity: Identity,
-        disruption: str,
-        problem: str,
-        since: datetime,
-        until: datetime,
-        scrape_interval: float = 0.0,
-    ) -> Evidence:
+    def evidence(self, policy: Policy, since: datetime, until: datetime) -> Evidence:
         """Returns what is known of the window from `since` to `until`.
 
         Each replica counts from its first snapshot at or after `since`. The evidence ends with the oldest of the
-        gateways' last snapshots, so that all gateways cover it. `problem` is reported only once the counters are
+        gateways' last snapshots, so that all gateways cover it. A problem is reported only once the counters are
         stale: older than 90 s, three policy intervals, and three scrape intervals.
         """
+        seen = self._observed
         found = Evidence(
             since=since,
             until=since,
-            identity=identity,
-            replicas=tuple(self._with_counts(replica, since, until) for replica in replicas),
-            disruption=disruption,
+            identity=seen.identity,
+            replicas=tuple(self._with_counts(stats, since, until) for stats in seen.replicas),
+            disruption=seen.disruption,
         )
-        stale = max(STALE_SECONDS, 3 * policy.interval, 3 * scrape_interval)
-        newest = self.newest("gateway")
-        if newest is None:
-            return msgspec.structs.replace(found, problem=problem or "no gateway metrics yet")
+        gateways = [each for each in self._replicas.values() if each.last.stage == "gateway"]
+        if not gateways:
+            return replace(found, problem=seen.problem or "no gateway metrics yet")
+        stale = max(STALE_SECONDS, 3 * policy.interval, 3 * seen.scrape_interval)
+        newest = max(each.last.time for each in gateways)
         if (until - newest).total_seconds() > stale:
-            message = problem or f"the newest gateway metrics are older than {stale:g} s"
-            return msgspec.structs.replace(found, problem=message)
-        current = [each for each in self._of("gateway") if (newest - each.last.time).total_seconds() <= stale]
-        return self._with_gateways(found, policy, current, until)
-
-    def _with_gateways(self, found: Evidence, policy: Policy, current: list[_Replica], until: datetime) -> Evidence:
-        """Adds the gateways' counts. `current` are the gateways with a recent snapshot."""
-        end = min((time for each in current if (time := each.known_until(until))), default=found.since)
-        windows = [deltas for each in self._of("gateway") if (deltas := each.within(found.since, end))]
-        age = max(each.last.queue_age for each in current)
+            return replace(found, problem=seen.problem or f"the newest gateway metrics are older than {stale:g} s")
+        current = [each for each in gateways if (newest - each.last.time).total_seconds() <= stale]
+        found = replace(found, queue_age=max(each.last.queue_age for each in current))
+        end = min((time for each in current if (time := each.known_until(until))), default=since)
+        windows = [deltas for each in gateways if (deltas := each.within(since, end))]
         if not windows:
-            return msgspec.structs.replace(found, queue_age=age)
+            return found
         total = _sum(delta.counts for deltas in windows for delta in deltas)
         started = round(total.get(Series(STARTED, ()), 0.0))
-        return msgspec.structs.replace(
+        return replace(
             found,
             since=min(deltas[0].since for deltas in windows),
             until=end,
-            routes=route_stats(total, policy.objectives),
-            failed=failed_requests(total),
+            routes=_route_stats(total, policy.objectives),
+            failed=_failed_requests(total),
             live_streams=sum(deltas[0].live_streams for deltas in windows) + started,
-            queue_age=age,
         )
 
     def _with_counts(self, stats: ReplicaStats, since: datetime, until: datetime) -> ReplicaStats:
         replica = self._replicas.get((stats.stage.value, stats.name))
         if replica is None:
             return stats
-        stats = msgspec.structs.replace(stats, captures=replica.last.captures)
+        stats = replace(stats, captures=replica.last.captures)
         deltas = replica.within(since, until)
-        return replica_stats(stats, _sum(delta.counts for delta in deltas)) if deltas else stats
-
-    def _of(self, stage: str) -> list[_Replica]:
-        return [each for each in self._replicas.values() if each.last.stage == stage]
+        if not deltas:
+            return stats
+        sums = _sum(delta.counts for delta in deltas)
+        return replace(
+            stats,
+            errors=round(sums.get(Series(m.REQUESTS_FINISHED.name, ("error",)), 0.0)),
+            frames=round(sums.get(Series(m.FRAMES.name, ()), 0.0)),
+            steps=_steps(sums),
+            calls=_calls(sums),
+        )
 
     def _trim(self, now: datetime) -> None:
         for key, each in list(self._replicas.items()):
@@ -180,76 +189,59 @@ class CounterHistory:
         self._values -= len(replica.deltas.popleft().counts) + 1
 
 
-def route_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route, RouteStats]:
+def _route_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route, RouteStats]:
     """Returns the requests that reached first audio, by route."""
-    buckets: dict[Route, dict[float, int]] = {}
-    underruns: dict[Route, int] = {}
+    buckets: dict[tuple[str, ...], dict[float, int]] = {}
     for series, value in sums.items():
         if series.name == BUCKET:
-            buckets.setdefault(Route(*series.labels), {})[series.edge] = round(value)
-        elif series.name == m.UNDERRUNS.name:
-            underruns[Route(*series.labels)] = round(value)
-    return {
-        route: _route_stats(buckets.get(route, {}), underruns.get(route, 0), objectives.get(route.task_type))
-        for route in sorted({*buckets, *underruns})
-    }
-
-
-def _route_stats(buckets: Mapping[float, int], underruns: int, objective: Objective | None) -> RouteStats:
-    requests = within = sum(buckets.values())
-    if objective is not None:
-        within = sum(count for edge, count in buckets.items() if edge <= objective.seconds)
-    cumulative, below = {}, 0
-    for edge in sorted({*_EDGES, *buckets}) if buckets else ():
-        below += buckets.get(edge, 0)
-        cumulative[edge] = below
-    return RouteStats(requests=requests, within_objective=within, underruns=underruns, ttfa_histogram=cumulative)
-
-
-def failed_requests(sums: Sums) -> dict[str, FailedRequests]:
-    """Returns refused and failed requests by task type."""
-    found: dict[str, FailedRequests] = {}
-    for series, value in sums.items():
-        if series.name == m.REQUESTS.name and series.labels[1] in ("refused", "error"):
-            field = "refused" if series.labels[1] == "refused" else "errors"
-            before = found.get(series.labels[0], FailedRequests())
-            found[series.labels[0]] = msgspec.structs.replace(before, **{field: round(value)})
+            buckets.setdefault(series.labels, {})[series.edge] = round(value)
+    underruns = _values(sums, m.UNDERRUNS.name)
+    found = {}
+    for labels in sorted({*buckets, *underruns}):
+        route, counts = Route(*labels), buckets.get(labels, {})
+        limit = objectives[route.task_type].seconds if route.task_type in objectives else math.inf
+        edges = sorted({*_EDGES, *counts}) if counts else []
+        found[route] = RouteStats(
+            requests=sum(counts.values()),
+            within_objective=sum(count for edge, count in counts.items() if edge <= limit),
+            underruns=round(underruns.get(labels, 0.0)),
+            ttfa_histogram=dict(zip(edges, accumulate(counts.get(edge, 0) for edge in edges), strict=True)),
+        )
     return found
 
 
-def replica_stats(stats: ReplicaStats, sums: Sums) -> ReplicaStats:
-    """Returns a replica's stats with its counts."""
-    return msgspec.structs.replace(
-        stats,
-        errors=round(sums.get(Series(m.REQUESTS_FINISHED.name, ("error",)), 0.0)),
-        frames=round(sums.get(Series(m.FRAMES.name, ()), 0.0)),
-        steps=_steps(sums),
-        calls=_calls(sums),
-    )
+def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
+    """Returns refused and failed requests by task type."""
+    counts = {labels: round(value) for labels, value in _values(sums, m.REQUESTS.name).items()}
+    return {
+        task_type: FailedRequests(
+            refused=counts.get((task_type, "refused"), 0), errors=counts.get((task_type, "error"), 0)
+        )
+        for task_type in {task_type: None for task_type, outcome in counts if outcome in ("refused", "error")}
+    }
 
 
 def _steps(sums: Sums) -> dict[int, StepStats]:
-    counts = {series.labels[0]: value for series, value in sums.items() if series.name == STEP_COUNT}
+    counts, seconds = _values(sums, STEP_COUNT), _values(sums, STEP_SUM)
     return {
-        MAX_ROWS if rows == "+Inf" else int(rows): StepStats(round(count), sums.get(Series(STEP_SUM, (rows,)), 0.0))
-        for rows, count in sorted(counts.items())
+        MAX_ROWS if rows == "+Inf" else int(rows): StepStats(round(count), seconds.get((rows,), 0.0))
+        for (rows,), count in sorted(counts.items())
         if rows == "+Inf" or rows.isdecimal()
     }
 
 
 def _calls(sums: Sums) -> tuple[CallStats, ...]:
-    counts = sorted((series.labels, value) for series, value in sums.items() if series.name == m.CODEC_CALLS.name)
+    counts, seconds = _values(sums, m.CODEC_CALLS.name), _values(sums, m.CODEC_CALL_SECONDS.name)
     return tuple(
-        CallStats(
-            rows=int(labels[0]),
-            frames=int(labels[1]),
-            result=labels[2],
-            count=round(value),
-            seconds=sums.get(Series(m.CODEC_CALL_SECONDS.name, labels), 0.0),
-        )
-        for labels, value in counts
-        if labels[0].isdecimal() and labels[1].isdecimal()
+        CallStats(int(rows), int(frames), result, round(count), seconds.get((rows, frames, result), 0.0))
+        for (rows, frames, result), count in sorted(counts.items())
+        if rows.isdecimal() and frames.isdecimal()
     )
+
+
+def _values(sums: Sums, name: str) -> dict[tuple[str, ...], float]:
+    """Returns the counts of one metric by labels."""
+    return {series.labels: value for series, value in sums.items() if series.name == name}
 
 
 def _difference(before: Sums, after: Sums) -> dict[Series, float]:

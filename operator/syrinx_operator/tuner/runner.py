@@ -10,15 +10,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import msgspec
-from msgspec import Struct
 
-from syrinx_operator.resource.knobs import Identity, Setting
+from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.tuning_status import State
-from syrinx_operator.tuner.counters import CounterHistory
+from syrinx_operator.tuner.counters import CounterHistory, Observation
 from syrinx_operator.tuner.decide import Decision, Event, assignment, decide, window_start
-from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
+from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.snapshot import Snapshot
 
 FAILURE_BACKOFF = timedelta(minutes=30)
 """No trial starts for this long after an exception in the tuner."""
@@ -28,25 +26,6 @@ AUDIT = logging.getLogger("syrinx.tuning")
 log = logging.getLogger(__name__)
 
 
-class Observation(Struct, frozen=True, kw_only=True):
-    """Everything observed of a pipeline at one evaluation."""
-
-    snapshots: tuple[Snapshot, ...]
-    """Of gateways, talkers and codecs. Snapshots that are already known are ignored."""
-    replicas: tuple[ReplicaStats, ...]
-    """The current replicas. Their counts are filled in from the snapshots."""
-    identity: Identity
-    disruption: str = ""
-    """Another change in progress that prevents trials; empty if there is none."""
-    scrape_interval: float = 0.0
-    """Seconds between two snapshots of a replica if another system scrapes it, else 0."""
-    problem: str = ""
-    """Why there are no counters, as a message for the user; empty if there are."""
-
-
-_NOTHING = Observation(snapshots=(), replicas=(), identity=Identity(model="", image="", device=""))
-
-
 class Tuner:
     """Decides for any number of pipelines, by name."""
 
@@ -54,7 +33,6 @@ class Tuner:
         """`audit` is called with one JSON line per event."""
         self._audit = audit
         self._histories: dict[str, CounterHistory] = {}
-        self._observed: dict[str, Observation] = {}
 
     def step(self, name: str, policy: Policy, state: State, observation: Observation, now: datetime) -> Decision:
         """Returns the next decision. Never raises: an exception ends the trial in progress."""
@@ -78,13 +56,8 @@ class Tuner:
         """Returns the evidence of a window. Without an observation, uses the last one."""
         history = self._histories.setdefault(name, CounterHistory())
         if observation is not None:
-            self._observed[name] = msgspec.structs.replace(observation, snapshots=())
-            for snapshot in observation.snapshots:
-                history.add(snapshot)
-        last = self._observed.get(name, _NOTHING)
-        return history.evidence(
-            policy, last.replicas, last.identity, last.disruption, last.problem, since, until, last.scrape_interval
-        )
+            history.observe(observation)
+        return history.evidence(policy, since, until)
 
     def devices(self, name: str) -> dict[str, str]:
         """Returns the devices that a pipeline's talkers and codecs report, by replica name."""
@@ -94,7 +67,6 @@ class Tuner:
     def forget(self, name: str) -> None:
         """Removes a deleted pipeline."""
         self._histories.pop(name, None)
-        self._observed.pop(name, None)
 
 
 def _after_exception(policy: Policy, state: State, error: Exception, now: datetime) -> Decision:
