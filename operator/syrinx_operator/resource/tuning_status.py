@@ -153,6 +153,16 @@ class Trial(StatusStruct, frozen=True, kw_only=True):
     extensions: Annotated[Count, Meta(description="How often the trial was extended with longer periods.")] = 0
     work: Annotated[ArmWork, Meta(description="Engine work of all pairs.")] = ArmWork()
 
+    @property
+    def overall(self) -> Stratum:
+        """The evidence for `all`."""
+        return self.strata[0] if self.strata else Stratum(task_type="all")
+
+    @property
+    def baseline_min_good(self) -> float | None:
+        """Smallest ratio of good requests under the baseline over all task types; None if unknown."""
+        return min((s.baseline_min_good for s in self.strata if s.baseline_min_good is not None), default=None)
+
 
 class Promotion(StatusStruct, frozen=True, kw_only=True):
     """The roll-out of a promoted setting, replica by replica."""

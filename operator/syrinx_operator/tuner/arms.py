@@ -259,5 +259,4 @@ def recovered(trial: Trial, evidence: Evidence) -> bool:
 
 def recovery_threshold(trial: Trial) -> float:
     """Returns the good ratio that shows recovery: half a collapse below the baseline's worst, over all task types."""
-    worst = min((s.baseline_min_good for s in trial.strata if s.baseline_min_good is not None), default=0.0)
-    return max(0.0, worst - COLLAPSE / 2)
+    return max(0.0, (trial.baseline_min_good or 0.0) - COLLAPSE / 2)

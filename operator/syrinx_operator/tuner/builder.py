@@ -43,7 +43,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class DecisionBuilder:
-    """Builds one decision. `monitor`, `running` and `promotion` replace fields of `state` through `set`."""
+    """Builds one decision. The phases replace fields of `state` through `set`."""
 
     def __init__(self, policy: Policy, state: State, evidence: Evidence, now: datetime) -> None:
         self.policy = policy
@@ -65,9 +65,7 @@ class DecisionBuilder:
         self, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Normal", trial: Trial | None = None
     ) -> None:
         """Adds an event."""
-        data: dict[str, Any] = {"workload": self.state.workload}
-        if trial is not None:
-            data["trial"] = trial
+        data = {"workload": self.state.workload} | ({} if trial is None else {"trial": trial})
         self.events.append(Event(kind=kind, reason=reason, message=message, data=data))
 
     def seconds_since(self, moment: datetime) -> float:
@@ -90,34 +88,35 @@ class DecisionBuilder:
 
     def record_trial(self, trial: Trial, verdict: Verdict, reason: str) -> None:
         """Appends the end of a trial to the history and emits an event."""
-        overall = trial.strata[0] if trial.strata else None
-        tested = overall is not None and overall.test.pairs > 0
-        lower, upper = interval(overall.test) if overall is not None and tested else (None, None)
-        record = TrialRecord(
+        overall = trial.overall
+        lower, upper = interval(overall.test) if overall.test.pairs else (None, None)
+        self.record(
+            verdict,
+            reason,
+            *(trial.knob, trial.baseline, trial.candidate),
             id=trial.id,
-            time=self.now,
             start_time=trial.start_time,
-            workload=self.state.workload,
-            knob=trial.knob,
-            before=format_value(trial.baseline, trial.knob),
-            after=format_value(trial.candidate, trial.knob),
-            verdict=verdict,
-            reason=reason[:256],
-            requests=overall.candidate.requests + overall.baseline.requests if overall else 0,
-            baseline_min_good=min(
-                (stratum.baseline_min_good for stratum in trial.strata if stratum.baseline_min_good is not None),
-                default=None,
-            ),
-            difference=overall.test.mean if overall and tested else None,
+            requests=overall.candidate.requests + overall.baseline.requests,
+            baseline_min_good=trial.baseline_min_good,
+            difference=overall.test.mean if overall.test.pairs else None,
             lower=lower,
             upper=upper,
         )
-        self.append_history(record)
-        message = f"trial {trial.id}, {trial.knob} {record.before} -> {record.after}: {reason}"
+        message = f"trial {trial.id}, {format_change(trial.knob, trial.baseline, trial.candidate)}: {reason}"
         self.emit(verdict, message, kind="Warning" if verdict == "RolledBack" else "Normal", trial=trial)
 
-    def append_history(self, record: TrialRecord) -> None:
-        """Appends to the bounded history."""
+    def record(self, verdict: Verdict, reason: str, knob: Knob, before: Setting, after: Setting, **fields: Any) -> None:
+        """Appends to the bounded history. `fields` are further ones of the record."""
+        record = TrialRecord(
+            time=self.now,
+            workload=self.state.workload,
+            knob=knob,
+            before=format_value(before, knob),
+            after=format_value(after, knob),
+            verdict=verdict,
+            reason=reason[:256],
+            **fields,
+        )
         self.set(history=(*self.state.history, record)[-MAX_HISTORY:])
 
     def recorded(self, number: int) -> TrialRecord | None:
@@ -129,23 +128,19 @@ class DecisionBuilder:
         workload = self.state.workload
         if workload is None:
             return
-        before = next(
-            (q for q in self.state.quarantine if q.setting == setting and similar(q.workload, workload)), None
-        )
+        known = self.state.quarantine
+        before = next((q for q in known if q.setting == setting and similar(q.workload, workload)), None)
         failures = before.failures + 1 if before else 1
         until = self.now + min(timedelta(hours=hours) * 2 ** min(failures - 1, 10), MAX_QUARANTINE_TIME)
         added = QuarantinedSetting(setting=setting, workload=workload, reason=why[:256], failures=failures, until=until)
-        others = [q for q in self.state.quarantine if q is not before]
+        others = [q for q in known if q is not before]
         self.set(quarantine=(*others, added)[-MAX_QUARANTINE:])
 
     def cool_down(self, *, failed: bool) -> None:
         """Delays the next trial; the delay doubles with each consecutive failure."""
         base = timedelta(seconds=max(10.0, self.policy.interval))
-        failures = 0
-        for record in reversed(self.state.history):
-            if record.verdict not in ("RolledBack", "Regressed"):
-                break
-            failures += 1
+        harmful = [record.verdict in ("RolledBack", "Regressed") for record in reversed(self.state.history)]
+        failures = [*harmful, False].index(False)
         wait = min(base * 2 ** min(failures, 10), MAX_COOL_DOWN) if failed else base
         self.set(
             next_trial_time=self.now + wait,
@@ -174,6 +169,11 @@ def format_value(setting: Setting, knob: Knob) -> str:
     if knob is Knob.PAIRS:
         return ("[" + ", ".join(f"{shape.rows}x{shape.frames}" for shape in value) + "]")[:256]
     return str(list(value) if isinstance(value, tuple) else value)
+
+
+def format_change(knob: Knob, before: Setting, after: Setting) -> str:
+    """Returns a knob and its values in two settings as text."""
+    return f"{knob} {format_value(before, knob)} -> {format_value(after, knob)}"
 
 
 def format_setting(setting: Setting) -> str:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from syrinx_operator.resource.knobs import Knob, Setting, Stage
 from syrinx_operator.resource.tuning_status import Phase, Recommendation, State
-from syrinx_operator.tuner.builder import DecisionBuilder, Event, format_value, in_force, stage_of
+from syrinx_operator.tuner.builder import DecisionBuilder, Event, format_change, in_force, stage_of
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.promotion import advance_promotion, advance_soak
@@ -219,7 +219,7 @@ def _count_breach(builder: DecisionBuilder, breach: bool) -> None:
 def _try(builder: DecisionBuilder, current: Setting, proposal: Proposal, breach: str) -> None:
     """Starts a trial of a proposal, or recommends it."""
     knob, known = proposal.knob, builder.state.recommendation
-    change = f"{knob} {format_value(current, knob)} -> {format_value(proposal.setting, knob)}"
+    change = format_change(knob, current, proposal.setting)
     why = f"{breach or 'less engine time'}; {proposal.rationale}"
     is_new = known is None or (known.knob, known.setting) != (knob, proposal.setting)
     if is_new:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Setting, Stage
-from syrinx_operator.tuner.evidence import Evidence, ReplicaStats, ttfa_quantile
+from syrinx_operator.tuner.evidence import Evidence, ttfa_quantile
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract.family import FAMILY
 
@@ -71,8 +73,9 @@ def fit_load_model(policy: Policy, evidence: Evidence, setting: Setting) -> Load
     """Returns the model of the load measured under a setting, or None with too little data."""
     talkers = [replica for replica in evidence.replicas_of(Stage.TALKER) if replica.steps]
     codecs = [replica for replica in evidence.replicas_of(Stage.CODEC) if replica.calls]
+    calls = [call for each in codecs for call in each.calls]
     talker = fit_curve((rows, step.count, step.seconds) for each in talkers for rows, step in each.steps.items())
-    codec = fit_curve((call.rows * call.frames, call.count, call.seconds) for each in codecs for call in each.calls)
+    codec = fit_curve((call.rows * call.frames, call.count, call.seconds) for call in calls)
     if talker is None or codec is None or not evidence.request_rate:
         return None
     requests = sum(stats.requests for stats in evidence.routes.values())
@@ -85,18 +88,14 @@ def fit_load_model(policy: Policy, evidence: Evidence, setting: Setting) -> Load
         talker=talker,
         codec=codec,
         ramp=setting.chunk_ramp,
-        calls=tuple(
-            (call.rows, call.frames, call.count / evidence.seconds / len(codecs))
-            for each in codecs
-            for call in each.calls
-        ),
-        mean_rows=_mean_rows(codecs),
+        calls=tuple((call.rows, call.frames, call.count / evidence.seconds / len(codecs)) for call in calls),
+        mean_rows=sum(call.rows * call.count for call in calls) / max(1, sum(call.count for call in calls)),
     )
-    chunks = sum(model.codec.at(model.mean_rows * frames) for frames in _chunks(setting.chunk_ramp, model.frames))
+    chunks = sum(codec.at(model.mean_rows * frames) for frames in _chunks(setting.chunk_ramp, model.frames))
     explained = model.total_rate / model.codecs / model.mean_rows * chunks
-    measured = sum(rate * model.codec.at(rows * frames) for rows, frames, rate in model.calls)
-    model = msgspec.structs.replace(model, codec_factor=min(max(measured / max(explained, 1e-9), 0.2), 5.0))
-    return msgspec.structs.replace(model, offset=_offsets(policy, model, evidence, setting))
+    measured = sum(rate * codec.at(rows * frames) for rows, frames, rate in model.calls)
+    model = replace(model, codec_factor=min(max(measured / max(explained, 1e-9), 0.2), 5.0))
+    return replace(model, offset=_offsets(policy, model, evidence, setting))
 
 
 def fit_curve(steps: Iterable[tuple[float, int, float]]) -> Curve | None:
@@ -125,53 +124,41 @@ def predict(policy: Policy, model: LoadModel, setting: Setting) -> float:
     A twentieth is the capacity of the tighter stage relative to demand. It ranks settings under which no request is
     good.
     """
-    return 0.95 * _good_ratio(policy, model, setting) + 0.05 * min(1.0, _capacity(model, setting))
+    latency, good = _latency(model, setting), 0.0
+    uninterrupted = 1.0 - _underrun_ratio(model, setting, latency)
+    for task_type, rate in model.rates.items():
+        objective = policy.objectives.get(task_type)
+        slack = math.inf
+        if objective is not None:
+            slack = objective.seconds - latency.first_audio - model.offset.get(task_type, 0.0)
+        good += rate / model.total_rate * _in_time(slack, latency.wait) * uninterrupted
+    return 0.95 * good + 0.05 * min(1.0, _capacity(model, setting))
 
 
 def utilization(model: LoadModel, setting: Setting, stage: Stage) -> float:
-    """Returns the demand on a stage divided by its capacity. Exceeds 1 under overload."""
-    if stage is Stage.TALKER:
-        return _talker_utilization(model, setting)
-    return sum(rate * seconds for rate, seconds in _codec_calls(model, setting))
-
-
-def _mean_rows(codecs: Iterable[ReplicaStats]) -> float:
-    calls = [call for each in codecs for call in each.calls]
-    return sum(call.rows * call.count for call in calls) / max(1, sum(call.count for call in calls))
+    """Returns the demand on a stage divided by its capacity with full batches. Exceeds 1 under overload."""
+    if stage is Stage.CODEC:
+        return sum(rate * seconds for rate, seconds in _codec_calls(model, setting))
+    limit = setting.talker_max_num_seqs
+    return model.total_rate / model.talkers * model.frames * model.talker.at(limit) / limit
 
 
 def _offsets(policy: Policy, model: LoadModel, evidence: Evidence, setting: Setting) -> dict[str, float]:
-    service, wait = _first_audio(model, setting)
+    latency = _latency(model, setting)
     offsets: dict[str, float] = {}
-    if wait == math.inf:
-        return offsets
-    for task_type in model.rates:
+    for task_type in model.rates if latency.wait < math.inf else ():
         median = ttfa_quantile(evidence.routes, task_type, 0.5)
         objective = policy.objectives.get(task_type)
         if median is not None and objective is not None:
+            excess = median - latency.first_audio - math.log(2) * latency.wait
             # An excess above half of the objective is a queue that the model does not explain; it may be transient.
-            offsets[task_type] = min(max(0.0, median - service - math.log(2) * wait), objective.seconds / 2)
+            offsets[task_type] = min(max(0.0, excess), objective.seconds / 2)
     return offsets
 
 
-def _good_ratio(policy: Policy, model: LoadModel, setting: Setting) -> float:
-    service, wait = _first_audio(model, setting)
-    uninterrupted = 1.0 - _underrun_ratio(model, setting)
-    good = 0.0
-    for task_type, rate in model.rates.items():
-        objective = policy.objectives.get(task_type)
-        slack = math.inf if objective is None else objective.seconds - service - model.offset.get(task_type, 0.0)
-        in_time = 0.0 if slack <= 0 or wait == math.inf else 1.0 - math.exp(-slack / max(wait, 1e-6))
-        good += rate / model.total_rate * in_time * uninterrupted
-    return good
-
-
-def _first_audio(model: LoadModel, setting: Setting) -> tuple[float, float]:
-    """Returns the service time to first audio and the mean waiting time, in seconds."""
-    rows, talker_wait = _talker(model, setting)
-    call, codec_wait = _codec(model, setting)
-    steps = setting.chunk_ramp[0] * model.talker.at(min(rows + 1, setting.talker_max_num_seqs))
-    return steps + call, talker_wait + codec_wait
+def _in_time(slack: float, wait: float) -> float:
+    """Returns the probability that an exponential wait of mean `wait` is shorter than `slack`."""
+    return 0.0 if slack <= 0 or wait == math.inf else 1.0 - math.exp(-slack / max(wait, 1e-6))
 
 
 def _capacity(model: LoadModel, setting: Setting) -> float:
@@ -184,31 +171,38 @@ def _capacity(model: LoadModel, setting: Setting) -> float:
     return min(talker, model.codecs / (model.total_rate * request * model.codec_factor))
 
 
-def _talker(model: LoadModel, setting: Setting) -> tuple[float, float]:
-    """Returns the mean rows of a talker step and the mean wait for a row in seconds."""
-    limit, load = setting.talker_max_num_seqs, _talker_utilization(model, setting)
-    if load >= _SATURATED:
-        return float(limit), math.inf
-    frame_rate = model.total_rate / model.talkers * model.frames
-    rows = frame_rate * model.talker.fixed / max(1e-9, 1.0 - frame_rate * model.talker.per_unit)
-    rows = min(float(limit), rows)
-    return rows, model.talker.at(rows) / 2 + model.talker.at(limit) * load**limit / (1.0 - load)
+class _Latency(NamedTuple):
+    """Predicted mean times in seconds."""
+
+    step: float
+    """Of the talker."""
+    first_audio: float
+    """Service time to first audio."""
+    talker_wait: float
+    """For a row; infinite under saturation."""
+    codec_wait: float
+    """For a call; infinite under saturation."""
+
+    @property
+    def wait(self) -> float:
+        """Wait for first audio."""
+        return self.talker_wait + self.codec_wait
 
 
-def _talker_utilization(model: LoadModel, setting: Setting) -> float:
-    """Returns the demand on a talker divided by its capacity with full batches."""
-    limit = setting.talker_max_num_seqs
-    return model.total_rate / model.talkers * model.frames * model.talker.at(limit) / limit
-
-
-def _codec(model: LoadModel, setting: Setting) -> tuple[float, float]:
-    """Returns the seconds of the call with the first audio, and the mean wait for it (Pollaczek-Khinchine)."""
+def _latency(model: LoadModel, setting: Setting) -> _Latency:
+    limit, load = setting.talker_max_num_seqs, utilization(model, setting, Stage.TALKER)
+    rows, talker_wait = float(limit), math.inf
+    if load < _SATURATED:
+        frame_rate = model.total_rate / model.talkers * model.frames
+        rows = min(rows, frame_rate * model.talker.fixed / max(1e-9, 1.0 - frame_rate * model.talker.per_unit))
+        talker_wait = model.talker.at(rows) / 2 + model.talker.at(limit) * load**limit / (1.0 - load)
     calls = _codec_calls(model, setting)
-    first = model.codec.at(min(model.mean_rows, setting.codec_max_num_seqs) * setting.chunk_ramp[0])
-    load = sum(rate * seconds for rate, seconds in calls)
-    if load >= _SATURATED:
-        return first, math.inf
-    return first, sum(rate * seconds**2 for rate, seconds in calls) / (2.0 * (1.0 - load))
+    load, codec_wait = sum(rate * seconds for rate, seconds in calls), math.inf
+    if load < _SATURATED:
+        codec_wait = sum(rate * seconds**2 for rate, seconds in calls) / (2.0 * (1.0 - load))
+    steps = setting.chunk_ramp[0] * model.talker.at(min(rows + 1, limit))
+    call = model.codec.at(min(model.mean_rows, setting.codec_max_num_seqs) * setting.chunk_ramp[0])
+    return _Latency(model.talker.at(rows), steps + call, talker_wait, codec_wait)
 
 
 def _codec_calls(model: LoadModel, setting: Setting) -> list[tuple[float, float]]:
@@ -228,19 +222,15 @@ def _codec_calls(model: LoadModel, setting: Setting) -> list[tuple[float, float]
     return [(rate, model.codec.at(rows * frames)) for frames in _chunks(setting.chunk_ramp, model.frames)]
 
 
-def _underrun_ratio(model: LoadModel, setting: Setting) -> float:
+def _underrun_ratio(model: LoadModel, setting: Setting, latency: _Latency) -> float:
     """Returns the ratio of streams in which a chunk arrives after the previous ones were played."""
-    rows, talker_wait = _talker(model, setting)
-    _, codec_wait = _codec(model, setting)
-    if math.inf in (talker_wait, codec_wait):
+    if latency.wait == math.inf:
         return 1.0
-    step = model.talker.at(rows)
     uninterrupted, buffered, generation = 1.0, 0.0, 0.0
-    for frames, following in zip(setting.chunk_ramp, setting.chunk_ramp[1:], strict=False):
+    for frames, following in pairwise(setting.chunk_ramp):
         buffered += frames * FAMILY.frame_seconds
-        generation += following * step
-        slack = buffered - generation - model.codec.at(following)
-        uninterrupted *= 0.0 if slack <= 0 else 1.0 - math.exp(-slack / max(codec_wait, 1e-6))
+        generation += following * latency.step
+        uninterrupted *= _in_time(buffered - generation - model.codec.at(following), latency.codec_wait)
     return 1.0 - uninterrupted
 
 

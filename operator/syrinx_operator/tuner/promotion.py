@@ -5,26 +5,11 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-import msgspec
+from msgspec.structs import replace
 
 from syrinx_operator.resource.knobs import Knob, Setting
-from syrinx_operator.resource.tuning_status import (
-    MAX_BEST_KNOWN,
-    MAX_CANDIDATES,
-    BestKnown,
-    Promotion,
-    Soak,
-    Trial,
-    TrialRecord,
-)
-from syrinx_operator.tuner.builder import (
-    MAX_EVALUATION_SECONDS,
-    DecisionBuilder,
-    format_setting,
-    format_value,
-    in_force,
-    stage_of,
-)
+from syrinx_operator.resource.tuning_status import MAX_BEST_KNOWN, MAX_CANDIDATES, BestKnown, Promotion, Soak, Trial
+from syrinx_operator.tuner.builder import MAX_EVALUATION_SECONDS, DecisionBuilder, format_setting, in_force, stage_of
 from syrinx_operator.tuner.workload import MIN_REQUESTS, classify_workload, similar
 
 REGRESSION = 0.05
@@ -39,9 +24,8 @@ def promote(builder: DecisionBuilder, trial: Trial) -> None:
     if trial.design == "Switchback" or len(names) <= 1:
         _choose(builder, trial.id, trial.candidate)
         return
-    builder.set(
-        promotion=Promotion(id=trial.id, setting=trial.candidate, replicas=tuple(names[:1]), last_step_time=builder.now)
-    )
+    first = Promotion(id=trial.id, setting=trial.candidate, replicas=(names[0],), last_step_time=builder.now)
+    builder.set(promotion=first)
     builder.set_phase("Promoting", f"trial {trial.id}: rolling out replica by replica")
 
 
@@ -63,9 +47,8 @@ def advance_promotion(builder: DecisionBuilder) -> None:
     elif doubled >= min(len(names), MAX_CANDIDATES):
         _choose(builder, promotion.id, promotion.setting)
     else:
-        builder.set(
-            promotion=msgspec.structs.replace(promotion, replicas=tuple(names[:doubled]), last_step_time=builder.now)
-        )
+        more = replace(promotion, replicas=tuple(names[:doubled]), last_step_time=builder.now)
+        builder.set(promotion=more)
 
 
 def _choose(builder: DecisionBuilder, number: int, setting: Setting) -> None:
@@ -118,13 +101,8 @@ def _settle(builder: DecisionBuilder, good: float | None = None) -> None:
     """Ends a soak without a regression: the setting becomes the last good one."""
     chosen, soak = builder.state.chosen, builder.state.soak
     assert chosen is not None and soak is not None
-    builder.set(
-        soak=None,
-        last_good=chosen,
-        last_change_time=builder.now,
-        consecutive_breaches=0,
-        last_breach_time=None,
-    )
+    builder.set(soak=None, last_good=chosen, last_change_time=builder.now)
+    builder.set(consecutive_breaches=0, last_breach_time=None)
     if good is not None and builder.state.workload is not None:
         known = BestKnown(workload=builder.state.workload, setting=chosen, good_ratio=good, time=builder.now)
         others = [each for each in builder.state.best_known if not similar(each.workload, known.workload)]
@@ -137,19 +115,8 @@ def _revert(builder: DecisionBuilder, number: int, setting: Setting, before: Set
     """Returns to the last good setting at once."""
     record = builder.recorded(number)
     knob = record.knob if record else (before.differing_knobs(setting) or (Knob.RAMP,))[0]
-    builder.append_history(
-        TrialRecord(
-            id=number,
-            time=builder.now,
-            start_time=record.start_time if record else builder.now,
-            workload=builder.state.workload,
-            knob=knob,
-            before=format_value(setting, knob),
-            after=format_value(before, knob),
-            verdict="Regressed",
-            reason=why[:256],
-        )
-    )
+    start_time = record.start_time if record else builder.now
+    builder.record("Regressed", why, knob, setting, before, id=number, start_time=start_time)
     builder.set(chosen=before, last_good=before, promotion=None, soak=None, last_change_time=builder.now)
     builder.quarantine(setting, why, hours=4.0)
     builder.cool_down(failed=True)

@@ -13,8 +13,9 @@ import msgspec
 
 from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.tuning_status import State
+from syrinx_operator.tuner.builder import in_force
 from syrinx_operator.tuner.counters import CounterHistory, Observation
-from syrinx_operator.tuner.decide import Decision, Event, assignment, decide, window_start
+from syrinx_operator.tuner.decide import Decision, Event, decide, window_start
 from syrinx_operator.tuner.evidence import Evidence
 from syrinx_operator.tuner.policy import Policy
 
@@ -81,20 +82,19 @@ def _after_exception(policy: Policy, state: State, error: Exception, now: dateti
 
 def _pair_events(before: State, after: State) -> tuple[Event, ...]:
     """Returns an event for the audit log only if a pair was completed, so that a trial's course can be plotted."""
-    trial = after.trial
-    if before.trial is None or trial is None or not trial.strata or not before.trial.strata:
+    old, trial = before.trial, after.trial
+    if old is None or trial is None or (old.id, old.overall.test.pairs) == (trial.id, trial.overall.test.pairs):
         return ()
-    pairs = trial.strata[0].test.pairs
-    if (before.trial.id, before.trial.strata[0].test.pairs) == (trial.id, pairs):
-        return ()
-    return (Event(reason="Compared", message=f"trial {trial.id}, pair {pairs}", data={"trial": trial}),)
+    message = f"trial {trial.id}, pair {trial.overall.test.pairs}"
+    return (Event(reason="Compared", message=message, data={"trial": trial}),)
 
 
 def _audit_line(name: str, policy: Policy, before: State, after: State, event: Event, now: datetime) -> str:
+    phases = (before.trial, after.trial, before.promotion, after.promotion, before.soak, after.soak)
     record = {
         "time": now,
         "pipeline": name,
-        "decision": _trial_id(before, after),
+        "decision": next((each.id for each in phases if each is not None), None),
         "kind": event.kind,
         "reason": event.reason,
         "message": event.message,
@@ -105,18 +105,6 @@ def _audit_line(name: str, policy: Policy, before: State, after: State, event: E
     return msgspec.json.encode(record).decode()
 
 
-def _trial_id(before: State, after: State) -> int | None:
-    """Returns the number of the trial that an event is about, or None."""
-    for each in (before.trial, after.trial, before.promotion, after.promotion, before.soak, after.soak):
-        if each is not None:
-            return each.id
-    return None
-
-
 def _settings(policy: Policy, state: State) -> dict[str, Setting | None]:
-    candidate = None
-    if state.trial is not None:
-        candidate = state.trial.candidate
-    elif state.promotion is not None:
-        candidate = state.promotion.setting
-    return {"base": assignment(policy, state).base, "candidate": candidate}
+    promoted = state.promotion.setting if state.promotion else None
+    return {"base": in_force(policy, state), "candidate": state.trial.candidate if state.trial else promoted}

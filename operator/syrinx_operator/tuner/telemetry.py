@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -16,6 +16,27 @@ from syrinx_operator.tuner.decide import Event
 
 PIPELINE = ("pipeline_namespace", "pipeline")
 """Labels of every series. Prometheus adds its own label `namespace`, that of the scraped pod."""
+
+_DECISIONS = "syrinx_tuning_decisions"
+_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "syrinx_tuning_knob": (
+        "Value in force outside of trials: rows, frames of a ramp's first chunk, or number of capture pairs.",
+        "knob",
+    ),
+    "syrinx_tuning_phase": ("1 for the current phase of tuning, else 0.", "phase"),
+    "syrinx_tuning_trial_age_seconds": ("Age of the trial in progress; 0 without one.",),
+    "syrinx_tuning_good_ratio": (
+        "Ratio of good requests in the trial in progress, by task type (or all) and arm.",
+        *("task_type", "arm"),
+    ),
+    "syrinx_tuning_requests": (
+        "Requests in the trial in progress, by task type (or all) and arm.",
+        *("task_type", "arm"),
+    ),
+    "syrinx_tuning_metrics_age_seconds": ("Age of the newest stage metrics of the tuner.",),
+    _DECISIONS: ("Trials and promotions ended since the process started, by verdict.", "verdict"),
+}
+"""By name: help text, and labels besides `PIPELINE`."""
 
 PipelineKey = tuple[str, str]
 """Namespace (empty for `syrinx up`) and name of a pipeline."""
@@ -67,66 +88,35 @@ class TunerTelemetry(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Returns the current values."""
-        families = _Families()
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for name, (text, *extra) in _FAMILIES.items():
+            family = CounterMetricFamily if name == _DECISIONS else GaugeMetricFamily
+            families[name] = family(name, text, labels=(*PIPELINE, *extra))
         now = self._clock()
-        for labels, exported in self._pipelines.items():
-            families.add(labels, exported, now)
-        yield from families.all
+        for pipeline, exported in self._pipelines.items():
+            for name, labels, value in _samples(exported, now):
+                families[name].add_metric((*pipeline, *labels), value)
+        yield from families.values()
 
 
-class _Families:
-    """Metric families of one scrape."""
-
-    def __init__(self) -> None:
-        arm = (*PIPELINE, "task_type", "arm")
-        self.knob = GaugeMetricFamily(
-            "syrinx_tuning_knob",
-            "Value in force outside of trials: rows, frames of a ramp's first chunk, or number of capture pairs.",
-            labels=(*PIPELINE, "knob"),
-        )
-        self.phase = GaugeMetricFamily(
-            "syrinx_tuning_phase", "1 for the current phase of tuning, else 0.", labels=(*PIPELINE, "phase")
-        )
-        self.age = GaugeMetricFamily(
-            "syrinx_tuning_trial_age_seconds", "Age of the trial in progress; 0 without one.", labels=PIPELINE
-        )
-        self.good = GaugeMetricFamily(
-            "syrinx_tuning_good_ratio",
-            "Ratio of good requests in the trial in progress, by task type (or all) and arm.",
-            labels=arm,
-        )
-        self.requests = GaugeMetricFamily(
-            "syrinx_tuning_requests", "Requests in the trial in progress, by task type (or all) and arm.", labels=arm
-        )
-        self.stale = GaugeMetricFamily(
-            "syrinx_tuning_metrics_age_seconds", "Age of the newest stage metrics of the tuner.", labels=PIPELINE
-        )
-        self.decisions = CounterMetricFamily(
-            "syrinx_tuning_decisions",
-            "Trials and promotions ended since the process started, by verdict.",
-            labels=(*PIPELINE, "verdict"),
-        )
-
-    @property
-    def all(self) -> tuple[Metric, ...]:
-        return (self.knob, self.phase, self.age, self.good, self.requests, self.stale, self.decisions)
-
-    def add(self, pipeline: PipelineKey, exported: _Exported, now: datetime) -> None:
-        state, trial = exported.state, exported.state.trial
-        for knob in Knob:
-            self.knob.add_metric((*pipeline, knob), _number(exported.base, knob))
-        for phase in get_args(Phase):
-            self.phase.add_metric((*pipeline, phase), float(state.phase == phase))
-        self.age.add_metric(pipeline, 0.0 if trial is None else max(0.0, (now - trial.start_time).total_seconds()))
-        for stratum in trial.strata if trial else ():
-            for arm, counts in (("candidate", stratum.candidate), ("baseline", stratum.baseline)):
-                self.requests.add_metric((*pipeline, stratum.task_type, arm), counts.requests)
-                if counts.requests:
-                    self.good.add_metric((*pipeline, stratum.task_type, arm), counts.good / counts.requests)
-        if exported.metrics_until is not None:
-            self.stale.add_metric(pipeline, max(0.0, (now - exported.metrics_until).total_seconds()))
-        for verdict, count in exported.decisions.items():
-            self.decisions.add_metric((*pipeline, verdict), count)
+def _samples(exported: _Exported, now: datetime) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """Yields name, labels besides `PIPELINE`, and value."""
+    state, trial = exported.state, exported.state.trial
+    for knob in Knob:
+        yield "syrinx_tuning_knob", (knob,), _number(exported.base, knob)
+    for phase in get_args(Phase):
+        yield "syrinx_tuning_phase", (phase,), float(state.phase == phase)
+    age = 0.0 if trial is None else max(0.0, (now - trial.start_time).total_seconds())
+    yield "syrinx_tuning_trial_age_seconds", (), age
+    for stratum in trial.strata if trial else ():
+        for arm, counts in (("candidate", stratum.candidate), ("baseline", stratum.baseline)):
+            yield "syrinx_tuning_requests", (stratum.task_type, arm), counts.requests
+            if counts.requests:
+                yield "syrinx_tuning_good_ratio", (stratum.task_type, arm), counts.good_ratio
+    if exported.metrics_until is not None:
+        yield "syrinx_tuning_metrics_age_seconds", (), max(0.0, (now - exported.metrics_until).total_seconds())
+    for verdict, count in exported.decisions.items():
+        yield _DECISIONS, (verdict,), count
 
 
 def _number(setting: Setting, knob: Knob) -> float:

@@ -143,7 +143,7 @@ def discard_period(trial: Trial, replicas: Sequence[ReplicaStats], now: datetime
 
 def verdict(trial: Trial) -> Outcome | None:
     """Returns the verdict after a pair, or None while the evidence is not sufficient."""
-    overall, strata = trial.strata[0], _tested(trial)
+    overall, strata = trial.overall, _tested(trial)
     needed = threshold(len(strata))
     for stratum in strata:
         if stratum.test.worse.log_wealth >= needed:

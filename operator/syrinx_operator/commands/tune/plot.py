@@ -122,7 +122,7 @@ def plot(entries: Sequence[AuditEntry], file: Path, only: int | None = None) -> 
 
 def plot_difference(axes: Axes, steps: Sequence[Trial]) -> None:
     """Plots the mean difference of a trial and its 95 % confidence sequence over the pairs, in percent."""
-    tests = {trial.strata[0].test.pairs: trial.strata[0].test for trial in steps if trial.strata}
+    tests = {trial.overall.test.pairs: trial.overall.test for trial in steps}
     pairs = sorted(count for count in tests if count)
     bounds = [interval(tests[count]) for count in pairs]
     lower, upper = [100 * low for low, _ in bounds], [100 * high for _, high in bounds]
@@ -153,7 +153,7 @@ def _plot_good_ratios(axes: Axes, steps: Sequence[tuple[AuditEntry, Trial]]) -> 
     entries = [entry for entry, _ in steps]
     trial = steps[-1][1]
     for arm, color in _ARMS.items():
-        counts = [(_minutes(entries, entry), getattr(each.strata[0], arm)) for entry, each in steps if each.strata]
+        counts = [(_minutes(entries, entry), getattr(each.overall, arm)) for entry, each in steps]
         points = [(at, each.good_ratio) for at, each in counts if each.requests]
         label = f"{arm} {format_knob(getattr(trial, arm).value(trial.knob))}"
         axes.plot([at for at, _ in points], [ratio for _, ratio in points], marker=".", color=color, label=label)

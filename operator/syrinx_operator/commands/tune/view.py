@@ -130,12 +130,11 @@ def _trial_title(trial: Trial) -> str:
 
 
 def _trial(trial: Trial, now: datetime) -> list[str]:
-    pairs = trial.strata[0].test.pairs if trial.strata else 0
     discarded = f", {trial.discarded_periods} periods discarded" if trial.discarded_periods else ""
     return [
         _trial_title(trial),
         f"  since {_clock(trial.start_time)} ({_ago(trial.start_time, now)}), {trial.design}, "
-        f"compares {METRICS[trial.goal]}; {pairs} pairs of periods{discarded}",
+        f"compares {METRICS[trial.goal]}; {trial.overall.test.pairs} pairs of periods{discarded}",
         f"  now: {_arms(trial)}",
         *(_stratum(trial, each) for each in trial.strata if each.candidate.requests or each.baseline.requests),
     ]
