@@ -1,4 +1,4 @@
-"""Losses of the codec's training: of the whole codec, and of its decoder with fixed codes."""
+"""The loss of the codec's training, of the whole codec or of its decoder with fixed codes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import codec_forward
 from .codec_model import Codec
-from .config import CodecConfig
-from .crops import Audio, DecodeWindow, crop_indices, decode_window, read_crops
+from .config import TrainingConfig
+from .crops import Audio, DecodeWindow, crop_indices, decode_window
 from .run import seeded_generator
 
 _COMMITMENT_WEIGHT = 0.25
@@ -39,24 +39,40 @@ class CodecLosses(NamedTuple):
 
 
 class CodecLoss:
-    """Loss of encoder, codebooks and decoder."""
+    """Encodes random crops, decodes a part of each and compares it with the original samples."""
 
-    def __init__(self, config: CodecConfig, codec: Codec, audio: Audio, *, compiled: bool) -> None:
-        self._config, self._codec, self._audio = config, codec, audio
-        self._reconstruction = _ReconstructionLoss(config, codec.decoder, audio.samples.device, compiled=compiled)
+    def __init__(self, config: TrainingConfig, codec: Codec, audio: Audio, codes: Tensor | None = None) -> None:
+        """codes: [frames, 16], fixed codes of `audio` instead of the encoder's, to train the decoder alone."""
+        self._config, self._codec, self._audio, self._codes = config.codec, codec, audio, codes
+        self._device = audio.samples.device
+        is_cuda = self._device.type == "cuda"
+        self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=is_cuda)
+        spectral = SpectralLoss().to(self._device)
+        waveform: Callable[[CodecDecoder, Tensor], Tensor] = codec_forward.waveform
+        compiled = config.compile and is_cuda
+        self._spectral = torch.compile(spectral) if compiled else spectral
+        self._waveform = torch.compile(waveform) if compiled else waveform
 
     def __call__(self, step: int) -> CodecLosses:
-        """Returns the losses on the random crops of `step`."""
-        config, window = self._config, decode_window(self._config, step)
-        generator = seeded_generator(self._audio.samples.device, config.seed, step)
-        indices = crop_indices(config, self._audio, generator, utterance_starts=window.utterance_starts)
-        samples = read_crops(self._audio, indices)
-        vectors, commitment = self._quantize(samples, generator, step)
-        return CodecLosses(self._reconstruction(vectors, samples, window), commitment)
+        """Returns the losses on the random crops of `step`; the commitment loss is 0 for fixed codes."""
+        window = decode_window(self._config, step)
+        generator = seeded_generator(self._device, self._config.seed, step)
+        alignment = 1 if self._codes is None else FAMILY.samples_per_frame
+        indices = crop_indices(
+            self._config, self._audio, generator, utterance_starts=window.utterance_starts, alignment=alignment
+        )
+        samples = self._audio.samples[indices].float() / 32768
+        if self._codes is None:
+            vectors, commitment = self._quantize(samples, generator, step)
+        else:
+            codes = self._codes[indices[:, ::alignment] // alignment].long()
+            vectors = self._codec.decoder.quantizer(codes).transpose(1, 2)
+            commitment = vectors.new_zeros(())
+        return CodecLosses(self._spectral_loss(vectors, samples, window), commitment)
 
     def _quantize(self, samples: Tensor, generator: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
         """Returns the decoder's input vectors and the commitment loss; the first steps skip quantization."""
-        with self._reconstruction.autocast:
+        with self._autocast:
             encoded = self._codec.encoder(samples)
         encoded = encoded.float()
         unquantized = self._config.unquantized_steps
@@ -65,59 +81,22 @@ class CodecLoss:
         quantized = self._codec.quantizer(encoded, generator, first=step == unquantized, step=step)
         return quantized.vectors, quantized.commitment
 
-
-class DecoderLoss:
-    """Loss of the decoder with fixed codes."""
-
-    def __init__(self, config: CodecConfig, codec: Codec, audio: Audio, codes: Tensor, *, compiled: bool) -> None:
-        """codes: [frames, 16], the codes of `audio`."""
-        self._config, self._codec, self._audio, self._codes = config, codec, audio, codes
-        self._reconstruction = _ReconstructionLoss(config, codec.decoder, audio.samples.device, compiled=compiled)
-
-    def __call__(self, step: int) -> CodecLosses:
-        """Returns the losses on the random crops of `step`; the commitment loss is 0."""
-        config, window = self._config, decode_window(self._config, step)
-        generator = seeded_generator(self._audio.samples.device, config.seed, step)
-        indices = crop_indices(
-            config,
-            self._audio,
-            generator,
-            utterance_starts=window.utterance_starts,
-            alignment=FAMILY.samples_per_frame,
-        )
-        codes = self._codes[indices[:, :: FAMILY.samples_per_frame] // FAMILY.samples_per_frame].long()
-        vectors = self._codec.decoder.quantizer(codes).transpose(1, 2)
-        spectral = self._reconstruction(vectors, read_crops(self._audio, indices), window)
-        return CodecLosses(spectral, spectral.new_zeros(()))
-
-
-class _ReconstructionLoss:
-    """Decodes vectors and compares the result with the original samples."""
-
-    def __init__(self, config: CodecConfig, decoder: CodecDecoder, device: torch.device, *, compiled: bool) -> None:
-        self._config, self._decoder = config, decoder
-        spectral = SpectralLoss().to(device)
-        waveform: Callable[[CodecDecoder, Tensor], Tensor] = codec_forward.waveform
-        self._spectral = torch.compile(spectral) if compiled else spectral
-        self._waveform = torch.compile(waveform) if compiled else waveform
-        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-
-    def __call__(self, vectors: Tensor, samples: Tensor, window: DecodeWindow) -> Tensor:
-        """Returns the spectral loss in `window`. vectors: [B, codebook_dim, F]; samples: [B, 1,920 F]."""
-        with self.autocast:
-            states = codec_forward.hidden_states(self._decoder, vectors)
+    def _spectral_loss(self, vectors: Tensor, samples: Tensor, window: DecodeWindow) -> Tensor:
+        """Returns the loss in `window`. vectors: [B, codebook_dim, F]; samples: [B, 1,920 F] in -1..1."""
+        with self._autocast:
+            states = codec_forward.hidden_states(self._codec.decoder, vectors)
         first, end = window.first_frame, window.first_frame + self._config.decoded_frames
         states = states.float()[..., first * _STATES_PER_FRAME : end * _STATES_PER_FRAME].contiguous()
-        decoded = self._waveform(self._decoder, states)[:, window.warmup_frames * FAMILY.samples_per_frame :]
+        decoded = self._waveform(self._codec.decoder, states)[:, window.warmup_frames * FAMILY.samples_per_frame :]
         compared = slice((first + window.warmup_frames) * FAMILY.samples_per_frame, end * FAMILY.samples_per_frame)
         loss: Tensor = self._spectral(decoded, samples[:, compared])
         return loss
 
 
-def mel_filters(window: int, bands: int) -> Tensor:
+def mel_filters(window: int, bands: int, low_hz: float = 0, high_hz: float = FAMILY.sample_rate / 2) -> Tensor:
     """Returns triangular filters [bands, window / 2 + 1], evenly spaced on the mel scale (O'Shaughnessy 1987)."""
-    top = 2595 * torch.log10(torch.tensor(1 + FAMILY.sample_rate / 2 / 700))
-    edges = 700 * (10 ** (torch.linspace(0, float(top), bands + 2) / 2595) - 1)
+    bottom, top = (2595 * torch.log10(torch.tensor(1 + edge / 700)) for edge in (low_hz, high_hz))
+    edges = 700 * (10 ** (torch.linspace(float(bottom), float(top), bands + 2) / 2595) - 1)
     frequency = torch.linspace(0, FAMILY.sample_rate / 2, window // 2 + 1)
     low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     return torch.minimum((frequency - low) / (middle - low), (high - frequency) / (high - middle)).clamp(min=0)

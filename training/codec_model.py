@@ -16,7 +16,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import codec_forward
-from .checkpoint_config import decoder_config
+from .checkpoint import decoder_config
 from .config import CodecConfig
 from .quantizer import QuantizerTraining
 from .run import seeded_generator

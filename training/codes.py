@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,15 +36,13 @@ class RoundCodes(NamedTuple):
     sentences: npt.NDArray[np.int32]
 
 
+LoadRound = Callable[[int], RoundCodes]
+"""Returns the codes of a round, waiting for them if necessary."""
+
+
 def codes_path(directory: Path, number: int) -> Path:
     """Returns the file of a round's codes."""
     return directory / f"codes-{number:02}.npz"
-
-
-def read_codes(path: Path) -> RoundCodes:
-    """Reads a round's codes."""
-    with np.load(path) as file:
-        return RoundCodes(*(file[field] for field in RoundCodes._fields))
 
 
 def encode_round(codec: Codec, shards: Iterable[Path], path: Path, device: torch.device) -> None:
@@ -58,45 +57,38 @@ def encode_round(codec: Codec, shards: Iterable[Path], path: Path, device: torch
     unfinished.rename(path)
 
 
-class RoundPrefetcher:
-    """Produces the next round's codes in a background process while the talker trains."""
+@contextmanager
+def round_loader(directory: Path, rounds: int, options: Sequence[str], log: Log) -> Iterator[LoadRound]:
+    """Yields a function that loads a round's codes and starts a background process that makes the next round's.
 
-    def __init__(self, arguments: list[str], log: Log) -> None:
-        """arguments: the command line of `python -m training codes`, without the round."""
-        self._arguments, self._log = arguments, log
-        self._number = -1
-        self._process: subprocess.Popen[bytes] | None = None
+    options: of `python -m training codes`, without the round. The function raises RuntimeError if a process failed. A
+    process still running at the end is terminated; complete shards are kept.
+    """
+    processes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> RoundPrefetcher:
-        return self
+    def start(number: int) -> None:
+        if number < rounds and number not in processes and not codes_path(directory, number).exists():
+            command = [sys.executable, "-m", "training", "codes", *options, "--round", str(number)]
+            processes[number] = subprocess.Popen(command, start_new_session=True)
 
-    def __exit__(self, *error: object) -> None:
-        self.stop()
+    def load(number: int) -> RoundCodes:
+        start(number)
+        if number in processes:
+            started = time.monotonic()
+            if processes[number].wait():
+                raise RuntimeError(f"the process for round {number} failed")
+            log(f"codes: waited {time.monotonic() - started:.0f} s for round {number}")
+        start(number + 1)
+        with np.load(codes_path(directory, number)) as file:
+            return RoundCodes(*(file[field] for field in RoundCodes._fields))
 
-    def start(self, number: int) -> None:
-        """Starts a round, unless it has been started."""
-        if self._number != number:
-            self.stop()
-            command = [sys.executable, "-m", "training", "codes", *self._arguments, "--round", str(number)]
-            self._process = subprocess.Popen(command, start_new_session=True)
-            self._number = number
-
-    def wait(self, number: int) -> None:
-        """Waits until a round is complete, starting it if necessary. Raises RuntimeError if the process failed."""
-        started = time.monotonic()
-        self.start(number)
-        assert self._process is not None
-        if self._process.wait():
-            raise RuntimeError(f"the process for round {number} failed")
-        self._log(f"codes: waited {time.monotonic() - started:.0f} s for round {number}")
-
-    def stop(self) -> None:
-        """Terminates the running round; complete shards are kept."""
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait()
-        self._process = None
-        self._number = -1
+    try:
+        yield load
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
 
 
 def delete_audio(audio: Path, number: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 from msgspec import field
 
@@ -130,52 +132,5 @@ class TrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FULL = TrainingConfig()
-
-SMOKE = TrainingConfig(
-    corpus=CorpusConfig(generated={"english": 80, "german": 24}, max_sentences_per_source=0, max_spoken_words=12),
-    synthesis=SynthesisConfig(rounds=2, sentences_per_round=40, sentences_per_shard=20),
-    codec=CodecConfig(
-        codebook_size=32,
-        codebook_dim=16,
-        latent=32,
-        hidden=32,
-        layers=1,
-        heads=1,
-        feed_forward=32,
-        decoder_dim=64,
-        encoder_width=32,
-        encoder_blocks=1,
-        steps=24,
-        batch=2,
-        frames=6,
-        decoded_frames=3,
-        warmup_frames=1,
-        unquantized_steps=4,
-        learning_rate=2e-3,
-        finetune_steps=16,
-        finetune_learning_rate=4e-3,
-        hours=0.1,
-    ),
-    talker=TalkerTrainingConfig(
-        merges=120,
-        text_hidden=32,
-        hidden=64,
-        layers=2,
-        heads=2,
-        head_dim=32,
-        feed_forward=96,
-        predictor_hidden=32,
-        predictor_layers=1,
-        predictor_heads=1,
-        predictor_feed_forward=64,
-        steps=30,
-        rows=2,
-        row_positions=256,
-        predicted_frames=64,
-        steps_per_round=10,
-        validation_sentences=4,
-    ),
-    save_every=8,
-    log_every=1,
-    compile=False,
-)
+SMOKE = msgspec.json.decode(Path(__file__).with_name("smoke.json").read_bytes(), type=TrainingConfig)
+"""Trains a voice that generates noise, in a minute or two on any machine."""

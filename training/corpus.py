@@ -14,18 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from . import normalize_de, normalize_en
 from .config import CorpusConfig
-from .grammar import TEXT_DIRECTORY, Grammar
+from .grammar import Grammar
+from .normalize import NORMALIZERS, TEXT_DIRECTORY
 from .sources import SOURCES, dictionary
 
 MAX_WORDS = 40
 _NOT_PROSE = re.compile(
     r"[A-ZÄÖÜ]{3,}|\d{5,}|--|\.\.|[,.;:]{2}| -|- |[a-zäöüß][A-ZÄÖÜ]|[a-zäöüß]\.[a-zäöüß]|\d[a-z]{3,}|'{2}"
 )
-_NORMALIZE = {"english": normalize_en.normalize, "german": normalize_de.normalize}
-# English numbers are normalized to words; German ones are left to espeak-ng.
-_WORD = {"english": r"[a-z]+(?:'[a-z]+)*", "german": r"[a-zäöüßé]+(?:'[a-zäöüß]+)*|\d+"}
 
 
 class Sentence(NamedTuple):
@@ -37,11 +34,11 @@ class Sentence(NamedTuple):
 
     def spoken(self) -> str:
         """Returns the normalized text for espeak-ng."""
-        return _NORMALIZE[self.language](self.text)
+        return NORMALIZERS[self.language](self.text)
 
     def words(self) -> tuple[str, ...]:
         """Returns the spoken words in lower case; sentences of a language with equal words are duplicates."""
-        return tuple(re.findall(_WORD[self.language], self.spoken().lower()))
+        return tuple(_ORTHOGRAPHY[self.language].word.findall(self.spoken().lower()))
 
 
 class _Orthography(NamedTuple):
@@ -53,6 +50,8 @@ class _Orthography(NamedTuple):
     """Matches between two sentences."""
     lowercase_start: re.Pattern[str]
     """Two groups: the text before a letter that has to be a capital, and the letter."""
+    word: re.Pattern[str]
+    """Matches a lower-case word of the spoken form. German has numbers in it, which are left to espeak-ng."""
     max_word_length: int
 
 
@@ -61,6 +60,7 @@ _ORTHOGRAPHY = {
         prose=re.compile(r"[A-Za-z0-9 ,.?!'\-;:$£€%]+"),
         boundary=re.compile(r"(?<=[.?!]) "),
         lowercase_start=re.compile(r"(^|[a-z]{2}[.?!] )([a-z])"),
+        word=re.compile(r"[a-z]+(?:'[a-z]+)*"),
         max_word_length=18,
     ),
     "german": _Orthography(
@@ -70,6 +70,7 @@ _ORTHOGRAPHY = {
             r"(?<=[.?!])(?<!\d\.)(?<!\b\w\.)(?<!\b(?:[DHN]r|St)\.)(?<!\bbzw\.)(?<!\bProf\.) (?=[A-ZÄÖÜ])"
         ),
         lowercase_start=re.compile(r"(^[„\"]?|: [„\"])([a-zäöü])"),
+        word=re.compile(r"[a-zäöüßé]+(?:'[a-zäöüß]+)*|\d+"),
         max_word_length=30,
     ),
 }

@@ -81,8 +81,3 @@ def crop_indices(
     else:
         starts = torch.randint(last // alignment + 1, shape, generator=generator, device=device) * alignment
     return starts + torch.arange(length, device=device)
-
-
-def read_crops(audio: Audio, indices: Tensor) -> Tensor:
-    """Returns the samples at `indices` as floats in -1..1."""
-    return audio.samples[indices].float() / 32768

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from syrinx_stages.contract.family import FAMILY
 
+from .codec_loss import mel_filters
 from .synthesis import Samples
 
 _HOP, _WINDOW = FAMILY.sample_rate // 50, FAMILY.sample_rate // 25
@@ -27,18 +28,6 @@ Features = npt.NDArray[np.float32]
 """[frames of 20 ms, 24]."""
 
 
-def _filters() -> npt.NDArray[np.float64]:
-    """Returns triangular filters [_WINDOW / 2 + 1, _BANDS], evenly spaced on the mel scale."""
-    low, high = (2595 * np.log10(1 + edge / 700) for edge in (_MIN_HZ, _MAX_HZ))
-    edges = 700 * (10 ** (np.linspace(low, high, _BANDS + 2) / 2595) - 1)
-    frequency = np.fft.rfftfreq(_WINDOW, 1 / FAMILY.sample_rate)[:, None]
-    left, middle, right = edges[:-2], edges[1:-1], edges[2:]
-    triangles: npt.NDArray[np.float64] = np.minimum(
-        (frequency - left) / (middle - left), (right - frequency) / (right - middle)
-    )
-    return triangles.clip(min=0)
-
-
 def _cosines() -> npt.NDArray[np.float64]:
     """Returns [_BANDS, _CEPSTRA], the transform to cepstra 1 to 12; cepstrum 0, the level, is left out."""
     band, number = np.arange(_BANDS)[:, None], np.arange(1, _CEPSTRA + 1)
@@ -50,7 +39,7 @@ def features(samples: Samples) -> Features:
     """Returns the features of 16-bit samples at 24 kHz, padded with silence to at least two windows."""
     padded = np.pad(samples.astype(np.float64), (0, max(0, 2 * _WINDOW - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_HOP] * np.hanning(_WINDOW)
-    bands = np.abs(np.fft.rfft(frames)) ** 2 @ _filters()
+    bands = np.abs(np.fft.rfft(frames)) ** 2 @ mel_filters(_WINDOW, _BANDS, _MIN_HZ, _MAX_HZ).numpy().T
     cepstra = np.log(np.maximum(bands, _FLOOR * bands.max() + 1)) @ _cosines()
     both = np.concatenate((cepstra, np.gradient(cepstra, axis=0)), 1)
     normalized: Features = ((both - both.mean(0)) / (both.std(0) + 1e-9)).astype(np.float32)

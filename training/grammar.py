@@ -5,11 +5,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from pathlib import Path
 
-from . import normalize_de, normalize_en
-
-TEXT_DIRECTORY = Path(__file__).parent / "text"
+from .normalize import MONTHS, TEXT_DIRECTORY
 
 
 class Grammar:
@@ -54,7 +51,7 @@ _Numbers = dict[str, Callable[[], str]]
 
 
 def _english(rng: random.Random) -> _Numbers:
-    integer, choice = rng.randint, rng.choice
+    integer, choice, months = rng.randint, rng.choice, MONTHS["english"]
 
     def money() -> str:
         amount = choice([str(integer(1, 20)), str(integer(1, 99)), str(integer(100, 999)), f"{integer(1000, 9999):,}"])
@@ -64,13 +61,8 @@ def _english(rng: random.Random) -> _Numbers:
         return str(integer(1, 99)) + choice(["", f".{integer(1, 9)}"])
 
     def date() -> str:
-        day, month, year = integer(1, 28), choice(normalize_en.MONTHS), integer(1700, 2039)
+        day, month, year = integer(1, 28), choice(months), integer(1700, 2039)
         return choice([f"{day} {month} {year}", f"{month} {day}, {year}"])
-
-    def short_date() -> str:
-        return choice(
-            [f"{integer(1, 31)} {choice(normalize_en.MONTHS)}", f"{choice(normalize_en.MONTHS)} {integer(1, 31)}"]
-        )
 
     return {
         "int": lambda: str(choice([integer(0, 20), integer(0, 100), integer(100, 999)])),
@@ -79,7 +71,7 @@ def _english(rng: random.Random) -> _Numbers:
         "money": money,
         "bigmoney": lambda: f"{choice('$£€')}{decimals()} {choice(['million', 'billion'])}",
         "date": date,
-        "shortdate": short_date,
+        "shortdate": lambda: choice([f"{integer(1, 31)} {choice(months)}", f"{choice(months)} {integer(1, 31)}"]),
         "year": lambda: str(choice([integer(1800, 2039), integer(1100, 1999)])),
         "time": lambda: f"{integer(1, 12)}:{choice([integer(0, 59), choice([0, 15, 30, 45])]):02}",
         "percent": lambda: f"{decimals()}%",
@@ -96,7 +88,7 @@ def _ordinal(number: int) -> str:
 
 
 def _german(rng: random.Random) -> _Numbers:
-    integer, choice = rng.randint, rng.choice
+    integer, choice, months = rng.randint, rng.choice, MONTHS["german"]
 
     def decimals() -> str:
         return str(integer(2, 99)) + choice(["", f",{integer(1, 9)}"])
@@ -114,7 +106,7 @@ def _german(rng: random.Random) -> _Numbers:
 
     def date() -> str:
         day, month, year = integer(1, 28), integer(1, 12), integer(1700, 2039)
-        return choice([f"{day}. {normalize_de.MONTHS[month - 1]} {year}", f"{day:02}.{month:02}.{year}"])
+        return choice([f"{day}. {months[month - 1]} {year}", f"{day:02}.{month:02}.{year}"])
 
     return {
         "int": lambda: str(choice([integer(2, 20), integer(2, 100), integer(100, 999)])),
@@ -125,7 +117,7 @@ def _german(rng: random.Random) -> _Numbers:
         "money": money,
         "bigmoney": lambda: f"{decimals()} {choice(['Millionen Euro', 'Milliarden Euro', 'Mio. €'])}",
         "date": date,
-        "shortdate": lambda: f"{integer(1, 31)}. {choice(normalize_de.MONTHS)}",
+        "shortdate": lambda: f"{integer(1, 31)}. {choice(months)}",
         "year": lambda: str(choice([integer(1800, 2039), integer(1100, 1999)])),
         "time": time,
         "percent": lambda: f"{decimals()} {choice(['%', 'Prozent'])}",

@@ -25,7 +25,6 @@ from torch import Tensor
 from syrinx_stages.model.config import CODE_GROUPS, ModelConfig
 
 from .config import TalkerTrainingConfig
-from .run import seeded_generator
 
 _LANGUAGE, _SPEAKER = -1, -2
 """Placeholders in the prompt for each utterance's own language and speaker id."""
@@ -135,25 +134,41 @@ def _pack_step(
     return sorted(placed), left
 
 
-class SpecialTokens:
-    """Ids of a checkpoint's special tokens, on a device."""
+def epoch_steps(
+    data: Utterances, training: TalkerTrainingConfig, epoch: int, *, keep_partial: bool = False
+) -> Iterator[PackedStep]:
+    """Yields all utterances once, in an order and in layouts that depend on (seed, epoch) alone.
 
-    def __init__(self, config: ModelConfig, newline: int, device: torch.device) -> None:
-        talker = config.talker_config
-        self.config, self.talker = config, talker
-        self.role = torch.tensor([config.im_start_token_id, config.assistant_token_id, newline], device=device)
-        begin, end, pad = talker.codec_think_bos_id, talker.codec_think_eos_id, talker.codec_pad_id
-        with_language = [talker.codec_think_id, begin, _LANGUAGE, end, _SPEAKER, pad]
-        without_language = [talker.codec_nothink_id, begin, end, _SPEAKER, pad, pad]
-        self.prompts = torch.tensor([with_language, without_language], device=device)
-        """[with, without language; 6]: codec ids of positions 3 to 8."""
+    keep_partial: includes the last step, which is not full.
+    """
+    tokens, frames = data.token_counts.cpu().numpy(), data.frames.cpu().numpy()
+    rng = np.random.default_rng((training.seed, epoch))
+    streaming = (rng.random(len(frames)) < training.streaming_share).astype(np.int64)
+    auto_language = (rng.random(len(frames)) < training.auto_language_share).astype(np.int64)
+    sizes = lengths(tokens, frames, streaming, auto_language)
+    fitting = np.flatnonzero(sizes <= training.row_positions)
+    order = fitting[rng.permutation(len(fitting))]
+    for placed in pack(
+        sizes.tolist(), order.tolist(), training.rows, training.row_positions, keep_partial=keep_partial
+    ):
+        starts, chosen = np.array(placed).T
+        columns = (chosen, starts, streaming[chosen] == 1, auto_language[chosen] == 1)
+        yield PackedStep(*(torch.from_numpy(column.copy()).to(data.codes.device) for column in columns))
 
 
 class BatchBuilder:
-    """Builds batches from packed steps."""
+    """Builds batches from packed steps, on the device."""
 
-    def __init__(self, special: SpecialTokens, training: TalkerTrainingConfig, codebook_size: int) -> None:
-        self._special, self._training, self._codebook_size = special, training, codebook_size
+    def __init__(self, config: ModelConfig, newline: int, training: TalkerTrainingConfig, device: torch.device) -> None:
+        """newline: its token id."""
+        talker = config.talker_config
+        self._config, self._talker, self._training = config, talker, training
+        self._role = torch.tensor([config.im_start_token_id, config.assistant_token_id, newline], device=device)
+        begin, end, pad = talker.codec_think_bos_id, talker.codec_think_eos_id, talker.codec_pad_id
+        with_language = [talker.codec_think_id, begin, _LANGUAGE, end, _SPEAKER, pad]
+        without_language = [talker.codec_nothink_id, begin, end, _SPEAKER, pad, pad]
+        # [with, without language; 6]: codec ids of positions 3 to 8.
+        self._prompts = torch.tensor([with_language, without_language], device=device)
 
     def build(self, data: Utterances, placed: PackedStep, generator: torch.Generator | None) -> Batch:
         """Returns a step's batch. Without a generator there is no noise, and the first frames are predicted."""
@@ -171,44 +186,44 @@ class BatchBuilder:
         is_frame = inside & (position >= first)
         next_frame = position - first + 1
         before_frame = inside & (next_frame >= 0) & (next_frame < frames)
-        codes = self._frames_at(data, utterance, position - first, is_frame)
-        next_codes = self._frames_at(data, utterance, next_frame, before_frame)
+        codes = _frames_at(data, utterance, position - first, is_frame)
+        next_codes = _frames_at(data, utterance, next_frame, before_frame)
         labels = torch.where(before_frame, next_codes[:, 0], IGNORED)
-        labels = torch.where(inside & (next_frame == frames), self._special.talker.codec_eos_token_id, labels)
+        labels = torch.where(inside & (next_frame == frames), self._talker.codec_eos_token_id, labels)
         predicted = self._choose_predicted(before_frame, generator)
         predicted_codes = next_codes[predicted]
-        batch = Batch(
-            text=self._text(data, utterance, position, begin, tokens, inside),
-            codec=self._codec(data, utterance, position, begin, first, auto_language, inside),
-            frames=self._add_frame_noise(codes, generator),
-            is_frame=is_frame,
-            positions=torch.where(inside, position, 0),
-            sentences=torch.where(inside, sentence, -1),
-            labels=labels,
+        predicted_inputs = predicted_codes
+        if generator is not None:
+            codes = self._add_noise(codes, generator, whole_frames=True)
+            predicted_inputs = self._add_noise(predicted_codes, generator, whole_frames=False)
+        by_position = {
+            "text": self._text(data, utterance, position, begin, tokens, inside),
+            "codec": self._codec(data, utterance, position, begin, first, auto_language, inside),
+            "frames": codes,
+            "is_frame": is_frame,
+            "positions": torch.where(inside, position, 0),
+            "sentences": torch.where(inside, sentence, -1),
+            "labels": labels,
+        }
+        shape = (training.rows, training.row_positions)
+        return Batch(
+            **{name: column.view(*shape, *column.shape[1:]) for name, column in by_position.items()},
             predicted=predicted,
             predicted_codes=predicted_codes,
-            predicted_inputs=self._add_code_noise(predicted_codes, training.code_noise, generator)[:, :-1],
+            predicted_inputs=predicted_inputs[:, :-1],
             predicted_weight=before_frame[predicted].float(),
         )
-        shape = (training.rows, training.row_positions)
-        rows = {name: getattr(batch, name).view(*shape, *getattr(batch, name).shape[1:]) for name in _BY_POSITION}
-        return batch._replace(**rows)
-
-    def _frames_at(self, data: Utterances, utterance: Tensor, index: Tensor, valid: Tensor) -> Tensor:
-        """Returns frames [positions, 16] by their index in each position's utterance; zeros where not `valid`."""
-        row = torch.where(valid, data.first_frame[utterance] + index, 0)
-        return torch.where(valid[:, None], data.codes[row].long(), 0)
 
     def _text(
         self, data: Utterances, utterance: Tensor, position: Tensor, begin: Tensor, count: Tensor, inside: Tensor
     ) -> Tensor:
-        config, index = self._special.config, position - begin
-        is_text = (index >= 0) & (index < count)
-        row = torch.where(is_text & inside, data.first_token[utterance] + index, 0)
-        text = torch.where(is_text & inside, data.tokens[row].long(), config.tts_pad_token_id)
+        config, index = self._config, position - begin
+        is_text = (index >= 0) & (index < count) & inside
+        row = torch.where(is_text, data.first_token[utterance] + index, 0)
+        text = torch.where(is_text, data.tokens[row].long(), config.tts_pad_token_id)
         text = torch.where(index == count, config.tts_eos_token_id, text)
         text = torch.where(index == -1, config.tts_bos_token_id, text)
-        return torch.where(position < len(self._special.role), self._special.role[position.clamp(0, 2)], text)
+        return torch.where(position < len(self._role), self._role[position.clamp(0, 2)], text)
 
     def _codec(
         self,
@@ -220,13 +235,12 @@ class BatchBuilder:
         auto_language: Tensor,
         inside: Tensor,
     ) -> Tensor:
-        talker = self._special.talker
-        prompt = self._special.prompts[auto_language, (position - 3).clamp(0, 5)]
+        prompt = self._prompts[auto_language, (position - 3).clamp(0, 5)]
         prompt = torch.where(prompt == _LANGUAGE, data.languages[utterance], prompt)
         prompt = torch.where(prompt == _SPEAKER, data.speakers[utterance], prompt)
         codec = torch.where((position >= 3) & (position < begin), prompt, -1)
-        codec = torch.where((position >= begin) & (position < first - 1), talker.codec_pad_id, codec)
-        codec = torch.where(position == first - 1, talker.codec_bos_id, codec)
+        codec = torch.where((position >= begin) & (position < first - 1), self._talker.codec_pad_id, codec)
+        codec = torch.where(position == first - 1, self._talker.codec_bos_id, codec)
         return torch.where(inside, codec, -1)
 
     def _choose_predicted(self, before_frame: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -237,59 +251,22 @@ class BatchBuilder:
         count = min(self._training.predicted_frames, len(priority))
         return priority.topk(count).indices
 
-    def _add_code_noise(self, codes: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
-        """Replaces a share of codes 1 to 15 of [n, 16] with random ones."""
-        if generator is None:
-            return codes
-        hit = torch.rand(codes.shape, generator=generator, device=codes.device) < share
-        hit[:, 0] = False
-        return torch.where(hit, self._random_codes(codes, generator), codes)
+    def _add_noise(self, codes: Tensor, generator: torch.Generator, *, whole_frames: bool) -> Tensor:
+        """Replaces some of codes 1 to 15 of [n, 16] with random ones, so that the models learn to recover.
 
-    def _add_frame_noise(self, codes: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Replaces some codes and whole frames of [n, 16] with random ones, so that the talker learns to recover."""
-        if generator is None:
-            return codes
-        training = self._training
-        share = torch.full((CODE_GROUPS,), training.code_noise, device=codes.device)
-        share[0] = training.code0_noise
-        hit = torch.rand(codes.shape, generator=generator, device=codes.device) < share
-        hit |= torch.rand((len(codes), 1), generator=generator, device=codes.device) < training.frame_noise
-        return torch.where(hit, self._random_codes(codes, generator), codes)
-
-    def _random_codes(self, codes: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.randint(self._codebook_size, codes.shape, generator=generator, device=codes.device)
+        whole_frames: also some of codes 0, and some whole frames.
+        """
+        training, device = self._training, codes.device
+        share = torch.full((CODE_GROUPS,), training.code_noise, device=device)
+        share[0] = training.code0_noise if whole_frames else 0
+        hit = torch.rand(codes.shape, generator=generator, device=device) < share
+        if whole_frames:
+            hit |= torch.rand((len(codes), 1), generator=generator, device=device) < training.frame_noise
+        random = torch.randint(self._talker.codebook_size, codes.shape, generator=generator, device=device)
+        return torch.where(hit, random, codes)
 
 
-_BY_POSITION = ("text", "codec", "frames", "is_frame", "positions", "sentences", "labels")
-
-
-class Epoch:
-    """Iterates over all utterances once, in an order and in layouts that depend on (seed, epoch) alone."""
-
-    def __init__(
-        self, data: Utterances, training: TalkerTrainingConfig, epoch: int, *, keep_partial: bool = False
-    ) -> None:
-        """keep_partial: includes the last step, which is not full."""
-        tokens, frames = data.token_counts.cpu().numpy(), data.frames.cpu().numpy()
-        rng = np.random.default_rng((training.seed, epoch))
-        self._streaming = (rng.random(len(frames)) < training.streaming_share).astype(np.int64)
-        self._auto_language = (rng.random(len(frames)) < training.auto_language_share).astype(np.int64)
-        sizes = lengths(tokens, frames, self._streaming, self._auto_language)
-        fitting = np.flatnonzero(sizes <= training.row_positions)
-        order = fitting[rng.permutation(len(fitting))]
-        self._steps = pack(
-            sizes.tolist(), order.tolist(), training.rows, training.row_positions, keep_partial=keep_partial
-        )
-        self._device = data.codes.device
-
-    def __iter__(self) -> Iterator[PackedStep]:
-        for placed in self._steps:
-            chosen = np.array([sentence for _, sentence in placed])
-            starts = np.array([start for start, _ in placed])
-            columns = (chosen, starts, self._streaming[chosen] == 1, self._auto_language[chosen] == 1)
-            yield PackedStep(*(torch.from_numpy(column).to(self._device) for column in columns))
-
-
-def step_generator(training: TalkerTrainingConfig, step: int, device: torch.device) -> torch.Generator:
-    """Returns the random generator of a step."""
-    return seeded_generator(device, training.seed, step)
+def _frames_at(data: Utterances, utterance: Tensor, index: Tensor, valid: Tensor) -> Tensor:
+    """Returns frames [positions, 16] by their index in each position's utterance; zeros where not `valid`."""
+    row = torch.where(valid, data.first_frame[utterance] + index, 0)
+    return torch.where(valid[:, None], data.codes[row].long(), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -74,15 +73,3 @@ class Recognizer:
             if spoken != result
         ]
         return 1 - len(errors) / len(self.sentences), errors
-
-
-class RecognizerPair(NamedTuple):
-    """Two recognizers of one set of sentences."""
-
-    enhanced: Recognizer
-    plain: Recognizer
-
-    @classmethod
-    def create(cls, sentences: Sequence[str]) -> RecognizerPair:
-        """Raises ValueError for words missing in the recognizer's dictionary."""
-        return cls(Recognizer(sentences), Recognizer(sentences, plain=True))

@@ -1,4 +1,4 @@
-"""A resumable training run: learning-rate schedule, optimizer, state file, metrics log and time budgets.
+"""A resumable training run: learning-rate schedule, optimizer, state file and metrics log.
 
 All random numbers of a step derive from (seed, step). The saved state is therefore only weights, optimizer and step,
 and a resumed run sees the same data as an uninterrupted one.
@@ -7,22 +7,32 @@ and a resumed run sees the same data as an uninterrupted one.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from .config import TrainingConfig
+
 Log = Callable[[str], None]
+ShouldStop = Callable[[], bool]
+"""Asked before each step; True ends training early."""
 
 _WARMUP_STEPS = 200
 _DECAY_SHARE = 0.3
 _MAX_GRADIENT_NORM = 1.0
-_REFIT_UNTIL = 0.65
-"""Share of the steps after which their number is fixed: the learning rate falls in the last `_DECAY_SHARE`."""
+
+
+class Losses(Protocol):
+    """A NamedTuple of a step's metrics."""
+
+    def total(self) -> Tensor:
+        """Returns the loss to minimize."""
+
+    def _asdict(self) -> dict[str, Tensor]: ...
 
 
 def learning_rate(peak: float, step: int, steps: int) -> float:
@@ -33,17 +43,6 @@ def learning_rate(peak: float, step: int, steps: int) -> float:
     warmup = (step + 1) / min(_WARMUP_STEPS, max(1, steps // 10))
     decay = (steps - step) / max(1.0, steps * _DECAY_SHARE)
     return peak * min(1.0, warmup, decay)
-
-
-class Deadline:
-    """A time budget in seconds; `math.inf` for none."""
-
-    def __init__(self, seconds: float = math.inf) -> None:
-        self._end = time.monotonic() + seconds
-
-    def remaining(self) -> float:
-        """Returns the seconds left; negative after the deadline."""
-        return self._end - time.monotonic()
 
 
 def seeded_generator(device: torch.device, *seeds: int) -> torch.Generator:
@@ -61,7 +60,7 @@ class _SkippingAdamW(torch.optim.AdamW):
 
 
 class TrainingRun:
-    """One model's training state: steps, optimizer, checkpoint file and metrics log."""
+    """One model's training state: steps, optimizer, state file and metrics log."""
 
     def __init__(
         self,
@@ -73,12 +72,10 @@ class TrainingRun:
         steps: int,
         betas: tuple[float, float],
         weight_decay: float,
-        finish_by: Deadline | None = None,
     ) -> None:
-        """path: the state file; the metrics log is beside it, as `.jsonl`. modules: saved with the state, by name.
+        """Resumes from the state file `path`, if it exists; the metrics log is beside it, as `.jsonl`.
 
-        finish_by: if given, `steps` is replaced by the number of steps that fit, which is updated until shortly before
-        the learning rate decays.
+        modules: saved with the state, by name.
         """
         self.path, self.steps = path, steps
         self.step = 0
@@ -92,40 +89,39 @@ class TrainingRun:
         others = [weight for weight in self._parameters if weight.dim() <= 1]
         groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
         self._optimizer = _SkippingAdamW(groups, lr=peak_learning_rate, betas=betas, fused=True)
-        self._finish_by = finish_by
-        self._logged_at = time.monotonic(), 0
-        self._first_step = 0
-        self._refit_from: tuple[float, int] | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            for name, module in modules.items():
+                module.load_state_dict(state[name])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.step, self.data_position = state["step"], state["data_position"]
+        self._logged_at = time.monotonic(), self.step
 
     @property
     def finished(self) -> bool:
         """True when all steps are done."""
         return self.step >= self.steps
 
-    def resume(self) -> None:
-        """Loads the state file, if there is one."""
-        if self.path.exists():
-            state = torch.load(self.path, map_location="cpu", weights_only=True)
-            for name, module in self._modules.items():
-                module.load_state_dict(state[name])
-            self._optimizer.load_state_dict(state["optimizer"])
-            self.step = state["step"]
-            self._logged_at, self._first_step = (time.monotonic(), self.step), self.step
-            if self._finish_by is not None:
-                self.steps = state["steps"]
-            self.data_position = state["data_position"]
+    def train(
+        self, compute_losses: Callable[[int], Losses], config: TrainingConfig, should_stop: ShouldStop, log: Log
+    ) -> bool:
+        """Trains and saves the state; returns True if all steps are done. compute_losses: by step."""
+        while not self.finished and not should_stop():
+            losses = compute_losses(self.step)
+            self.update(losses.total())
+            if self.step % config.log_every == 0:
+                self._log_metrics(log, losses._asdict())
+            if self.step % config.save_every == 0:
+                self.save()
+        self.save()
+        return self.finished
 
     def save(self) -> None:
         """Writes the state file atomically."""
         unfinished = self.path.with_suffix(".unfinished")
         state: dict[str, Any] = {name: module.state_dict() for name, module in self._modules.items()}
-        state |= {
-            "optimizer": self._optimizer.state_dict(),
-            "step": self.step,
-            "steps": self.steps,
-            "data_position": self.data_position,
-        }
+        state |= {"optimizer": self._optimizer.state_dict(), "step": self.step, "data_position": self.data_position}
         torch.save(state, unfinished)
         unfinished.replace(self.path)
 
@@ -141,7 +137,7 @@ class TrainingRun:
         self._optimizer.step()
         self.step += 1
 
-    def log_metrics(self, log: Log, **values: Tensor) -> None:
+    def _log_metrics(self, log: Log, values: Mapping[str, Tensor]) -> None:
         """Appends the last step's metrics to the `.jsonl` file and logs them with the step time and time left."""
         since, first = self._logged_at
         self._logged_at = time.monotonic(), self.step
@@ -149,19 +145,6 @@ class TrainingRun:
         metrics = {"step": self.step, **{name: round(float(value.detach()), 4) for name, value in values.items()}}
         with self.path.with_suffix(".jsonl").open("a") as file:
             file.write(json.dumps({**metrics, "ms": round(step_seconds * 1e3, 1)}) + "\n")
-        self._refit()
         formatted = " ".join(f"{name} {value}" for name, value in metrics.items())
         left = (self.steps - self.step) * step_seconds
         log(f"{self.path.stem}: {formatted}, {step_seconds * 1e3:.1f} ms per step, {left:.0f} s left")
-
-    def _refit(self) -> None:
-        """Sets `steps` to what fits the time budget, measured without the first steps, which include compilation."""
-        if self._finish_by is None or self.step > _REFIT_UNTIL * self.steps:
-            return
-        if self.step - self._first_step < _WARMUP_STEPS:
-            return
-        if self._refit_from is None:
-            self._refit_from = self._logged_at
-            return
-        (since, first), (now, step) = self._refit_from, self._logged_at
-        self.steps = step + max(1, int(self._finish_by.remaining() * (step - first) / (now - since)))

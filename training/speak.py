@@ -1,4 +1,4 @@
-"""Generates speech of test sentences with a checkpoint, through the service's talker and codec engines, in batches.
+"""Generates speech of test sentences with a checkpoint, through the service's talker engine, in batches.
 
 Speaking and scoring are separate steps with audio files in between, because a GPU machine may lack the recognizer.
 """
@@ -7,40 +7,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from syrinx_stages.codec.eager_engine import EagerCodecEngine
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
+from syrinx_stages.model.config import CODE_GROUPS
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker.engine import TalkerEngine
 
-from . import corpus
+from . import corpus, synthesis
+from .codec import encode
+from .codec_model import Codec
+from .config import SynthesisConfig, TrainingConfig
 from .corpus import Sentence
 
-_CHUNK_FRAMES = 4
-"""Frames decoded at once, as for a stream during playback."""
 _MAX_FRAMES = 500
+_CHUNK_FRAMES = 32
+"""Frames decoded at once."""
 
 
 class Utterance(msgspec.Struct, frozen=True, kw_only=True):
-    """A sentence to speak."""
+    """A sentence to speak, and its speech."""
 
     sentence: Sentence
     voice: str
     streaming: bool
     seed: int
-
-
-class Speech(NamedTuple):
-    """The generated speech of an utterance."""
-
-    pcm: bytes
-    ended: bool
+    pcm: bytes = b""
+    """16-bit samples at 24 kHz."""
+    ended: bool = True
     """False for a runaway, which was stopped at the frame limit."""
 
 
@@ -68,51 +70,104 @@ def cases(voices: Sequence[str]) -> list[Case]:
 
 
 def case_utterances(case: Case, sentences: Sequence[Sentence]) -> list[Utterance]:
-    """Returns a case's utterances; the index of each is its seed."""
+    """Returns a case's utterances, without speech; the index of each is its seed."""
     return [
         Utterance(sentence=sentence, voice=case.voice, streaming=case.streaming, seed=seed)
         for seed, sentence in enumerate(sentences)
     ]
 
 
+def write(path: Path, utterances: Sequence[Utterance]) -> None:
+    """Writes a case's file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.msgpack.encode(utterances))
+
+
+def read(path: Path) -> list[Utterance]:
+    """Reads a case's file."""
+    return msgspec.msgpack.decode(path.read_bytes(), type=list[Utterance])
+
+
 class Speaker:
     """A loaded checkpoint."""
 
-    def __init__(self, checkpoint: str, device: torch.device, concurrency: int) -> None:
-        self._concurrency = concurrency
+    def __init__(self, checkpoint: str, device: torch.device, concurrency: int = 16) -> None:
+        """concurrency: utterances generated in one batch."""
+        self._device, self._concurrency = device, concurrency
         self.languages = frozenset(Checkpoint(checkpoint).config.talker_config.codec_language_id)
         """The checkpoint's languages."""
         self._talker = _load_talker(checkpoint, device, concurrency)
         self._talker.warm_up()
-        self._codec = EagerCodecEngine(Checkpoint(checkpoint, device).load_codec_decoder(), concurrency)
+        self._decoder = Checkpoint(checkpoint, device).load_codec_decoder()
 
-    def speak(self, utterances: Sequence[Utterance]) -> list[Speech]:
-        """Returns the speech of each utterance; on a CPU it does not depend on the batch."""
-        codes = _generate_codes(self._talker, utterances, self._concurrency)
-        pcm = self.decode([frames for frames, _ in codes])
-        return [Speech(each, ended) for each, (_, ended) in zip(pcm, codes, strict=True)]
+    def speak(self, utterances: Sequence[Utterance]) -> list[Utterance]:
+        """Returns the utterances with their speech; on a CPU it does not depend on the batch.
 
-    def decode(self, codes: Sequence[bytes]) -> list[bytes]:
-        """Decodes streams of codes (int16, little-endian) to 16-bit PCM, chunk by chunk."""
-        decoded: list[bytes] = []
+        Keeps `concurrency` utterances running.
+        """
+        engine, waiting = self._talker, iter(range(len(utterances)))
+        frames: list[list[bytes]] = [[] for _ in utterances]
+        ended = [False] * len(utterances)
+        running: list[int] = []
+        while True:
+            while len(running) < self._concurrency and (number := next(waiting, None)) is not None:
+                engine.admit([engine.prepare(_speech_request(number, utterances[number]), b"", None)])
+                running.append(number)
+            if not running:
+                break
+            results = engine.read(engine.launch([str(number) for number in running]))
+            for request_id, result in results.items():
+                number = int(request_id)
+                if isinstance(result, End):
+                    ended[number] = result.reason is EndReason.STOP
+                    running.remove(number)
+                    engine.release(request_id)
+                else:
+                    frames[number].append(result)
+        codes = [np.frombuffer(b"".join(each), "<i2").reshape(-1, CODE_GROUPS).astype(np.int64) for each in frames]
+        pcm = self._decode([torch.from_numpy(each).to(self._device) for each in codes])
+        return [msgspec.structs.replace(each, pcm=pcm[i], ended=ended[i]) for i, each in enumerate(utterances)]
+
+    def reconstruct(self, utterances: Sequence[Utterance], codec: Codec, config: TrainingConfig) -> list[Utterance]:
+        """Returns the utterances read by espeak-ng, encoded with `codec` and decoded with the checkpoint's decoder.
+
+        It is the quality that a perfect talker would reach with this codec.
+        """
+        codes = []
+        for reading in espeak_readings(utterances, config.synthesis):
+            frames = np.array([len(reading) // FAMILY.samples_per_frame], np.int32)
+            codes.append(encode(codec, torch.from_numpy(reading).to(self._device), frames).long())
+        pcm = self._decode(codes)
+        return [msgspec.structs.replace(each, pcm=pcm[i]) for i, each in enumerate(utterances)]
+
+    @torch.inference_mode()
+    def _decode(self, codes: Sequence[Tensor]) -> list[bytes]:
+        """Decodes codes [frames, 16] of each utterance to 16-bit PCM."""
+        pcm: list[bytes] = []
         for first in range(0, len(codes), self._concurrency):
-            decoded += self._decode_batch(codes[first : first + self._concurrency])
-        return decoded
+            batch = codes[first : first + self._concurrency]
+            lengths = torch.tensor([len(each) for each in batch])
+            parts, state = [torch.zeros(len(batch), 0, device=self._device)], self._decoder.new_state(len(batch))
+            padded = pad_sequence(list(batch), batch_first=True)
+            for start in range(0, padded.shape[1], _CHUNK_FRAMES):
+                chunk = padded[:, start : start + _CHUNK_FRAMES]
+                counts = (lengths - start).clamp(0, chunk.shape[1])
+                part, state = self._decoder(chunk, counts, state)
+                parts.append(part)
+            rows = torch.cat(parts, 1).float().mul(32767).round().clamp(-32768, 32767).to(torch.int16).cpu().numpy()
+            counts = lengths * FAMILY.samples_per_frame
+            pcm += [row[:count].tobytes() for row, count in zip(rows, counts.tolist(), strict=True)]
+        return pcm
 
-    def _decode_batch(self, codes: Sequence[bytes]) -> list[bytes]:
-        frames = [self._codec.split(each) if each else [] for each in codes]
-        pcm: list[list[bytes]] = [[] for _ in frames]
-        for stream in range(len(frames)):
-            self._codec.open(str(stream))
-        for at in range(0, max(map(len, frames)), _CHUNK_FRAMES):
-            active = [stream for stream, each in enumerate(frames) if len(each) > at]
-            chunks = [frames[stream][at : at + _CHUNK_FRAMES] for stream in active]
-            decoded = self._codec.launch([str(stream) for stream in active], chunks, (len(active), _CHUNK_FRAMES))
-            for stream, part in zip(active, decoded, strict=True):
-                pcm[stream].append(part)
-        for stream in range(len(frames)):
-            self._codec.release(str(stream))
-        return [b"".join(parts) for parts in pcm]
+
+def espeak_readings(utterances: Sequence[Utterance], config: SynthesisConfig) -> list[synthesis.Samples]:
+    """Returns espeak-ng's readings of the same sentences by the same speakers, at the mean rate."""
+    return [
+        synthesis.utterance(
+            each.sentence, config.speakers[each.voice][each.sentence.language], config.mean_words_per_minute
+        )
+        for each in utterances
+    ]
 
 
 def _load_talker(checkpoint: str, device: torch.device, concurrency: int) -> TalkerEngine[Any]:
@@ -122,31 +177,6 @@ def _load_talker(checkpoint: str, device: torch.device, concurrency: int) -> Tal
 
         return CudaTalkerEngine(Checkpoint(checkpoint, device, torch.bfloat16), concurrency)
     return EagerTalkerEngine(Checkpoint(checkpoint, device))
-
-
-def _generate_codes(
-    engine: TalkerEngine[Any], utterances: Sequence[Utterance], concurrency: int
-) -> list[tuple[bytes, bool]]:
-    """Returns each utterance's codes and whether it ended by itself; keeps `concurrency` utterances running."""
-    waiting = iter(range(len(utterances)))
-    frames: list[list[bytes]] = [[] for _ in utterances]
-    ended = [False] * len(utterances)
-    running: list[int] = []
-    while True:
-        while len(running) < concurrency and (number := next(waiting, None)) is not None:
-            engine.admit([engine.prepare(_speech_request(number, utterances[number]), b"", None)])
-            running.append(number)
-        if not running:
-            return [(b"".join(each), whole) for each, whole in zip(frames, ended, strict=True)]
-        results = engine.read(engine.launch([str(number) for number in running]))
-        for request_id, result in results.items():
-            number = int(request_id)
-            if isinstance(result, End):
-                ended[number] = result.reason is EndReason.STOP
-                running.remove(number)
-                engine.release(request_id)
-            else:
-                frames[number].append(result)
 
 
 def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:
@@ -161,37 +191,3 @@ def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:
         max_frames=_MAX_FRAMES,
         seed=utterance.seed,
     )
-
-
-class CaseAudio(NamedTuple):
-    """The contents of a case's file; fields are [sentences] unless noted otherwise."""
-
-    pcm: np.ndarray
-    """Concatenated 16-bit samples of all sentences."""
-    samples: np.ndarray
-    """Number of samples."""
-    ended: np.ndarray
-    texts: np.ndarray
-    languages: np.ndarray
-    voice: str
-
-
-def write(path: Path, utterances: Sequence[Utterance], speech: Sequence[Speech]) -> None:
-    """Writes a case's audio with lossless compression."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    audio = CaseAudio(
-        pcm=np.frombuffer(b"".join(each.pcm for each in speech), "<i2"),
-        samples=np.array([len(each.pcm) // 2 for each in speech]),
-        ended=np.array([each.ended for each in speech]),
-        texts=np.array([each.sentence.text for each in utterances]),
-        languages=np.array([each.sentence.language for each in utterances]),
-        voice=utterances[0].voice,
-    )
-    np.savez_compressed(path, **audio._asdict())
-
-
-def read(path: Path) -> CaseAudio:
-    """Reads a case's audio."""
-    with np.load(path) as file:
-        fields = {field: file[field] for field in CaseAudio._fields}
-        return CaseAudio(**{**fields, "voice": str(fields["voice"])})

@@ -27,6 +27,10 @@ class TalkerLosses(NamedTuple):
     accuracy: Tensor
     """Of code 0."""
 
+    def total(self) -> Tensor:
+        """Returns the loss to minimize."""
+        return self.code0 + self.rest
+
 
 def initialize(talker: Talker, generator: torch.Generator) -> None:
     """Sets the weights to their initial values, smaller on the output of residual branches."""

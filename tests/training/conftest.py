@@ -8,7 +8,7 @@ import torch
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer, load_tokenizer
-from training import checkpoint_config, corpus, talker_forward, tokenizer
+from training import checkpoint, corpus, talker_forward, tokenizer
 from training.config import SMOKE, CorpusConfig
 
 
@@ -23,7 +23,7 @@ def tokenizer_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model_config(tokenizer_files: Path) -> ModelConfig:
-    return checkpoint_config.model_config(SMOKE, tokenizer_files)
+    return checkpoint.model_config(SMOKE, tokenizer_files)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,11 @@
 """The whole run with the smoke preset, from a corpus to a checkpoint, which generates noise."""
 
 import json
-import math
 import os
 import re
+import shutil
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +20,11 @@ from support import training as small
 from support.talker_recipe import VOICE
 from syrinx_stages.model.checkpoint import Checkpoint
 from training import codec, corpus, show, speak
-from training.__main__ import UNFINISHED, main
-from training.codec_loss import DecoderLoss
+from training.cli import UNFINISHED, main
+from training.codec_loss import CodecLoss
 from training.codec_model import Codec
 from training.config import SMOKE
 from training.crops import Audio
-from training.run import Deadline
 
 SMOKE_RUN = ["--preset", "smoke", "--device", "cpu", "--workers", "1"]
 
@@ -53,9 +54,10 @@ def test_losses_decrease(out: Path) -> None:
         assert np.mean(loss[-4:]) < 0.8 * np.mean(loss[:4]), name
 
 
-def test_finetuning_changes_only_the_decoder(out: Path) -> None:
+def test_finetuning_changes_only_the_decoder(out: Path, tmp_path: Path) -> None:
     """And it lowers the loss of the same codes."""
-    trained, finetuned = (load(SMOKE, out, torch.device("cpu")) for load in (codec.load, codec.load_finetuned))
+    shutil.copy(out / "codec.pt", tmp_path)
+    trained, finetuned = (codec.load(SMOKE, directory, torch.device("cpu")) for directory in (tmp_path, out))
     assert same(trained.encoder.state_dict(), finetuned.encoder.state_dict())
     before, after = trained.decoder.state_dict(), finetuned.decoder.state_dict()
     changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
@@ -76,9 +78,7 @@ def tone_audio(text: str) -> Audio:
 
 @torch.no_grad()
 def mean_loss(trained: Codec, audio: Audio) -> float:
-    loss = DecoderLoss(
-        SMOKE.codec, trained, audio, codec.encode(trained, audio.samples, audio.frames()), compiled=False
-    )
+    loss = CodecLoss(SMOKE, trained, audio, codec.encode(trained, audio.samples, audio.frames()))
     return float(np.mean([float(loss(step).spectral) for step in range(12)]))
 
 
@@ -89,14 +89,10 @@ def test_checkpoint_generates_speech(out: Path, tmp_path: Path) -> None:
     speech = speaker.speak(utterances)
     assert [each.ended for each in speech] == [True] * 4
     assert all(each.pcm and len(each.pcm) % (2 * 1920) == 0 for each in speech)
-    assert [each.pcm for each in speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), 1).speak(utterances)] == [
-        each.pcm for each in speech
-    ]
-    speak.write(tmp_path / "case.npz", utterances, speech)
-    back = speak.read(tmp_path / "case.npz")
-    assert back.pcm.astype("<i2").tobytes() == b"".join(each.pcm for each in speech)
-    assert [*zip(back.texts.tolist(), back.languages.tolist(), strict=True)] == [each.sentence for each in utterances]
-    assert back.voice == "gb"
+    assert speak.Speaker(str(out / "checkpoint"), torch.device("cpu"), 1).speak(utterances) == speech
+    speak.write(tmp_path / "case.msgpack", speech)
+    assert speak.read(tmp_path / "case.msgpack") == speech
+    assert [each.sentence for each in speech] == [each.sentence for each in utterances]
 
 
 def test_show_writes_audio_and_spectrograms(out: Path) -> None:
@@ -176,43 +172,40 @@ def state(path: Path) -> object:
     return torch.load(path, weights_only=True)
 
 
-class _StepLimit(Deadline):
-    """A deadline that passes after `count` checks."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(math.inf)
-        self._count = count
-
-    def remaining(self) -> float:
-        self._count -= 1
-        return float(self._count >= 0)
+def stop_after(steps: int) -> Callable[[], bool]:
+    """Returns a time limit that passes after `steps` steps."""
+    checks = count()
+    return lambda: next(checks) >= steps
 
 
-def test_resumed_codec_training_gives_the_same_result(tmp_path: Path) -> None:
+def no_limit() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("decoder_only", [False, True])
+def test_resumed_codec_training_gives_the_same_result(tmp_path: Path, decoder_only: bool) -> None:
     audio = tone_audio("some tones in a row")
-    config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, steps=8, frames=4, decoded_frames=2))
-    cpu, no_log = torch.device("cpu"), lambda line: None
-    assert codec.train(config, audio, tmp_path / "whole", cpu, Deadline(), no_log)
-    assert not codec.train(config, audio, tmp_path / "parts", cpu, _StepLimit(3), no_log)
-    assert not codec.train(config, audio, tmp_path / "parts", cpu, _StepLimit(2), no_log)
-    assert codec.train(config, audio, tmp_path / "parts", cpu, Deadline(), no_log)
-    assert same(state(tmp_path / "whole" / "codec.pt"), state(tmp_path / "parts" / "codec.pt"))
+    settings = structs.replace(SMOKE.codec, steps=8, finetune_steps=6, frames=4, decoded_frames=2)
+    config = structs.replace(SMOKE, codec=settings)
 
+    def train(directory: str, should_stop: Callable[[], bool], *, decoder_only: bool = decoder_only) -> bool:
+        cpu = torch.device("cpu")
+        return codec.train(
+            config, audio, tmp_path / directory, cpu, should_stop, lambda line: None, decoder_only=decoder_only
+        )
 
-def test_resumed_finetuning_gives_the_same_result(out: Path, tmp_path: Path) -> None:
-    audio = tone_audio("some tones in a row")
-    config = structs.replace(SMOKE, codec=structs.replace(SMOKE.codec, finetune_steps=6, frames=4, decoded_frames=2))
-    cpu, no_log = torch.device("cpu"), lambda line: None
-    for name in ("whole", "parts"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "codec.pt").write_bytes((out / "codec.pt").read_bytes())
-    assert codec.finetune_decoder(config, audio, tmp_path / "whole", cpu, Deadline(), no_log)
-    assert not codec.finetune_decoder(config, audio, tmp_path / "parts", cpu, _StepLimit(3), no_log)
-    assert not codec.is_finetuned(tmp_path / "parts", None)
-    assert codec.finetune_decoder(config, audio, tmp_path / "parts", cpu, Deadline(), no_log)
-    done = {steps: codec.is_finetuned(tmp_path / "parts", steps) for steps in (None, 6, 7)}
-    assert done == {None: True, 6: True, 7: False}
-    assert same(state(tmp_path / "whole" / "decoder.pt"), state(tmp_path / "parts" / "decoder.pt"))
+    if decoder_only:
+        assert train("whole", no_limit, decoder_only=False)
+        shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    assert train("whole", no_limit)
+    assert not train("parts", stop_after(3))
+    assert not codec.is_finetuned(tmp_path / "parts", settings.finetune_steps)
+    assert not train("parts", stop_after(2))
+    assert train("parts", no_limit)
+    state_file = "decoder.pt" if decoder_only else "codec.pt"
+    assert same(state(tmp_path / "whole" / state_file), state(tmp_path / "parts" / state_file))
+    if decoder_only:
+        assert {steps: codec.is_finetuned(tmp_path / "parts", steps) for steps in (6, 7)} == {6: True, 7: False}
 
 
 def test_resumed_talker_training_gives_the_same_result(
@@ -220,9 +213,10 @@ def test_resumed_talker_training_gives_the_same_result(
 ) -> None:
     """Stopped within an epoch, and after another round joined."""
     for name in ("corpus.txt", "codec.pt", "codes-00.npz", "codes-01.npz"):
-        (tmp_path / name).write_bytes((out / name).read_bytes())
+        shutil.copy(out / name, tmp_path)
     for steps in (7, 14, 1):
-        monkeypatch.setattr("training.run.Deadline", lambda seconds, steps=steps: _StepLimit(steps))
+        time_is_up = stop_after(steps)
+        monkeypatch.setattr("training.cli.Steps.time_is_up", lambda self, time_is_up=time_is_up: time_is_up())
         assert run("talker", tmp_path) == UNFINISHED
     monkeypatch.undo()
     assert run("talker", tmp_path) == 0

@@ -2,9 +2,8 @@
 
 import pytest
 
-from training import normalize_de
 from training.corpus import Sentence
-from training.normalize_en import normalize
+from training.normalize import NORMALIZERS
 
 
 @pytest.mark.parametrize(
@@ -32,12 +31,12 @@ from training.normalize_en import normalize
     ],
 )
 def test_normalizes_english(written: str, spoken: str) -> None:
-    assert normalize(written) == spoken
+    assert NORMALIZERS["english"](written) == spoken
 
 
 def test_plain_text_is_unchanged() -> None:
     text = 'He didn\'t say "no", she thought; or did he?'
-    assert normalize(text) == text
+    assert NORMALIZERS["english"](text) == text
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_plain_text_is_unchanged() -> None:
     ],
 )
 def test_normalizes_german(written: str, spoken: str) -> None:
-    assert normalize_de.normalize(written) == spoken
+    assert NORMALIZERS["german"](written) == spoken
 
 
 def test_sentences_are_normalized_in_their_language() -> None:

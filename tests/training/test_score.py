@@ -1,27 +1,35 @@
 """Scores of generated audio."""
 
+from collections.abc import Sequence
+from itertools import cycle
+
 import numpy as np
 import pytest
 
 from syrinx_stages.contract.family import FAMILY
-from training import corpus, score, speak, synthesis
+from training import corpus, score, synthesis
 from training.config import SMOKE
-from training.recognizer import Recognizer, RecognizerPair
+from training.corpus import Sentence
+from training.recognizer import Recognizer
+from training.speak import Utterance
 
 TIME = np.arange(10 * FAMILY.samples_per_frame) / FAMILY.sample_rate
 
 
-def case_audio(*audio: np.ndarray, ended: bool = True) -> speak.CaseAudio:
-    pcm = np.concatenate(audio).astype(np.int16)
-    count = len(audio)
-    return speak.CaseAudio(
-        pcm,
-        np.array([len(each) for each in audio]),
-        np.full(count, ended),
-        np.full(count, "Yes."),
-        np.full(count, "english"),
-        "us",
-    )
+def spoken(
+    *audio: np.ndarray, ended: bool = True, sentences: Sequence[Sentence] = (Sentence("Yes.", "english"),)
+) -> list[Utterance]:
+    return [
+        Utterance(
+            sentence=sentence,
+            voice="us",
+            streaming=False,
+            seed=0,
+            pcm=samples.astype("<i2").tobytes(),
+            ended=ended,
+        )
+        for samples, sentence in zip(audio, cycle(sentences), strict=False)
+    ]
 
 
 def tone(level: float = 8_000) -> np.ndarray:
@@ -41,14 +49,14 @@ def test_clicks_at_borders_raise_the_border_ratio() -> None:
 def test_leading_silence_is_the_longest_of_all_sentences() -> None:
     late = tone()
     late[: FAMILY.sample_rate // 10] = 0
-    found = score.score("case", case_audio(tone(), late), None, SMOKE.synthesis)
+    found = score.score("case", spoken(tone(), late), None, SMOKE.synthesis)
     assert found.leading_ms == pytest.approx(100, abs=1)
     assert found.peak_dbfs == pytest.approx(20 * np.log10(8_000 / 32_768), abs=0.05)
 
 
 def test_runaways_and_empty_sentences_are_counted() -> None:
     found = score.score(
-        "case", case_audio(tone(), np.zeros(FAMILY.samples_per_frame), np.zeros(0), ended=False), None, SMOKE.synthesis
+        "case", spoken(tone(), np.zeros(FAMILY.samples_per_frame), np.zeros(0), ended=False), None, SMOKE.synthesis
     )
     assert (found.runaways, found.empty, found.sentences) == (3, 2, 3)
 
@@ -57,9 +65,7 @@ def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         synthesis, "utterance", lambda sentence, voice, rate: np.zeros(10 * FAMILY.samples_per_frame, np.int16)
     )
-    found = score.score(
-        "case", case_audio(tone(), tone()[: 5 * FAMILY.samples_per_frame], tone()), None, SMOKE.synthesis
-    )
+    found = score.score("case", spoken(tone(), tone()[: 5 * FAMILY.samples_per_frame], tone()), None, SMOKE.synthesis)
     assert found.duration_ratio == (0.5, 1.0, 1.0)
     assert found.out_of_range == 1
 
@@ -67,9 +73,7 @@ def test_durations_are_compared_with_espeaks(monkeypatch: pytest.MonkeyPatch) ->
 def test_sentence_nearest_to_another_reading_is_an_error() -> None:
     held = corpus.held_out("german")[:3]
     audio = [synthesis.utterance(each, "de", 150) for each in held]
-    mixed = case_audio(audio[1], audio[1], audio[2])._replace(
-        texts=np.array([each.text for each in held]), languages=np.full(3, "german")
-    )
+    mixed = spoken(audio[1], audio[1], audio[2], sentences=held)
     found = score.score("us-whole-german", mixed, None, SMOKE.synthesis)
     assert (found.identified, found.nearest) == (None, pytest.approx(2 / 3))
     assert found.segments == pytest.approx(2 / 3, abs=0.1)
@@ -78,7 +82,7 @@ def test_sentence_nearest_to_another_reading_is_an_error() -> None:
 
 
 def test_table_has_a_row_per_case() -> None:
-    found = score.score("us-whole-natural", case_audio(tone()), None, SMOKE.synthesis)
+    found = score.score("us-whole-natural", spoken(tone()), None, SMOKE.synthesis)
     lines = score.table([found, found]).splitlines()
     assert len(lines) == 4
     assert len({line.count("|") for line in lines}) == 1
@@ -99,13 +103,14 @@ def test_plain_recognizer_gets_audio_without_leading_silence() -> None:
     held = corpus.held_out("templates")[:4]
     audio = [synthesis.utterance(each, "en-us", 158) for each in held]
     late = [np.pad(each, (2_400, 0)) for each in audio]
-    case = case_audio(*audio[:3], audio[0])._replace(texts=np.array([each.text for each in held]))
-    recognizers = RecognizerPair.create([each.text for each in held])
-    found = score.score("us-whole-templates", case, recognizers, SMOKE.synthesis)
+    case = spoken(*audio[:3], audio[0], sentences=held)
+    texts = [each.text for each in held]
+    plain = Recognizer(texts, plain=True)
+    found = score.score("us-whole-templates", case, (Recognizer(texts), plain), SMOKE.synthesis)
     assert found.identified == 0.75
     # espeak-ng's audio depends slightly on what the process synthesized before, which the plain recognizer notices.
     assert 0.5 <= found.identified_plain <= 0.75
     assert len(found.errors) == 2
     one, other = score.trim_leading_silence(audio[0].tobytes()), score.trim_leading_silence(late[0].tobytes())
     assert one == other and len(one) < 2 * len(audio[0])
-    assert recognizers.plain.recognize(one) == recognizers.plain.sentences[0]
+    assert plain.recognize(one) == plain.sentences[0]

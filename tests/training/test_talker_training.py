@@ -22,15 +22,14 @@ from training.layout import (
     IGNORED,
     Batch,
     BatchBuilder,
-    Epoch,
     PackedStep,
-    SpecialTokens,
     Utterances,
+    epoch_steps,
     lengths,
     pack,
-    step_generator,
 )
-from training.talker import TokenizedCorpus, utterances
+from training.run import seeded_generator
+from training.talker import Dataset
 
 CPU = torch.device("cpu")
 SENTENCES = [
@@ -57,14 +56,12 @@ def codes() -> list[Tensor]:
 def data(bpe: Tokenizer, model_config: ModelConfig, codes: list[Tensor]) -> Utterances:
     numbers = np.arange(len(SENTENCES), dtype=np.int32)
     coded = RoundCodes(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers % 4, numbers)
-    talker = model_config.talker_config
-    speakers = list(talker.speakers.values())
-    return utterances([coded], TokenizedCorpus(SENTENCES, bpe), speakers, talker.codec_language_id, CPU)
+    return Dataset(SMOKE, model_config, bpe, SENTENCES, lambda number: coded, CPU).utterances(1)
 
 
 @pytest.fixture
 def builder(bpe: Tokenizer, model_config: ModelConfig) -> BatchBuilder:
-    return BatchBuilder(SpecialTokens(model_config, bpe.encode("\n")[0], CPU), TRAINING, SMOKE.codec.codebook_size)
+    return BatchBuilder(model_config, bpe.encode("\n")[0], TRAINING, CPU)
 
 
 @pytest.fixture
@@ -176,7 +173,7 @@ def test_only_the_first_heads_norm_is_trained(talker: Talker, batch: Batch) -> N
 
 
 def test_noise_depends_on_the_step(builder: BatchBuilder, data: Utterances, placed: PackedStep, batch: Batch) -> None:
-    noisy = [builder.build(data, placed, step_generator(TRAINING, step, CPU)) for step in (3, 3, 4)]
+    noisy = [builder.build(data, placed, seeded_generator(CPU, TRAINING.seed, step)) for step in (3, 3, 4)]
     assert torch.equal(noisy[0].frames, noisy[1].frames)
     assert not torch.equal(noisy[0].frames, noisy[2].frames)
     share = (noisy[0].frames != batch.frames)[batch.is_frame].float().mean()
@@ -201,7 +198,7 @@ def test_epochs_are_reproducible(data: Utterances) -> None:
     def drawn(epoch: int) -> list[list[int]]:
         return [
             torch.cat((step.utterances, step.starts, step.streaming, step.auto_language)).tolist()
-            for step in Epoch(data, TRAINING, epoch, keep_partial=True)
+            for step in epoch_steps(data, TRAINING, epoch, keep_partial=True)
         ]
 
     assert drawn(0) == drawn(0)

@@ -1,0 +1,224 @@
+"""`python -m training STEP --out DIR`: each step resumes from the files in DIR.
+
+all         all steps up to the checkpoint
+corpus      build the text corpus                  corpus.txt
+codec       train the codec                        codec.pt, codec.jsonl
+codes       synthesize and encode one round        audio/round-00/, codes-00.npz
+talker      train talker and code predictor        talker.pt, talker.jsonl, tokenizer/
+finetune    train the codec's decoder further      decoder.pt, decoder.jsonl
+export      write the checkpoint                   checkpoint/
+speak       generate test sentences                spoken/
+score       score the generated speech             scores.json, scores.md
+show        write audio samples and spectrograms   shown/
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+
+from . import checkpoint, codec, codes, corpus, crops, synthesis, talker, tokenizer
+from .config import FULL, SMOKE, TrainingConfig
+from .speak import Case, Speaker, Utterance, case_utterances, cases, read, write
+
+_PRESETS = {"full": FULL, "smoke": SMOKE}
+_STEPS = ("all", "corpus", "codec", "codes", "talker", "finetune", "export", "speak", "score", "show")
+UNFINISHED = 3
+"""Exit status when the time limit was reached: run the same command again."""
+_STARTED = time.monotonic()
+
+
+def _log(line: str) -> None:
+    print(f"[{time.monotonic() - _STARTED:7.1f}] {line}", flush=True)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the command-line parser."""
+    parser = argparse.ArgumentParser(
+        "python -m training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=_STEPS)
+    parser.add_argument("--out", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--preset", choices=_PRESETS, default="full")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="time limit; run again to resume")
+    for name in ("codec", "talker", "finetune"):
+        parser.add_argument(f"--{name}-steps", type=int, help=f"training steps of `{name}` (default: the preset's)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="synthesis processes (default: CPU count)")
+    parser.add_argument("--round", type=int, default=0, help="round of `codes` (default: 0)")
+    parser.add_argument("--device", help="torch device (default: cuda if available, else cpu)")
+    parser.add_argument(
+        "--checkpoint", help="checkpoint of `speak` and `show`: a directory or `bundled` (default: OUT/checkpoint)"
+    )
+    parser.add_argument("--random", type=int, default=0, help="number of random corpus sentences to speak as well")
+    return parser
+
+
+class Steps:
+    """Runs the steps of one command. Each returns True when it is complete, False when the time limit was reached."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.out: Path = args.out
+        self.audio = self.out / "audio"
+        self.config = _config(args)
+        self.device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.corpus_path = self.out / "corpus.txt"
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    def time_is_up(self) -> bool:
+        """Returns True if `--seconds` have passed."""
+        seconds: float = self.args.seconds
+        return time.monotonic() - _STARTED > seconds
+
+    def corpus(self) -> bool:
+        """Builds the corpus, unless it exists."""
+        if not self.corpus_path.exists():
+            corpus.write(self.corpus_path, corpus.build(self.config.corpus, Path("/"), _log))
+        _log(f"corpus: {corpus.digest(self.corpus_path)}")
+        return True
+
+    def _shards(self, number: int) -> Generator[Path]:
+        workers = self.args.workers
+        return synthesis.make_round(self.config.synthesis, self.corpus_path, self.audio, number, workers, _log)
+
+    def codes(self) -> bool:
+        """Synthesizes a round and encodes it; keeps the codes and deletes the audio."""
+        number = self.args.round
+        trained = codec.load(self.config, self.out, self.device)
+        codes.encode_round(trained, self._shards(number), codes.codes_path(self.out, number), self.device)
+        codes.delete_audio(self.audio, number)
+        return True
+
+    def codec(self) -> bool:
+        """Trains the codec on the first hours of round 0 while the rest is synthesized."""
+        shards = self._shards(0)
+        audio = crops.load_audio(shards, self.config.codec.hours, self.device)
+        finished = codec.train(self.config, audio, self.out, self.device, self.time_is_up, _log)
+        for _ in shards:
+            pass
+        return finished
+
+    def talker(self) -> bool:
+        """Trains the talker; the next round of codes is made in the background."""
+        args, sentences = self.args, corpus.read(self.corpus_path)
+        if not (self.out / "tokenizer" / "tokenizer_config.json").exists():
+            texts = (sentence.text for sentence in sentences)
+            tokenizer.train(texts, self.config.talker.merges, self.out / "tokenizer")
+        options = ["--out", str(self.out), "--preset", args.preset, "--workers", str(max(1, args.workers - 2))]
+        options += ["--device", args.device] if args.device else []
+        with codes.round_loader(self.out, self.config.synthesis.rounds, options, _log) as load_round:
+            trainer = talker.Trainer(self.config, self.out, self.device)
+            return trainer.train(sentences, load_round, self.time_is_up, _log)
+
+    def finetune(self) -> bool:
+        """Fine-tunes the decoder on a round that the talker does not learn from. It may run beside `talker`."""
+        if codec.is_finetuned(self.out, self.config.codec.finetune_steps):
+            return True
+        number, shards = self.config.synthesis.rounds, self._shards(self.config.synthesis.rounds)
+        audio = crops.load_audio(shards, self.config.codec.hours, self.device)
+        shards.close()
+        finished = codec.train(self.config, audio, self.out, self.device, self.time_is_up, _log, decoder_only=True)
+        if finished:
+            codes.delete_audio(self.audio, number)
+        return finished
+
+    def export(self) -> bool:
+        """Writes the checkpoint of the current state of training."""
+        cpu = torch.device("cpu")
+        trainer = talker.Trainer(self.config, self.out, cpu)
+        decoder = codec.load(self.config, self.out, cpu).decoder
+        size = checkpoint.export(self.config, trainer.talker, decoder, self.out / "tokenizer", self.out / "checkpoint")
+        _log(f"export: {self.out / 'checkpoint'}: {size} bytes after {trainer.run.step} steps")
+        return True
+
+    def speak(self) -> bool:
+        """Speaks the held-out sentences in the checkpoint's languages; passes espeak-ng's through the trained codec."""
+        speaker, voices = self._speaker(), list(self.config.synthesis.speakers)
+        for case in cases(voices):
+            if corpus.HELD_OUT[case.sentences] in speaker.languages:
+                self._write_case(case.name, speaker.speak(case_utterances(case, corpus.held_out(case.sentences))))
+        if self.args.random:
+            sentences = [each for each in corpus.read(self.corpus_path) if each.language in speaker.languages]
+            drawn = random.Random(self.config.corpus.seed).sample(sentences, self.args.random)
+            case = Case(voice=voices[0], streaming=False, sentences="random")
+            self._write_case(case.name, speaker.speak(case_utterances(case, drawn)))
+        if not self.args.checkpoint and (self.out / "codec.pt").exists():
+            trained = codec.load(self.config, self.out, self.device)
+            for voice, name in [*((voice, "templates") for voice in voices), (voices[0], "german")]:
+                case = Case(voice=voice, streaming=False, sentences=name)
+                utterances = case_utterances(case, corpus.held_out(name))
+                self._write_case(f"codec-{voice}-{name}", speaker.reconstruct(utterances, trained, self.config))
+        return True
+
+    def _write_case(self, name: str, utterances: list[Utterance]) -> None:
+        write(self.out / "spoken" / f"{name}.msgpack", utterances)
+        _log(f"speak: {name}")
+
+    def score(self) -> bool:
+        """Scores the generated speech."""
+        from . import score
+        from .recognizer import Recognizer
+
+        recognizers = {}
+        for name, language in corpus.HELD_OUT.items():
+            if language == "english":
+                texts = [sentence.text for sentence in corpus.held_out(name)]
+                recognizers[name] = Recognizer(texts), Recognizer(texts, plain=True)
+        scores = []
+        for path in sorted((self.out / "spoken").glob("*.msgpack")):
+            pair = recognizers.get(path.stem.rpartition("-")[2])
+            scores.append(score.score(path.stem, read(path), pair, self.config.synthesis))
+            _log(f"score: {path.stem}: {scores[-1].identified}, {scores[-1].nearest}, {scores[-1].segments}")
+        score.write(self.out, scores)
+        print(score.table(scores))
+        return True
+
+    def show(self) -> bool:
+        """Writes audio files and spectrograms of a few sentences."""
+        from . import show
+
+        show.show(self._speaker(), self.out / "shown")
+        return True
+
+    def _speaker(self) -> Speaker:
+        return Speaker(self.args.checkpoint or str(self.out / "checkpoint"), self.device)
+
+    def all(self) -> bool:
+        """Runs all steps up to the checkpoint, skipping those that are complete."""
+        # The codec's audio is not needed any more once round 0 is encoded.
+        has_codec = self.corpus() and (codes.codes_path(self.out, 0).exists() or self.codec())
+        trained = has_codec and self.talker() and self.finetune()
+        if (self.out / "talker.pt").exists():
+            self.export()
+        return trained
+
+
+def _config(args: argparse.Namespace) -> TrainingConfig:
+    config = _PRESETS[args.preset]
+    codec_config = replace(
+        config.codec,
+        steps=args.codec_steps or config.codec.steps,
+        finetune_steps=args.finetune_steps or config.codec.finetune_steps,
+    )
+    talker_config = replace(config.talker, steps=args.talker_steps or config.talker.steps)
+    return replace(config, codec=codec_config, talker=talker_config)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one step; returns the exit status."""
+    torch.set_float32_matmul_precision("high")
+    # Functions that fail to compile run eagerly.
+    torch._dynamo.config.suppress_errors = True
+    steps = Steps(build_parser().parse_args(arguments))
+    finished: bool = getattr(steps, steps.args.step)()
+    if not finished:
+        _log("time limit reached: run the same command again to resume")
+    return 0 if finished else UNFINISHED
