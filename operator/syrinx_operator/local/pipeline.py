@@ -6,20 +6,19 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-import msgspec
+from msgspec import structs
 
 from syrinx_operator import __version__
-from syrinx_operator.local.events import Event, Observer
-from syrinx_operator.local.redis import ManagedRedis
-from syrinx_operator.local.supervisor import Child, Member
+from syrinx_operator.local.events import Exited, Observer, Ready, Starting, Stopped
+from syrinx_operator.local.supervisor import BACKOFF_RESET_SECONDS, Child, Member, restart_delay
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import NotLocal, Stage, StageProcess, plan_local
-from syrinx_stages.connector.server import RedisServerError
+from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local
+from syrinx_stages.connector.server import RedisServer, RedisServerError
 from syrinx_stages.contract.settings import StageConfig
 
 START_SECONDS = 300.0
@@ -30,18 +29,10 @@ STOP_ORDER = (Stage.GATEWAY, Stage.TALKER, Stage.CODEC)
 """Drain order: producers before consumers, so that no stream is cut off."""
 
 
-class LocalError(Exception):
-    """The pipeline cannot run locally. The message contains advice."""
-
-
-def ignore(event: Event) -> None:
-    """An observer that discards events."""
-
-
 class LocalPipeline:
     """A local pipeline as an async context manager; its API is at `gateway_url`.
 
-    Entering raises `StageFailed` or `LocalError` if it cannot start. Leaving drains it. Processes die with this one.
+    Entering raises `LocalError` if it cannot start. Leaving drains it. Processes die with this one.
     """
 
     def __init__(
@@ -50,7 +41,7 @@ class LocalPipeline:
         *,
         directory: Path | None = None,
         port: int | None = None,
-        observe: Observer = ignore,
+        observe: Observer = lambda event: None,
         start_timeout: float = START_SECONDS,
         commands: Mapping[Stage, Sequence[str]] | None = None,
         additional: Sequence[StageProcess] = (),
@@ -60,13 +51,16 @@ class LocalPipeline:
         `port` overrides the gateway's port, `commands` the programs by stage. `additional` processes run beside those
         of the pipeline. Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
         """
+        if port is not None:
+            gateway = structs.replace(pipeline.spec.gateway, port=port)
+            pipeline = structs.replace(pipeline, spec=structs.replace(pipeline.spec, gateway=gateway))
         self.pipeline = pipeline
         self.processes: list[Child] = []
         self._directory = directory
         self._observe = observe
         self._start_timeout = start_timeout
         self._commands = commands or {}
-        self._plan = [*(_on_port(process, port) for process in _plan(pipeline)), *additional]
+        self._plan = [*plan_local(pipeline, __version__), *additional]
         self._cleanup = contextlib.AsyncExitStack()
 
     @property
@@ -80,20 +74,15 @@ class LocalPipeline:
         return [config for process in self._plan for _, config in process.stages]
 
     @property
+    def gateway(self) -> Member:
+        """The gateway."""
+        return next(member for member in self.members if member.stage == Stage.GATEWAY)
+
+    @property
     def gateway_url(self) -> str:
         """URL of the pipeline's API."""
-        return self._gateway.url or ""
-
-    @property
-    def admin_url(self) -> str:
-        """URL of the gateway's health and metrics."""
-        return self._gateway.admin_url or ""
-
-    @property
-    def _gateway(self) -> Child:
-        gateway = next(child for child in self.processes if child.stage == Stage.GATEWAY)
-        assert gateway.url is not None, "set when the pipeline is ready"
-        return gateway
+        assert self.gateway.url is not None, "set when the pipeline is ready"
+        return self.gateway.url
 
     async def __aenter__(self) -> Self:
         try:
@@ -103,16 +92,14 @@ class LocalPipeline:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
     async def _start(self) -> None:
         directory = self._directory
         if directory is None:
             directory = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-")))
-        environment = stage_environment(os.environ) | await self._redis()
+        environment = stage_environment(os.environ) | await self._redis_environment()
         self.processes = [
             Child(
                 process,
@@ -131,10 +118,8 @@ class LocalPipeline:
     async def stop(self) -> None:
         """Drains the stages in order, then stops Redis. Idempotent."""
         for stage in STOP_ORDER:
-            stopping = (
-                child.stop(child.drain_seconds + KILL_SECONDS) for child in self.processes if child.stage == stage
-            )
-            await asyncio.gather(*stopping)
+            children = [child for child in self.processes if child.stage == stage]
+            await asyncio.gather(*(child.stop(child.drain_seconds + KILL_SECONDS) for child in children))
         await self._cleanup.aclose()
 
     def kill(self) -> None:
@@ -142,15 +127,11 @@ class LocalPipeline:
         for child in self.processes:
             child.kill()
 
-    async def _redis(self) -> dict[str, str]:
+    async def _redis_environment(self) -> dict[str, str]:
         """Returns the environment variables for Redis. Starts the managed Redis."""
         connector = self.pipeline.spec.connector
         if connector.url is None:
-            try:
-                redis = await self._cleanup.enter_async_context(ManagedRedis(self._observe))
-            except RedisServerError as error:
-                raise LocalError(str(error)) from None
-            return redis.environment
+            return await self._cleanup.enter_async_context(_managed_redis(self._observe))
         if connector.password_env is None:
             return {"REDIS_URL": connector.url}
         password = os.environ.get(connector.password_env)
@@ -168,14 +149,42 @@ def stage_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in inherited.items() if name not in ("REDIS_URL", "REDIS_PASSWORD")} | own
 
 
-def _plan(pipeline: TTSPipeline) -> list[StageProcess]:
+@contextlib.asynccontextmanager
+async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
+    """Runs a Redis server, which is restarted at the same address, and yields its environment variables."""
+
+    def start(port: int | None = None, password: str | None = None) -> RedisServer:
+        observe(Starting("redis"))
+        begin = time.monotonic()
+        server = RedisServer(port, password)
+        observe(Ready("redis", server.url, time.monotonic() - begin))
+        return server
+
+    async def supervise() -> None:
+        nonlocal server
+        crashes = 0
+        while True:
+            begin = time.monotonic()
+            code = await asyncio.to_thread(server.process.wait)
+            crashes = 1 if time.monotonic() - begin >= BACKOFF_RESET_SECONDS else crashes + 1
+            observe(Exited("redis", code, restart_delay(crashes)))
+            await asyncio.sleep(restart_delay(crashes))
+            with contextlib.suppress(RedisServerError):
+                dead, server = server, start(server.port, server.password)
+                dead.stop()
+
     try:
-        return plan_local(pipeline, __version__)
-    except NotLocal as error:
+        # In this thread, because the server dies with the thread that started it. Takes about 50 ms.
+        server = start()
+    except RedisServerError as error:
         raise LocalError(str(error)) from None
-
-
-def _on_port(process: StageProcess, port: int | None) -> StageProcess:
-    if port is None or process.stage != Stage.GATEWAY:
-        return process
-    return msgspec.structs.replace(process, config=msgspec.structs.replace(process.config, port=port))
+    watch = asyncio.create_task(supervise(), name="supervise redis")
+    try:
+        yield {"REDIS_URL": server.url, "REDIS_PASSWORD": server.password}
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+        begin = time.monotonic()
+        server.stop()
+        observe(Stopped("redis", 0, time.monotonic() - begin))

@@ -21,7 +21,7 @@ from msgspec import Struct
 from syrinx_operator.local import die_with_parent
 from syrinx_operator.local.events import Exited, Log, Observer, Ready, Starting, Stopped, Stopping, describe_exit
 from syrinx_operator.local.files import write_atomically
-from syrinx_operator.resource.stage_config import Stage, StageProcess
+from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess
 from syrinx_stages.contract.settings import StageConfig
 
 MAX_BACKOFF_SECONDS = 30.0
@@ -30,10 +30,6 @@ BACKOFF_RESET_SECONDS = 60.0
 PROBE_SECONDS = 0.05
 TAIL_LINES = 12
 _LINE_BYTES = 64 * 1024
-
-
-class StageFailed(Exception):
-    """A stage did not become ready. The message contains its last output."""
 
 
 class Announcement(Struct, frozen=True):
@@ -65,15 +61,12 @@ class Member:
         """URLs of its API and of its health, metrics and settings. They do not change on restarts."""
         self.config_file = directory / f"{self.name}.json"
         self._settings_file = directory / f"{self.name}.settings.json"
+        self._settings_file.unlink(missing_ok=True)  # Left by an earlier run.
         self._config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
 
     def save_settings(self, body: Mapping[str, Any]) -> None:
         """Saves the body of `PUT /settings`, which a restarted process applies. Raises `OSError`."""
         write_atomically(self._settings_file, msgspec.json.encode(body))
-
-    def delete_settings(self) -> None:
-        """Deletes the saved settings of an earlier run."""
-        self._settings_file.unlink(missing_ok=True)
 
     def write_config(self) -> None:
         """Writes the file that the process reads when it starts."""
@@ -121,31 +114,19 @@ class Child:
         self._started_at = 0.0
         self._ready = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._task: asyncio.Task[StageFailed | None] | None = None
+        self._task: asyncio.Task[LocalError | None] | None = None
 
     @property
     def url(self) -> str | None:
         """URL of its first stage."""
         return self.members[0].url
 
-    @property
-    def admin_url(self) -> str | None:
-        """URL of the first stage's health, metrics and settings."""
-        return self.members[0].admin_url
-
-    @property
-    def restarts(self) -> int:
-        """Number of restarts."""
-        return self.members[0].restarts
-
     def start(self) -> None:
         """Starts the process and its supervision."""
-        for member in self.members:
-            member.delete_settings()
         self._task = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
 
     async def ready(self) -> None:
-        """Waits until the process is ready. Raises `StageFailed` if it cannot start."""
+        """Waits until the process is ready. Raises `LocalError` with its last output if it cannot start."""
         assert self._task is not None, "call start() first"
         waiting = asyncio.ensure_future(self._ready.wait())
         try:
@@ -153,7 +134,7 @@ class Child:
         finally:
             waiting.cancel()
         if not self._ready.is_set():
-            raise self._task.result() or StageFailed(f"{self.name} was stopped before it was ready")
+            raise self._task.result() or LocalError(f"{self.name} was stopped before it was ready")
 
     async def stop(self, grace: float) -> None:
         """Sends SIGTERM, so that the process drains, and SIGKILL after `grace` seconds. Idempotent."""
@@ -181,32 +162,25 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    async def _supervise(self) -> StageFailed | None:
-        crashes, ever_ready = 0, False
+    async def _supervise(self) -> LocalError | None:
+        crashes = 0
         with self._log_file.open("w", encoding="utf-8", buffering=1) as log:
             while True:
                 self._started_at = time.monotonic()
                 self._code = await self._run_once(log)
-                ever_ready = ever_ready or self.url is not None
                 if self._stopping.is_set():
                     return None
-                if not ever_ready:
+                if not self._ready.is_set():
                     output = "\n".join(f"  {line}" for line in self._tail) or "  (none)"
-                    return StageFailed(f"{self.name} could not start ({describe_exit(self._code)}). Output:\n{output}")
+                    return LocalError(f"{self.name} could not start ({describe_exit(self._code)}). Output:\n{output}")
                 crashes = 1 if time.monotonic() - self._started_at >= BACKOFF_RESET_SECONDS else crashes + 1
                 delay = restart_delay(crashes)
                 self._observe(Exited(self.name, self._code, delay))
-                if await self._stopped_within(delay):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), delay)
                     return None
                 for member in self.members:
                     member.restarts += 1
-
-    async def _stopped_within(self, seconds: float) -> bool:
-        try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
 
     async def _run_once(self, log: TextIO) -> int:
         """Runs the process once and returns its exit code (negative: the signal that killed it)."""
@@ -226,8 +200,8 @@ class Child:
         self.pid = process.pid
         announcements: asyncio.Queue[Announcement] = asyncio.Queue()
         readers = [
-            asyncio.create_task(self._read_output(process.stdout, log, announcements)),
-            asyncio.create_task(self._read_errors(process.stderr, log)),
+            asyncio.create_task(self._read(process.stdout, log, announcements)),
+            asyncio.create_task(self._read(process.stderr, log)),
         ]
         probe = asyncio.create_task(self._probe(announcements))
         try:
@@ -238,41 +212,38 @@ class Child:
             return code
         finally:
             self._signal(signal.SIGKILL)
-            self._ready.clear()
             for member in self.members:
                 member.is_ready = False
             self.pid = None
             for task in (probe, *readers):
                 task.cancel()
 
-    async def _read_output(
-        self, stream: asyncio.StreamReader, log: TextIO, announcements: asyncio.Queue[Announcement]
+    async def _read(
+        self, stream: asyncio.StreamReader, log: TextIO, announcements: asyncio.Queue[Announcement] | None = None
     ) -> None:
+        """Logs the lines of a stream, without announcements."""
         announced = 0
         async for line in _lines(stream):
-            if announced < len(self.members) and line.startswith("{"):
+            if announcements is not None and announced < len(self.members) and line.startswith("{"):
                 with contextlib.suppress(msgspec.DecodeError):
                     announcements.put_nowait(msgspec.json.decode(line, type=Announcement))
                     announced += 1
                     continue
-            self._log(line, log)
-
-    async def _read_errors(self, stream: asyncio.StreamReader, log: TextIO) -> None:
-        async for line in _lines(stream):
-            self._log(line, log)
-
-    def _log(self, line: str, log: TextIO) -> None:
-        self._tail.append(line)
-        log.write(line + "\n")
-        self._observe(Log(self.name, line))
+            self._tail.append(line)
+            log.write(line + "\n")
+            self._observe(Log(self.name, line))
 
     async def _probe(self, announcements: asyncio.Queue[Announcement]) -> None:
         """Waits until the process is ready, and kills it after the timeout."""
         try:
-            async with asyncio.timeout(self._start_timeout):
+            async with (
+                asyncio.timeout(self._start_timeout),
+                httpx.AsyncClient(timeout=2.0, trust_env=False, verify=False) as client,
+            ):
                 announced = {each.replica: each for each in [await announcements.get() for _ in self.members]}
                 for each in announced.values():
-                    await _wait_for_ok(f"{each.admin_url}/readyz")
+                    while not await _is_ok(client, f"{each.admin_url}/readyz"):
+                        await asyncio.sleep(PROBE_SECONDS)
         except TimeoutError:
             self._tail.append(f"not ready within {self._start_timeout:g} s")
             self._signal(signal.SIGKILL)
@@ -284,14 +255,10 @@ class Child:
         self._observe(Ready(self.name, urls, time.monotonic() - self._started_at))
 
 
-async def _wait_for_ok(url: str) -> None:
-    """Waits until a URL returns 200."""
-    async with httpx.AsyncClient(timeout=2.0, trust_env=False, verify=False) as client:
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if (await client.get(url)).status_code == httpx.codes.OK:
-                    return
-            await asyncio.sleep(PROBE_SECONDS)
+async def _is_ok(client: httpx.AsyncClient, url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return (await client.get(url)).status_code == httpx.codes.OK
+    return False
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator.resource.pods import is_kubernetes_only
 from syrinx_operator.resource.rules import PROCESS_FIELDS
-from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, PipelineSpec, TalkerSpec, TTSPipeline
 from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings, VllmOptions
 
 
@@ -43,18 +43,17 @@ class StageProcess(Struct, frozen=True):
         return self.stage.value if self.codec is None else "colocated"
 
 
-class NotLocal(Exception):
-    """The pipeline runs only on Kubernetes. The message names the field and an alternative."""
+class LocalError(Exception):
+    """The pipeline cannot run locally. The message contains advice."""
 
 
 def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
     """Returns the processes of a local pipeline: talkers first, the gateway last. `version` is that of Syrinx.
 
-    Raises `NotLocal` for a model or GPUs that are available only on Kubernetes.
+    Raises `LocalError` for a model or GPUs that are available only on Kubernetes.
     """
     spec = pipeline.spec
-    _require_local_model(spec.model)
-    _require_local_gpus(spec.talker)
+    _require_local(spec)
     base = StageConfig(
         pipeline=pipeline.name,
         generation=model_generation(spec, version),
@@ -73,23 +72,16 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         device = stage.device or "cpu"
         return {"device": device, "max_resident": stage.max_resident, "drain_seconds": stage.drain_seconds}
 
-    gateway, codec = spec.gateway, codec_process(spec)
+    codec = codec_process(spec)
     engine = {"engine": spec.talker.engine, "vllm": vllm_options(spec.talker)}
+    api = {name: getattr(spec.gateway, name) for name in ("port", "reference_hosts", "drain_seconds")}
     talkers = replicas(Stage.TALKER, spec.talker.replicas, **engine, **compute(spec.talker))
     codecs = replicas(Stage.CODEC, codec.replicas, **compute(codec))
-    [gateway_config] = replicas(
-        Stage.GATEWAY,
-        1,
-        port=gateway.port,
-        reference_hosts=gateway.reference_hosts,
-        drain_seconds=gateway.drain_seconds,
-    )
+    gateways = [StageProcess(Stage.GATEWAY, config) for config in replicas(Stage.GATEWAY, 1, **api)]
     if spec.topology == "Colocated":
-        workers = [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)]
-    else:
-        workers = [StageProcess(Stage.TALKER, config) for config in talkers]
-        workers += [StageProcess(Stage.CODEC, config) for config in codecs]
-    return [*workers, StageProcess(Stage.GATEWAY, gateway_config)]
+        return [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)] + gateways
+    workers = [StageProcess(Stage.TALKER, config) for config in talkers]
+    return workers + [StageProcess(Stage.CODEC, config) for config in codecs] + gateways
 
 
 def configuration_hash(configurations: Sequence[StageConfig]) -> str:
@@ -109,12 +101,8 @@ def engine_suffix(spec: PipelineSpec) -> str:
     return "" if spec.talker.engine == TalkerSpec().engine else f"; talker with {spec.talker.engine}"
 
 
-def ignored_locally(pipeline: TTSPipeline) -> list[str]:
-    """Returns the names of fields that are set but apply only on Kubernetes."""
-    return list(_ignored(pipeline.spec, "spec"))
-
-
-def _ignored(part: Struct, path: str) -> Iterator[str]:
+def ignored_locally(part: Struct, path: str = "spec") -> Iterator[str]:
+    """Yields the names of fields of a spec that are set but apply only on Kubernetes."""
     for field in structs.fields(part):
         value, name = getattr(part, field.name), f"{path}.{field.encode_name}"
         if is_kubernetes_only(field):
@@ -122,25 +110,22 @@ def _ignored(part: Struct, path: str) -> Iterator[str]:
             if value != default:
                 yield name
         elif isinstance(value, Struct):
-            yield from _ignored(value, name)
+            yield from ignored_locally(value, name)
 
 
-def _require_local_model(model: ModelSpec) -> None:
-    if model.hugging_face is not None:
-        raise NotLocal(
+def _require_local(spec: PipelineSpec) -> None:
+    if (hub := spec.model.hugging_face) is not None:
+        raise LocalError(
             "spec.model.huggingFace is supported only on Kubernetes: download the checkpoint "
-            f"(hf download {model.hugging_face.id} --revision {model.hugging_face.revision} --local-dir DIRECTORY) "
+            f"(hf download {hub.id} --revision {hub.revision} --local-dir DIRECTORY) "
             "and set spec.model.path to its directory"
         )
-    if model.claim is not None:
-        raise NotLocal(
+    if spec.model.claim is not None:
+        raise LocalError(
             "spec.model.claim is supported only on Kubernetes: remove it and set spec.model.path to a local directory"
         )
-
-
-def _require_local_gpus(talker: TalkerSpec) -> None:
-    if vllm_options(talker).tensor_parallel_size > 1 and talker.device is None:
-        raise NotLocal(
+    if vllm_options(spec.talker).tensor_parallel_size > 1 and spec.talker.device is None:
+        raise LocalError(
             "spec.talker.vllm.tensorParallelSize needs GPUs, and spec.talker.resources applies only on Kubernetes: "
             "set spec.talker.device: cuda"
         )
