@@ -34,13 +34,12 @@ from syrinx_operator.commands.bench.workers import GeneratorError, LoadGenerator
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import describe, publishable_command, revision
-from syrinx_operator.local.pipeline import LocalError
-from syrinx_operator.local.supervisor import StageFailed
+from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.connector.server import RedisServerError
 from syrinx_stages.model.config import CheckpointError, read_model_config
 
 EXPECTED = (
-    *(StageFailed, LocalError, RedisServerError, CheckpointError),
+    *(LocalError, RedisServerError, CheckpointError),
     *(GeneratorError, SpeechError, PeerFailed, OSError),
 )
 """Errors that are printed without a traceback."""

@@ -123,7 +123,7 @@ class System:
 
     @contextlib.asynccontextmanager
     async def running(self, setup: Setup) -> AsyncIterator[None]:
-        """Runs the service. Raises `StageFailed`, `LocalError` or `RedisServerError`."""
+        """Runs the service. Raises `LocalError` or `RedisServerError`."""
         with contextlib.ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-")))
             if setup.variant == "mps":

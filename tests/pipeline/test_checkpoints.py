@@ -14,8 +14,8 @@ import torch
 from support import small_checkpoint
 from support.stages import DEADLINE, ReceivedAudio, pipeline, receive, request, submit, synthesize
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.local.supervisor import StageFailed
 from syrinx_operator.resource.spec import default_pipeline
+from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason, Reference, Sampling, TaskType
@@ -161,7 +161,7 @@ async def test_a_damaged_checkpoint_fails_the_start_and_names_the_tensor(
 ) -> None:
     directory = small_checkpoint.write(tmp_path / "model", "voice_design")
     small_checkpoint.damage(directory, TENSOR, change)
-    with pytest.raises(StageFailed) as failure:
+    with pytest.raises(LocalError) as failure:
         async with LocalPipeline(pipeline_with(directory), port=0, start_timeout=DEADLINE):
             pass
     assert all(word in str(failure.value) for word in words), failure.value

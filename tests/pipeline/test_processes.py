@@ -58,7 +58,7 @@ class Running:
 
     async def metric(self, child: Child, name: str) -> float:
         """Returns the sum over a metric's series."""
-        text = (await self.client.get(f"{child.admin_url}/metrics")).text
+        text = (await self.client.get(f"{child.members[0].admin_url}/metrics")).text
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
     async def resident(self) -> float:
@@ -75,7 +75,7 @@ class Running:
 
     async def _is_ready(self, child: Child) -> bool:
         try:
-            return (await self.client.get(f"{child.admin_url}/readyz")).status_code == 200
+            return (await self.client.get(f"{child.members[0].admin_url}/readyz")).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -185,11 +185,13 @@ async def test_settings_can_be_changed_over_http_during_a_stream(running: Runnin
     async def change(settings: dict[str, dict[str, object]]) -> None:
         for stage, values in settings.items():
             for child in running.children(stage):
-                answers.append(await running.client.put(f"{child.admin_url}/settings", json={"settings": values}))
+                answers.append(
+                    await running.client.put(f"{child.members[0].admin_url}/settings", json={"settings": values})
+                )
 
     defaults = {}
     for stage in updates:
-        answer = await running.client.get(f"{running.children(stage)[0].admin_url}/settings")
+        answer = await running.client.get(f"{running.children(stage)[0].members[0].admin_url}/settings")
         defaults[stage] = answer.json()["settings"]
     stream = asyncio.create_task(running.synthesize(LONG))
     await asyncio.sleep(0.3)
@@ -203,7 +205,7 @@ async def test_settings_can_be_changed_over_http_during_a_stream(running: Runnin
 
 async def test_a_restarted_stage_loads_its_saved_settings(running: Running) -> None:
     codec = running.children("codec")[0]
-    there = (await running.client.get(f"{codec.admin_url}/settings")).json()
+    there = (await running.client.get(f"{codec.members[0].admin_url}/settings")).json()
     codec.members[0].save_settings({"generation": there["generation"] + 7, "settings": {"max_num_seqs": 3}})
     killed = codec.pid
     os.kill(killed, signal.SIGKILL)
@@ -211,16 +213,16 @@ async def test_a_restarted_stage_loads_its_saved_settings(running: Running) -> N
         while codec.pid in (None, killed):
             await asyncio.sleep(0.01)
     await running.ready()
-    found = (await running.client.get(f"{codec.admin_url}/settings")).json()
+    found = (await running.client.get(f"{codec.members[0].admin_url}/settings")).json()
     assert (found["generation"], found["settings"]) == (
         there["generation"] + 7,
         there["settings"] | {"max_num_seqs": 3},
     )
-    await running.client.put(f"{codec.admin_url}/settings", json={"settings": there["settings"]})
+    await running.client.put(f"{codec.members[0].admin_url}/settings", json={"settings": there["settings"]})
 
 
 async def test_invalid_settings_are_refused_with_their_field(running: Running) -> None:
-    url = f"{running.children('codec')[0].admin_url}/settings"
+    url = f"{running.children('codec')[0].members[0].admin_url}/settings"
     for body, status, word in (
         ({"settings": {"max_num_seqs": 0}}, 422, "max_num_seqs"),
         ({"settings": {"max_num_seqs": 33}}, 422, "max_resident"),
@@ -269,7 +271,7 @@ async def test_a_killed_gateway_is_restarted(running: Running, undisturbed: byte
 @pytest.mark.parametrize("stage", ["gateway", "talker", "codec"])
 async def test_each_stage_exports_exactly_its_metrics_of_the_contract(running: Running, stage: str) -> None:
     for child in running.children(stage):
-        text = (await running.client.get(f"{child.admin_url}/metrics")).text
+        text = (await running.client.get(f"{child.members[0].admin_url}/metrics")).text
         families = {family.name for family in text_string_to_metric_families(text)}
         assert families == {metric.name.removesuffix("_total") for metric in BY_STAGE[stage]}
 
@@ -277,7 +279,7 @@ async def test_each_stage_exports_exactly_its_metrics_of_the_contract(running: R
 @pytest.mark.parametrize("stage", ["talker", "codec"])
 async def test_a_replica_exports_its_version_and_device(running: Running, stage: str) -> None:
     for child in running.children(stage):
-        text = (await running.client.get(f"{child.admin_url}/metrics")).text
+        text = (await running.client.get(f"{child.members[0].admin_url}/metrics")).text
         assert f'syrinx_info{{device="cpu",version="{version("syrinx")}"}} 1.0' in text
 
 
@@ -319,10 +321,10 @@ async def test_a_stalled_upload_does_not_delay_a_draining_gateway(running: Runni
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n{")
     assert await asyncio.wait_for(reader.readline(), DEADLINE) == b"HTTP/1.1 100 Continue\r\n"
-    began, restarts = time.monotonic(), gateway.restarts
+    began, restarts = time.monotonic(), gateway.members[0].restarts
     kill([gateway], signal.SIGTERM)
     async with asyncio.timeout(DEADLINE):
-        while gateway.restarts == restarts:
+        while gateway.members[0].restarts == restarts:
             await asyncio.sleep(0.05)
     assert time.monotonic() - began < 10
     writer.close()

@@ -160,8 +160,12 @@ async def prom() -> AsyncIterator[ScrapingPrometheus]:
         await stack.enter_async_context(operator.server())
         local = await stack.enter_async_context(LocalPipeline(msgspec.convert(RESOURCE, TTSPipeline), port=0))
         targets = {
-            urlsplit(child.admin_url).netloc: {"namespace": NAMESPACE, "pipeline": OWNER.name, "pod": PODS[child.stage]}
-            for child in local.processes
+            urlsplit(member.admin_url).netloc: {
+                "namespace": NAMESPACE,
+                "pipeline": OWNER.name,
+                "pod": PODS[member.stage],
+            }
+            for member in local.members
         }
         targets[f"127.0.0.1:{operator.port}"] = {"namespace": NAMESPACE, "pod": "syrinx-operator-0"}
         url = await stack.enter_async_context(scraping(PROGRAM, targets, {"groups": groups()}))

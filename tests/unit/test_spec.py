@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from syrinx_operator.local.pipeline import LocalError, LocalPipeline
+from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.pods import EnvVar, Resources, SecretKey, fields_of
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import (
@@ -24,7 +24,7 @@ from syrinx_operator.resource.spec import (
     VllmSpec,
     default_pipeline,
 )
-from syrinx_operator.resource.stage_config import NotLocal, Stage, ignored_locally, model_generation, plan_local
+from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.settings import StageConfig, VllmOptions, load_config
 
@@ -168,7 +168,7 @@ def test_local_tensor_parallelism_needs_a_device():
         return TalkerSpec(engine="vllm", device=device, vllm=VllmSpec(tensor_parallel_size=2))
 
     message = "spec.talker.vllm.tensorParallelSize needs GPUs, .* set spec.talker.device: cuda"
-    with pytest.raises(NotLocal, match=message):
+    with pytest.raises(LocalError, match=message):
         plan_local(pipeline(talker=spec(None)), "1")
     assert plan_local(pipeline(talker=spec("cuda")), "1")[0].config.device == "cuda"
 
@@ -187,16 +187,16 @@ def test_local_tensor_parallelism_needs_a_device():
     ],
 )
 def test_models_for_kubernetes_do_not_run_locally(model, message):
-    with pytest.raises(NotLocal, match=message):
+    with pytest.raises(LocalError, match=message):
         plan_local(pipeline(model=model), "1")
     with pytest.raises(LocalError, match=message):
         LocalPipeline(pipeline(model=model))
 
 
 def test_ignored_fields_are_listed():
-    assert ignored_locally(default_pipeline()) == []
+    assert list(ignored_locally(default_pipeline().spec)) == []
     used = {"model": ModelSpec(path="/x", name="y"), "codec": CodecSpec(device="cpu", replicas=2, drain_seconds=3)}
-    assert ignored_locally(pipeline(**used)) == []
+    assert list(ignored_locally(PipelineSpec(**used))) == []
     spec = {
         "image": "syrinx/stages:1",
         "gateway": GatewaySpec(replicas=2, service=ServiceSpec(type="NodePort")),
@@ -205,7 +205,7 @@ def test_ignored_fields_are_listed():
         "slo": SloSpec(underrun_ratio=0.02),
         "tuning": TuningSpec(mode="Off", prometheus=PrometheusSpec(url="http://prometheus:9090")),
     }
-    assert ignored_locally(pipeline(**spec)) == [
+    assert list(ignored_locally(PipelineSpec(**spec))) == [
         *("spec.image", "spec.gateway.replicas", "spec.gateway.service", "spec.talker.env"),
         *("spec.connector.passwordSecret", "spec.tuning.prometheus"),
     ]

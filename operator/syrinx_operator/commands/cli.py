@@ -22,17 +22,14 @@ from syrinx_operator.commands.tune.source import TuneError
 from syrinx_operator.commands.up import up
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.machine import publishable_command
-from syrinx_operator.local.pipeline import LocalError, LocalPipeline
-from syrinx_operator.local.running import AlreadyRunning, NoStateDirectory, find_running, state_directory
-from syrinx_operator.local.supervisor import StageFailed
+from syrinx_operator.local.pipeline import LocalPipeline
+from syrinx_operator.local.running import find_running, state_directory
 from syrinx_operator.resource.check import InvalidPipeline, check, load_file, read_file
 from syrinx_operator.resource.spec import TTSPipeline, default_pipeline
+from syrinx_operator.resource.stage_config import LocalError
 
 INTERRUPTED = 130
-_EXPECTED = (
-    *(InvalidPipeline, SpeechError, LocalError, AlreadyRunning, NoStateDirectory),
-    *(SayError, StageFailed, ReportError, TuneError),
-)
+_EXPECTED = (InvalidPipeline, LocalError, SayError, SpeechError, ReportError, TuneError)
 """Errors that are reported by their message, without a traceback."""
 
 
@@ -162,6 +159,6 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
 
 
 def _running_url() -> str | None:
-    with contextlib.suppress(NoStateDirectory):
+    with contextlib.suppress(LocalError):
         return next((running.url for running in find_running(state_directory(os.environ))), None)
     return None

@@ -23,8 +23,7 @@ KILLED = 130
 async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs: bool) -> int:
     """Runs the pipeline until a signal and returns the exit status.
 
-    The first signal drains, the second kills. Raises `StageFailed`,
-    `LocalError` or `AlreadyRunning` if it cannot start.
+    The first signal drains, the second kills. Raises `LocalError` if it cannot start.
     """
     with claim(state_directory(os.environ), pipeline.name) as slot, PipelineView(console, logs=logs) as view:
         tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
@@ -33,7 +32,7 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         resolved = configuration_hash(local.configurations)
         console.print(f"pipeline {pipeline.name}: model {pipeline.model_name}, configuration {resolved}", markup=False)
         console.print(f"configuration and logs in {slot.directory}", markup=False)
-        if ignored := ignored_locally(pipeline):
+        if ignored := list(ignored_locally(pipeline.spec)):
             console.print(f"ignored without Kubernetes: {', '.join(ignored)}", markup=False)
         serving = asyncio.create_task(_serve(local, tuner, slot, console))
         killed = _stop_on_signal(serving, local, console)
@@ -46,7 +45,7 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
 
 async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: PipelineDirectory, console: Console) -> None:
     async with local:
-        slot.announce(local.gateway_url, local.admin_url, local.pipeline.spec.tuning.mode)
+        slot.announce(local.gateway_url, local.gateway.admin_url or "", local.pipeline.spec.tuning.mode)
         console.print(f"[bold green]ready at {local.gateway_url}[/bold green]   (Ctrl-C stops)")
         console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
         # Runs until a signal cancels it.

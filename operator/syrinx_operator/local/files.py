@@ -1,4 +1,4 @@
-"""Atomic file writes and size-limited logs."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,3 @@ def write_atomically(file: Path, data: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     part.replace(file)
-
-
-class RotatedLog:
-    """A log file that is rotated to FILE.1 at `limit` bytes. Only one old file is kept."""
-
-    def __init__(self, file: Path, limit: int) -> None:
-        self._file = file
-        self._limit = limit
-
-    def __call__(self, line: str) -> None:
-        """Appends a line. Raises `OSError`."""
-        with self._file.open("ab") as stream:
-            stream.write(line.encode() + b"\n")
-            full = stream.tell() >= self._limit
-        if full:
-            self._file.replace(previous_file(self._file))
-
-
-def previous_file(file: Path) -> Path:
-    """Returns the path of a log's rotated file."""
-    return file.with_name(f"{file.name}.1")

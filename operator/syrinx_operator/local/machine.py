@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -37,16 +38,15 @@ def describe() -> Machine:
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        packages={name: found for name in _PACKAGES if (found := _version(name))},
+        packages=_versions(),
     )
 
 
 def revision() -> str | None:
     """Returns the commit of the source tree, with `+changes` if it was edited; None without a repository."""
-    here = Path(__file__).parent
     try:
-        commit = _git(here, "rev-parse", "--short=12", "HEAD")
-        changed = _git(here, "status", "--porcelain", "--untracked-files=no", ":/operator", ":/stages")
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", ":/operator", ":/stages")
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+changes" if changed else "")
@@ -78,20 +78,18 @@ def _publishable(text: str) -> str:
 
 
 def _cpu() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
-    except OSError:
-        found = None
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
     return found[1] if found else platform.machine()
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
-def _git(directory: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(directory), *arguments]
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

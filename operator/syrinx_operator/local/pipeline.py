@@ -160,6 +160,12 @@ async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
         observe(Ready("redis", server.url, time.monotonic() - begin))
         return server
 
+    try:
+        # In this thread, because the server dies with the thread that started it. Takes about 50 ms.
+        server = start()
+    except RedisServerError as error:
+        raise LocalError(str(error)) from None
+
     async def supervise() -> None:
         nonlocal server
         crashes = 0
@@ -173,11 +179,6 @@ async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
                 dead, server = server, start(server.port, server.password)
                 dead.stop()
 
-    try:
-        # In this thread, because the server dies with the thread that started it. Takes about 50 ms.
-        server = start()
-    except RedisServerError as error:
-        raise LocalError(str(error)) from None
     watch = asyncio.create_task(supervise(), name="supervise redis")
     try:
         yield {"REDIS_URL": server.url, "REDIS_PASSWORD": server.password}

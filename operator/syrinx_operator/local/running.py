@@ -16,15 +16,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from syrinx_operator.resource.stage_config import LocalError
+
 _FILE = "up.json"
-
-
-class AlreadyRunning(Exception):
-    """A pipeline with this name is already running."""
-
-
-class NoStateDirectory(Exception):
-    """The state directory cannot be created."""
 
 
 class RunningPipeline(Struct, frozen=True):
@@ -40,46 +34,41 @@ class RunningPipeline(Struct, frozen=True):
     """Its `spec.tuning.mode`."""
 
 
-class PipelineDirectory:
+class PipelineDirectory(Struct, frozen=True):
     """A pipeline's directory, locked by this process: configurations and logs of the stages, and `up.json`."""
 
-    def __init__(self, directory: Path, name: str, descriptor: int) -> None:
-        self.directory = directory
-        self._name = name
-        self._descriptor = descriptor
+    directory: Path
+    descriptor: int
 
     def announce(self, url: str, admin_url: str = "", tuning: str = "") -> None:
         """Publishes the pipeline's URLs to other processes of this user. An empty `url` withdraws them."""
-        data = msgspec.json.encode(RunningPipeline(self._name, os.getpid(), url, admin_url, tuning))
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, data, 0)
+        running = RunningPipeline(self.directory.name, os.getpid(), url, admin_url, tuning)
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, msgspec.json.encode(running), 0)
 
 
 def state_directory(environment: Mapping[str, str]) -> Path:
-    """Returns this user's state directory (XDG base directories). Raises `NoStateDirectory` without a home."""
+    """Returns this user's state directory (XDG base directories). Raises `LocalError` without a home."""
     root = environment.get("XDG_STATE_HOME")
     try:
         return (Path(root) if root else Path.home() / ".local" / "state") / "syrinx"
     except RuntimeError:
-        raise NoStateDirectory("no home directory for logs; set XDG_STATE_HOME or HOME") from None
+        raise LocalError("no home directory for logs; set XDG_STATE_HOME or HOME") from None
 
 
 @contextlib.contextmanager
 def claim(root: Path, name: str) -> Iterator[PipelineDirectory]:
-    """Locks the directory of pipeline `name`.
-
-    Raises `AlreadyRunning` if another process has locked it, `NoStateDirectory` if it cannot be created.
-    """
+    """Locks the directory of pipeline `name`. Raises `LocalError` if it is locked, or cannot be created."""
     directory = root / name
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise NoStateDirectory(f"cannot write logs to {directory}: {error.strerror}; set XDG_STATE_HOME") from None
+        raise LocalError(f"cannot write logs to {directory}: {error.strerror}; set XDG_STATE_HOME") from None
     try:
         if not _lock(descriptor):
-            raise AlreadyRunning(f"a pipeline named {name} is already running{_by(descriptor)}")
-        slot = PipelineDirectory(directory, name, descriptor)
+            raise LocalError(f"a pipeline named {name} is already running{_by(descriptor)}")
+        slot = PipelineDirectory(directory, descriptor)
         slot.announce("")
         yield slot
         slot.announce("")

@@ -242,8 +242,7 @@ class Child:
             ):
                 announced = {each.replica: each for each in [await announcements.get() for _ in self.members]}
                 for each in announced.values():
-                    while not await _is_ok(client, f"{each.admin_url}/readyz"):
-                        await asyncio.sleep(PROBE_SECONDS)
+                    await _wait_for_ok(client, f"{each.admin_url}/readyz")
         except TimeoutError:
             self._tail.append(f"not ready within {self._start_timeout:g} s")
             self._signal(signal.SIGKILL)
@@ -255,10 +254,12 @@ class Child:
         self._observe(Ready(self.name, urls, time.monotonic() - self._started_at))
 
 
-async def _is_ok(client: httpx.AsyncClient, url: str) -> bool:
-    with contextlib.suppress(httpx.HTTPError):
-        return (await client.get(url)).status_code == httpx.codes.OK
-    return False
+async def _wait_for_ok(client: httpx.AsyncClient, url: str) -> None:
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if (await client.get(url)).status_code == httpx.codes.OK:
+                return
+        await asyncio.sleep(PROBE_SECONDS)
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

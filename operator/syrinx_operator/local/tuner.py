@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
+from msgspec import Struct
 
 from syrinx_operator import __version__
-from syrinx_operator.local import admin, tuning_files
-from syrinx_operator.local.admin import StageReply
+from syrinx_operator.local import tuning_files
 from syrinx_operator.local.events import Notice, Observer
 from syrinx_operator.local.machine import describe
 from syrinx_operator.local.supervisor import Member
@@ -24,14 +25,26 @@ from syrinx_operator.resource.stage_config import Stage as Process
 from syrinx_operator.resource.stage_config import engine_suffix, model_generation
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
-from syrinx_operator.tuner.decide import Assignment, assignment
+from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, assignment
 from syrinx_operator.tuner.evidence import ReplicaStats
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
+from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
 from syrinx_operator.tuner.workload import slo_statuses
+from syrinx_stages.contract.settings import ReportedSettings
 
 SLO_WINDOW_SECONDS = 60.0
 """Window of the latencies that `syrinx tune` shows; one interval, if that is longer."""
+TIMEOUT = 3.0
+"""Timeout of a request to a stage in seconds."""
+
+
+class StageReply(Struct, frozen=True, kw_only=True):
+    """Metrics and settings of a stage, without what it did not report."""
+
+    snapshot: Snapshot | None = None
+    reported: ReportedSettings | None = None
+    problem: str = ""
 
 
 class LocalTuner:
@@ -56,7 +69,7 @@ class LocalTuner:
 
     async def run(self, members: Sequence[Member]) -> None:
         """Evaluates periodically until it is cancelled."""
-        async with admin.client() as http:
+        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False) as http:
             while True:
                 seconds = await self._try_step(http, members)
                 await asyncio.sleep(seconds)
@@ -72,7 +85,9 @@ class LocalTuner:
             return self._policy.interval
 
     async def _step(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
-        replies = await admin.query_stages(http, (member for member in members if member.is_ready))
+        ready = [member for member in members if member.is_ready]
+        answers = await asyncio.gather(*(_query(http, member) for member in ready))
+        replies = {member.name: reply for member, reply in zip(ready, answers, strict=True)}
         observation, now = observe(members, replies, self._identity), datetime.now(UTC)
         decision = self._tuner.step(self._pipeline.name, self._policy, self._state, observation, now)
         self._save(decision.state, now)  # Saved before it takes effect.
@@ -97,7 +112,7 @@ class LocalTuner:
                 member.save_settings({"settings": base})  # It may be starting.
             else:
                 override_settings = None if override is None else live_settings(override, stage)
-                requests.append(admin.put_settings(http, member, reported, base, override_settings))
+                requests.append(_put_settings(http, member, reported, base, override_settings))
         return "; ".join(filter(None, await asyncio.gather(*requests)))
 
     def _load(self) -> State:
@@ -163,11 +178,58 @@ def _workers(members: Iterable[Member]) -> list[Member]:
 
 
 def _worker(member: Member, reply: StageReply | None) -> ReplicaStats:
-    reported = reply.reported if reply else None
     return ReplicaStats(
         name=member.name,
         stage=Stage(member.stage.value),
         ready=member.is_ready,
         restarts=member.restarts,
-        settings=reported.settings if reported else None,
+        settings=reply.reported.settings if reply and reply.reported else None,
     )
+
+
+async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
+    """Returns metrics and settings from the admin port of a stage."""
+    snapshot = reported = None
+    problem = ""
+    try:
+        text = (await http.get(f"{member.admin_url}/metrics")).raise_for_status().text
+        snapshot = parse_metrics(member.name, member.stage.value, datetime.now(UTC), text)
+    except (httpx.HTTPError, ValueError) as error:
+        problem = f"{member.name} reports no metrics: {str(error) or type(error).__name__}"
+    try:
+        if member.stage is not Process.GATEWAY:
+            content = (await http.get(f"{member.admin_url}/settings")).raise_for_status().content
+            reported = msgspec.json.decode(content, type=ReportedSettings)
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        problem = f"{member.name} reports no settings: {str(error) or type(error).__name__}"
+    return StageReply(snapshot=snapshot, reported=reported, problem=problem)
+
+
+async def _put_settings(
+    http: httpx.AsyncClient,
+    member: Member,
+    reported: ReportedSettings,
+    base: Mapping[str, Any],
+    temporary: Mapping[str, Any] | None,
+) -> str:
+    """Applies changed base settings and renews temporary settings. Returns an error message, or "".
+
+    The base is saved for restarts before the running process gets it.
+    """
+    generation, bodies = reported.generation, []
+    is_changed = any(reported.base.get(name) != value for name, value in base.items())
+    try:
+        if is_changed or (temporary is None and reported.seconds is not None):
+            generation += 1
+            bodies.append({"generation": generation, "settings": base})
+            member.save_settings(bodies[0])
+        if temporary is not None:
+            seconds = OVERRIDE_TTL_SECONDS
+            bodies.append({"generation": generation, "settings": temporary, "seconds": seconds})
+        for body in bodies:
+            answer = await http.put(f"{member.admin_url}/settings", json=body)
+            if answer.is_error:
+                raise httpx.HTTPError(f"{answer.status_code}: {answer.text[:200].strip()}")
+    except (httpx.HTTPError, OSError) as error:
+        return f"{member.name} did not apply its settings: {str(error) or type(error).__name__}"
+    return ""

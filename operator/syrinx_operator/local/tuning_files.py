@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from syrinx_operator.local.files import RotatedLog, previous_file, write_atomically
+from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.knobs import Setting, StatusStruct
 from syrinx_operator.resource.spec import TtfaObjective
 from syrinx_operator.resource.status import SloStatus
@@ -17,7 +16,7 @@ from syrinx_operator.resource.tuning_status import State, Timestamp
 STATE_FILE = "tuning.json"
 AUDIT_FILE = "tuning.jsonl"
 AUDIT_BYTES = 16 << 20
-"""Size at which the log is rotated."""
+"""Size at which the log is rotated to FILE.1. Only one old file is kept."""
 
 
 class TuningMemoryError(Exception):
@@ -27,11 +26,14 @@ class TuningMemoryError(Exception):
 class TuningMemory(StatusStruct, frozen=True, kw_only=True):
     """The tuner's state, and further values for `syrinx tune`."""
 
-    state: Annotated[State, Meta(description="State of the tuner.")]
-    observed_at: Annotated[Timestamp, Meta(description="Time of the last evaluation.")]
-    requested: Annotated[Setting, Meta(description="Settings in the resource.")]
-    objectives: Annotated[tuple[TtfaObjective, ...], Meta(max_length=3, description="The objectives.")] = ()
-    slo: Annotated[tuple[SloStatus, ...], Meta(max_length=3, description="Recent latency of each task type.")] = ()
+    state: State
+    observed_at: Timestamp
+    """Time of the last evaluation."""
+    requested: Setting
+    """Settings in the resource."""
+    objectives: tuple[TtfaObjective, ...] = ()
+    slo: tuple[SloStatus, ...] = ()
+    """Recent latency of each task type."""
 
 
 def save(directory: Path, memory: TuningMemory) -> None:
@@ -46,18 +48,25 @@ def load(directory: Path) -> TuningMemory | None:
         return msgspec.json.decode(file.read_bytes(), type=TuningMemory)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise TuningMemoryError(f"{file}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
-        raise TuningMemoryError(f"{file}: {error}") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TuningMemoryError(f"{file}: {getattr(error, 'strerror', error)}") from None
 
 
-def audit_log(directory: Path) -> RotatedLog:
-    """Returns the log of decisions."""
-    return RotatedLog(directory / AUDIT_FILE, AUDIT_BYTES)
+def audit_log(directory: Path) -> Callable[[str], None]:
+    """Returns a function that appends a line to the log of decisions. It raises `OSError`."""
+    file = directory / AUDIT_FILE
+
+    def write(line: str) -> None:
+        with file.open("ab") as stream:
+            stream.write(line.encode() + b"\n")
+            is_full = stream.tell() >= AUDIT_BYTES
+        if is_full:
+            file.replace(directory / f"{AUDIT_FILE}.1")
+
+    return write
 
 
 def audit_files(directory: Path) -> list[Path]:
     """Returns the files of the log, oldest first."""
-    file = directory / AUDIT_FILE
-    return [each for each in (previous_file(file), file) if each.exists()]
+    files = (directory / f"{AUDIT_FILE}.1", directory / AUDIT_FILE)
+    return [file for file in files if file.exists()]
