@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from msgspec import Struct
 
 from syrinx_stages.codec.engine import CaptureCost, split_frames
 from syrinx_stages.codec.service import CodecService
@@ -36,16 +35,20 @@ CALL_SECONDS, CALL_FRAME_SECONDS = 0.0005, 0.000025
 NOISE = random.Random(0).randbytes(64 * FAMILY.frame_bytes)
 """PCM of the maximum number of frames of a call."""
 _CODEBOOK_SIZE = 2048
-_NOTHING = torch.zeros(0)
+_PROMPT = Prompt(*[torch.zeros(0)] * 3)
+_NO_CODES = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
 
 
-class PacedEngine:
+class _Device:
     """A simulated device that runs queued work sequentially and asynchronously."""
 
     isolates_rows = False
 
     def __init__(self) -> None:
         self._free = 0.0
+
+    def warm_up(self) -> None:
+        pass
 
     def queue(self, seconds: float) -> float:
         """Queues work of this duration; returns the `time.monotonic()` at which it completes."""
@@ -56,79 +59,45 @@ class PacedEngine:
         """Blocks until this `time.monotonic()`, like a device synchronization."""
         time.sleep(max(0.0, until - time.monotonic()))
 
-    def warm_up(self) -> None:
-        """Does nothing."""
 
-    def release(self, request_id: str) -> None:
-        """Removes a request."""
-
-
-class _Row(Struct):
-    frames: int
-    max_frames: int
-
-
-class Step(Struct, frozen=True):
-    """A launched talker step."""
-
-    sampled_at: float
-    """`time.monotonic()` when its codes are available."""
-    results: dict[str, bytes | End]
-
-
-class PacedTalkerEngine(PacedEngine):
-    """A `TalkerEngine` in which every request has `max_frames` frames."""
+class _Talker(_Device):
+    """A `TalkerEngine` in which every request has `max_frames` frames. A step is known when its codes are available."""
 
     depth = 1
     prefill_rows = 8
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows: dict[str, _Row] = {}
+        self._remaining: dict[str, int] = {}
 
     def prepare(self, request: SpeechRequest, codes: bytes, reference: bytes | None) -> Prepared:
-        """Returns an empty prompt."""
-        no_codes = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
-        prompt = Prompt(_NOTHING, _NOTHING, _NOTHING)
-        return Prepared(request=request, prompt=prompt, codes=no_codes, max_frames=request.max_frames)
+        return Prepared(request=request, prompt=_PROMPT, codes=_NO_CODES, max_frames=request.max_frames)
 
     def admit(self, prepared: Sequence[Prepared]) -> None:
-        """Enqueues a prefill."""
         self.queue(PREFILL_SECONDS)
-        self._rows |= {one.request.id: _Row(0, one.max_frames) for one in prepared}
+        self._remaining |= {one.request.id: one.max_frames for one in prepared}
 
-    def launch(self, ids: Sequence[str]) -> Step:
-        """Enqueues a step. Its codes are available before it ends."""
-        results = {request_id: self._next(self._rows[request_id]) for request_id in ids}
+    def launch(self, ids: Sequence[str]) -> tuple[float, Mapping[str, bytes | End]]:
+        results = {request_id: self._next(request_id) for request_id in ids}
         sampled_at = self.queue(DRAW_SECONDS + DRAW_ROW_SECONDS * len(ids))
         self.queue(ADVANCE_SECONDS + ADVANCE_ROW_SECONDS * len(ids))
-        return Step(sampled_at, results)
+        return sampled_at, results
 
-    def _next(self, row: _Row) -> bytes | End:
-        if row.frames >= row.max_frames:
-            return End(EndReason.LENGTH)
-        row.frames += 1
-        return bytes(2 * CODE_GROUPS)
+    def _next(self, request_id: str) -> bytes | End:
+        self._remaining[request_id] -= 1
+        return bytes(2 * CODE_GROUPS) if self._remaining[request_id] >= 0 else End(EndReason.LENGTH)
 
-    def read(self, step: Step) -> Mapping[str, bytes | End]:
-        """Waits for a step's codes."""
-        self.wait(step.sampled_at)
-        return step.results
+    def read(self, step: tuple[float, Mapping[str, bytes | End]]) -> Mapping[str, bytes | End]:
+        sampled_at, results = step
+        self.wait(sampled_at)
+        return results
 
     def release(self, request_id: str) -> None:
-        """Removes a request."""
-        self._rows.pop(request_id, None)
+        self._remaining.pop(request_id, None)
 
 
-class Call(Struct, frozen=True):
-    """A launched codec call."""
-
-    done_at: float
-    frames: list[int]
-
-
-class PacedCodecEngine(PacedEngine):
-    """A `CodecEngine` with free captures."""
+class _Codec(_Device):
+    """A `CodecEngine` with free captures. A call is known by when it is done, and the frames of each row."""
 
     depth = 2
     overhead_frames = 16
@@ -139,41 +108,42 @@ class PacedCodecEngine(PacedEngine):
         self.capture_costs: Mapping[CapturePair, CaptureCost] = {}
 
     def capture(self, shape: CapturePair) -> None:
-        """Marks a shape as captured."""
         self.captured.add(shape)
 
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
-        """Removes shapes from the captured ones."""
         self.captured.difference_update(shapes)
 
     def split(self, codes: bytes) -> list[bytes]:
-        """Splits an entry into frames. Raises ValueError for a partial frame or an invalid code."""
         return split_frames(codes, CODE_GROUPS, _CODEBOOK_SIZE)
 
     def open(self, request_id: str) -> None:
-        """Does nothing: there is no state."""
+        pass
 
-    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
-        """Enqueues a call."""
+    def launch(
+        self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair
+    ) -> tuple[float, list[int]]:
         rows, frames = shape
-        return Call(self.queue(CALL_SECONDS + CALL_FRAME_SECONDS * rows * frames), [len(items) for items in codes])
+        return self.queue(CALL_SECONDS + CALL_FRAME_SECONDS * rows * frames), [len(items) for items in codes]
 
-    def read(self, call: Call) -> Sequence[bytes]:
-        """Waits for a call and returns noise of its length."""
-        self.wait(call.done_at)
-        return [NOISE[: frames * FAMILY.frame_bytes] for frames in call.frames]
+    def read(self, call: tuple[float, list[int]]) -> Sequence[bytes]:
+        done_at, frames = call
+        self.wait(done_at)
+        return [NOISE[: count * FAMILY.frame_bytes] for count in frames]
+
+    def release(self, request_id: str) -> None:
+        pass
 
 
 def build_talker(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[TalkerService, None]:
     """Returns the real service with the simulated engine."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
-    return TalkerService(connector, PacedTalkerEngine, config.replica, config.max_resident, live, metrics), None
+    return TalkerService(connector, _Talker, config.replica, config.max_resident, live, metrics), None
 
 
 def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
     """Returns the real service with the simulated engine."""
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
-    return CodecService(connector, PacedCodecEngine, config.replica, config.max_resident, live, metrics), None
+    return CodecService(connector, _Codec, config.replica, config.max_resident, live, metrics), None
 
 
 if __name__ == "__main__":

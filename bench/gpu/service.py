@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import datetime
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,7 @@ from msgspec import structs
 
 from gpu import RESULTS, plan, results
 from gpu.monitor import Gpus, monitor
-from gpu.peers import MOCK, PEERS, PeerFailed, start_peer
-from gpu.plan import LOOPS, LivePlan, Plan
+from gpu.plan import LOOPS, Plan
 from gpu.results import ServicePoint, ServiceRun
 from gpu.system import VARIANTS, Setup, System
 from syrinx_operator.commands.bench.load import Limit
@@ -38,15 +36,12 @@ from syrinx_operator.resource.stage_config import LocalError
 from syrinx_stages.connector.server import RedisServerError
 from syrinx_stages.model.config import CheckpointError, read_model_config
 
-EXPECTED = (
-    *(LocalError, RedisServerError, CheckpointError),
-    *(GeneratorError, SpeechError, PeerFailed, OSError),
-)
+EXPECTED = (LocalError, RedisServerError, CheckpointError, GeneratorError, SpeechError, OSError)
 """Errors that are printed without a traceback."""
 SETTLE_SECONDS = 0.5
 """Pause between two points."""
-PEER_VOICES = ("ryan", "vivian")
-"""Voices of every CustomVoice checkpoint, including those of `gpu.checkpoint`."""
+OTHERS_VOICES = ("ryan", "vivian")
+"""Voices of every CustomVoice checkpoint: other services may not list theirs."""
 SIZE_NAMES = {"0b6": "0.6B", "1b7": "1.7B"}
 
 
@@ -63,7 +58,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     variant = parser.add_mutually_exclusive_group()
     for name, (_, text) in VARIANTS.items():
         variant.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=text)
-    variant.add_argument("--mock", action="store_true", help="measure the load generator: the service streams noise")
+    variant.add_argument("--url", help="measure this running service, for example another one of the same model")
     parser.set_defaults(variant="separate")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter load points: two minutes")
     parser.add_argument("--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live (default: all)")
@@ -101,7 +96,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 
 class Bench:
-    """A run in progress; `system` is None for a peer."""
+    """A run in progress; `system` is None for a service that runs already."""
 
     def __init__(
         self, run: ServiceRun, file: Path, generator: LoadGenerator, gpus: Gpus, system: System | None
@@ -114,26 +109,22 @@ class Bench:
 
     async def measure(self, loads: Plan) -> None:
         """Measures all points of a plan. Raises `GeneratorError` if all warm-up requests fail."""
+        generator = self._generator
         for clients, seconds in loads.warm_up:
-            outcomes = (await self._generator.closed(clients, Limit(seconds=seconds))).outcomes
+            outcomes = (await generator.closed(clients, Limit(seconds=seconds))).outcomes
             if all(outcome.error for outcome in outcomes):
                 raise GeneratorError(f"all warm-up requests failed: {outcomes[0].error if outcomes else 'no response'}")
         for rate, seconds in loads.open.items():
-            load = self._generator.open(rate, Limit(requests=round(rate * seconds)))
-            await self._point("open", rate, seconds, load)
+            await self._point("open", rate, seconds, generator.open(rate, Limit(requests=round(rate * seconds))))
         for count, seconds in loads.closed.items():
-            await self._point("closed", count, seconds, self._generator.closed(int(count), Limit(seconds=seconds)))
-        if loads.live is not None:
-            await self._live(loads.live)
-
-    async def _live(self, live: LivePlan) -> None:
-        levels = plan.search_max(live.start, live.limit)
-        level = next(levels)
-        with contextlib.suppress(StopIteration):
-            while True:
-                load = self._generator.live(level, live.ramp_up, live.hold)
-                point = await self._point("live", level, live.hold, load)
-                level = levels.send(plan.is_gap_free(point))
+            await self._point("closed", count, seconds, generator.closed(int(count), Limit(seconds=seconds)))
+        if live := loads.live:
+            levels = plan.search_max(live.start, live.limit)
+            level = next(levels)
+            with contextlib.suppress(StopIteration):
+                while True:
+                    load = generator.live(level, live.ramp_up, live.hold)
+                    level = levels.send(plan.is_gap_free(await self._point("live", level, live.hold, load)))
 
     async def _point(
         self, loop: Literal["open", "closed", "live"], amount: float, seconds: float, load: Awaitable[LoadResult]
@@ -168,40 +159,25 @@ class Bench:
         write_atomically(self._file, msgspec.json.format(msgspec.json.encode(self.run), indent=1) + b"\n")
 
 
-async def measure(args: argparse.Namespace, command: str) -> list[ServiceRun]:
-    """Measures Syrinx, then every installed peer. Raises one of `EXPECTED`; measured points are written before."""
+async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
+    """Measures a service. Raises one of `EXPECTED`; measured points are written before."""
     args.out.mkdir(parents=True, exist_ok=True)
     gpus = Gpus()
-    runs = []
-    with contextlib.ExitStack() as stack:
-        model = None if args.mock else _model(args, stack)
+    async with contextlib.AsyncExitStack() as stack:
+        model = None if args.url else _model(args, stack)
         setup = Setup(model=model, device=args.device, engine=args.engine, variant=args.variant)
         run = _new_run(args, setup, command, gpus)
-        if not args.mock:
+        system, urls, voices = None, [args.url], list(OTHERS_VOICES)
+        if not args.url:
             started, system = time.monotonic(), System()
-            async with system.running(setup):
-                print(f"the service is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
-                runs.append(await _measure_one(args, run, gpus, system.urls, system))
-        peers = [MOCK] if args.mock else PEERS if model and args.device == "cuda" else ()
-        for peer in peers:
-            if peer.installed:
-                peer_run = structs.replace(run, system=peer.name, topology="its own", setup=None, points=[])
-                async with start_peer(peer, model or "") as url:
-                    runs.append(await _measure_one(args, peer_run, gpus, [url], None))
-    return runs
-
-
-async def _measure_one(
-    args: argparse.Namespace, run: ServiceRun, gpus: Gpus, urls: Sequence[str], system: System | None
-) -> ServiceRun:
-    voices: Sequence[str] = PEER_VOICES
-    if system is not None:
-        async with SpeechClient(urls[0]) as client:
-            voices = await client.voices()
-    script = plan.make_script(voices, run.random_weights, run.seed)
-    name = (args.name or _name(args, gpus)) + (f"_{run.system}" if system is None else "")
-    async with LoadGenerator(urls, script, args.generators) as generator:
-        bench = Bench(run, args.out / f"{name}_service.json", generator, gpus, system)
+            await stack.enter_async_context(system.running(setup))
+            print(f"the service is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+            urls = system.urls
+            async with SpeechClient(urls[0]) as client:
+                voices = await client.voices()
+        script = plan.make_script(voices, run.random_weights, run.seed)
+        generator = await stack.enter_async_context(LoadGenerator(urls, script, args.generators))
+        bench = Bench(run, args.out / f"{args.name or _name(args, gpus)}_service.json", generator, gpus, system)
         try:
             await bench.measure(plan_of(args))
         except Exception as error:
@@ -211,7 +187,7 @@ async def _measure_one(
         return bench.run
 
 
-def _model(args: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
+def _model(args: argparse.Namespace, stack: contextlib.AsyncExitStack) -> str | None:
     """Returns the checkpoint directory; None for the bundled voice. By default generates random weights."""
     if args.bundled:
         return None
@@ -227,13 +203,9 @@ def _model(args: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:
 def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -> ServiceRun:
     """Returns the result without any points."""
     random_weights = not args.bundled and not args.model
-    lengths = [plan.length_seconds((number + 0.5) / 1000) for number in range(1000)]
-    model = "none"
-    if setup.model is not None:
-        size = read_model_config(Path(setup.model)).tts_model_size
-        model = f"{SIZE_NAMES.get(size, size)}, {Path(args.model).name if args.model else 'random weights'}"
-    elif args.bundled:
-        model = "bundled voice"
+    size = read_model_config(Path(setup.model)).tts_model_size if setup.model else args.size
+    model = f"{SIZE_NAMES.get(size, size)}, {Path(args.model).name if args.model else 'random weights'}"
+    recorded = structs.replace(setup, model=setup.model and Path(setup.model).name)
     return ServiceRun(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command=command,
@@ -241,13 +213,13 @@ def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -
         machine=describe(),
         gpu=", ".join(gpus.names()) or None,
         driver=gpus.driver(),
-        system="syrinx",
-        topology=setup.topology,
-        model=model,
+        system=args.name or "other" if args.url else "syrinx",
+        topology="its own" if args.url else setup.topology,
+        model="bundled voice" if args.bundled else model,
         random_weights=random_weights,
-        setup=structs.replace(setup, model=setup.model and Path(setup.model).name),
+        setup=None if args.url else recorded,
         seed=0,
-        utterance_seconds=round(statistics.fmean(lengths), 3) if random_weights else None,
+        utterance_seconds=round(plan.MEAN_SECONDS, 3) if random_weights else None,
     )
 
 
@@ -255,8 +227,9 @@ def _name(args: argparse.Namespace, gpus: Gpus) -> str:
     """Returns the name of the result, such as `h200_1b7_mps`."""
     device = gpus.short_name() if args.device == "cuda" else "cpu"
     shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
-    variant = "" if args.variant == "separate" else f"_{args.variant.replace('-', '_')}"
-    return f"{device}_{shape}{'_vllm' if args.engine == 'vllm' else ''}{variant}"
+    engine = "_vllm" if args.engine == "vllm" else ""
+    variant = "other" if args.url else args.variant.replace("-", "_")
+    return f"{device}_{shape}{engine}" + ("" if variant == "separate" else f"_{variant}")
 
 
 def main() -> int:
@@ -264,13 +237,12 @@ def main() -> int:
     args = parse(sys.argv[1:])
     command = "python -m gpu.service " + publishable_command(sys.argv[1:]).removeprefix("syrinx ")
     try:
-        runs = asyncio.run(measure(args, command))
+        run = asyncio.run(measure(args, command))
     except EXPECTED as error:
         print(f"gpu.service: {error}", file=sys.stderr)
         return 1
-    for run in runs:
-        print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
-        print(results.points_table(run.points), results.stages_table(run.points), sep="\n\n", end="\n\n")
+    print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
+    print(results.points_table(run.points), results.stages_table(run.points), sep="\n\n", end="\n\n")
     print(results.CAPTION, results.STAGES_CAPTION, sep="\n")
     return 0
 

@@ -14,27 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 import httpx
+import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
 from syrinx_operator.local.events import Event, Exited, Log, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.resource.spec import (
-    API_VERSION,
-    KIND,
-    CaptureBounds,
-    CaptureShape,
-    CodecSpec,
-    ConnectorSpec,
-    GatewaySpec,
-    Metadata,
-    ModelSpec,
-    PipelineSpec,
-    TalkerSpec,
-    TTSPipeline,
-    TuningBounds,
-    TuningSpec,
-)
+from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, StageProcess, plan_local
 from syrinx_stages.connector.server import RedisServer
 
@@ -86,31 +72,26 @@ class Setup(Struct, frozen=True, kw_only=True):
 
     def pipeline(self, redis_url: str) -> TTSPipeline:
         """Returns the resource."""
-        shapes = [CaptureShape(rows=rows, frames=count) for rows in self.capture_rows for count in self.capture_frames]
-        codec = CodecSpec(
-            max_num_seqs=self.codec_rows,
-            max_resident=self.resident,
-            capture_pairs=tuple(shapes) if self.device == "cuda" or self.variant == "paced" else (),
-        )
+        pairs = [{"rows": rows, "frames": frames} for rows in self.capture_rows for frames in self.capture_frames]
+        stage: dict[str, object] = {"maxResident": self.resident}
+        own = {"device": self.device, "drainSeconds": DRAIN_SECONDS}
+        codec = stage | {"maxNumSeqs": self.codec_rows}
+        if self.device == "cuda" or self.variant == "paced":
+            codec["capturePairs"] = pairs
         if self.variant != "colocated":  # A colocated codec takes these settings from the talker.
-            codec = structs.replace(codec, device=self.device, drain_seconds=DRAIN_SECONDS)
-        spec = PipelineSpec(
-            model=ModelSpec(bundled=True) if self.model is None else ModelSpec(path=self.model),
-            gateway=GatewaySpec(port=0, max_queue=10_000, max_queue_seconds=60.0, drain_seconds=DRAIN_SECONDS),
-            talker=TalkerSpec(
-                device=self.device,
-                engine=self.engine,
-                max_num_seqs=self.talker_rows,
-                max_resident=self.resident,
-                lead_limit_seconds=self.lead_limit_seconds,
-                drain_seconds=DRAIN_SECONDS,
-            ),
-            codec=codec,
-            topology="Colocated" if self.variant == "colocated" else "Separate",
-            connector=ConnectorSpec(url=redis_url, password_env=PASSWORD),
-            tuning=TuningSpec(mode="Off", bounds=TuningBounds(capture_pairs=CaptureBounds(max=0))),
-        )
-        return TTSPipeline(api_version=API_VERSION, kind=KIND, metadata=Metadata(name="bench"), spec=spec)
+            codec |= own
+        talker = {"engine": self.engine, "maxNumSeqs": self.talker_rows, "leadLimitSeconds": self.lead_limit_seconds}
+        spec = {
+            "model": {"path": self.model} if self.model else {"bundled": True},
+            "gateway": {"port": 0, "maxQueue": 10_000, "maxQueueSeconds": 60, "drainSeconds": DRAIN_SECONDS},
+            "talker": stage | own | talker,
+            "codec": codec,
+            "topology": "Colocated" if self.variant == "colocated" else "Separate",
+            "connector": {"url": redis_url, "passwordEnv": PASSWORD},
+            "tuning": {"mode": "Off", "bounds": {"capturePairs": {"max": 0}}},
+        }
+        resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bench"}, "spec": spec}
+        return msgspec.convert(resource, TTSPipeline)
 
 
 class System:

@@ -1,17 +1,16 @@
 """The parts of the GPU benchmarks that need no GPU: workload, plans, load generator, random checkpoints, report."""
 
 import math
-import os
 import statistics
-import sys
 
 import msgspec
 import pytest
+from aiohttp.test_utils import TestServer
 
 from gpu import checkpoint, plan, plots, report
 from gpu.gathered import EngineResult, Gathered, Kernel, figures, summary
+from gpu.mock import application
 from gpu.monitor import Usage
-from gpu.peers import MOCK, start_peer
 from gpu.plan import MEAN_SECONDS, length_seconds, make_script
 from gpu.results import ServicePoint, ServiceRun
 from gpu.service import parse, plan_of
@@ -257,10 +256,9 @@ def test_plots_show_measured_times_graphs_alone_and_the_floor(tmp_path):
     assert lines == {"measured": [2.4, 4.4], "graphs alone": [2.3, 4.3], "floor": [1.1, 1.2]}
 
 
-async def test_load_generator_measures_a_mock_server_without_gaps(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+async def test_load_generator_measures_a_mock_service_without_gaps():
     script = make_script((), fixed_lengths=True)
-    async with start_peer(MOCK, "") as url, LoadGenerator([url], script, 2) as generator:
+    async with TestServer(application()) as server, LoadGenerator([str(server.make_url("/"))], script, 2) as generator:
         opened = await generator.open(20, Limit(requests=20))
         listened = await generator.live(16, 0.5, 3.0)
     assert len(opened.outcomes) == 20 and not any(each.error for each in opened.outcomes)

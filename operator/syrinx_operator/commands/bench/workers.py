@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import math
 import os
 import pickle
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from msgspec import Struct, structs
@@ -38,6 +39,7 @@ LEAD_SECONDS = 0.3
 _HEADER_BYTES = 8
 
 Load = Callable[[Send], Awaitable[tuple[list[Outcome], float]]]
+Task = Callable[[], Coroutine[Any, Any, "LoadResult"]]
 
 
 class GeneratorError(Exception):
@@ -51,35 +53,15 @@ class GeneratorStats(Struct, frozen=True):
     cpu_share: float
     """CPU use of the busiest worker, as a share of one core."""
     late_p99_ms: float
-    """How late requests were sent."""
+    """How late requests were sent; of the worker with the longest delays."""
 
 
 class LoadResult(Struct, frozen=True):
-    """The merged result of a load."""
+    """The result of a load."""
 
     outcomes: list[Outcome]
     wall_seconds: float
     generator: GeneratorStats
-
-
-class _Task(Struct, frozen=True):
-    """A worker's share of a load: it sends requests first, first + stride, ..., which no other worker sends."""
-
-    url: str
-    script: Script
-    first: int
-    stride: int
-    start: float
-    """`time.monotonic()`, which is the same clock for all processes of a machine."""
-    load: Load
-
-
-class _TaskResult(Struct, frozen=True):
-    outcomes: list[Outcome]
-    wall_seconds: float
-    delays: list[float]
-    """How late each request was sent, in seconds."""
-    cpu_share: float
 
 
 class LoadGenerator:
@@ -137,63 +119,60 @@ class LoadGenerator:
         return structs.replace(result, wall_seconds=result.wall_seconds - ramp_up)
 
     async def _run(self, loads: Sequence[Load]) -> LoadResult:
+        # `time.monotonic()` is the same clock for all processes of a machine.
         start = time.monotonic() + (LEAD_SECONDS if self._processes else 0.0)
+        urls = itertools.cycle(self._urls)
         tasks = [
-            _Task(self._urls[index % len(self._urls)], self._script, index, len(loads), start, load)
+            partial(_run_task, next(urls), self._script, index, len(loads), start, load)
             for index, load in enumerate(loads)
         ]
-        if self._processes:
-            results = await asyncio.gather(*map(_run_in, self._processes, tasks))
-        else:
-            results = [await _run_task(task) for task in tasks]
-        delays = [seconds for result in results for seconds in result.delays]
+        if not self._processes:
+            return await tasks[0]()
+        results = await asyncio.gather(*map(_run_in, self._processes, tasks))
+        stats = [result.generator for result in results]
+        cpu_share, late = max(each.cpu_share for each in stats), max(each.late_p99_ms for each in stats)
         return LoadResult(
             outcomes=[outcome for result in results for outcome in result.outcomes],
             wall_seconds=max(result.wall_seconds for result in results),
-            generator=GeneratorStats(
-                processes=len(results),
-                cpu_share=max(result.cpu_share for result in results),
-                late_p99_ms=1000 * float(np.quantile(delays, 0.99)) if delays else 0.0,
-            ),
+            generator=GeneratorStats(len(stats), cpu_share, late),
         )
 
 
-async def _run_in(process: asyncio.subprocess.Process, task: _Task) -> _TaskResult:
+async def _run_in(process: asyncio.subprocess.Process, task: Task) -> LoadResult:
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(pickle.dumps(task))
     try:
         size = int.from_bytes(await process.stdout.readexactly(_HEADER_BYTES))
-        result: _TaskResult = pickle.loads(await process.stdout.readexactly(size))
+        result: LoadResult = pickle.loads(await process.stdout.readexactly(size))
     except asyncio.IncompleteReadError:
         raise GeneratorError(f"a worker of the load generator exited with status {await process.wait()}") from None
     return result
 
 
-async def _run_task(task: _Task) -> _TaskResult:
-    delays: list[float] = []
-    async with SpeechClient(task.url) as client:
-        sender = make_sender(client, task.script)
+async def _run_task(url: str, script: Script, first: int, stride: int, start: float, load: Load) -> LoadResult:
+    """Runs a worker's share of a load: requests first, first + stride, ..., which no other worker sends."""
+    delays = [0.0]
+    async with SpeechClient(url) as client:
+        sender = make_sender(client, script)
 
         async def send(number: int, due: float) -> Outcome:
             delays.append(max(0.0, time.monotonic() - due))
-            return await sender(task.first + number * task.stride, due)
+            return await sender(first + number * stride, due)
 
-        await asyncio.sleep(task.start - time.monotonic())
+        await asyncio.sleep(start - time.monotonic())
         cpu = time.process_time()
-        outcomes, wall = await task.load(send)
-        return _TaskResult(outcomes, wall, delays, (time.process_time() - cpu) / wall)
+        outcomes, wall = await load(send)
+        cpu_share = (time.process_time() - cpu) / wall
+    return LoadResult(outcomes, wall, GeneratorStats(1, cpu_share, 1000 * float(np.quantile(delays, 0.99))))
 
 
 def main() -> None:
-    """Runs a worker process: reads pickled tasks from stdin and writes results to stdout, until stdin ends."""
+    """Runs a worker process: reads pickled tasks from stdin and writes results to stdout, until it is killed."""
     while True:
-        try:
-            task: _Task = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
+        task: Task = pickle.load(sys.stdin.buffer)
         gc.collect()
         gc.disable()  # A collection would delay all listeners at once.
-        result = pickle.dumps(asyncio.run(_run_task(task)))
+        result = pickle.dumps(asyncio.run(task()))
         gc.enable()
         sys.stdout.buffer.write(len(result).to_bytes(_HEADER_BYTES) + result)
         sys.stdout.buffer.flush()
