@@ -28,28 +28,11 @@ from syrinx_stages.model.config import TalkerConfig, read_model_config, read_spe
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.talker import Talker
 
+OFFICIAL: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("official.json").read_bytes())
+"""`config` is `config.json` of size 1b7; `speech_tokenizer` is `speech_tokenizer/config.json`, equal for both sizes."""
 HIDDEN = {"0b6": (1024, 3072), "1b7": (2048, 6144)}
-"""Width and MLP width of the talker, by size."""
+"""Width and MLP width of the talker, by size: their only difference."""
 SIZES = tuple(HIDDEN)
-IDS = {
-    "im_start_token_id": 151644,
-    "im_end_token_id": 151645,
-    "tts_pad_token_id": 151671,
-    "tts_bos_token_id": 151672,
-    "tts_eos_token_id": 151673,
-}
-CODEC_IDS = {
-    "codec_pad_id": 2148,
-    "codec_bos_id": 2149,
-    "codec_eos_token_id": 2150,
-    "codec_think_id": 2154,
-    "codec_nothink_id": 2155,
-    "codec_think_bos_id": 2156,
-    "codec_think_eos_id": 2157,
-    "codec_language_id": {"english": 2050, "german": 2053, "chinese": 2055},
-    "spk_id": {"ryan": 3061, "vivian": 3065, "serena": 3066},
-    "spk_is_dialect": {"ryan": False, "vivian": False, "serena": False},
-}
 VOCAB_SIZE = 4000
 """Of the tokenizer: every word of the benchmark's sentences becomes one token, about as in Qwen's tokenizer."""
 LOGIT_STD = 3.0
@@ -62,17 +45,11 @@ def write_configs(directory: Path, size: str) -> None:
     speech_tokenizer.mkdir(parents=True, exist_ok=True)
     settings = talker_settings(size, write_tokenizer(directory))
     (directory / "config.json").write_text(json.dumps(settings, indent=1))
-    (speech_tokenizer / "config.json").write_text(json.dumps(codec_settings(), indent=1))
-
-
-def write(directory: Path, size: str, seed: int = 0, device: str | None = None) -> None:
-    """Writes a checkpoint, which depends on seed and device alone."""
-    write_configs(directory, size)
-    write_weights(directory, seed, device)
+    (speech_tokenizer / "config.json").write_text(json.dumps(OFFICIAL["speech_tokenizer"], indent=1))
 
 
 def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> None:
-    """Writes the weights that the configs in `directory` require."""
+    """Writes the weights that the configs in `directory` require; they depend on seed and device alone."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator(device).manual_seed(seed)
     config = read_model_config(directory).talker_config
@@ -89,7 +66,7 @@ def write_weights(directory: Path, seed: int = 0, device: str | None = None) -> 
 
 
 class RandomCheckpoint(Checkpoint):
-    """A checkpoint whose talker weights are generated when loaded; the same weights that `write` writes."""
+    """A checkpoint whose talker weights are generated when loaded; the same that `write_weights` writes."""
 
     def load_talker(self, *skip: str) -> Talker:
         """Returns the talker, with the same bfloat16 weights in any dtype. Raises ValueError for `skip`."""
@@ -129,69 +106,10 @@ def _random_tensors(
 
 def talker_settings(size: str, assistant: int) -> dict[str, Any]:
     """Returns `config.json` of a size. assistant: the tokenizer's id of the word "assistant"."""
+    settings = OFFICIAL["config"] | {"tts_model_size": size, "assistant_token_id": assistant}
     hidden, intermediate = HIDDEN[size]
-    common = {
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000,
-        "attention_bias": False,
-        "use_sliding_window": False,
-        "num_code_groups": 16,
-    }
-    predictor = {"vocab_size": 2048, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 5}
-    talker = {
-        "vocab_size": 3072,
-        "hidden_size": hidden,
-        "intermediate_size": intermediate,
-        "num_hidden_layers": 28,
-        "max_position_embeddings": 32_768,
-        "rope_scaling": {"interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"},
-        "text_hidden_size": 2048,
-        "text_vocab_size": 151_936,
-    }
-    return {
-        "model_type": "qwen3_tts",
-        "tokenizer_type": "qwen3_tts_tokenizer_12hz",
-        "tts_model_type": "custom_voice",
-        "tts_model_size": size,
-        "assistant_token_id": assistant,
-        **IDS,
-        "talker_config": common | talker | CODEC_IDS | {"code_predictor_config": common | predictor},
-    }
-
-
-def codec_settings() -> dict[str, Any]:
-    """Returns `speech_tokenizer/config.json`, which is the same for both sizes."""
-    decoder = {
-        "codebook_size": 2048,
-        "codebook_dim": 512,
-        "hidden_size": 512,
-        "latent_dim": 1024,
-        "max_position_embeddings": 8000,
-        "rope_theta": 10_000,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "head_dim": 64,
-        "sliding_window": 72,
-        "intermediate_size": 1024,
-        "num_hidden_layers": 8,
-        "num_quantizers": 16,
-        "upsample_rates": [8, 5, 4, 3],
-        "upsampling_ratios": [2, 2],
-        "decoder_dim": 1536,
-    }
-    return {
-        "model_type": "qwen3_tts_tokenizer_12hz",
-        "encoder_valid_num_quantizers": 16,
-        "input_sample_rate": 24_000,
-        "output_sample_rate": 24_000,
-        "decode_upsample_rate": 1920,
-        "encode_downsample_rate": 1920,
-        "decoder_config": decoder,
-    }
+    talker = settings["talker_config"] | {"hidden_size": hidden, "intermediate_size": intermediate}
+    return settings | {"talker_config": talker}
 
 
 def shapes(module_class: type[nn.Module], config: Any, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -254,13 +172,13 @@ def write_tokenizer(directory: Path) -> int:
     bpe = tokenizers.Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, min_frequency=1, initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, initial_alphabet=alphabet, show_progress=False)
     bpe.train_from_iterator([*corpus(), "assistant", "user"], trainer)
     bpe.model.save(str(directory))
-    added = {IDS["im_start_token_id"]: "<|im_start|>", IDS["im_end_token_id"]: "<|im_end|>"}
-    tokens = {str(number): {"content": content, "special": True} for number, content in added.items()}
+    tokens = {
+        str(OFFICIAL["config"][f"{name}_token_id"]): {"content": f"<|{name}|>", "special": True}
+        for name in ("im_start", "im_end")
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
     assistant = bpe.token_to_id("assistant")
     assert assistant is not None, "every word of the training text is a token"
@@ -272,14 +190,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gpu.checkpoint", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--size", choices=SIZES, default="1b7")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--configs", action="store_true", help="write all files except the weights")
     args = parser.parse_args()
     begin = time.monotonic()
+    write_configs(args.directory, args.size)
     if args.configs:
-        write_configs(args.directory, args.size)
         return
-    write(args.directory, args.size, args.seed)
+    write_weights(args.directory)
     size = sum(file.stat().st_size for file in args.directory.rglob("*.safetensors"))
     print(f"{args.directory}: {size / 1e9:.1f} GB in {time.monotonic() - begin:.1f} s")
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from gpu import RESULTS
-from gpu.checkpoint import codec_settings, codec_std, random_tensor
+from gpu.checkpoint import OFFICIAL, codec_std, random_tensor
 from gpu.timing import MEMORY_BYTES, REPEATS, TENSOR_FLOPS, elapsed_ms
 from syrinx_operator.local.files import write_atomically
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
@@ -42,7 +42,7 @@ LAUNCHES = 10
 
 def random_decoder(seed: int = 0) -> CodecDecoder:
     """Returns a decoder of the official shape with random weights, on the CPU."""
-    config = msgspec.convert(codec_settings(), SpeechTokenizerConfig).decoder_config
+    config = msgspec.convert(OFFICIAL["speech_tokenizer"], SpeechTokenizerConfig).decoder_config
     decoder = CodecDecoder(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

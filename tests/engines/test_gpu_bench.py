@@ -177,7 +177,7 @@ def test_random_codec_is_audible_but_not_clipped():
 
     from syrinx_stages.model.layers import checkpoint_tensors
 
-    config = msgspec.convert(checkpoint.codec_settings(), SpeechTokenizerConfig).decoder_config
+    config = msgspec.convert(checkpoint.OFFICIAL["speech_tokenizer"], SpeechTokenizerConfig).decoder_config
     decoder, generator = CodecDecoder(config).requires_grad_(False), torch.Generator().manual_seed(0)
     for name, slot in checkpoint_tensors(decoder, "decoder"):
         slot.target.copy_(checkpoint.random_tensor(checkpoint.codec_std(name, slot.shape), slot.shape, generator))
