@@ -11,6 +11,8 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from syrinx_operator import __version__
 from syrinx_operator.commands.bench.load import Limit
 from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, line, load, markdown, save, show
@@ -72,16 +74,7 @@ def _up(options: argparse.Namespace, given: list[str]) -> int:
 
 
 def _say(options: argparse.Namespace, given: list[str]) -> int:
-    utterance = Utterance(
-        text=options.text,
-        output=options.output,
-        format=options.format,
-        stream=options.stream,
-        voice=options.voice,
-        language=options.language,
-        instructions=options.instructions,
-        seed=options.seed,
-    )
+    utterance = msgspec.convert(vars(options), Utterance)
     utterance.container  # noqa: B018  Raises before a pipeline is started.
 
     async def run() -> None:

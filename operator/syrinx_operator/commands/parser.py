@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from syrinx_operator.commands.say import FORMATS
 
 _Number = TypeVar("_Number", int, float)
-
-_TEXT = argparse.RawDescriptionHelpFormatter
 
 
 def make_parser(version: str) -> argparse.ArgumentParser:
@@ -22,23 +20,15 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"syrinx {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_up(commands)
-    _add_say(commands)
-    _add_check(commands)
-    _add_bench(commands)
-    _add_tune(commands)
-    return parser
 
+    def command(name: str, summary: str, description: str, **options: Any) -> argparse.ArgumentParser:
+        options |= {"help": summary, "description": description}
+        return commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def _add_up(commands: _Commands) -> None:
-    up = commands.add_parser(
+    up = command(
         "up",
-        help="run a pipeline locally",
-        formatter_class=_TEXT,
-        description="Runs the stages of a TTSPipeline and Redis as local processes until Ctrl-C.\n"
+        "run a pipeline locally",
+        "Runs the stages of a TTSPipeline and Redis as local processes until Ctrl-C.\n"
         "The first Ctrl-C drains active streams, the second kills. Stages that exit are restarted.\n"
         "spec.tuning enables automatic tuning; `syrinx tune` shows its state.",
     )
@@ -46,13 +36,10 @@ def _add_up(commands: _Commands) -> None:
     up.add_argument("--port", type=_port, help="port of the API instead of spec.gateway.port; 0 selects a free port")
     up.add_argument("-q", "--quiet", action="store_true", help="do not print the stages' logs (they are also in files)")
 
-
-def _add_say(commands: _Commands) -> None:
-    say = commands.add_parser(
+    say = command(
         "say",
-        help="synthesize a text to a file",
-        formatter_class=_TEXT,
-        description="Synthesizes a text to a file and prints time to first audio (TTFA), real-time factor (RTF) and\n"
+        "synthesize a text to a file",
+        "Synthesizes a text to a file and prints time to first audio (TTFA), real-time factor (RTF) and\n"
         "duration. Uses the gateway at --url, a new pipeline from --file, the gateway at SYRINX_URL,\n"
         "the pipeline of `syrinx up`, or a new pipeline with the bundled voice, in this order.",
     )
@@ -66,69 +53,32 @@ def _add_say(commands: _Commands) -> None:
     say.add_argument("--seed", type=int, help="random seed; the same seed gives the same audio")
     _add_target(say)
 
-
-def _add_check(commands: _Commands) -> None:
-    check = commands.add_parser(
+    check = command(
         "check",
-        help="validate TTSPipeline resources",
-        description="Prints all problems of YAML files as FILE:LINE:COLUMN: FIELD: MESSAGE. "
-        "The exit status is 1 if there are problems.",
+        "validate TTSPipeline resources",
+        "Prints all problems of YAML files as FILE:LINE:COLUMN: FIELD: MESSAGE. The\n"
+        "exit status is 1 if there are problems.",
     )
     check.add_argument("files", metavar="FILE", nargs="+", help="YAML file; - reads standard input")
 
-
-def _add_bench(commands: _Commands) -> None:
-    bench = commands.add_parser(
+    bench = command(
         "bench",
-        help="measure latency and throughput under load",
-        formatter_class=_TEXT,
-        description="Streams sentences from a pipeline (--url, SYRINX_URL, or a new pipeline from --file or with the\n"
+        "measure latency and throughput under load",
+        "Streams sentences from a pipeline (--url, SYRINX_URL, or a new pipeline from --file or with the\n"
         "bundled voice) and measures TTFA, underruns and throughput at each load point in turn.",
         epilog="example:  syrinx bench --concurrency 1,2,4,8 --rate 0.5,1,2 --json cpu.json --plot cpu.png",
     )
     _add_target(bench)
-    load = bench.add_argument_group("load")
-    load.add_argument(
-        "--concurrency",
-        type=_list(int),
-        metavar="N[,N...]",
-        help="closed loop: number of concurrent clients (default 1,2,4,8 unless --rate is given)",
-    )
-    load.add_argument(
-        "--rate",
-        type=_list(float),
-        metavar="R[,R...]",
-        help="open loop: requests per second on average (Poisson arrivals)",
-    )
-    length = load.add_mutually_exclusive_group()
-    length.add_argument(
-        "--duration", type=_positive(float), default=30.0, metavar="S", help="seconds per load point; default 30"
-    )
-    length.add_argument(
-        "--requests", type=_positive(int), metavar="N", help="requests per load point, instead of a duration"
-    )
-    load.add_argument(
-        "--warmup", type=_count, default=3, metavar="N", help="requests before the first load point; default 3"
-    )
-    load.add_argument("--seed", type=int, default=0, help="random seed of arrivals, texts and voices; default 0")
-    load.add_argument(
-        "--voices",
-        type=lambda text: tuple(text.split(",")),
-        metavar="V[,V...]",
-        help="voices to cycle through; default: all",
-    )
+    _add_load(bench.add_argument_group("load"))
     results = bench.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the report as JSON")
     results.add_argument("--plot", metavar="FILE.png", help="plot TTFA and throughput over load")
     results.add_argument("--table", metavar="FILE.json", help="print a JSON report as a Markdown table")
 
-
-def _add_tune(commands: _Commands) -> None:
-    tune = commands.add_parser(
+    tune = command(
         "tune",
-        help="show the state of automatic tuning",
-        formatter_class=_TEXT,
-        description="Shows the tuned settings, the objectives, the running trial and the last decisions of the\n"
+        "show the state of automatic tuning",
+        "Shows the tuned settings, the objectives, the running trial and the last decisions of the\n"
         "pipeline of `syrinx up`, or with --namespace of a pipeline on the Kubernetes cluster of KUBECONFIG.\n"
         "This command is read-only; spec.tuning of the resource configures tuning.",
         epilog="examples:  syrinx tune --watch\n"
@@ -139,21 +89,35 @@ def _add_tune(commands: _Commands) -> None:
     tune.add_argument("name", metavar="NAME", nargs="?", help="name of the pipeline; default: the one started last")
     tune.add_argument("-n", "--namespace", metavar="NS", help="Kubernetes namespace of the pipeline NAME")
     how = tune.add_mutually_exclusive_group()
-    how.add_argument(
-        "--watch", action="store_true", help="update until Ctrl-C; without a terminal, print a line per change"
-    )
+    watch_help = "update until Ctrl-C; without a terminal, print a line per change"
+    how.add_argument("--watch", action="store_true", help=watch_help)
     how.add_argument("--json", action="store_true", help="print the tuner's state as JSON")
     how.add_argument("--plot", metavar="FILE.png", help="plot the trials: both arms over time, and the settings")
     tune.add_argument("--trial", type=_positive(int), metavar="N", help="with --plot: only this trial")
-    tune.add_argument(
-        "--audit", metavar="FILE", help="with --plot: read decisions from the operator's log; - reads standard input"
-    )
+    audit_help = "with --plot: read decisions from the operator's log; - reads standard input"
+    tune.add_argument("--audit", metavar="FILE", help=audit_help)
+    return parser
 
 
 def _add_target(command: argparse.ArgumentParser) -> None:
     target = command.add_mutually_exclusive_group()
     target.add_argument("--url", help="URL of a running gateway, for example http://127.0.0.1:8000")
     target.add_argument("--file", metavar="FILE", help="start a pipeline from this file")
+
+
+def _add_load(load: argparse._ArgumentGroup) -> None:
+    def add(group: argparse._ArgumentGroup, option: str, metavar: str, text: str, **options: Any) -> None:
+        group.add_argument(option, metavar=metavar, help=text, **options)
+
+    closed = "closed loop: number of concurrent clients (default 1,2,4,8 unless --rate is given)"
+    add(load, "--concurrency", "N[,N...]", closed, type=_list(int))
+    add(load, "--rate", "R[,R...]", "open loop: requests per second on average (Poisson arrivals)", type=_list(float))
+    length = load.add_mutually_exclusive_group()
+    add(length, "--duration", "S", "seconds per load point; default 30", type=_positive(float), default=30.0)
+    add(length, "--requests", "N", "requests per load point, instead of a duration", type=_positive(int))
+    add(load, "--warmup", "N", "requests before the first load point; default 3", type=_count, default=3)
+    load.add_argument("--seed", type=int, default=0, help="random seed of arrivals, texts and voices; default 0")
+    add(load, "--voices", "V[,V...]", "voices to cycle through; default: all", type=lambda text: tuple(text.split(",")))
 
 
 def _port(text: str) -> int:
@@ -164,10 +128,9 @@ def _port(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else -1
-    if number < 0:
+    if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r}: expected an integer from 0")
-    return number
+    return int(text)
 
 
 def _positive(kind: type[_Number]) -> Callable[[str], _Number]:
@@ -177,9 +140,8 @@ def _positive(kind: type[_Number]) -> Callable[[str], _Number]:
         except ValueError:
             number = kind(0)
         if not 0 < number < float("inf"):
-            raise argparse.ArgumentTypeError(
-                f"{text!r}: expected {'an integer' if kind is int else 'a number'} above 0"
-            )
+            noun = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {noun} above 0")
         return number
 
     return parse

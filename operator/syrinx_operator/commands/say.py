@@ -10,6 +10,7 @@ import wave
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import aiohttp
 import soundfile
 from msgspec import Struct
 
@@ -102,13 +103,11 @@ def _check_encoding(utterance: Utterance) -> None:
 
 
 def _body(utterance: Utterance, response_format: str) -> dict[str, object]:
-    fields: dict[str, object] = {"input": utterance.text, "response_format": response_format}
+    fields = {name: getattr(utterance, name) for name in ("voice", "language", "instructions", "seed")}
     if utterance.stream:
         fields |= {"stream": True, "stream_format": "audio"}
-    for name in ("voice", "language", "instructions", "seed"):
-        if (value := getattr(utterance, name)) is not None:
-            fields[name] = value
-    return fields
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {"input": utterance.text, "response_format": response_format, **given}
 
 
 def _samples(data: bytes, container: str) -> bytes:
@@ -159,5 +158,7 @@ def _file_errors(output: str) -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise SayError("standard output was closed") from None
+    except (TimeoutError, aiohttp.ClientError):
+        raise  # An error of the response, which is an OSError as well.
     except OSError as error:
         raise SayError(f"cannot write {output}: {error.strerror}") from None
