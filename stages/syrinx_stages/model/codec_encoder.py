@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,9 +54,8 @@ def load_codec_encoder(
         transformers: Any = import_module("transformers")
         logging: Any = import_module("transformers.utils.logging")
     except ImportError as error:
-        raise ImportError(
-            "voice cloning needs transformers: run `pip install -e '.[clone]'` in the Syrinx checkout"
-        ) from error
+        message = "voice cloning needs transformers: run `pip install -e '.[clone]'` in the Syrinx checkout"
+        raise ImportError(message) from error
     path = directory / "model.safetensors"
     if not config.encoder_config:
         raise CheckpointError(f"{directory / 'config.json'}: encoder_config: missing, but voice cloning needs it")
@@ -67,15 +64,13 @@ def load_codec_encoder(
         settings = transformers.MimiConfig(**config.encoder_config)
         # The official package (transformers 4.57) attends to the whole reference; newer versions apply the window.
         settings.sliding_window = settings.max_position_embeddings
-        with _quiet(logging):
-            mimi, report = transformers.MimiModel.from_pretrained(
-                None,
-                config=settings,
-                state_dict=tensors,
-                dtype=dtype,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
+        # Without warnings about the decoder's missing weights.
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        mimi, report = transformers.MimiModel.from_pretrained(
+            None, config=settings, state_dict=tensors, dtype=dtype, ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )  # fmt: skip
     except Exception as error:  # The exceptions for an invalid config differ between versions.
         raise CheckpointError(f"{directory / 'config.json'}: encoder_config: {error}") from error
     if mismatched := report["mismatched_keys"]:
@@ -92,20 +87,6 @@ def load_codec_encoder(
             setattr(mimi, name, None)
     encoder = CodecEncoder(mimi, config.encoder_valid_num_quantizers, config.encode_downsample_rate)
     return encoder.eval().requires_grad_(False).to(device)
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """Silences transformers' warning about the decoder's missing weights, and its progress bar."""
-    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if progress:
-            logging.enable_progress_bar()
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -90,17 +90,6 @@ class TransformerConfig(_StackConfig, frozen=True, kw_only=True):
             raise ValueError(f"head_dim: {self.head_size} is odd, rotary embeddings need pairs")
 
 
-_CONTROL_TOKENS = (
-    "codec_pad_id",
-    "codec_bos_id",
-    "codec_eos_token_id",
-    "codec_think_id",
-    "codec_nothink_id",
-    "codec_think_bos_id",
-    "codec_think_eos_id",
-)
-
-
 class CodePredictorConfig(TransformerConfig, frozen=True, kw_only=True):
     """The code predictor, which generates codes 1 to 15 of a frame."""
 
@@ -129,7 +118,8 @@ class TalkerConfig(TransformerConfig, frozen=True, kw_only=True):
             raise ValueError(f"vocab_size: {self.vocab_size} leaves no codes below the {SPECIAL_IDS} special ids")
         ids = {f"codec_language_id.{key}": value for key, value in self.codec_language_id.items()}
         ids |= {f"spk_id.{key}": value for key, value in self.speakers.items()}
-        ids |= {name: getattr(self, name) for name in _CONTROL_TOKENS}
+        control_tokens = [name for name in self.__struct_fields__ if name.startswith("codec_") and name.endswith("_id")]
+        ids |= {name: getattr(self, name) for name in control_tokens if name != "codec_language_id"}
         for name, value in ids.items():
             if value >= self.vocab_size:
                 raise ValueError(f"{name}: id {value} is outside vocab_size {self.vocab_size}")

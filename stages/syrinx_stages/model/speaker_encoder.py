@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,24 +22,14 @@ MIN_SAMPLES = 9_600
 """0.4 s: shorter audio identifies no voice, and has too few frames for the widest convolution."""
 
 
-def _mel_to_hertz(mel: np.ndarray) -> np.ndarray:
-    """Slaney's mel scale: linear to 1 kHz (15 mel), then 27 steps per factor of 6.4."""
-    return np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
-
-
 @lru_cache(maxsize=2)
 def mel_filters(bands: int) -> Tensor:
-    """Returns [bands, FFT / 2 + 1] triangular filters of equal area, evenly spaced on Slaney's mel scale.
-
-    The default filterbank of librosa (Slaney, Auditory Toolbox, 1998).
-    """
-    top = 15 + 27 * np.log(FAMILY.sample_rate / 2 / 1000) / np.log(6.4)
-    edges = _mel_to_hertz(np.linspace(0, top, bands + 2))
-    bins = np.fft.rfftfreq(FFT, 1 / FAMILY.sample_rate)
-    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
-    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
-    area = 2 / (edges[2:] - edges[:-2])
-    return torch.from_numpy((np.maximum(0, np.minimum(rising, falling)) * area[:, None]).astype(np.float32))
+    """Returns librosa's default filterbank: [bands, FFT / 2 + 1] triangles of equal area on Slaney's mel scale."""
+    # Imported late: only voice cloning needs transformers.
+    bank: Any = import_module("transformers.audio_utils").mel_filter_bank
+    rate = FAMILY.sample_rate
+    filters = bank(FFT // 2 + 1, bands, 0.0, rate / 2, rate, norm="slaney", mel_scale="slaney")
+    return torch.from_numpy(np.ascontiguousarray(filters.T, np.float32))
 
 
 def mel_spectrogram(samples: Tensor, bands: int) -> Tensor:
