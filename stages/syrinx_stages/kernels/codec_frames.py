@@ -38,13 +38,8 @@ def copy_state(
 ):  # fmt: skip
     """Copies each row's state to the starts of the activation buffers; zeros for a new stream. Grid (segments, rows).
 
-    STORE: copies the last positions of each row's new frames back to the state instead.
-
-    Args:
-        state: [slots, STATE_WIDTH].
-        buffers: all activation buffers, flat, in state's dtype.
-        segments: [segments, SEGMENT_COLUMNS] int64, of at most BLOCK elements each.
-        row_table: [rows, ROW_COLUMNS] int32.
+    STORE: copies the last positions of each row's new frames back to the state instead. buffers: all activation
+    buffers, flat, in the dtype of state [slots, STATE_WIDTH]. Segments have at most BLOCK elements each.
     """
     launch_dependents(PDL)
     row = tl.program_id(1)
@@ -78,10 +73,7 @@ def embed_codes(
 ):  # fmt: skip
     """Sums one table row per codebook for each frame. Grid (rows * F, blocks of D).
 
-    Args:
-        codes: [rows * F, CODEBOOKS] int16.
-        tables: [CODEBOOKS * CODEBOOK_SIZE, D].
-        out: [rows, OUT_TAIL + F, D].
+    codes: [rows * F, CODEBOOKS] int16. tables: [CODEBOOKS * CODEBOOK_SIZE, D]. out: [rows, OUT_TAIL + F, D].
     """
     launch_dependents(PDL)
     frame = tl.program_id(0)
@@ -108,10 +100,8 @@ def sliding_window_attention(
         qkv: [rows * F, (HEADS + 2 * KV_HEADS) * HEAD_DIM].
         kv_cache: [slots, 2, CACHE_LENGTH, KV_HEADS * HEAD_DIM], a ring buffer: position p is at p % CACHE_LENGTH.
             CACHE_LENGTH >= WINDOW - 1 + F, so that this call's writes do not overwrite what it reads.
-        row_table: [rows, ROW_COLUMNS] int32.
         inverse_frequencies: [HEAD_DIM / 2] float32, of the rotary embedding.
         out: [rows * F, HEADS * HEAD_DIM].
-        scale: of the attention scores.
     """
     launch_dependents(PDL)
     row = tl.program_id(0)
@@ -196,10 +186,8 @@ def depthwise_conv_norm(
 ):  # fmt: skip
     """Causal depthwise convolution followed by a layer norm without affine parameters. Grid (rows * T,).
 
-    Args:
-        x: [rows, TAPS - 1 + T, C]; the last C - REAL_CHANNELS channels are zero padding.
-        weight: [TAPS, C] and bias: [C], both float32.
-        out: [rows * T, C].
+    x: [rows, TAPS - 1 + T, C]; the last C - REAL_CHANNELS channels are zero padding. weight: [TAPS, C] and bias: [C],
+    both float32. out: [rows * T, C].
     """
     launch_dependents(PDL)
     position = tl.program_id(0)
@@ -223,11 +211,7 @@ def waveform_conv(
 ):  # fmt: skip
     """The last convolution: clamps to [-1, 1] and rounds to 16-bit samples. Grid (blocks of rows * T positions,).
 
-    Args:
-        x: [rows, TAPS - 1 + T, C].
-        weight: [TAPS, C] and bias: [1], both float32.
-        pcm: [rows * T] int16.
-        num_positions: rows * T.
+    x: [rows, TAPS - 1 + T, C]. weight: [TAPS, C] and bias: [1], both float32. pcm: [rows * T] int16.
     """
     launch_dependents(PDL)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)

@@ -126,15 +126,10 @@ class SlotTable:
 
 
 def embed_inputs(slots: SlotTable, positions: Tensor, first: Tensor, rest: Tensor, out: Tensor, page_size: int) -> None:
-    """Writes the input embedding of each row; zeros for unassigned rows.
+    """Writes the input embedding of each row to `out` [rows, H]; zeros for unassigned rows.
 
-    Args:
-        slots: state of all requests.
-        positions: int64 [rows].
-        first: [vocabulary, H], embeddings of code 0.
-        rest: [groups - 1, codebook, H], embeddings of the residual codes.
-        out: [rows, H], output.
-        page_size: rows of a page of `slots.embeds`.
+    positions: int64 [rows]. first: [vocabulary, H], embeddings of code 0. rest: [groups - 1, codebook, H], embeddings
+    of the residual codes. page_size: rows of a page of `slots.embeds`.
     """
     width = out.shape[1]
     block = min(512, triton.next_power_of_2(width))
@@ -142,17 +137,14 @@ def embed_inputs(slots: SlotTable, positions: Tensor, first: Tensor, rest: Tenso
         _embed_inputs_kernel, (len(positions), triton.cdiv(width, block)), positions, slots.generations,
         slots.prompt_lengths, slots.text_lengths, slots.prompt_pages, slots.text_pages, slots.embeds, slots.codes,
         first, rest, out, SLOTS=len(slots.generations), PAGES=slots.prompt_pages.shape[1], PAGE_SIZE=page_size,
-        FRAMES=slots.codes.shape[1], CODEBOOK=rest.shape[1], GROUPS=slots.codes.shape[2], WIDTH=width, BLOCK=block,
+        CODEBOOK=rest.shape[1], WIDTH=width, BLOCK=block, **_code_options(slots),
     )  # fmt: skip
 
 
 def select_rows(slots: SlotTable, positions: Tensor, metadata: Tensor) -> None:
     """Writes columns SLOT and FRAME of `metadata`: the slot is 0 for rows whose next frame must not be sampled.
 
-    Args:
-        slots: state of all requests.
-        positions: int64 [rows].
-        metadata: int32 [at least rows, NUM_COLUMNS], output; rows beyond `positions` get slot 0.
+    positions: int64 [rows]. metadata: int32 [at least rows, NUM_COLUMNS]; rows beyond `positions` get slot 0.
     """
     launch(
         _select_rows_kernel, (len(metadata),), positions, len(positions), slots.generations, slots.prompt_lengths,
@@ -162,17 +154,19 @@ def select_rows(slots: SlotTable, positions: Tensor, metadata: Tensor) -> None:
 
 def store_frames(slots: SlotTable, metadata: Tensor, sampled: Tensor) -> None:
     """Stores sampled codes, int32 [rows, groups], in the slots and frames that `select_rows` wrote to `metadata`."""
-    frames, groups = slots.codes.shape[1:]
     launch(
         _store_frames_kernel, (len(sampled),), metadata, sampled, slots.num_frames, slots.codes, slots.host_codes,
-        METADATA_STRIDE=metadata.stride(0), FRAMES=frames, GROUPS=groups,
+        METADATA_STRIDE=metadata.stride(0), **_code_options(slots),
     )  # fmt: skip
 
 
 def next_first_codes(slots: SlotTable, positions: Tensor, out: Tensor) -> None:
     """Writes the code 0 that follows each of `positions` to `out`, int64 [rows]; 0 where none was sampled."""
-    frames, groups = slots.codes.shape[1:]
     launch(
         _next_first_codes_kernel, (len(positions),), positions, slots.generations, slots.prompt_lengths,
-        slots.num_frames, slots.codes, out, SLOTS=len(slots.generations), FRAMES=frames, GROUPS=groups,
+        slots.num_frames, slots.codes, out, SLOTS=len(slots.generations), **_code_options(slots),
     )  # fmt: skip
+
+
+def _code_options(slots: SlotTable) -> dict[str, int]:
+    return {"FRAMES": slots.codes.shape[1], "GROUPS": slots.codes.shape[2]}

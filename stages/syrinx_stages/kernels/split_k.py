@@ -29,15 +29,12 @@ def split_k_reduce(
     Gluon kernels may call it too.
 
     Args:
-        total: this program's partial sum, a float32 block.
-        gate: with GATED, its second partial sum; otherwise returned unchanged.
+        total, gate: this program's partial sums, float32 blocks; without GATED, `gate` is returned unchanged.
         partial_sums: pointers to split 0 of the block in global memory; with GATED, splits SPLIT_K to 2 * SPLIT_K - 1
             are those of `gate`.
         stride: elements from one split to the next.
-        split: this program's number, below SPLIT_K.
+        split: this program's number, below SPLIT_K, which is at least 2.
         counter: pointer to an int32 that is 0 between launches.
-        SPLIT_K: number of programs that share the sum, at least 2.
-        GATED: whether there is a second sum.
     """
     tl.store(partial_sums + split * stride, total, cache_modifier=".cg")
     if GATED:
