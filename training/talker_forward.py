@@ -77,7 +77,7 @@ def run_stack(stack: DecoderStack, x: Tensor, positions: Tensor, mask: Tensor | 
 
     mask: [B, 1, S, S] bool, the positions each position attends to; None for a causal mask.
     """
-    cos, sin = (table[positions] for table in (stack.rotary.cos, stack.rotary.sin))
+    cos, sin = (table[positions] for table in (stack.cos, stack.sin))
     for layer in stack.layers:
         assert isinstance(layer, DecoderLayer)
         attention = layer.self_attn

@@ -9,9 +9,8 @@ from support import talker_recipe as recipe
 from support.talker import speech_request, write_checkpoint
 from syrinx_stages.contract.messages import Sampling
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.model.sampling import Sampler
-from syrinx_stages.model.talker import Talker
+from syrinx_stages.model.talker import KVCache, Talker
 from syrinx_stages.talker.prompt import build_prompt
 
 OTHERS = [1, 2, 7, 40]
@@ -133,18 +132,6 @@ def test_prefill_and_decode_agree(talker: Talker) -> None:
     for row in inputs:
         last = talker.decode(row[None], [stepped])[0]
     assert torch.allclose(state, last, rtol=1e-4, atol=1e-4 * float(state.abs().max()))
-
-
-@torch.inference_mode()
-def test_exceeding_the_last_position_raises_and_changes_nothing(talker: Talker) -> None:
-    cache, full = talker.new_cache(), talker.new_cache()
-    full.extend(talker.config.max_position_embeddings)
-    inputs = torch.zeros(2, talker.config.hidden_size)
-    with pytest.raises(ValueError, match="positions are more than the model's"):
-        talker.decode(inputs, [cache, full])
-    assert cache.length == 0
-    with pytest.raises(ValueError, match="needs an empty cache"):
-        talker.prefill(inputs, full)
 
 
 def test_recipe_widths_have_no_short_tail() -> None:

@@ -9,6 +9,7 @@ from support.codec_lifetimes import Lifetimes
 from support.small_codec import CODES, Reference, random_decoder, random_frames, samples
 
 from syrinx_stages.codec.cuda_engine import CudaCodecEngine
+from syrinx_stages.codec.engine import split_frames
 from syrinx_stages.codec.forward import ForwardPass
 from syrinx_stages.codec.memory import StreamStates, Workspace, WorkspaceSize, split_k_workspace, workspace_size
 from syrinx_stages.codec.tiles import Tile
@@ -150,7 +151,7 @@ def test_half_precision_is_close(decoder: CodecDecoder) -> None:
 
 def test_split_refuses_codes_outside_the_codebook(engine: CudaCodecEngine) -> None:
     with pytest.raises(ValueError, match=f"code {CODES} is not within 0 to {CODES - 1}"):
-        engine.split(np.full(16, CODES, "<i2").tobytes())
+        split_frames(np.full(16, CODES, "<i2").tobytes(), engine.codebook_size)
 
 
 def test_the_bundled_voice() -> None:

@@ -12,7 +12,7 @@ from support import small_talker
 
 from syrinx_stages.contract.messages import End, SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
-from syrinx_stages.model.kv_cache import KVCache
+from syrinx_stages.model.talker import KVCache
 from syrinx_stages.talker.eager_engine import EagerTalkerEngine
 from syrinx_stages.talker_vllm.cuda_frame_generator import CudaFrameGenerator
 from syrinx_stages.talker_vllm.frame_generator import EagerFrameGenerator, FrameGenerator, VllmRequest

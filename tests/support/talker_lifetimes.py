@@ -19,9 +19,8 @@ from support import small_talker
 from syrinx_stages.contract.messages import End, EndReason, Sampling, SpeechRequest
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
-from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.model.sampling import Sampler, uniforms
-from syrinx_stages.model.talker import Talker
+from syrinx_stages.model.talker import KVCache, Talker
 from syrinx_stages.talker.allocation import PAGE_SIZE
 from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 

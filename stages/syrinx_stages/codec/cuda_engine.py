@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from syrinx_stages.codec.engine import CaptureCost, split_frames
+from syrinx_stages.codec.engine import CaptureCost
 from syrinx_stages.codec.forward import ForwardPass
 from syrinx_stages.codec.memory import (
     ROW_COLUMNS,
@@ -84,7 +84,7 @@ class CudaCodecEngine:
         self._graphs: dict[CapturePair, tuple[Work, ForwardPass]] = {}
         self._uncaptured: OrderedDict[CapturePair, ForwardPass] = OrderedDict()
         self._max_resident = max_resident
-        self._codebooks, self._codebook_size = decoder.config.num_quantizers, decoder.config.codebook_size
+        self._codebooks, self.codebook_size = decoder.config.num_quantizers, decoder.config.codebook_size
         self._samples = decoder.config.samples_per_frame
         self._idle_buffers: deque[_HostBuffers] = deque()
         self.capture_costs: dict[CapturePair, CaptureCost] = {}
@@ -133,9 +133,6 @@ class CudaCodecEngine:
         if all(workspace is not self.workspace for workspace in workspaces):
             self._uncaptured.clear()
             self.workspace = max(workspaces, key=lambda workspace: workspace.size.activations, default=None)
-
-    def split(self, codes: bytes) -> list[bytes]:
-        return split_frames(codes, self._codebooks, self._codebook_size)
 
     def open(self, request_id: str) -> None:
         self.states.allocate(request_id)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from syrinx_stages.codec.engine import CaptureCost, split_frames
+from syrinx_stages.codec.engine import CaptureCost
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.model.codec_decoder import CodecDecoder
@@ -29,7 +29,7 @@ class EagerCodecEngine:
         self._decoder = decoder.eval()
         self._device = next(decoder.parameters()).device
         self._codebooks = decoder.config.num_quantizers
-        self._codebook_size = decoder.config.codebook_size
+        self.codebook_size = decoder.config.codebook_size
         # Padding rows use one extra slot.
         self._padding_slot = max_resident
         self._state = decoder.new_state(max_resident + 1)
@@ -49,9 +49,6 @@ class EagerCodecEngine:
         zeros = np.zeros(self._codebooks, np.int16).tobytes()
         self.launch([""], [[zeros]], (1, 1))
         self.release("")
-
-    def split(self, codes: bytes) -> list[bytes]:
-        return split_frames(codes, self._codebooks, self._codebook_size)
 
     def open(self, request_id: str) -> None:
         slot = self._slots.pop(request_id, None)

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from msgspec import Struct
 
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.runtime.engine import Engine
 
@@ -30,6 +31,9 @@ class CodecEngine(Engine, Protocol[Call]):
     """The fixed cost of a call, in frames of compute: padding a call by fewer frames is cheaper than a second call.
     0: streams with different numbers of frames never share a call."""
 
+    codebook_size: int
+    """Codes are below this."""
+
     @property
     def capture_costs(self) -> Mapping[CapturePair, CaptureCost]:
         """Costs of all shapes captured so far; empty if captures are free."""
@@ -47,9 +51,6 @@ class CodecEngine(Engine, Protocol[Call]):
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
         """Frees captured shapes; ignores unknown ones. Must not be called while a call is in flight."""
 
-    def split(self, codes: bytes) -> list[bytes]:
-        """Splits an entry into frames; thread-safe. Raises ValueError for a partial frame or an invalid code."""
-
     def open(self, request_id: str) -> None:
         """Allocates a fresh state for a request, replacing any previous one."""
 
@@ -63,12 +64,9 @@ class CodecEngine(Engine, Protocol[Call]):
         """Waits for a call and returns each request's 16-bit PCM, in the order of `ids`."""
 
 
-def split_frames(codes: bytes, codebooks: int, codebook_size: int) -> list[bytes]:
-    """Splits `codes`, int16 little-endian, into frames of `codebooks` codes.
-
-    Raises ValueError for a partial frame or a code outside 0..codebook_size - 1.
-    """
-    size = 2 * codebooks
+def split_frames(codes: bytes, codebook_size: int) -> list[bytes]:
+    """Splits codes, [frames, 16] int16 little-endian. Raises ValueError for a partial frame or an invalid code."""
+    size = 2 * FAMILY.code_groups
     if not codes or len(codes) % size:
         raise ValueError(f"{len(codes)} bytes are not whole frames of {size}")
     # Interpreted as unsigned, a negative code is a large one: one comparison covers both bounds.

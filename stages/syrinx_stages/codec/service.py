@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_stages.codec.engine import CodecEngine
+from syrinx_stages.codec.engine import CodecEngine, split_frames
 from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.codec.shapes import CapturedShapes
 from syrinx_stages.connector.base import Append, Claim, StreamEntry
@@ -155,7 +155,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
     def _queue(self, row: Stream, codes: bytes) -> int:
         """Queues frames and returns their number. Invalid codes end the stream with an error."""
         try:
-            frames = self.engine.split(codes)
+            frames = split_frames(codes, self.engine.codebook_size)
         except ValueError as error:
             log.error("request %s: invalid codes entry: %s", row.id, error)
             end = End(EndReason.ERROR, f"the talker sent codes the codec cannot decode: {error}")

@@ -13,7 +13,7 @@ from .layers import CheckpointTensor, DecoderStack, Linear, Packed
 from .linear import pad_rows
 
 SampleFn = Callable[[Tensor, int], Tensor]
-"""Maps (logits [rows, codebook_size], group 1 to 15) to codes [rows] int64."""
+"""Maps (logits [rows, codebook_size], group 1 to 15) to codes [rows] int64. Called with groups 1 to 15 in turn."""
 
 
 class CodeEmbeddings(Packed):

@@ -30,12 +30,7 @@ class CodecEncoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, samples: Tensor) -> Tensor:
-        """Returns codes [ceil(N / frame_samples), quantizers] int64 of mono samples [N] in -1..1 at 24 kHz.
-
-        Raises ValueError if there are no samples.
-        """
-        if samples.ndim != 1 or not len(samples):
-            raise ValueError(f"reference audio: shape {tuple(samples.shape)} must be [N], N at least 1")
+        """Returns codes [ceil(N / frame_samples), quantizers] int64 of mono samples [N] in -1..1 at 24 kHz."""
         weight = next(self.mimi.parameters())
         encoded = self.mimi.encode(samples.to(weight)[None, None], num_quantizers=self.quantizers)
         codes: Tensor = encoded.audio_codes

@@ -145,8 +145,6 @@ class CausalTransposedConv(nn.Module):
 
     def __init__(self, layout: StateLayout, inputs: int, outputs: int, taps: int, stride: int) -> None:
         super().__init__()
-        if taps not in (stride, 2 * stride):
-            raise ValueError(f"transposed convolution: kernel {taps} must be the stride {stride} or twice it")
         self.conv = ConvWeights(inputs, outputs, taps, transposed=True)
         self.outputs, self.stride = outputs, stride
         self.slot = layout.reserve(1, stride * outputs) if taps > stride else None

@@ -114,28 +114,6 @@ def cos_sin_table(head_size: int, theta: float, positions: int) -> tuple[Tensor,
     return angles.cos(), angles.sin()
 
 
-class Rotary(nn.Module):
-    """Tables of rotary position embeddings (Su et al., 2021; halves rotated as in GPT-NeoX).
-
-    The talker's three M-RoPE axes are equal for speech, so its sections have no effect.
-    """
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, head_size: int, theta: float, positions: int) -> None:
-        super().__init__()
-        cos, sin = cos_sin_table(head_size, theta, positions)
-        # The table has the sign of the rotated half, so that rotating is a plain roll.
-        dtype = torch.get_default_dtype()
-        self.register_buffer("cos", torch.cat((cos, cos), -1)[:, None].to(dtype), persistent=False)
-        self.register_buffer("sin", torch.cat((-sin, sin), -1)[:, None].to(dtype), persistent=False)
-
-    def at(self, positions: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Returns cosines and signed sines [rows, 1, head_size] of positions [rows]."""
-        return self.cos[positions], self.sin[positions]
-
-
 class Attention(nn.Module):
     """The projections of attention, with the checkpoint's names."""
 
@@ -190,13 +168,21 @@ Queries and keys are rotated already. The function stores keys and values; the s
 class DecoderStack(nn.Module):
     """Decoder layers and the final norm: `model` of the talker and of the code predictor."""
 
+    cos: Tensor
+    """Of rotary position embeddings (Su et al., 2021; halves rotated as in GPT-NeoX): [positions, 1, head_size]."""
+    sin: Tensor
     eps: Tensor
 
     def __init__(self, config: TransformerConfig, positions: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = NormWeight(config.hidden_size)
-        self.rotary = Rotary(config.head_size, config.rope_theta, positions)
+        cos, sin = cos_sin_table(config.head_size, config.rope_theta, positions)
+        # The table has the sign of the rotated half, so that rotating is a plain roll. The talker's three M-RoPE axes
+        # are equal for speech, so its sections have no effect.
+        dtype = torch.get_default_dtype()
+        self.register_buffer("cos", torch.cat((cos, cos), -1)[:, None].to(dtype), persistent=False)
+        self.register_buffer("sin", torch.cat((-sin, sin), -1)[:, None].to(dtype), persistent=False)
         self.register_buffer("eps", torch.tensor([config.rms_norm_eps], dtype=torch.float32), persistent=False)
         self._weights = [_flat(layer) for layer in self.layers]
         self._head_size = config.head_size
@@ -209,7 +195,7 @@ class DecoderStack(nn.Module):
 
     def run(self, x: Tensor, positions: Tensor | slice, attend: Attend) -> Tensor:
         """Maps inputs [rows, hidden_size] at `positions` [rows] to normalized outputs of the same shape."""
-        cos, sin = self.rotary.at(positions)
+        cos, sin = self.cos[positions], self.sin[positions]
         eps, half = self.eps, self._head_size // 2
         for index, layer in enumerate(self._weights):
             heads = linear(rms_norm(x, layer.input_norm, eps), layer.qkv).view(x.shape[0], -1, self._head_size)

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from .code_predictor import CodePredictor, SampleFn
 from .config import TalkerConfig
-from .kv_cache import KVCache
 from .layers import DecoderStack, Linear
 from .linear import pad_rows
+
+_FIRST_CAPACITY = 128
+"""Positions of a new cache: enough for a short prompt and the first seconds of speech."""
 
 
 class TextProjection(nn.Module):
@@ -47,6 +49,44 @@ class TalkerModel(DecoderStack):
         self.text_embedding = Embedding(config.text_vocab_size, config.text_hidden_size)
 
 
+class KVCache:
+    """A request's keys and values: [layers, 2, 1, kv_heads, capacity, head_size], grown by doubling up to `limit`."""
+
+    def __init__(
+        self, layers: int, kv_heads: int, head_size: int, *, limit: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.length = 0
+        """Positions filled so far."""
+        self._limit = limit
+        shape = (layers, 2, 1, kv_heads, min(_FIRST_CAPACITY, limit), head_size)
+        self._data = torch.empty(shape, dtype=dtype, device=device)
+        self._layers = self._data.unbind()
+
+    def extend(self, count: int) -> None:
+        """Adds `count` positions, which the caller writes next; at most `limit` in total."""
+        needed = self.length + count
+        capacity = self._data.shape[4]
+        if needed > capacity:
+            while capacity < needed:
+                capacity *= 2
+            shape = list(self._data.shape)
+            shape[4] = min(capacity, self._limit)
+            grown = self._data.new_empty(shape)
+            grown[..., : self.length, :] = self._data[..., : self.length, :]
+            self._data, self._layers = grown, grown.unbind()
+        self.length = needed
+
+    def write(self, layer: int, heads: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Stores keys and values `heads` [2 * kv_heads, end - start, head_size] at positions start to end.
+
+        Returns the keys and the values up to `end`, each [1, kv_heads, end, head_size].
+        """
+        stored = self._layers[layer]
+        stored[:, 0, :, start:end] = heads.view(2, -1, *heads.shape[1:])
+        keys, values = stored[..., :end, :].unbind()
+        return keys, values
+
+
 class Talker(nn.Module):
     """The talker of Qwen3-TTS with its code predictor. Use it under `torch.inference_mode()`.
 
@@ -71,13 +111,9 @@ class Talker(nn.Module):
         config = self.config
         weight = self.codec_head.weight
         return KVCache(
-            config.num_hidden_layers,
-            config.num_key_value_heads,
-            config.head_size,
-            limit=config.max_position_embeddings,
-            dtype=weight.dtype,
-            device=weight.device,
-        )
+            config.num_hidden_layers, config.num_key_value_heads, config.head_size,
+            limit=config.max_position_embeddings, dtype=weight.dtype, device=weight.device,
+        )  # fmt: skip
 
     def embed_text(self, ids: Tensor) -> Tensor:
         """Maps text token ids [count] to talker inputs [count, hidden_size]."""
@@ -92,12 +128,7 @@ class Talker(nn.Module):
         return self.embed_codec(codes[:, 0]) + self.code_predictor.model.embeddings.sum(codes[:, 1:])
 
     def prefill(self, embeds: Tensor, cache: KVCache) -> Tensor:
-        """Fills an empty cache with a prompt [length, hidden_size] and returns the last hidden state [hidden_size].
-
-        Raises ValueError if the cache is not empty or the prompt has more positions than the model.
-        """
-        if cache.length:
-            raise ValueError("prefill needs an empty cache")
+        """Fills an empty cache with a prompt [length, hidden_size] and returns the last hidden state [hidden_size]."""
         length = embeds.shape[0]
         cache.extend(length)
         config = self.config
@@ -113,13 +144,8 @@ class Talker(nn.Module):
         return self.model.run(embeds, slice(0, length), attend)[-1]
 
     def decode(self, embeds: Tensor, caches: Sequence[KVCache]) -> Tensor:
-        """Runs one position of each request: inputs [rows, hidden_size] to hidden states of the same shape.
-
-        Raises ValueError, and changes no cache, if a request is at the model's last position.
-        """
+        """Runs one position of each request: inputs [rows, hidden_size] to hidden states of the same shape."""
         rows = len(caches)
-        for cache in caches:
-            cache.check_limit(1)
         positions = [cache.length for cache in caches]
         for cache in caches:
             cache.extend(1)
@@ -145,8 +171,5 @@ class Talker(nn.Module):
         return self.codec_head(hidden)
 
     def predict(self, hidden: Tensor, code0: Tensor, sample: SampleFn) -> Tensor:
-        """Returns whole frames [rows, 16] for hidden states [rows, hidden_size] and code 0 [rows].
-
-        `sample(logits, group)` returns codes 1 to 15 in turn; every code is below `config.codebook_size`.
-        """
+        """Returns whole frames [rows, 16] for hidden states [rows, hidden_size] and code 0 [rows]."""
         return self.code_predictor.generate(hidden, code0, self.embed_codec(code0), sample)

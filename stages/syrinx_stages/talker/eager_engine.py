@@ -15,8 +15,8 @@ from torch import Tensor
 from syrinx_stages.contract.messages import End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.config import CODE_GROUPS
-from syrinx_stages.model.kv_cache import KVCache
 from syrinx_stages.model.sampling import FrameSampler
+from syrinx_stages.model.talker import KVCache
 from syrinx_stages.talker.prompt import Prepared, Prompt, Prompter
 
 

@@ -32,13 +32,6 @@ MEAN_PAGES = 6
 """Pages allocated for each slot on average: 384 rows of prompt and text."""
 
 
-class _Pages(Struct):
-    """Pages of one request."""
-
-    prompt: list[int]
-    text: list[int]
-
-
 class _SamplingGraph(Struct):
     """Samples a fixed number of rows."""
 
@@ -83,7 +76,7 @@ class CudaFrameGenerator:
         )
         self._sampling = SamplingState(slots + 1, talker.config.vocab_size, device)
         self._pool = IndexPool(pages)
-        self._pages: dict[Handle, _Pages] = {}
+        self._pages: dict[Handle, list[int]] = {}
         self._sizes = batch_sizes(slots)
         self._graphs = self._capture(new_split_k_workspace(talker.config, self._weights.norm, 2 * slots))
 
@@ -110,10 +103,11 @@ class CudaFrameGenerator:
         wanted = num_pages(len(prompt.embeds)), num_pages(len(prompt.text_rows))
         if max(wanted) > MAX_PAGES or sum(wanted) > self._pool.num_free:
             raise EngineFull
-        pages = self._pages[request.handle] = _Pages(*(self._pool.allocate(count) for count in wanted))
+        prompt_pages, text_pages = (self._pool.allocate(count) for count in wanted)
+        self._pages[request.handle] = prompt_pages + text_pages
         slots.embeds[0] = prompt.pad_row
-        self._write(slots.prompt_pages[slot], pages.prompt, prompt.embeds)
-        self._write(slots.text_pages[slot], pages.text, prompt.text_rows)
+        self._write(slots.prompt_pages[slot], prompt_pages, prompt.embeds)
+        self._write(slots.text_pages[slot], text_pages, prompt.text_rows)
         codes = request.codes.to(self._device, non_blocking=True)
         self._sampling.write(slot, *request.sampling, codes)
         slots.codes[slot, : len(codes)] = codes.short()
@@ -126,8 +120,7 @@ class CudaFrameGenerator:
         pages = self._pages.pop(handle, None)
         if pages is not None:
             self._slots.generations[handle.slot].fill_(-1)
-            self._pool.free(pages.prompt)
-            self._pool.free(pages.text)
+            self._pool.free(pages)
 
     def read(self, wanted: Sequence[tuple[Handle, int, int]]) -> list[bytes]:
         codes = self._slots.host_codes.numpy()
