@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from syrinx_stages.codec.engine import CaptureCost, split_frames
+from syrinx_stages.codec.engine import CaptureCost
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.family import FAMILY
@@ -34,7 +34,6 @@ CALL_SECONDS, CALL_FRAME_SECONDS = 0.0005, 0.000025
 """Time of a codec call: constant, and per frame of each row."""
 NOISE = random.Random(0).randbytes(64 * FAMILY.frame_bytes)
 """PCM of the maximum number of frames of a call."""
-_CODEBOOK_SIZE = 2048
 _PROMPT = Prompt(*[torch.zeros(0)] * 3)
 _NO_CODES = torch.zeros((0, CODE_GROUPS), dtype=torch.int64)
 
@@ -101,6 +100,7 @@ class _Codec(_Device):
 
     depth = 2
     overhead_frames = 16
+    codebook_size = 2048
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,9 +112,6 @@ class _Codec(_Device):
 
     def free_shapes(self, shapes: Iterable[CapturePair]) -> None:
         self.captured.difference_update(shapes)
-
-    def split(self, codes: bytes) -> list[bytes]:
-        return split_frames(codes, CODE_GROUPS, _CODEBOOK_SIZE)
 
     def open(self, request_id: str) -> None:
         pass

@@ -54,7 +54,6 @@ class Call(NamedTuple):
     pcm: Tensor
     """[rows, frames * samples per frame] int16, valid after `wait`."""
     new_frames: tuple[int, ...]
-    """Frames of each request."""
     buffers: _HostBuffers
 
 

@@ -22,10 +22,8 @@ from syrinx_stages.kernels.gpu import gpu_of
 from syrinx_stages.kernels.launch import INTERPRETED, PDL_SUPPORTED, launch
 
 COPY_BLOCK = 2048
-"""Elements of a state row that one thread block copies."""
 
 WAVEFORM_BLOCK = 32
-"""Samples that one thread block computes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,6 @@ class Launch:
     grid: tuple[int, ...]
     arguments: dict[str, Any]
     options: dict[str, Any]
-    """Triton's launch options."""
 
     def __call__(self) -> None:
         """Enqueues the kernel on the current stream."""

@@ -22,7 +22,6 @@ class Buffer:
     """An activation buffer [rows, tail + frames * rate, channels]; it starts with the tail of the previous call."""
 
     rate: int
-    """Positions per frame."""
     channels: int
     tail: int = 0
     state_offset: int = 0

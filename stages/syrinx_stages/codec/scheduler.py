@@ -28,7 +28,6 @@ class Row(Struct, kw_only=True):
     live: bool
     """Whether audio is played while it is generated; otherwise only throughput counts."""
     pending: int = 0
-    """Frames waiting to be decoded."""
     context: int = 0
     """How many of these, from the first on, only rebuild decoder state: reference or already published frames."""
     decoded: int = 0
@@ -51,7 +50,6 @@ class Call(Struct, frozen=True):
 
     ids: tuple[str, ...]
     frames: tuple[int, ...]
-    """Frames decoded for each row."""
     shape: CapturePair
     result: str
     """Value of the metric label: hit, padded or eager."""

@@ -34,11 +34,9 @@ class Stream(Row, kw_only=True):
     skip: int
     """Frames that a previous owner has published: decoded again to rebuild the state."""
     codes: list[bytes]
-    """Pending frames."""
     published: int
     """Frames of audio published: `decoded` without the calls in flight."""
     in_flight: int = 0
-    """Calls in flight that contain this row."""
     trimmer: LeadingSilenceTrimmer | None = None
     """Tracks the leading silence that the gateway trims; None if a previous owner published the first audio."""
     talker: str = ""

@@ -23,8 +23,8 @@ from triton.runtime.interpreter import InterpretedFunction
 
 COMPILE_THREADS = 16
 
+# Hopper and later.
 PDL_SUPPORTED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
-"""Whether the device supports programmatic dependent launch: Hopper and later do."""
 
 _compile_only = ContextVar("compile_only", default=False)
 

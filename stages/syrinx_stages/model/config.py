@@ -17,7 +17,6 @@ from msgspec import Meta
 from ..contract.family import QWEN3_TTS
 
 CODE_GROUPS = QWEN3_TTS.code_groups
-"""Codes per frame."""
 
 SPECIAL_IDS = QWEN3_TTS.special_ids
 """The last ids of the talker's vocabulary: languages, speakers and control tokens. Only EOS is ever sampled."""

@@ -145,7 +145,6 @@ class SamplerStep:
 
 
 SeededSampling = tuple[Sampling, int]
-"""A request's sampling parameters and seed."""
 
 
 class FrameSampler:

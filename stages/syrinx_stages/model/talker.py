@@ -56,7 +56,6 @@ class KVCache:
         self, layers: int, kv_heads: int, head_size: int, *, limit: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.length = 0
-        """Positions filled so far."""
         self._limit = limit
         shape = (layers, 2, 1, kv_heads, min(_FIRST_CAPACITY, limit), head_size)
         self._data = torch.empty(shape, dtype=dtype, device=device)

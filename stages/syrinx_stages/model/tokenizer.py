@@ -23,7 +23,6 @@ PATTERN = (
 )
 
 _ROLE_TOKENS = 3
-"""Tokens of `<|im_start|>assistant` and the newline."""
 
 
 class AssistantIds(NamedTuple):

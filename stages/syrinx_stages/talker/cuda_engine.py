@@ -40,7 +40,6 @@ class Step(Struct):
 
     ids: Sequence[str]
     rows: Sequence[_Row]
-    """Of `ids`, in the same order."""
     full: Sequence[str]
     """Requests that had all their frames before this step."""
     ring: int

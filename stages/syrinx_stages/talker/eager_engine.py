@@ -28,7 +28,6 @@ class _Row(Struct):
     max_frames: int
     cache: KVCache
     hidden: Tensor
-    """Hidden state of the last position: [hidden] float."""
     seen: Tensor
     """Values of code 0 sampled so far, for the repetition penalty: [vocabulary] bool."""
     frames: int = 0

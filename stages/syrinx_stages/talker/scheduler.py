@@ -31,7 +31,6 @@ class Row(Struct, kw_only=True):
     live: bool
     """Whether audio is played while it is generated; otherwise only throughput counts."""
     produced: int = 0
-    """Frames generated."""
     in_flight: int = 0
     """Steps in flight that contain this row: frames being generated."""
     first_frame_at: float | None = None
@@ -40,7 +39,6 @@ class Row(Struct, kw_only=True):
     For a stream that was taken over: the latest time at which its playback can have started.
     """
     delivered: int = 0
-    """Frames delivered to the client."""
     first_delivered_at: float | None = None
     """When the first delivery was reported: the start of playback."""
     last_feedback_at: float
@@ -78,7 +76,6 @@ class Step(Struct, frozen=True):
     """The next step, or when to schedule again without new events (None: never)."""
 
     ids: tuple[str, ...]
-    """Rows in order of urgency."""
     wake_at: float | None = None
 
 

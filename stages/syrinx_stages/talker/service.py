@@ -54,7 +54,6 @@ class _EngineResult(Struct, frozen=True):
 
     completed: CompletedStep[Sequence[Row], Mapping[str, bytes | End]] | None
     failed: Sequence[Waiting]
-    """Requests whose prefill failed."""
     rejected: Sequence[Waiting]
     """Requests for which the engine has no memory now."""
     prefill_seconds: float
@@ -74,13 +73,10 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         """Requests whose next entry names this replica."""
         self._prepare_thread = ThreadPoolExecutor(1, "talker-prepare")
         self._resident: set[str] = set()
-        """Requests whose state the engine holds."""
         self._engine_full = False
         """The engine rejected a request, and no row has been evicted since."""
         self._empty_steps = 0
-        """Consecutive steps without a result."""
         self._step_seconds = math.inf
-        """Moving average of the step time."""
         self._prefill_seconds = self.metrics[m.PREFILL_SECONDS].labels(self.stage)
 
     async def close(self) -> None:

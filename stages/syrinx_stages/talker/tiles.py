@@ -65,7 +65,6 @@ SM_90: TileTable = {
 }  # fmt: skip
 
 TABLES: dict[tuple[int, int], TileTable] = {(9, 0): SM_90}
-"""By compute capability."""
 
 
 def choose_tile(

@@ -56,10 +56,8 @@ class _Row(Struct):
     prepared: Prepared
     handle: Handle
     key: str
-    """vLLM's request id."""
     started: bool = False
     generated: int = 0
-    """Frames read from vLLM."""
     buffered: deque[bytes] = field(default_factory=deque)
     """Frames read from vLLM that the service has not requested yet."""
     end: End | None = None
@@ -78,7 +76,6 @@ class _Row(Struct):
 
 
 Step = Sequence[_Row]
-"""The rows of a launched step."""
 
 
 class VllmTalkerEngine:
