@@ -226,7 +226,9 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
             if row.trimmer:
                 row.trimmer.feed(pcm)
                 row.withheld_seconds = row.trimmer.withheld / FAMILY.sample_rate
-            appends.append(self._append(row, item.position, pcm))
+            talker, codec = ("", "") if row.provenance_sent else (row.talker, self.replica)
+            row.provenance_sent = True
+            appends.append(Append(row.id, self.output_kind, item.position, Audio(pcm, talker, codec)))
         self.publisher.put(appends)
         call, (rows, frames) = completed.context.call, completed.context.call.min_shape
         self.count_step(rows, sum(call.frames), completed.seconds)
@@ -256,8 +258,3 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
         except Exception:
             log.exception("request %s failed in the decoder", item.row.id)
             return None
-
-    def _append(self, row: Stream, position: Position, pcm: bytes) -> Append:
-        talker, codec = ("", "") if row.provenance_sent else (row.talker, self.replica)
-        row.provenance_sent = True
-        return Append(row.id, self.output_kind, position, Audio(pcm, talker, codec))

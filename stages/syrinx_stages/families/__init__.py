@@ -25,10 +25,7 @@ class Implementation(Protocol):
     """What a family's module defines."""
 
     def describe(self, model: str) -> Description:
-        """What a checkpoint can do, read from its configuration files alone.
-
-        `model`: a directory, or `bundled`. Raises `CheckpointError` naming file and field.
-        """
+        """See `model.describe.describe`. `model`: a directory, or `bundled`."""
 
     def load_tokenizer(self, model: str) -> Tokenizer:
         """The text tokenizer of a checkpoint; importing it imports no torch. Raises `CheckpointError`."""
@@ -36,10 +33,7 @@ class Implementation(Protocol):
     def load_talker_engine(
         self, config: StageConfig, device: torch.device, settings: LiveSettings[TalkerSettings]
     ) -> TalkerEngine[Any]:
-        """The talker engine for a configuration and device; it builds the prompts too.
-
-        Raises `StartError` if the engine is not installed, `CheckpointError` if the checkpoint is invalid.
-        """
+        """Raises `StartError` if the engine is not installed, `CheckpointError` if the checkpoint is invalid."""
 
     def load_codec_engine(self, config: StageConfig, device: torch.device) -> CodecEngine[Any]:
         """The codec engine for a configuration and device. Raises `CheckpointError` if the checkpoint is invalid."""

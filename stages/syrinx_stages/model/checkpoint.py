@@ -138,7 +138,12 @@ def _tensor_files(directory: Path) -> dict[str, Path]:
     """The file of each tensor, by tensor name: `model.safetensors`, or what the index of a sharded checkpoint says."""
     index = directory / "model.safetensors.index.json"
     if index.exists():
-        return _indexed_files(index)
+        weight_map = decode_file(index, _Index).weight_map
+        for name, file in weight_map.items():
+            if Path(file).name != file or not file.endswith(".safetensors"):
+                message = f"weight_map.{name}: {file!r} is not a .safetensors file beside the index"
+                raise CheckpointError(f"{index}: {message}")
+        return {name: directory / file for name, file in weight_map.items()}
     path = directory / "model.safetensors"
     try:
         with safe_open(path, framework="pt") as tensors:
@@ -151,11 +156,3 @@ class _Index(msgspec.Struct):
     """The field of a shard index that is needed."""
 
     weight_map: dict[str, str]
-
-
-def _indexed_files(index: Path) -> dict[str, Path]:
-    weight_map = decode_file(index, _Index).weight_map
-    for name, file in weight_map.items():
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            raise CheckpointError(f"{index}: weight_map.{name}: {file!r} is not a .safetensors file beside the index")
-    return {name: index.parent / file for name, file in weight_map.items()}

@@ -211,9 +211,13 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
                 continue
             row.produced += 1
             row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
-            appends.append(self._append(row, result))
+            talker = self.replica if row.id in self._unattributed else ""
+            self._unattributed.discard(row.id)
+            appends.append(Append(row.id, self.output_kind, Position(row.produced), Codes(result, talker)))
         self.publisher.put(appends)
-        self._step_seconds = _moving_average(self._step_seconds, completed.seconds)
+        # An exponential moving average over about ten steps.
+        mean, seconds = self._step_seconds, completed.seconds
+        self._step_seconds = seconds if mean == math.inf else mean + (seconds - mean) / 10
         self.count_step(len(completed.context), len(appends), completed.seconds)
 
     def _evict_if_starved(self, rows: Sequence[Row], results: Mapping[str, bytes | End]) -> None:
@@ -275,16 +279,6 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
         except Exception:
             log.exception("request %s failed in the engine", request_id)
             return {request_id: End(EndReason.ERROR, _FAILED)}
-
-    def _append(self, row: Row, codes: bytes) -> Append:
-        talker = self.replica if row.id in self._unattributed else ""
-        self._unattributed.discard(row.id)
-        return Append(row.id, self.output_kind, Position(row.produced), Codes(codes, talker))
-
-
-def _moving_average(mean: float, seconds: float) -> float:
-    """Returns the exponential moving average over about ten values."""
-    return seconds if mean == math.inf else mean + (seconds - mean) / 10
 
 
 def _row(waiting: Waiting, now: float) -> Row:
