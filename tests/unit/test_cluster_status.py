@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from support.fake_api import FakeApi
-from syrinx_operator.cluster.conditions import Problem, StatusInputs
+from syrinx_operator.cluster.conditions import StatusInputs
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import (
@@ -20,6 +20,7 @@ from syrinx_operator.cluster.state import (
     Observed,
     OperatorConfig,
     Owner,
+    Problem,
     Replica,
     key_of,
 )

@@ -8,9 +8,8 @@ import pytest
 
 from support.cluster_plan import CONFIG, EMPTY, after, objects, owner_of, pipeline, pod_template, replica
 from syrinx_operator.cluster import tuning
-from syrinx_operator.cluster.conditions import Problem
 from syrinx_operator.cluster.plan import plan
-from syrinx_operator.cluster.state import STAGES, Component, ObjectKey
+from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Problem
 from syrinx_operator.resource.knobs import Identity, Knob, Stage, setting_of
 from syrinx_operator.resource.status import read
 from syrinx_operator.resource.tuning_status import Period, State, Trial

@@ -8,25 +8,16 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from syrinx_operator.cluster import names
-from syrinx_operator.cluster.diagnosis import CRASH_LOOP, Diagnosis, diagnose, missing_pods, parse_time, startup_limit
+from syrinx_operator.cluster import diagnosis, names
+from syrinx_operator.cluster.diagnosis import Diagnosis, parse_time
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Replica
+from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import MAX_MESSAGE, Condition, ConditionStatus, ConditionType, PipelineStatus
 from syrinx_operator.resource.tuning_status import Phase, State
 
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
-
-
-class Problem(Struct, frozen=True):
-    """Something that kept the operator from applying the plan."""
-
-    reason: str
-    """A CamelCase reason such as ApplyFailed."""
-    message: str
-    """What happened to which object, and how to fix it."""
 
 
 class StatusInputs(Struct, frozen=True, kw_only=True):
@@ -108,23 +99,23 @@ def serving_generation(inputs: StatusInputs) -> str:
     return desired if desired in complete or not complete else min(complete)
 
 
-def incomplete(plan: Plan, observed: Observed, component: Component) -> list[tuple[str, str]]:
-    """Returns reason and message of how a component differs from the plan; empty if it does not."""
+def incomplete(plan: Plan, observed: Observed, component: Component) -> Problem | None:
+    """Returns how a component differs from the plan; None if it does not."""
     live, desired = observed.live(component), plan.replicas[component]
     updated = [pod for pod in live if pod.template == plan.templates[component]]
     if len(updated) < len(live):
-        return [("RollingOut", f"{component}: {len(updated)} of {desired} replicas are updated")]
+        return Problem("RollingOut", f"{component}: {len(updated)} of {desired} replicas are updated")
     if len(live) != desired:
-        return [("Scaling", f"{component}: {len(live)} of {desired} pods")]
+        return Problem("Scaling", f"{component}: {len(live)} of {desired} pods")
     if unready := [pod.name for pod in updated if not pod.ready]:
-        return [("Starting", f"{component}: {', '.join(unready)} not ready")]
+        return Problem("Starting", f"{component}: {', '.join(unready)} not ready")
     if component is Component.REDIS:
-        return []
+        return None
     generation = plan.settings[component].generation
     if unconfirmed := [pod.name for pod in updated if not pod.has_confirmed(generation)]:
         message = f"{component}: {', '.join(unconfirmed)} has not confirmed settings generation {generation}"
-        return [("ConfirmingSettings", message)]
-    return []
+        return Problem("ConfirmingSettings", message)
+    return None
 
 
 def _ready(inputs: StatusInputs, components: Mapping[ConditionType, ConditionValue], serving: str) -> ConditionValue:
@@ -142,21 +133,19 @@ def _ready(inputs: StatusInputs, components: Mapping[ConditionType, ConditionVal
 
 
 def _stage(inputs: StatusInputs, stage: Component, serving: str) -> ConditionValue:
-    desired = inputs.plan.replicas[stage]
-    live = inputs.observed.live(stage)
-    ready = [pod for pod in live if pod.ready and pod.model_generation == serving]
+    desired, generation = inputs.plan.replicas[stage], inputs.plan.generation
+    ready = sum(pod.ready and pod.model_generation == serving for pod in inputs.observed.live(stage))
     if ready:
-        message = f"{len(ready)} of {desired} replicas are ready"
-        if serving != inputs.plan.generation:
-            message += f" (model generation {serving}; {inputs.plan.generation} is rolling out)"
-        return ConditionValue("True", "Serving", message)
+        rollout = "" if serving == generation else f" (model generation {serving}; {generation} is rolling out)"
+        return ConditionValue("True", "Serving", f"{ready} of {desired} replicas are ready{rollout}")
     if not desired:
         return ConditionValue("False", "ScaledToZero", f"{stage}: scaled to zero by an autoscaler")
-    return _unready(inputs, stage, live)
+    return _unready(inputs, stage)
 
 
-def _unready(inputs: StatusInputs, component: Component, live: Sequence[Replica]) -> ConditionValue:
+def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
     """Returns why no replica of a component is ready."""
+    live = inputs.observed.live(component)
     if found := _diagnoses(inputs, component):
         return ConditionValue("False", found[0].reason, found[0].message)
     if any(pod.ready for pod in live):
@@ -172,10 +161,8 @@ def _connector(inputs: StatusInputs) -> ConditionValue:
     """An external Redis is inferred from talkers and codecs, which are ready only once they read from it."""
     url = inputs.pipeline.spec.connector.url
     if url is None:
-        live = inputs.observed.live(Component.REDIS)
-        if ready := [pod for pod in live if pod.ready]:
-            return ConditionValue("True", "Serving", f"{ready[0].name} is ready")
-        return _unready(inputs, Component.REDIS, live)
+        ready = [pod.name for pod in inputs.observed.live(Component.REDIS) if pod.ready]
+        return ConditionValue("True", "Serving", f"{ready[0]} is ready") if ready else _unready(inputs, Component.REDIS)
     if any(pod.ready for stage in (Component.TALKER, Component.CODEC) for pod in inputs.observed.live(stage)):
         return ConditionValue("True", "Reachable", f"the stages are connected to {url}")
     message = f"no talker or codec is ready; their logs show whether they can connect to {url}"
@@ -198,67 +185,71 @@ def _tuning_ready(inputs: StatusInputs) -> ConditionValue:
 
 def _progressing(inputs: StatusInputs) -> ConditionValue:
     """Returns how the state differs from the plan: unapplied changes first, then rollouts, counts and settings."""
-    pending = [("NotApplied", problem.message) for problem in inputs.problems]
-    for component in inputs.plan.templates:
-        pending += incomplete(inputs.plan, inputs.observed, component)
+    pending = [Problem("NotApplied", problem.message) for problem in inputs.problems]
+    found = (incomplete(inputs.plan, inputs.observed, component) for component in inputs.plan.templates)
+    pending += (each for each in found if each is not None)
     if not pending:
         return ConditionValue("False", "Complete", "all components match the spec")
     order = ("NotApplied", "RollingOut", "Scaling", "Starting", "ConfirmingSettings")
-    pending.sort(key=lambda entry: order.index(entry[0]))
-    return ConditionValue("True", pending[0][0], "; ".join(message for _, message in pending))
+    return _joined(sorted(pending, key=lambda each: order.index(each.reason)))
 
 
 def _degraded(inputs: StatusInputs) -> ConditionValue:
-    found = [(problem.reason, problem.message) for problem in inputs.problems]
+    found = [*inputs.problems]
     for component in (Component.REDIS, Component.TALKER, Component.CODEC, Component.GATEWAY):
         found += _blocking(inputs, component) or _missing(inputs, component)
     monitor = inputs.pipeline.spec.monitoring.pod_monitor
     if monitor is not None and "PodMonitor" not in inputs.observed.served_kinds:
         advice = "install the Prometheus Operator or remove the field"
-        found.append(("KindNotServed", f"spec.monitoring.podMonitor: this cluster has no kind PodMonitor; {advice}"))
+        message = f"spec.monitoring.podMonitor: this cluster has no kind PodMonitor; {advice}"
+        found.append(Problem("KindNotServed", message))
     # Stages in one pod share its problem.
     found = list(dict.fromkeys(found))
-    if not found:
-        return ConditionValue("False", "AsExpected", "no problem needs intervention")
-    return ConditionValue("True", found[0][0], "; ".join(message for _, message in found))
+    return _joined(found) if found else ConditionValue("False", "AsExpected", "no problem needs intervention")
 
 
-def _blocking(inputs: StatusInputs, component: Component) -> list[tuple[str, str]]:
-    found = [(each.reason, each.message) for each in _diagnoses(inputs, component) if each.needs_intervention]
-    if found and any(reason == "RollingOut" for reason, _ in incomplete(inputs.plan, inputs.observed, component)):
-        reason, message = found[-1]
-        found[-1] = (reason, f"{message}; the rollout of {component} is blocked until this is fixed or the spec edited")
+def _joined(problems: Sequence[Problem]) -> ConditionValue:
+    return ConditionValue("True", problems[0].reason, "; ".join(problem.message for problem in problems))
+
+
+def _blocking(inputs: StatusInputs, component: Component) -> list[Problem]:
+    found = [Problem(each.reason, each.message) for each in _diagnoses(inputs, component) if each.needs_intervention]
+    difference = incomplete(inputs.plan, inputs.observed, component) if found else None
+    if difference is not None and difference.reason == "RollingOut":
+        advice = f"the rollout of {component} is blocked until this is fixed or the spec edited"
+        found[-1] = Problem(found[-1].reason, f"{found[-1].message}; {advice}")
     return found
 
 
-def _missing(inputs: StatusInputs, component: Component) -> list[tuple[str, str]]:
+def _missing(inputs: StatusInputs, component: Component) -> list[Problem]:
     """Returns the problem of a workload whose pods the cluster does not create."""
     workload = inputs.observed.objects.get(names.workload_key(inputs.pipeline.name, component))
-    progressing = inputs.previous.get("Progressing")
-    if workload is None or progressing is None or progressing.status != "True":
-        return []
-    message = missing_pods(workload, parse_time(progressing.last_transition_time), inputs.now)
-    return [("PodsMissing", message)] if message else []
+    since = _true_since(inputs, "Progressing")
+    message = workload and since and diagnosis.missing_pods(workload, since, inputs.now)
+    return [Problem("PodsMissing", message)] if message else []
 
 
 def _diagnoses(inputs: StatusInputs, component: Component) -> list[Diagnosis]:
     """Returns the diagnoses of a component's replicas; those that need intervention come first."""
     if component not in inputs.plan.templates:
         return []
-    since = _stages_ready_since(inputs) if component is Component.GATEWAY else None
-    limit = startup_limit(inputs.pipeline.spec, component)
-    loops = [before.message for before in inputs.previous.values() if before.reason == CRASH_LOOP]
+    since = None
+    if component is Component.GATEWAY:
+        # Gateways wait until talker and codec are both ready.
+        ready_since = [_true_since(inputs, kind) or inputs.now for kind in ("TalkerReady", "CodecReady")]
+        since = max(ready_since)
+    limit = diagnosis.startup_limit(inputs.pipeline.spec, component)
+    loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
     found = [
-        diagnose(pod, limit, inputs.now, crash_looping=any(pod.name in message for message in loops), since=since)
+        diagnosis.diagnose(
+            pod, limit, inputs.now, crash_looping=any(pod.name in message for message in loops), since=since
+        )
         for pod in inputs.observed.live(component)
     ]
     return sorted((each for each in found if each is not None), key=lambda each: not each.needs_intervention)
 
 
-def _stages_ready_since(inputs: StatusInputs) -> datetime:
-    """Returns since when talker and codec, which gateways wait for, are both ready; now if they are not."""
-    stages = [inputs.previous.get(kind) for kind in ("TalkerReady", "CodecReady")]
-    since = [parse_time(before.last_transition_time) for before in stages if before and before.status == "True"]
-    if len(since) < len(stages):
-        return inputs.now
-    return max(at or inputs.now for at in since)
+def _true_since(inputs: StatusInputs, kind: ConditionType) -> datetime | None:
+    """Returns since when a condition of the previous status is true; None if it is not."""
+    before = inputs.previous.get(kind)
+    return parse_time(before.last_transition_time) if before is not None and before.status == "True" else None

@@ -79,7 +79,8 @@ def diagnose(
     """
     if replica.ready or replica.terminating:
         return None
-    is_late = _unready_for(replica, now, since) > limit
+    start = parse_time(replica.unready_since)
+    is_late = start is not None and now - (start if since is None else max(start, since)) > limit
     reason, problem = _parse_problem(replica)
     if not reason and crash_looping and replica.restarts:
         reason, problem = CRASH_LOOP, f"restarted {replica.restarts} times"
@@ -93,13 +94,13 @@ def diagnose(
     return None
 
 
-def missing_pods(workload: Manifest, since: datetime | None, now: datetime) -> str:
+def missing_pods(workload: Manifest, since: datetime, now: datetime) -> str:
     """Returns a message if the cluster does not create a workload's pods (as with an exceeded quota), otherwise "".
 
     `since` is the time since which the pipeline has not been as desired. A Deployment's status says why pods are
     missing, a StatefulSet's does not: only its Events do.
     """
-    if since is None or now - since < MISSING_AFTER:
+    if now - since < MISSING_AFTER:
         return ""
     kind, name = workload["kind"], workload["metadata"]["name"]
     status = workload.get("status") or {}
@@ -139,53 +140,41 @@ def _pod_replicas(pod: Manifest) -> Iterator[Replica]:
     readiness = _condition(status, "Ready")
     is_ready = readiness.get("status") == "True"
     since = readiness.get("lastTransitionTime") or metadata.get("creationTimestamp") or ""
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    try:
+        start_config = msgspec.json.decode(annotations.get(CONFIG_ANNOTATION, "{}"), type=_StartConfig)
+    except msgspec.MsgspecError:
+        start_config = _StartConfig()
     replica = Replica(
         name=metadata["name"],
         component=Component(labels[COMPONENT_LABEL]),
         template=labels.get(TEMPLATE_LABEL, ""),
-        model_generation=_model_generation(annotations.get(CONFIG_ANNOTATION, "{}")),
+        model_generation=start_config.generation,
         ready=is_ready,
         unready_since="" if is_ready else since,
         terminating="deletionTimestamp" in metadata,
         address=status.get("podIP") or "",
-        restarts=sum(container.get("restartCount", 0) for container in _container_statuses(status)),
-        problem=next(_problems(status), "")[:_MAX_PROBLEM],
+        restarts=sum(container.get("restartCount", 0) for container in containers),
+        problem=next(_problems(status, containers), "")[:_MAX_PROBLEM],
     )
     yield replica
     if CODEC_CONFIG_ANNOTATION in annotations:
         yield msgspec.structs.replace(replica, component=Component.CODEC, colocated=True)
 
 
-def _model_generation(start_config: str) -> str:
-    try:
-        return msgspec.json.decode(start_config, type=_StartConfig).generation
-    except msgspec.MsgspecError:
-        return ""
-
-
-def _problems(status: Manifest) -> Iterator[str]:
+def _problems(status: Manifest, containers: Iterable[Manifest]) -> Iterator[str]:
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         yield _problem(scheduled.get("reason") or "Unschedulable", scheduled.get("message"))
-    for container in _container_statuses(status):
-        yield from _container_problems(container)
-
-
-def _container_statuses(status: Manifest) -> list[dict[str, Any]]:
-    """Returns the container statuses in start order."""
-    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-
-
-def _container_problems(container: dict[str, Any]) -> Iterator[str]:
-    state = container.get("state") or {}
-    last = (container.get("lastState") or {}).get("terminated")
-    waiting = state.get("waiting")
-    if waiting is not None and waiting.get("reason", "") not in _STARTING:
-        message = _exit_message(last) if last and waiting["reason"] == CRASH_LOOP else waiting.get("message")
-        yield _problem(waiting["reason"], message)
-    terminated = state.get("terminated")
-    if terminated is not None and terminated.get("exitCode"):
-        yield _problem("Terminated", _exit_message(terminated))
+    for container in containers:
+        state = container.get("state") or {}
+        last = (container.get("lastState") or {}).get("terminated")
+        waiting, terminated = state.get("waiting"), state.get("terminated")
+        if waiting is not None and waiting.get("reason", "") not in _STARTING:
+            message = _exit_message(last) if last and waiting["reason"] == CRASH_LOOP else waiting.get("message")
+            yield _problem(waiting["reason"], message)
+        if terminated is not None and terminated.get("exitCode"):
+            yield _problem("Terminated", _exit_message(terminated))
 
 
 def _exit_message(terminated: dict[str, Any]) -> str:
@@ -211,10 +200,3 @@ def _parse_problem(replica: Replica) -> tuple[str, str]:
     found = re.match("[A-Z][A-Za-z0-9]{0,100}(?=:|$)", text)
     reason = found[0] if found else "NotRunning"
     return ("", "") if reason in _RESTARTING else (_ALIASES.get(reason, reason), text)
-
-
-def _unready_for(replica: Replica, now: datetime, since: datetime | None) -> timedelta:
-    start = parse_time(replica.unready_since)
-    if start is None:
-        return timedelta()
-    return now - (start if since is None else max(start, since))

@@ -12,11 +12,20 @@ from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.conditions import Problem
 from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.drift import differs
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
-from syrinx_operator.cluster.state import STAGES, Component, Manifest, ObjectKey, Observed, Owner, is_owned, key_of
+from syrinx_operator.cluster.state import (
+    STAGES,
+    Component,
+    Manifest,
+    ObjectKey,
+    Observed,
+    Owner,
+    Problem,
+    is_owned,
+    key_of,
+)
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.conditions import Problem, StatusInputs
+from syrinx_operator.cluster.conditions import StatusInputs
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.drift import differs
 from syrinx_operator.cluster.events import EventRecorder, status_events
@@ -28,6 +28,7 @@ from syrinx_operator.cluster.state import (
     ObjectKey,
     Observed,
     Owner,
+    Problem,
     Replica,
     is_owned,
     key_of,

@@ -130,6 +130,15 @@ class Metrics(Struct, frozen=True, kw_only=True):
     """Why there are no counters if `evidence` has a problem: `Missing`, `Stale` or `Error`."""
 
 
+class Problem(Struct, frozen=True):
+    """Something that kept the operator from applying the plan, or how the state differs from it."""
+
+    reason: str
+    """A CamelCase reason such as ApplyFailed."""
+    message: str
+    """What happened to which object, and how to fix it."""
+
+
 class InvalidSpec(Exception):
     """The resource violates its schema or its rules."""
 

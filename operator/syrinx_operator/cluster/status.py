@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.conditions import ConditionValue, Problem, StatusInputs, conditions, to_condition
+from syrinx_operator.cluster.conditions import ConditionValue, StatusInputs, conditions, to_condition
 from syrinx_operator.cluster.plan.settings import recorded_settings
-from syrinx_operator.cluster.state import Component, Owner
+from syrinx_operator.cluster.state import Component, Owner, Problem
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner.workload import slo_statuses, truncated_ratio

@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.cluster.conditions import Problem, incomplete
+from syrinx_operator.cluster.conditions import incomplete
 from syrinx_operator.cluster.measure import MetricsReader, window
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.settings import recorded_tuning
-from syrinx_operator.cluster.state import Component, Metrics, Observed, Owner, Replica
+from syrinx_operator.cluster.state import Component, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
@@ -113,8 +113,8 @@ def change_in_progress(
     for component in plan.templates:
         if terminating := [pod.name for pod in observed.replicas_of(component) if pod.terminating]:
             return f"{component}: {', '.join(terminating)} terminating"
-        for _, message in incomplete(plan, observed, component):
-            return message
+        if (difference := incomplete(plan, observed, component)) is not None:
+            return difference.message
     return ""
 
 
