@@ -57,14 +57,14 @@ def event(kind: str, **metadata: Any) -> dict[str, Any]:
     ],
     ids=["added", "deleted", "modified", "terminating"],
 )
-def test_pipeline_events_enqueue_the_pipeline(operator, received, call):
-    operator.pipeline_event(received)
+async def test_pipeline_events_enqueue_the_pipeline(operator, received, call):
+    await operator.pipeline_event(received)
     assert operator._queue.calls == [call]
 
 
-def test_object_events_enqueue_the_pipeline_in_their_label(operator):
-    operator.child_event(event("MODIFIED", name="demo-talker", labels={"syrinx.dev/pipeline": "demo"}))
-    operator.child_event(event("MODIFIED", name="other", labels={}))
+async def test_object_events_enqueue_the_pipeline_in_their_label(operator):
+    await operator.child_event(event("MODIFIED", name="demo-talker", labels={"syrinx.dev/pipeline": "demo"}))
+    await operator.child_event(event("MODIFIED", name="other", labels={}))
     assert operator._queue.calls == [("add_known", DEMO)]
 
 

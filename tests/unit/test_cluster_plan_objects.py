@@ -53,11 +53,11 @@ def test_the_applied_hash_ignores_the_resource_version():
 
 def test_the_config_map_of_another_pipeline_is_not_read():
     key = ObjectKey("ConfigMap", "demo-release")
-    written = record(OWNER, key, "release", "release.json", "text")
+    written = record(OWNER, "release", "text")
     observed = msgspec.structs.replace(EMPTY, objects={key: written})
-    assert read_record(OWNER, observed, key, "release.json", str) == "text"
+    assert read_record(OWNER, observed, "release", str) == "text"
     former = msgspec.structs.replace(OWNER, uid="another")
-    assert read_record(former, observed, key, "release.json", str) is None
+    assert read_record(former, observed, "release", str) is None
 
 
 def workload(manager: str) -> dict:

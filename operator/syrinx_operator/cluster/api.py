@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -56,6 +56,16 @@ class ApiError(Exception):
     def affects_all_requests(self) -> bool:
         """Every other request would fail now too, or the server is rate limiting."""
         return self.status in (401, 429) or self.reason == UNREACHABLE
+
+
+async def if_found(request: Awaitable[Manifest]) -> Manifest | None:
+    """Returns the object of a request; None if there is none. Raises ApiError."""
+    try:
+        return await request
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
 
 
 class _Status(Struct):
@@ -134,12 +144,7 @@ class Api:
 
     async def serves(self, kind: Kind) -> bool:
         """Returns whether the cluster serves a kind."""
-        try:
-            found = await self.json("GET", kind.group_path)
-        except ApiError as error:
-            if error.not_found:
-                return False
-            raise
+        found = await if_found(self.json("GET", kind.group_path)) or {}
         return any(resource["name"] == kind.plural for resource in found.get("resources", []))
 
     async def json(

@@ -7,11 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.plan.objects import manifest
 from syrinx_operator.cluster.state import Manifest, Owner
@@ -35,20 +36,18 @@ class LeaseForeign(LeaseTaken):
     """A Lease of that name belongs to something else, so no operator can reconcile until it is deleted."""
 
 
+@dataclass
 class _Lease:
-    """This process's view of one pipeline's Lease."""
+    """This process's view of one pipeline's Lease. Times are of our monotonic clock."""
 
-    def __init__(self, owner: Owner) -> None:
-        self.owner = owner
-        self.lock = asyncio.Lock()
-        self.held_until = 0.0
-        """Time on our monotonic clock; 0 if we do not hold it."""
-        self.version = ""
-        """Resource version of another operator's Lease, first seen at `seen_at`.
-
-        The Lease is abandoned if it keeps this version for its duration.
-        """
-        self.seen_at = 0.0
+    owner: Owner
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    held_until: float = 0.0
+    """0 if we do not hold it."""
+    version: str = ""
+    """Resource version of another operator's Lease, which is abandoned if it keeps it for its duration."""
+    seen_at: float = 0.0
+    """When `version` was first seen."""
 
 
 class Leases:
@@ -82,13 +81,13 @@ class Leases:
         """Raises LeaseLost unless the Lease is held for long enough to finish a write."""
         lease = self._leases.get((owner.namespace, owner.name))
         if lease is None or lease.owner.uid != owner.uid or lease.held_until - self._clock() < self._seconds * _MARGIN:
-            raise LeaseLost(f"the Lease {names.lease_key(owner.name).name} was not renewed in time")
+            raise LeaseLost(f"the Lease {names.lease(owner.name)} was not renewed in time")
 
     async def keep(self) -> None:
         """Renews all held Leases three times per duration; never returns."""
         while True:
             await asyncio.sleep(self._seconds / 3)
-            await asyncio.gather(*(self._renew(lease) for lease in self._held()))
+            await asyncio.gather(*(self._renew(owner) for owner in self._held()))
 
     def forget(self, namespace: str, name: str) -> None:
         """Drops the Lease of a deleted pipeline, which the cluster deletes with it."""
@@ -97,26 +96,20 @@ class Leases:
     async def release(self) -> None:
         """Releases all held Leases, so that the next operator need not wait for them to expire."""
         held, self._leases = self._held(), {}
-        await asyncio.gather(*(self._release(lease.owner) for lease in held))
+        await asyncio.gather(*(self._release(owner) for owner in held))
 
-    def _held(self) -> list[_Lease]:
-        return [lease for lease in self._leases.values() if lease.held_until]
+    def _held(self) -> list[Owner]:
+        return [lease.owner for lease in self._leases.values() if lease.held_until]
 
-    async def _renew(self, lease: _Lease) -> None:
+    async def _renew(self, owner: Owner) -> None:
         try:
-            await self.hold(lease.owner)
+            await self.hold(owner)
         except (LeaseTaken, ApiError) as error:
-            log.warning("%s/%s: Lease was not renewed: %s", lease.owner.namespace, lease.owner.name, error)
+            log.warning("%s/%s: Lease was not renewed: %s", owner.namespace, owner.name, error)
 
     async def _acquire(self, lease: _Lease) -> None:
         owner = lease.owner
-        name = names.lease_key(owner.name).name
-        try:
-            live = await self._api.get(LEASE, owner.namespace, name)
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            live = None
+        live = await if_found(self._api.get(LEASE, owner.namespace, names.lease(owner.name)))
         try:
             if live is None:
                 await self._api.create(LEASE, owner.namespace, self._manifest(owner, None))
@@ -156,12 +149,12 @@ class Leases:
             "renewTime": now,
             "leaseTransitions": transitions if is_ours or live is None else transitions + 1,
         }
-        name, version = names.lease_key(owner.name).name, live["metadata"]["resourceVersion"] if live else None
+        name, version = names.lease(owner.name), live["metadata"]["resourceVersion"] if live else None
         return manifest(owner, LEASE.api_version, LEASE.kind, name, "operator", resource_version=version, spec=spec)
 
     async def _release(self, owner: Owner) -> None:
         try:
-            live = await self._api.get(LEASE, owner.namespace, names.lease_key(owner.name).name)
+            live = await self._api.get(LEASE, owner.namespace, names.lease(owner.name))
             if live.get("spec", {}).get("holderIdentity") == self._identity:
                 await self._api.replace(LEASE, owner.namespace, live | {"spec": live["spec"] | {"holderIdentity": ""}})
         except ApiError as error:

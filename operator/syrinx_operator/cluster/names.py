@@ -43,8 +43,6 @@ REDIS_DIRECTORY: Final = "/etc/syrinx/redis"
 CA_FILE: Final = f"{REDIS_DIRECTORY}/ca.pem"
 MODELS_DIRECTORY: Final = "/models"
 
-RELEASE_KEY: Final = "release.json"
-TUNING_KEY: Final = "tuning.json"
 PASSWORD_KEY: Final = "password"
 ACL_KEY: Final = "users.acl"
 
@@ -60,29 +58,14 @@ def workload_key(pipeline: str, component: Component) -> ObjectKey:
     return ObjectKey(kind, workload(pipeline, component))
 
 
-def settings_key(pipeline: str, stage: Component) -> ObjectKey:
-    """Returns the key of the ConfigMap with a stage's live settings."""
-    return ObjectKey("ConfigMap", workload(pipeline, stage))
-
-
-def release_key(pipeline: str) -> ObjectKey:
-    """Returns the key of the ConfigMap with the release record."""
-    return ObjectKey("ConfigMap", f"{pipeline}-release")
-
-
-def tuning_key(pipeline: str) -> ObjectKey:
-    """Returns the key of the ConfigMap with the backup of the tuning results."""
-    return ObjectKey("ConfigMap", f"{pipeline}-tuning")
-
-
 def password_key(pipeline: str) -> ObjectKey:
     """Returns the key of the managed Redis's Secret."""
     return ObjectKey("Secret", workload(pipeline, Component.REDIS))
 
 
-def lease_key(pipeline: str) -> ObjectKey:
-    """Returns the key of the Lease that keeps other operators from writing."""
-    return ObjectKey("Lease", f"{pipeline}-operator")
+def lease(pipeline: str) -> str:
+    """Returns the name of the Lease that keeps other operators from writing."""
+    return f"{pipeline}-operator"
 
 
 def models_claim(pipeline: str) -> str:

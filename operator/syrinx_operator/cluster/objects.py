@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.api import Api, ApiError
+from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.drift import differs
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
@@ -81,7 +81,7 @@ class Objects:
         """Returns the state with unlabeled objects that have one of the planned names. Raises ApiError."""
         unseen = [key for key in keys if key not in observed.objects]
         found = await asyncio.gather(
-            *(_if_found(self._api.get(BY_KIND[key.kind], owner.namespace, key.name)) for key in unseen)
+            *(if_found(self._api.get(BY_KIND[key.kind], owner.namespace, key.name)) for key in unseen)
         )
         conflicts = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
         if not conflicts:
@@ -91,7 +91,7 @@ class Objects:
     async def _password_uid(self, owner: Owner) -> str | None:
         """Returns the UID of the password Secret, whose data is never read."""
         name = names.password_key(owner.name).name
-        found = await _if_found(self._api.get_metadata(SECRET, owner.namespace, name))
+        found = await if_found(self._api.get_metadata(SECRET, owner.namespace, name))
         return found["metadata"]["uid"] if found and is_owned(found, owner) else None
 
     async def _optional_kinds(self) -> frozenset[Kind]:
@@ -173,16 +173,6 @@ class Objects:
                 raise
         self._telemetry.object_writes.labels(key.kind, "deleted").inc()
         log.info("%s/%s: deleted %s %s", owner.namespace, owner.name, key.kind, key.name)
-
-
-async def _if_found(request: Awaitable[Manifest]) -> Manifest | None:
-    """Returns the object of a request; None if there is none."""
-    try:
-        return await request
-    except ApiError as error:
-        if error.not_found:
-            return None
-        raise
 
 
 def autoscaler_targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
 from typing import Any, Final
 
 import kopf
@@ -32,7 +31,7 @@ MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
 
 
 class Operator:
-    """Reconciles pipelines on the watch events from kopf. Call `start`, then the event methods, then `stop`."""
+    """Reconciles pipelines. Its public methods are kopf handlers: `start`, then the event methods, then `stop`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -41,11 +40,12 @@ class Operator:
         self._lease_keeper: asyncio.Task[None] | None = None
         self._queue: WorkQueue | None = None
 
-    async def start(self) -> None:
-        """Starts all parts; returns once the cluster serves the CRD.
+    async def start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
+        """Configures kopf and starts all parts; returns once the cluster serves the CRD.
 
         Raises OSError if the port is in use, and ConfigException if no API server is configured.
         """
+        configure(settings)
         log.info("configuration: %s", config_line(self._options))
         server = HealthServer(
             self._options.port,
@@ -81,11 +81,11 @@ class Operator:
         self._cleanup.push_async_callback(self._queue.close)
         log.info("operator %s is ready", self._options.identity)
 
-    async def stop(self) -> None:
+    async def stop(self, **_: Any) -> None:
         """Cancels running reconciles and releases the Leases."""
         await self._cleanup.aclose()
 
-    def pipeline_event(self, event: Mapping[str, Any]) -> None:
+    async def pipeline_event(self, event: kopf.RawEvent, **_: Any) -> None:
         """Handles a watch event of a pipeline."""
         assert self._queue is not None
         metadata = event["object"]["metadata"]
@@ -96,7 +96,7 @@ class Operator:
         else:
             self._queue.add(key)
 
-    def child_event(self, event: Mapping[str, Any]) -> None:
+    async def child_event(self, event: kopf.RawEvent, **_: Any) -> None:
         """Handles a watch event of an object that belongs to a pipeline."""
         assert self._queue is not None
         metadata = event["object"]["metadata"]
@@ -139,10 +139,10 @@ def configure(settings: kopf.OperatorSettings) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-async def connection() -> kopf.ConnectionInfo:
+async def connection(**_: Any) -> kopf.ConnectionInfo:
     """Returns kopf's connection to the API server, with the same configuration as `Api`."""
     found = await load_configuration()
-    scheme, _, token = (found.api_key.get("BearerToken") or "").partition(" ")
+    scheme, token = (found.api_key.get("BearerToken") or "").partition(" ")[::2]
     return kopf.ConnectionInfo(
         server=found.host,
         ca_path=found.ssl_ca_cert,

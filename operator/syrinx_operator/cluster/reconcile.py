@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
@@ -158,7 +159,7 @@ class Reconciler:
             raise failure
         if failure is not None and not problems:
             problems.append(Problem("ApiUnavailable", f"The API server is unavailable: {failure}"))
-        replicas = await self._push_settings(owner, tuning, planned, before.replicas, applied.objects)
+        replicas = await self._push_settings(owner, tuning, planned, before, applied.objects)
         observed = _without_foreign(owner, structs.replace(before, objects=applied.objects, replicas=replicas))
         disruption = change_in_progress(planned, observed, problems, previous.get("observedGeneration"), owner)
         decision, metrics = await self._tuning.decide(
@@ -229,27 +230,19 @@ class Reconciler:
         return uid
 
     async def _push_settings(
-        self,
-        owner: Owner,
-        tuning: Tuning,
-        planned: Plan,
-        replicas: Iterable[Replica],
-        objects: Mapping[ObjectKey, Manifest],
+        self, owner: Owner, tuning: Tuning, planned: Plan, before: Observed, objects: Mapping[ObjectKey, Manifest]
     ) -> tuple[Replica, ...]:
         """Sends settings to replicas of stages whose ConfigMap is up to date; returns all replicas."""
         manifests = {key_of(manifest): manifest for manifest in planned.manifests}
-        keys = {stage: names.settings_key(owner.name, stage) for stage in planned.settings}
-        recorded = {
-            stage: base
-            for stage, base in planned.settings.items()
-            if keys[stage] in objects and not differs(manifests[keys[stage]], objects[keys[stage]])
-        }
 
         def desired(replica: Replica) -> DesiredSettings | None:
-            base = recorded.get(replica.component)
-            return None if base is None else DesiredSettings(base, tuning.overrides_for(replica))
+            key = ObjectKey("ConfigMap", names.workload(owner.name, replica.component))
+            if replica.component not in planned.settings or key not in objects or differs(manifests[key], objects[key]):
+                return None
+            return DesiredSettings(planned.settings[replica.component], tuning.overrides_for(replica))
 
-        return await self._stages.push_settings(owner.namespace, replicas, desired, lambda: self._leases.fence(owner))
+        fence = partial(self._leases.fence, owner)
+        return await self._stages.push_settings(owner.namespace, before.replicas, desired, fence)
 
     async def _update_status(
         self, owner: Owner, previous: Mapping[str, Any], new: dict[str, Any], events: Iterable[Event] = ()

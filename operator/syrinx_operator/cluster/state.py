@@ -140,12 +140,7 @@ class Problem(Struct, frozen=True):
 
 
 class InvalidSpec(Exception):
-    """The resource violates its schema or its rules."""
-
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__("; ".join(messages))
-        self.messages = messages
-        """One message per field; each names the field."""
+    """The resource violates its schema or its rules; the message names each field."""
 
 
 def key_of(manifest: Manifest) -> ObjectKey:
@@ -180,9 +175,8 @@ def parse_pipeline(live: Manifest) -> TTSPipeline:
     }
     found = [f"{field_name(path)}: {message}" for path, message in problems_of(document)]
     if found:
-        raise InvalidSpec(found)
+        raise InvalidSpec("; ".join(found))
     pipeline = msgspec.convert(document, TTSPipeline)
-    broken = [f"{field_name(violation.path)}: {violation.message}" for violation in cluster_violations(pipeline)]
-    if broken:
-        raise InvalidSpec(broken)
+    if broken := [f"{field_name(each.path)}: {each.message}" for each in cluster_violations(pipeline)]:
+        raise InvalidSpec("; ".join(broken))
     return pipeline

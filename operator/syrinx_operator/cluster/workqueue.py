@@ -82,17 +82,20 @@ class _Item:
         self.dirty = True
         """Whether something changed since the last reconcile started."""
         self.version: object = None
-        self.not_before = now
+        self.not_before = self.due = self.finished_at = now
         self.retry_not_before = now
         """The part of `not_before` that an edit does not override."""
-        self.due = now
-        self.finished_at = now
         self.failures = 0
         self.last: Result | None = None
         self.task: asyncio.Task[None] | None = None
 
-    def next_at(self) -> float:
-        return self.not_before if self.dirty else max(self.due, self.not_before)
+    async def wait(self) -> None:
+        """Waits until the next reconcile is due."""
+        while (wait := (self.not_before if self.dirty else max(self.due, self.not_before)) - _now()) > 0:
+            self.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self.changed.wait()
 
 
 class WorkQueue:
@@ -132,8 +135,7 @@ class WorkQueue:
 
     def add_version(self, key: NamespacedName, version: object) -> None:
         """Requests a reconcile if the spec's version is new; a new version resets the backoff."""
-        item = self._items.get(key)
-        if item is not None and item.version == version:
+        if key in self._items and self._items[key].version == version:
             return
         self.add(key)
         item = self._items[key]
@@ -160,12 +162,11 @@ class WorkQueue:
 
     def condition_counts(self) -> Counter[tuple[str, str]]:
         """Returns the number of pipelines by condition type and status."""
-        results = (item.last for item in self._items.values())
-        return Counter(pair for result in results if result is not None for pair in result.conditions.items())
+        return Counter(pair for item in self._items.values() if item.last for pair in item.last.conditions.items())
 
     async def _run(self, key: NamespacedName, item: _Item) -> None:
         while True:
-            await _until_next(item)
+            await item.wait()
             async with self._slots:
                 item.dirty = False
                 started = _now()
@@ -211,14 +212,6 @@ def backoff(failures: int, jitter: float) -> float:
     """Returns the delay in seconds after `failures` (1 or more) in a row; `jitter` in [0, 1] removes up to half."""
     delay = min(MAX_DELAY, BASE_DELAY * 2.0 ** min(failures - 1, 16))
     return delay * (1 - jitter / 2)
-
-
-async def _until_next(item: _Item) -> None:
-    while (wait := item.next_at() - _now()) > 0:
-        item.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                await item.changed.wait()
 
 
 def _now() -> float:

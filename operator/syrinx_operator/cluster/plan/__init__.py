@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import names, state
+from syrinx_operator.cluster import state
 from syrinx_operator.cluster.plan import network, pods, redis, volumes, workloads
 from syrinx_operator.cluster.plan import release as releases
 from syrinx_operator.cluster.plan import settings as stage_settings
@@ -60,7 +60,7 @@ def plan(
         for stage in own_workload
     }
     manifests: list[Manifest] = [
-        record(owner, names.release_key(owner.name), "release", names.RELEASE_KEY, release),
+        record(owner, "release", release),
         *(stage_settings.tuning_config_maps(owner, tuning) if tuning is not None else ()),
         *(stage_settings.settings_config_map(owner, stage, live[stage]) for stage in STAGES),
         *network.service_accounts(owner, spec),

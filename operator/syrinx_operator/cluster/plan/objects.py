@@ -52,19 +52,19 @@ def with_applied_hash(manifest: Manifest) -> Manifest:
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
-def record(owner: Owner, key: ObjectKey, component: str, field: str, value: Any) -> Manifest:
-    """Returns the ConfigMap with a value as JSON in one of its data fields."""
-    data = {field: msgspec.json.encode(value, order="sorted").decode()}
-    return manifest(owner, "v1", key.kind, key.name, component, data=data)
+def record(owner: Owner, purpose: str, value: Any, field: str = "") -> Manifest:
+    """Returns the ConfigMap NAME-PURPOSE with a value as JSON in a data field (PURPOSE.json by default)."""
+    data = {field or f"{purpose}.json": msgspec.json.encode(value, order="sorted").decode()}
+    return manifest(owner, "v1", "ConfigMap", f"{owner.name}-{purpose}", purpose, data=data)
 
 
-def read_record(owner: Owner, observed: Observed, key: ObjectKey, field: str, kind: type[T]) -> T | None:
-    """Returns the value in the pipeline's ConfigMap; None if there is no readable one."""
-    found = observed.objects.get(key)
+def read_record(owner: Owner, observed: Observed, purpose: str, kind: type[T], field: str = "") -> T | None:
+    """Returns the value in a pipeline's ConfigMap; None if there is no readable one."""
+    found = observed.objects.get(ObjectKey("ConfigMap", f"{owner.name}-{purpose}"))
     if found is None or not is_owned(found, owner):
         return None
     try:
-        return msgspec.json.decode((found.get("data") or {}).get(field, ""), type=kind)
+        return msgspec.json.decode((found.get("data") or {}).get(field or f"{purpose}.json", ""), type=kind)
     except msgspec.MsgspecError:
         return None
 

@@ -63,7 +63,7 @@ class RenderContext(Struct, frozen=True):
 
 def recorded_release(owner: Owner, observed: Observed) -> Release | None:
     """Returns the release record; None if there is no readable one, in which case all templates are rendered."""
-    return read_record(owner, observed, names.release_key(owner.name), names.RELEASE_KEY, Release)
+    return read_record(owner, observed, "release", Release)
 
 
 def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
@@ -122,30 +122,22 @@ def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str
     if spec.model.hugging_face is not None:
         hub = non_defaults(spec.model.hugging_face)
         weights["huggingFace"] = {field: value for field, value in hub.items() if field != "tokenSecret"}
-    if volumes := _checkpoint_volumes(spec, spec.model.path):
-        weights["volumes"] = volumes
+    if spec.model.path is not None and spec.model.claim is None:
+        # The user's volumes that contain the checkpoint.
+        volumes = [
+            non_defaults(volume)
+            for stage in (spec.gateway, spec.talker, spec.codec)
+            for volume in stage.extra_volumes
+            if f"{spec.model.path}/".startswith(volume.mount_path.rstrip("/") + "/")
+        ]
+        weights |= {"volumes": volumes} if volumes else {}
     # Omitted for the default, so that an operator upgrade creates no new generation.
     topology = {} if spec.topology == "Separate" else {"topology": spec.topology}
     return {"owner": owner.uid, "image": image, "model": weights, **topology}
 
 
-def _checkpoint_volumes(spec: PipelineSpec, path: str | None) -> list[Any]:
-    """Returns the user's volumes that contain the checkpoint at an absolute path."""
-    if path is None or spec.model.claim is not None:
-        return []
-    return [
-        non_defaults(volume)
-        for stage in (spec.gateway, spec.talker, spec.codec)
-        for volume in stage.extra_volumes
-        if f"{path}/".startswith(volume.mount_path.rstrip("/") + "/")
-    ]
-
-
 def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:
     """Returns the image of an existing workload, in case the record was deleted."""
-    for component in components:
-        workload = observed.objects.get(names.workload_key(owner.name, component))
-        if workload is not None and is_owned(workload, owner):
-            image: str = workload["spec"]["template"]["spec"]["containers"][0]["image"]
-            return image
-    return None
+    workloads = (observed.objects.get(names.workload_key(owner.name, component)) for component in components)
+    owned = (each["spec"]["template"]["spec"] for each in workloads if each is not None and is_owned(each, owner))
+    return next((pod["containers"][0]["image"] for pod in owned), None)

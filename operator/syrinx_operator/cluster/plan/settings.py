@@ -102,12 +102,12 @@ def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Obser
 
 def settings_config_map(owner: Owner, stage: Component, body: Settings) -> Manifest:
     """Returns the ConfigMap of live settings: mounted into the stage's pods, and the operator's own record."""
-    return record(owner, names.settings_key(owner.name, stage), stage, names.SETTINGS_KEY, body)
+    return record(owner, stage, body, names.SETTINGS_KEY)
 
 
 def recorded_settings(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
     """Returns the live settings in a stage's ConfigMap; None if there is no readable one."""
-    return read_record(owner, observed, names.settings_key(owner.name, stage), names.SETTINGS_KEY, Settings)
+    return read_record(owner, observed, stage, Settings, names.SETTINGS_KEY)
 
 
 def tuning_config_maps(owner: Owner, state: State) -> list[Manifest]:
@@ -115,9 +115,9 @@ def tuning_config_maps(owner: Owner, state: State) -> list[Manifest]:
     if state.requested is None or state.chosen is None:
         return []
     kept = {name: value for name, value in msgspec.to_builtins(state).items() if name in _BACKED_UP}
-    return [record(owner, names.tuning_key(owner.name), "tuning", names.TUNING_KEY, kept)]
+    return [record(owner, "tuning", kept)]
 
 
 def recorded_tuning(owner: Owner, observed: Observed) -> State:
     """Returns the tuner's state in the backup; an initial state if there is no readable one."""
-    return read_record(owner, observed, names.tuning_key(owner.name), names.TUNING_KEY, State) or State()
+    return read_record(owner, observed, "tuning", State) or State()

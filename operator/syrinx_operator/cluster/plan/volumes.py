@@ -81,7 +81,7 @@ def _start_file(path: str, annotation: str) -> Manifest:
 
 
 def _settings(name: str, pipeline: str, stage: Component, path: str) -> Mounted:
-    return mounted(name, {"configMap": {"name": names.settings_key(pipeline, stage).name}}, path)
+    return mounted(name, {"configMap": {"name": names.workload(pipeline, stage)}}, path)
 
 
 def _extra(extra: Sequence[ExtraVolume]) -> list[Mounted]:
