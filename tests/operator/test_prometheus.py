@@ -31,10 +31,9 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.tuner.counters import Observation
-from syrinx_operator.tuner.evidence import CallStats, ReplicaStats, StepStats
+from syrinx_operator.tuner.evidence import CallStats, ReplicaStats, StepStats, slo_statuses
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
-from syrinx_operator.tuner.workload import slo_statuses
 from syrinx_stages.contract.metrics import LIVE_STREAMS
 
 APART = frozenset(Stage)

@@ -17,9 +17,9 @@ from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus
 from syrinx_operator.tuner.counters import Observation
+from syrinx_operator.tuner.evidence import slo_statuses
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
-from syrinx_operator.tuner.workload import slo_statuses
 
 OWNER = Owner("demo", "voices", "u-1", generation=1)
 

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from syrinx_operator.commands.cli import main
-from syrinx_operator.commands.tune.command import watch
+from syrinx_operator.commands.tune.command import read_view, watch
 from syrinx_operator.commands.tune.plot import plot_difference
-from syrinx_operator.commands.tune.source import TuneError, read_view
+from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.running import claim
 from syrinx_operator.local.tuning_files import TuningMemory

@@ -14,7 +14,7 @@ from syrinx_operator.cluster.plan.settings import recorded_settings
 from syrinx_operator.cluster.state import Component, Owner, Problem
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape
-from syrinx_operator.tuner.workload import slo_statuses, truncated_ratio
+from syrinx_operator.tuner.evidence import slo_statuses, truncated_ratio
 from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000

@@ -20,7 +20,7 @@ from syrinx_operator.commands.bench.run import bench
 from syrinx_operator.commands.client import SpeechError
 from syrinx_operator.commands.parser import make_parser
 from syrinx_operator.commands.say import SayError, Utterance, say, summary
-from syrinx_operator.commands.tune.source import TuneError
+from syrinx_operator.commands.tune.view import TuneError
 from syrinx_operator.commands.up import up
 from syrinx_operator.local.console import PipelineView, make_console
 from syrinx_operator.local.machine import publishable_command

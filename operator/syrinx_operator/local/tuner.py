@@ -26,11 +26,10 @@ from syrinx_operator.resource.stage_config import engine_suffix, model_generatio
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.counters import Observation
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment, assignment
-from syrinx_operator.tuner.evidence import ReplicaStats
+from syrinx_operator.tuner.evidence import ReplicaStats, slo_statuses
 from syrinx_operator.tuner.policy import policy_of
 from syrinx_operator.tuner.runner import Tuner
 from syrinx_operator.tuner.snapshot import Snapshot, parse_metrics
-from syrinx_operator.tuner.workload import slo_statuses
 from syrinx_stages.contract.settings import ReportedSettings
 
 SLO_WINDOW_SECONDS = 60.0

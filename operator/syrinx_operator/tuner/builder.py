@@ -20,10 +20,9 @@ from syrinx_operator.resource.tuning_status import (
     TrialRecord,
     Verdict,
 )
-from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.evidence import Evidence, similar
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.stats import interval
-from syrinx_operator.tuner.workload import similar
 
 MAX_EVALUATION_SECONDS = 10.0
 """Longest time between two evaluations while a change is in progress."""

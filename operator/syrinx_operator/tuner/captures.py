@@ -201,18 +201,16 @@ def mean_times(
 
     Skips padded calls that the current shapes would not pad: they were computed at an unknown earlier shape.
     """
-    sums: tuple[dict[Shape, list[float]], dict[Shape, list[float]]] = ({}, {})
+    sums: tuple[dict[Shape, tuple[int, float]], dict[Shape, tuple[int, float]]] = ({}, {})
     for call in calls:
         wanted: Shape = (call.rows, call.frames)
         shape = padded_shape(current, wanted) if call.result == "padded" else wanted
         if shape is None or (call.result == "padded" and shape == wanted) or call.count <= 0:
             continue
-        total = sums[call.result != "eager"].setdefault(shape, [0, 0.0])
-        total[0] += call.count
-        total[1] += call.seconds
-    eager, captured = (
-        {shape: MeanTime(int(count), seconds / count) for shape, (count, seconds) in kind.items()} for kind in sums
-    )
+        kind = sums[call.result != "eager"]
+        count, seconds = kind.get(shape, (0, 0.0))
+        kind[shape] = count + call.count, seconds + call.seconds
+    eager, captured = ({shape: MeanTime(n, total / n) for shape, (n, total) in kind.items()} for kind in sums)
     return eager, captured
 
 

@@ -27,7 +27,7 @@ from syrinx_operator.tuner.evidence import (
     StepStats,
 )
 from syrinx_operator.tuner.policy import Objective, Policy
-from syrinx_operator.tuner.snapshot import BUCKET, STARTED, STEP_COUNT, STEP_SUM, Series, Snapshot
+from syrinx_operator.tuner.snapshot import BUCKET, STARTED, STEP_COUNT, STEP_SUM, Series, Snapshot, values_of
 from syrinx_stages.contract import metrics as m
 
 STALE_SECONDS = 90.0
@@ -195,7 +195,7 @@ def _route_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route,
     for series, value in sums.items():
         if series.name == BUCKET:
             buckets.setdefault(series.labels, {})[series.edge] = round(value)
-    underruns = _values(sums, m.UNDERRUNS.name)
+    underruns = values_of(sums, m.UNDERRUNS.name)
     found = {}
     for labels in sorted({*buckets, *underruns}):
         route, counts = Route(*labels), buckets.get(labels, {})
@@ -212,7 +212,7 @@ def _route_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route,
 
 def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
     """Returns refused and failed requests by task type."""
-    counts = {labels: round(value) for labels, value in _values(sums, m.REQUESTS.name).items()}
+    counts = {labels: round(value) for labels, value in values_of(sums, m.REQUESTS.name).items()}
     return {
         task_type: FailedRequests(
             refused=counts.get((task_type, "refused"), 0), errors=counts.get((task_type, "error"), 0)
@@ -222,7 +222,7 @@ def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
 
 
 def _steps(sums: Sums) -> dict[int, StepStats]:
-    counts, seconds = _values(sums, STEP_COUNT), _values(sums, STEP_SUM)
+    counts, seconds = values_of(sums, STEP_COUNT), values_of(sums, STEP_SUM)
     return {
         MAX_ROWS if rows == "+Inf" else int(rows): StepStats(round(count), seconds.get((rows,), 0.0))
         for (rows,), count in sorted(counts.items())
@@ -231,17 +231,12 @@ def _steps(sums: Sums) -> dict[int, StepStats]:
 
 
 def _calls(sums: Sums) -> tuple[CallStats, ...]:
-    counts, seconds = _values(sums, m.CODEC_CALLS.name), _values(sums, m.CODEC_CALL_SECONDS.name)
+    counts, seconds = values_of(sums, m.CODEC_CALLS.name), values_of(sums, m.CODEC_CALL_SECONDS.name)
     return tuple(
         CallStats(int(rows), int(frames), result, round(count), seconds.get((rows, frames, result), 0.0))
         for (rows, frames, result), count in sorted(counts.items())
         if rows.isdecimal() and frames.isdecimal()
     )
-
-
-def _values(sums: Sums, name: str) -> dict[tuple[str, ...], float]:
-    """Returns the counts of one metric by labels."""
-    return {series.labels: value for series, value in sums.items() if series.name == name}
 
 
 def _difference(before: Sums, after: Sums) -> dict[Series, float]:

@@ -16,12 +16,11 @@ from msgspec import Struct
 from syrinx_operator.resource.knobs import Knob, Setting, Stage
 from syrinx_operator.resource.tuning_status import Phase, Recommendation, State
 from syrinx_operator.tuner.builder import DecisionBuilder, Event, format_change, in_force, stage_of
-from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.evidence import MIN_REQUESTS, Evidence, classify_workload, missed_objective, similar
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.promotion import advance_promotion, advance_soak
 from syrinx_operator.tuner.search import Proposal, ladder, propose
 from syrinx_operator.tuner.trial import advance_trial, start_trial
-from syrinx_operator.tuner.workload import MIN_REQUESTS, classify_workload, missed_objective, similar
 
 __all__ = ["Assignment", "Decision", "Event", "assignment", "decide", "window_start"]
 

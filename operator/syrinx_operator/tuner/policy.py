@@ -57,6 +57,7 @@ def policy_of(spec: PipelineSpec) -> Policy:
     """Returns the policy of a valid spec."""
     tuning, bounds = spec.tuning, spec.tuning.bounds
     requested = setting_of(spec)
+    ramps = RAMP_LADDER if bounds.chunk_ramps is None else bounds.chunk_ramps
     return Policy(
         mode=tuning.mode,
         paused=tuning.paused,
@@ -68,7 +69,8 @@ def policy_of(spec: PipelineSpec) -> Policy:
             Knob.TALKER_ROWS: _rows(bounds.talker_max_num_seqs, spec.talker.max_resident, spec.talker.max_num_seqs),
             Knob.CODEC_ROWS: _rows(bounds.codec_max_num_seqs, spec.codec.max_resident, spec.codec.max_num_seqs),
         },
-        ramps=_ramps(bounds.chunk_ramps, requested.chunk_ramp),
+        # An empty list fixes the ramp; None is the default ladder.
+        ramps=tuple(sorted({*ramps, requested.chunk_ramp}, key=lambda ramp: (ramp[0], sum(ramp) / len(ramp), ramp))),
         budget=CaptureBudget(
             count=bounds.capture_pairs.max,
             seconds=float(bounds.capture_pairs.seconds),
@@ -81,9 +83,3 @@ def _rows(bounds: RowBounds, max_resident: int, requested: int) -> tuple[int, ..
     """Returns the ladder within the bounds, plus the bounds themselves and the requested value."""
     lowest, highest = min(bounds.min, max_resident), min(bounds.max, max_resident)
     return tuple(sorted({rows for rows in (*ROWS_LADDER, lowest, highest, requested) if lowest <= rows <= highest}))
-
-
-def _ramps(allowed: tuple[tuple[int, ...], ...] | None, requested: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Returns the allowed ramps plus the requested one. An empty list fixes the ramp; None is the default ladder."""
-    ladder = RAMP_LADDER if allowed is None else allowed
-    return tuple(sorted({*ladder, requested}, key=lambda ramp: (ramp[0], sum(ramp) / len(ramp), ramp)))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.tuning_status import MAX_BEST_KNOWN, MAX_CANDIDATES, BestKnown, Promotion, Soak, Trial
 from syrinx_operator.tuner.builder import MAX_EVALUATION_SECONDS, DecisionBuilder, format_setting, in_force, stage_of
-from syrinx_operator.tuner.workload import MIN_REQUESTS, classify_workload, similar
+from syrinx_operator.tuner.evidence import MIN_REQUESTS, classify_workload, similar
 
 REGRESSION = 0.05
 """Drop of the good ratio, compared with before the promotion, that reverts it."""

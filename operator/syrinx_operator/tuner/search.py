@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 
 from msgspec import Struct
 
@@ -12,9 +13,8 @@ from syrinx_operator.resource.knobs import Knob, Setting, Stage
 from syrinx_operator.resource.tuning_status import Goal, State
 from syrinx_operator.tuner.captures import plan_captures
 from syrinx_operator.tuner.estimate import fit_load_model, predict, utilization
-from syrinx_operator.tuner.evidence import Evidence
+from syrinx_operator.tuner.evidence import CONGESTED_UTILIZATION, Evidence, overloaded, similar
 from syrinx_operator.tuner.policy import Policy
-from syrinx_operator.tuner.workload import CONGESTED_UTILIZATION, overloaded, similar
 
 _LADDER_KNOBS = (Knob.TALKER_ROWS, Knob.CODEC_ROWS, Knob.RAMP)
 _MAX_DISTANCE = 3
@@ -45,9 +45,13 @@ def propose(
     While no objective is `missed`, only captured shapes are proposed: they save engine time and do not affect TTFA.
     """
     quarantined = [q.setting for q in state.quarantine if similar(q.workload, state.workload) and now < q.until]
-    proposals = _proposals(policy, state, evidence, current) if missed else _captures(policy, evidence, current)
-    for proposal in proposals:
-        if proposal.setting not in quarantined and proposal.setting != current and _allowed(policy, proposal):
+    moves: tuple[Iterator[Proposal], ...] = ()
+    if missed:
+        moves = (_best_known(state, current), _ladder_moves(policy, state, evidence, current))
+    for proposal in chain(*moves, _captures(policy, evidence, current)):
+        knob, setting = proposal.knob, proposal.setting
+        allowed = knob is Knob.PAIRS or setting.value(knob) in ladder(policy, knob)
+        if allowed and setting != current and setting not in quarantined:
             return proposal
     return None
 
@@ -55,12 +59,6 @@ def propose(
 def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
     """Returns the allowed values of a knob in order."""
     return policy.ramps if knob is Knob.RAMP else policy.rows[knob]
-
-
-def _proposals(policy: Policy, state: State, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
-    yield from _best_known(state, current)
-    yield from _ladder_moves(policy, state, evidence, current)
-    yield from _captures(policy, evidence, current)
 
 
 def _best_known(state: State, current: Setting) -> Iterator[Proposal]:
@@ -84,7 +82,12 @@ def _ladder_moves(policy: Policy, state: State, evidence: Evidence, current: Set
     failures = {q.setting: q.failures for q in state.quarantine if similar(q.workload, state.workload)}
     moves = []
     for knob in _LADDER_KNOBS:
-        for distance, setting in _within_reach(ladder(policy, knob), current, knob):
+        values, value = ladder(policy, knob), current.value(knob)
+        for index, other in enumerate(values) if value in values else ():
+            distance = abs(index - values.index(value))
+            if not 1 <= distance <= _MAX_DISTANCE:
+                continue
+            setting = current.with_value(knob, other)
             gain = predict(policy, model, setting) - now if model else 0.0
             nearness = distance - 2 * _MAX_DISTANCE if knob in effective else _DISTANCE_ORDER.index(distance)
             rounded = max(0.0, round(gain, 2))
@@ -130,17 +133,6 @@ def _goal(policy: Policy, evidence: Evidence, load: float) -> Goal:
     return "EngineTime" if load > CONGESTED_UTILIZATION else "GoodRequests"
 
 
-def _within_reach(values: Sequence[object], current: Setting, knob: Knob) -> Iterator[tuple[int, Setting]]:
-    """Yields distance and setting of the values within reach of the current one."""
-    value = current.value(knob)
-    if value not in values:
-        return
-    at = values.index(value)
-    for index, other in enumerate(values):
-        if 1 <= abs(index - at) <= _MAX_DISTANCE:
-            yield abs(index - at), current.with_value(knob, other)
-
-
 def _captures(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[Proposal]:
     """Yields the computed set of captured shapes. A trial then verifies it."""
     codecs = evidence.replicas_of(Stage.CODEC)
@@ -152,8 +144,3 @@ def _captures(policy: Policy, evidence: Evidence, current: Setting) -> Iterator[
     if plan is not None:
         setting = current.with_value(Knob.PAIRS, plan.shapes)
         yield Proposal(knob=Knob.PAIRS, setting=setting, goal="EngineTime", rationale=plan.rationale)
-
-
-def _allowed(policy: Policy, proposal: Proposal) -> bool:
-    value = proposal.setting.value(proposal.knob)
-    return proposal.knob is Knob.PAIRS or value in ladder(policy, proposal.knob)

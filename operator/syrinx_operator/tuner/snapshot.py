@@ -136,35 +136,36 @@ def build_snapshot(
     if not is_export_of(stage, samples):
         raise ValueError(f"these are not a {stage}'s metrics")
     counts: dict[Series, float] = {}
-    gauges: dict[str, float] = {}
-    costs: dict[tuple[str, ...], dict[str, float]] = {}
-    device = ""
+    gauges: dict[Series, float] = {}
     for one, value in samples:
         if not 0 <= value <= MAX_COUNT:
             raise ValueError(f"{one.name} is not a valid count: {value}")
-        if one.name in _GAUGES:
-            gauges[one.name] = gauges.get(one.name, 0.0) + value
-            device = one.labels[0] if one.name == m.INFO.name else device
-        elif one.name in _COSTS:
-            costs.setdefault(one.labels, {})[one.name] = value
+        if one.name in _COSTS:
+            gauges[one] = value
+        elif one.name in _GAUGES:
+            gauges[one] = gauges.get(one, 0.0) + value
         elif value:
             counts[one] = counts.get(one, 0.0) + value
+    seconds, memory = (values_of(gauges, name) for name in _COSTS)
     return Snapshot(
         replica=replica,
         stage=stage,
         time=at,
         counts=_non_cumulative(counts),
-        live_streams=round(gauges.get(m.LIVE_STREAMS.name, 0.0)),
-        queue_age=gauges.get(m.QUEUE_AGE.name, 0.0),
-        device=device,
-        captures=tuple(_capture(labels, cost) for labels, cost in sorted(costs.items()) if len(cost) == len(_COSTS)),
+        live_streams=round(sum(values_of(gauges, m.LIVE_STREAMS.name).values())),
+        queue_age=sum(values_of(gauges, m.QUEUE_AGE.name).values()),
+        device=next((device for (device,) in reversed(values_of(gauges, m.INFO.name))), ""),
+        captures=tuple(
+            CaptureCost(int(shape[0]), int(shape[1]), seconds[shape], round(memory[shape]))
+            for shape in sorted(seconds.keys() & memory.keys())
+        ),
         distinct_stages=apart,
     )
 
 
-def _capture(labels: tuple[str, ...], cost: Mapping[str, float]) -> CaptureCost:
-    rows, frames = (int(label) for label in labels)
-    return CaptureCost(rows, frames, cost[m.CAPTURE_SECONDS.name], round(cost[m.CAPTURE_BYTES.name]))
+def values_of(counts: Mapping[Series, float], name: str) -> dict[tuple[str, ...], float]:
+    """Returns the values of one metric by labels."""
+    return {series.labels: value for series, value in counts.items() if series.name == name}
 
 
 def _non_cumulative(counts: Mapping[Series, float]) -> dict[Series, float]:

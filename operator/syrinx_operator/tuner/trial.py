@@ -20,12 +20,11 @@ from syrinx_operator.tuner import arms
 from syrinx_operator.tuner.arms import MIN_STRATUM_REQUESTS, OVERALL
 from syrinx_operator.tuner.builder import MAX_EVALUATION_SECONDS, DecisionBuilder
 from syrinx_operator.tuner.estimate import BURSTY_UTILIZATION, fit_load_model, utilization
-from syrinx_operator.tuner.evidence import Evidence, ReplicaStats
+from syrinx_operator.tuner.evidence import CONGESTED_UTILIZATION, Evidence, ReplicaStats, overloaded
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.promotion import promote
 from syrinx_operator.tuner.search import Proposal
 from syrinx_operator.tuner.stats import DEADBAND, METRICS, format_effect, threshold
-from syrinx_operator.tuner.workload import CONGESTED_UTILIZATION, overloaded
 
 MIN_PAIRS = 4
 MIN_REQUESTS_PER_ARM = 100

@@ -1,27 +1,33 @@
-"""`syrinx tune`: prints, watches, or plots a pipeline's tuning."""
+"""`syrinx tune`: prints, watches, or plots the tuning of a local pipeline or of one on Kubernetes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
 import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from syrinx_operator.commands.tune.source import TuneError, gateway_load, read_view, running_pipeline
-from syrinx_operator.commands.tune.view import View, changes, lines
+from syrinx_operator.commands.tune.view import TuneError, View, changes, lines
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.console import make_console
-from syrinx_operator.local.running import state_directory
+from syrinx_operator.local.running import RunningPipeline, find_running, state_directory
+from syrinx_operator.resource.knobs import setting_of
+from syrinx_operator.resource.status import SloStatus
+from syrinx_operator.resource.tuning_status import State
 
 REFRESH_SECONDS = 1.0
+_GAUGES = {"syrinx_live_streams": "live streams", "syrinx_queue_length": "requests waiting"}
+_OFF = "is not tuned: its spec.tuning.mode is Off; Recommend and Auto tune"
 
 
 def tune(
@@ -101,3 +107,89 @@ def _plot(name: str | None, namespace: str | None, log: str | None, file: Path, 
     entries = read_audit(files, pipeline)
     plot(entries, file, trial)
     print(f"{file}: {len(entries)} log entries", file=sys.stderr)
+
+
+async def read_view(name: str | None, namespace: str | None) -> View:
+    """Returns the state of a pipeline of this machine (by default the one started last) or of a namespace.
+
+    Raises TuneError.
+    """
+    if namespace is None:
+        return _read_local(running_pipeline(name))
+    if name is None:
+        raise TuneError(f"name a pipeline of namespace {namespace}; `kubectl get ttsp -n {namespace}` lists them")
+    return await _read_cluster(namespace, name)
+
+
+def running_pipeline(name: str | None) -> RunningPipeline:
+    """Returns the running local pipeline of that name, or the one started last. Raises TuneError."""
+    up = find_running(state_directory(os.environ))
+    for running in up:
+        if name in (None, running.name):
+            return running
+    if name is None:
+        raise TuneError("no local pipeline is running: run `syrinx up`, or pass -n NAMESPACE for one on Kubernetes")
+    others = ", ".join(running.name for running in up)
+    raise TuneError(f"no local pipeline named {name} is running" + (f"; running: {others}" if others else ""))
+
+
+async def gateway_load(admin_url: str) -> str:
+    """Returns a gateway's live streams and queue length as text; empty if they are not available."""
+    try:
+        async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
+            text = (await client.get(f"{admin_url}/metrics")).raise_for_status().text
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return ""
+    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in _GAUGES}
+    return ", ".join(f"{float(value[1]):.0f} {_GAUGES[name]}" for name, value in found.items() if value)
+
+
+def _read_local(running: RunningPipeline) -> View:
+    if running.tuning == "Off":
+        raise TuneError(f"{running.name} {_OFF}")
+    try:
+        memory = tuning_files.load(state_directory(os.environ) / running.name)
+    except tuning_files.TuningMemoryError as error:
+        raise TuneError(str(error)) from None
+    if memory is None:
+        raise TuneError(f"{running.name} has just started and was not evaluated yet; try again in a moment")
+    fields = msgspec.structs.asdict(memory)
+    return View(name=running.name, location=running.url, admin_url=running.admin_url, **fields)
+
+
+async def _read_cluster(namespace: str, name: str) -> View:
+    """Returns the state in the status of a resource. Needs the operator extra. Raises TuneError."""
+    try:
+        from kubernetes.aio.config import ConfigException
+
+        from syrinx_operator.cluster.api import Api, ApiError
+        from syrinx_operator.cluster.kinds import PIPELINE
+        from syrinx_operator.cluster.state import InvalidSpec, parse_pipeline
+        from syrinx_operator.cluster.telemetry import Telemetry
+    except ImportError:
+        raise TuneError(
+            "reading a cluster needs the operator extra: pip install -e '.[operator]' in the Syrinx checkout"
+        ) from None
+    try:
+        async with Api(Telemetry()) as api:
+            live = await api.get(PIPELINE, namespace, name)
+        spec, status = parse_pipeline(live).spec, live.get("status") or {}
+    except ConfigException as error:
+        raise TuneError(f"no cluster configuration: {error}; set KUBECONFIG to a kubeconfig file") from None
+    except ApiError as error:
+        if error.not_found:
+            raise TuneError(f"there is no TTSPipeline {name} in namespace {namespace}") from None
+        raise TuneError(f"the API server refused the request: {error}") from None
+    except InvalidSpec as error:
+        raise TuneError(f"{name} is not valid: {error}") from None
+    if spec.tuning.mode == "Off":
+        raise TuneError(f"{name} {_OFF}")
+    if not status.get("tuning"):
+        raise TuneError(f"the status of {name} has no tuning state: is the operator running?")
+    try:
+        state = msgspec.convert(status["tuning"], State)
+        slo = msgspec.convert(status.get("slo") or [], tuple[SloStatus, ...])
+    except msgspec.ValidationError as error:
+        raise TuneError(f"the status of {name} was written by another version of the operator: {error}") from None
+    location, requested = f"namespace {namespace}", setting_of(spec)
+    return View(name=name, location=location, state=state, requested=requested, objectives=spec.slo.ttfa, slo=slo)

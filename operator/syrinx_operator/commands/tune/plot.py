@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.report import writing
-from syrinx_operator.commands.tune.source import TuneError
-from syrinx_operator.commands.tune.view import format_knob
+from syrinx_operator.commands.tune.view import TuneError, format_knob
 from syrinx_operator.resource.knobs import Knob, Setting, StatusStruct
 from syrinx_operator.resource.tuning_status import Timestamp, Trial
 from syrinx_operator.tuner.stats import interval

@@ -20,6 +20,10 @@ MAX_DECISIONS = 8
 _MET = {"True": "met", "False": "missed", "Unknown": "unknown"}
 
 
+class TuneError(Exception):
+    """There is nothing to show. The message says what to do."""
+
+
 class View(Struct, frozen=True, kw_only=True):
     """Everything that `syrinx tune` shows of a pipeline."""
 
