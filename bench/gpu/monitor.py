@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import httpx
@@ -76,7 +77,7 @@ class Gpus:
 
     def short_name(self) -> str:
         """Returns the first GPU's name in short form, such as `h200`; `gpu` without one."""
-        found = re.search(r"\b[A-Z]+\d+\w*", self.names()[0]) if self._handles else None
+        found = re.search(r"\b[A-Z]+\d+\w*", "".join(self.names()[:1]))
         return found[0].lower() if found else "gpu"
 
     def driver(self) -> str | None:
@@ -85,27 +86,19 @@ class Gpus:
 
     async def sample_until_cancelled(self) -> list[GpuUsage]:
         """Samples all GPUs until the task is cancelled; then returns their usage."""
-        samples = []
+        samples: list[list[tuple[float, float, float]]] = [[] for _ in self._handles]
         with contextlib.suppress(asyncio.CancelledError):
             while True:
-                samples.append([self._sample(handle) for handle in self._handles])
+                for handle, of_gpu in zip(self._handles, samples, strict=True):
+                    utilization = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+                    memory = self._nvml.nvmlDeviceGetMemoryInfo(handle).used / 2**30
+                    of_gpu.append((utilization, memory, self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000))
                 await asyncio.sleep(SAMPLE_SECONDS)
-        usages = []
-        for of_gpu in zip(*samples, strict=True):
-            utilization, memory, watts = zip(*of_gpu, strict=True)
-            count = len(of_gpu)
-            usages.append(
-                GpuUsage(round(sum(utilization) / count, 3), round(max(memory) / 2**30, 2), round(sum(watts) / count))
-            )
-        return usages
-
-    def _sample(self, handle: Any) -> tuple[float, float, float]:
-        """Returns utilization (of NVML's last sampling period), memory in bytes, and watts."""
-        return (
-            self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            self._nvml.nvmlDeviceGetMemoryInfo(handle).used,
-            self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        )
+        columns = [list(zip(*of_gpu, strict=True)) for of_gpu in samples]
+        return [
+            GpuUsage(round(fmean(utilization), 3), round(max(memory), 2), round(fmean(watts)))
+            for utilization, memory, watts in columns
+        ]
 
 
 @contextlib.asynccontextmanager

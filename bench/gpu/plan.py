@@ -32,17 +32,6 @@ LOG_STD = 0.4
 MIN_SECONDS, MAX_SECONDS = 1.0, 15.0
 
 
-class LivePlan(Struct, frozen=True):
-    """The search for the maximum number of live listeners."""
-
-    start: int = 128
-    limit: int = 1536
-    ramp_up: float = 4.0
-    """Seconds in which listeners start, about an utterance's length; utterances requested then do not count."""
-    hold: float = 10.0
-    """Seconds after `ramp_up`."""
-
-
 class Plan(Struct, frozen=True, kw_only=True):
     """The plan of a run."""
 
@@ -52,15 +41,21 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Seconds by requests per second."""
     closed: Mapping[float, float]
     """Seconds by concurrent clients."""
-    live: LivePlan | None = LivePlan()
+    live: tuple[int, int] | None = (128, 1536)
+    """The number of listeners that the search starts with, and the limit."""
+    ramp_up: float = 4.0
+    """Seconds in which listeners start, about an utterance's length; utterances requested then do not count."""
+    hold: float = 10.0
+    """Seconds after `ramp_up`."""
 
-    def select(self, loops: Sequence[str], rates: Sequence[float], clients: Sequence[int]) -> Plan:
-        """Returns the plan restricted to `loops`; nonempty `rates` and `clients` replace the plan's own."""
+    def select(self, loops: Sequence[str], rates: Sequence[float], clients: Sequence[float], listeners: int) -> Plan:
+        """Returns the plan restricted to `loops`; other arguments, unless they are empty or 0, replace its loads."""
+        live = self.live and (listeners or self.live[0], self.live[1])
         return structs.replace(
             self,
             open={rate: self.open.get(rate, DEFAULT_SECONDS) for rate in rates or self.open if "open" in loops},
             closed={n: self.closed.get(n, DEFAULT_SECONDS) for n in clients or self.closed if "closed" in loops},
-            live=self.live if "live" in loops else None,
+            live=live if "live" in loops else None,
         )
 
 
@@ -73,14 +68,11 @@ QUICK = Plan(
     warm_up=((1, 1.0), (64, 2.0)),
     open={1: 15, 20: 6, 80: 6},
     closed={1: 5, 4: 5, 64: 5},
-    live=LivePlan(start=256, ramp_up=3.0, hold=5.0),
+    live=(256, 1536),
+    ramp_up=3.0,
+    hold=5.0,
 )
-CPU = Plan(
-    warm_up=((1, 1.0),),
-    open={1: 6, 2: 5},
-    closed={1: 4, 4: 5},
-    live=LivePlan(start=2, limit=8, ramp_up=2.0, hold=3.0),
-)
+CPU = Plan(warm_up=((1, 1.0),), open={1: 6, 2: 5}, closed={1: 4, 4: 5}, live=(2, 8), ramp_up=2.0, hold=3.0)
 """A smoke test for the bundled voice on a CPU."""
 
 

@@ -13,7 +13,6 @@ import datetime
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -64,7 +63,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=_names, default=LOOPS, help="loops to run, of open,closed,live (default: all)")
     parser.add_argument("--rates", type=_numbers, default=(), help="requests per second, such as 1,20,80")
     parser.add_argument("--concurrency", type=_numbers, default=(), help="concurrent clients, such as 1,4,64")
-    parser.add_argument("--live-start", type=int, help="number of listeners that the search starts with")
+    parser.add_argument("--live-start", type=int, default=0, help="number of listeners that the search starts with")
     parser.add_argument("--generators", type=int, default=4, help="worker processes of the load generator (default: 4)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
     parser.add_argument("--name", help="name of the result, NAME_service.json (default: from GPU and size)")
@@ -89,10 +88,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 def plan_of(args: argparse.Namespace) -> Plan:
     """Returns the plan for the arguments."""
     base = plan.CPU if args.device == "cpu" and args.variant != "paced" else plan.QUICK if args.quick else plan.FULL
-    selected = base.select(args.only, args.rates, args.concurrency)
-    if args.live_start and selected.live:
-        selected = structs.replace(selected, live=structs.replace(selected.live, start=args.live_start))
-    return selected
+    return base.select(args.only, args.rates, args.concurrency, args.live_start)
 
 
 class Bench:
@@ -118,13 +114,13 @@ class Bench:
             await self._point("open", rate, seconds, generator.open(rate, Limit(requests=round(rate * seconds))))
         for count, seconds in loads.closed.items():
             await self._point("closed", count, seconds, generator.closed(int(count), Limit(seconds=seconds)))
-        if live := loads.live:
-            levels = plan.search_max(live.start, live.limit)
+        if loads.live:
+            levels = plan.search_max(*loads.live)
             level = next(levels)
             with contextlib.suppress(StopIteration):
                 while True:
-                    load = generator.live(level, live.ramp_up, live.hold)
-                    level = levels.send(plan.is_gap_free(await self._point("live", level, live.hold, load)))
+                    load = generator.live(level, loads.ramp_up, loads.hold)
+                    level = levels.send(plan.is_gap_free(await self._point("live", level, loads.hold, load)))
 
     async def _point(
         self, loop: Literal["open", "closed", "live"], amount: float, seconds: float, load: Awaitable[LoadResult]
@@ -169,9 +165,8 @@ async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
         run = _new_run(args, setup, command, gpus)
         system, urls, voices = None, [args.url], list(OTHERS_VOICES)
         if not args.url:
-            started, system = time.monotonic(), System()
+            system = System()
             await stack.enter_async_context(system.running(setup))
-            print(f"the service is ready after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
             urls = system.urls
             async with SpeechClient(urls[0]) as client:
                 voices = await client.voices()

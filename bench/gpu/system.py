@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,13 +17,16 @@ import msgspec
 from msgspec import Struct, structs
 
 from syrinx_operator import __version__
-from syrinx_operator.local.events import Event, Exited, Log, describe_exit
+from syrinx_operator.local.console import PipelineView, make_console
+from syrinx_operator.local.events import Event, Exited, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, StageProcess, plan_local
 from syrinx_stages.connector.server import RedisServer
 
 DRAIN_SECONDS = 2
+RESIDENT = 1024
+LEAD_LIMIT_SECONDS = 8
 PASSWORD = "SYRINX_BENCH_REDIS_PASSWORD"
 TAIL_LINES = 30
 
@@ -33,10 +35,7 @@ VARIANTS: Mapping[Variant, tuple[str, str]] = {
     "separate": ("talker and codec as processes on one GPU", "run talker and codec in a process each (default)"),
     "colocated": ("talker and codec in one process on one GPU", "run talker and codec in one process"),
     "two-gpus": ("talker and codec on one GPU each", "run the talker on GPU 0 and the codec on GPU 1"),
-    "mps": (
-        "talker and codec as processes on one GPU under MPS",
-        "run both under CUDA's multi-process service",
-    ),
+    "mps": ("talker and codec as processes on one GPU under MPS", "run both under CUDA's multi-process service"),
     "paced": ("engines with simulated timing", "simulate the engines' timing, without a GPU: see gpu.paced"),
 }
 """Description and help text of the ways in which talker and codec run."""
@@ -54,9 +53,6 @@ class Setup(Struct, frozen=True, kw_only=True):
     gateways: int = 2
     talker_rows: int = 128
     codec_rows: int = 32
-    resident: int = 1024
-    """Maximum number of streams resident in talker and codec."""
-    lead_limit_seconds: float = 8.0
     capture_rows: Sequence[int] = (1, 2, 4, 8, 16, 32)
     capture_frames: Sequence[int] = (2, 4, 8, 12)
     """Decoder calls are captured for each pair of rows and frames."""
@@ -72,20 +68,21 @@ class Setup(Struct, frozen=True, kw_only=True):
 
     def pipeline(self, redis_url: str) -> TTSPipeline:
         """Returns the resource."""
+        # A colocated codec takes the device and the drain time from the talker.
+        stage = {} if self.variant == "colocated" else {"device": self.device, "drainSeconds": DRAIN_SECONDS}
         pairs = [{"rows": rows, "frames": frames} for rows in self.capture_rows for frames in self.capture_frames]
-        stage: dict[str, object] = {"maxResident": self.resident}
-        own = {"device": self.device, "drainSeconds": DRAIN_SECONDS}
-        codec = stage | {"maxNumSeqs": self.codec_rows}
-        if self.device == "cuda" or self.variant == "paced":
-            codec["capturePairs"] = pairs
-        if self.variant != "colocated":  # A colocated codec takes these settings from the talker.
-            codec |= own
-        talker = {"engine": self.engine, "maxNumSeqs": self.talker_rows, "leadLimitSeconds": self.lead_limit_seconds}
         spec = {
             "model": {"path": self.model} if self.model else {"bundled": True},
             "gateway": {"port": 0, "maxQueue": 10_000, "maxQueueSeconds": 60, "drainSeconds": DRAIN_SECONDS},
-            "talker": stage | own | talker,
-            "codec": codec,
+            "talker": {
+                **{"device": self.device, "drainSeconds": DRAIN_SECONDS, "engine": self.engine},
+                **{"maxNumSeqs": self.talker_rows, "maxResident": RESIDENT, "leadLimitSeconds": LEAD_LIMIT_SECONDS},
+            },
+            "codec": {
+                **stage,
+                **{"maxNumSeqs": self.codec_rows, "maxResident": RESIDENT},
+                "capturePairs": pairs if self.device == "cuda" or self.variant == "paced" else [],
+            },
             "topology": "Colocated" if self.variant == "colocated" else "Separate",
             "connector": {"url": redis_url, "passwordEnv": PASSWORD},
             "tuning": {"mode": "Off", "bounds": {"capturePairs": {"max": 0}}},
@@ -100,21 +97,21 @@ class System:
     def __init__(self) -> None:
         self.deaths: list[str] = []
         """Processes that died, with the reason."""
-        self._log_tails: dict[str, deque[str]] = {}
 
     @contextlib.asynccontextmanager
     async def running(self, setup: Setup) -> AsyncIterator[None]:
         """Runs the service. Raises `LocalError` or `RedisServerError`."""
         with contextlib.ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-")))
+            self._view = stack.enter_context(PipelineView(make_console(stderr=True), logs=False))
+            self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="syrinx-bench-")))
             if setup.variant == "mps":
-                stack.enter_context(_mps_daemon(directory))
+                stack.enter_context(_mps_daemon(self._directory))
             self._redis = stack.enter_context(RedisServer())
             os.environ[PASSWORD] = self._redis.password
             pipeline = setup.pipeline(self._redis.url)
             self._local = LocalPipeline(
                 pipeline,
-                directory=directory,
+                directory=self._directory,
                 observe=self._on_event,
                 commands=_commands(setup.variant),
                 additional=_additional_gateways(pipeline, setup.gateways - 1),
@@ -147,13 +144,11 @@ class System:
                     (await http.put(f"{member.admin_url}/settings", json=body)).raise_for_status()
 
     def _on_event(self, event: Event) -> None:
-        match event:
-            case Log(name=name, line=line):
-                self._log_tails.setdefault(name, deque(maxlen=TAIL_LINES)).append(line)
-            case Exited(name=name, code=code):
-                self.deaths.append(f"{name}: {describe_exit(code)}")
-                print(f"{name} died ({describe_exit(code)}). Its last log lines:", file=sys.stderr)
-                print(*(f"  {line}" for line in self._log_tails.get(name, ())), sep="\n", file=sys.stderr, flush=True)
+        self._view(event)
+        if isinstance(event, Exited):
+            self.deaths.append(f"{event.name}: {describe_exit(event.code)}")
+            log = (self._directory / f"{event.name}.log").read_text("utf-8", "replace")
+            print(*log.splitlines()[-TAIL_LINES:], sep="\n", file=sys.stderr, flush=True)
 
 
 def _additional_gateways(pipeline: TTSPipeline, count: int) -> list[StageProcess]:

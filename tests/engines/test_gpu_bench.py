@@ -138,7 +138,7 @@ def test_rates_and_clients_replace_the_plans():
     assert selected.closed == {64: 10, 256: plan.DEFAULT_SECONDS}
     assert selected.live is None
     started = plan_of(parse(["--only", "live", "--live-start", "640"]))
-    assert (started.open, started.closed, started.live.start) == ({}, {}, 640)
+    assert (started.open, started.closed, started.live) == ({}, {}, (640, 1536))
 
 
 def test_points_with_many_streams_have_larger_chunks():
