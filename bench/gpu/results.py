@@ -11,16 +11,16 @@ from msgspec import Struct
 
 from gpu.monitor import Usage
 from gpu.system import Setup
+from syrinx_operator.commands.bench.load import GeneratorStats
 from syrinx_operator.commands.bench.report import errors, milliseconds
-from syrinx_operator.commands.bench.stats import Point
-from syrinx_operator.commands.bench.workers import GeneratorStats
+from syrinx_operator.commands.bench.stats import Loop, Point
 from syrinx_operator.local.machine import Machine
 
 
 class ServicePoint(Struct, frozen=True, kw_only=True):
     """A load point."""
 
-    load: Literal["open", "closed", "live"]
+    load: Loop
     amount: float
     """Requests per second (open), concurrent clients (closed), or listeners (live)."""
     seconds: float

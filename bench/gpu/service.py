@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -25,9 +24,8 @@ from gpu.monitor import Gpus, monitor
 from gpu.plan import LOOPS, Plan
 from gpu.results import ServicePoint, ServiceRun
 from gpu.system import VARIANTS, Setup, System
-from syrinx_operator.commands.bench.load import Limit
+from syrinx_operator.commands.bench.load import GeneratorError, Limit, LoadGenerator, LoadResult
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
-from syrinx_operator.commands.bench.workers import GeneratorError, LoadGenerator, LoadResult
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import describe, publishable_command, revision
@@ -122,9 +120,7 @@ class Bench:
                     load = generator.live(level, loads.ramp_up, loads.hold)
                     level = levels.send(plan.is_gap_free(await self._point("live", level, loads.hold, load)))
 
-    async def _point(
-        self, loop: Literal["open", "closed", "live"], amount: float, seconds: float, load: Awaitable[LoadResult]
-    ) -> Point:
+    async def _point(self, loop: Loop, amount: float, seconds: float, load: Awaitable[LoadResult]) -> Point:
         ramp: tuple[int, ...] = ()
         if self._system is not None:
             ramp = plan.chunk_ramp(loop, amount)
@@ -133,13 +129,12 @@ class Bench:
         processes = (self._system.pids, self._system.admin_urls) if self._system else ({}, {})
         async with monitor(self._gpus, *processes) as usage:
             result = await load
-        kind = Loop.OPEN if loop == "open" else Loop.CLOSED
         point = ServicePoint(
             load=loop,
             amount=amount,
             seconds=seconds,
             chunk_ramp=ramp,
-            stats=summarize(kind, amount, result.outcomes, result.wall_seconds),
+            stats=summarize(loop, amount, result.outcomes, result.wall_seconds),
             usage=usage[0],
             generator=result.generator,
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from cluster.client import Kubernetes
 from cluster.speech import service_path
 from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, corpus, make_sender, open_loop, poisson
-from syrinx_operator.commands.bench.stats import Loop, Outcome, summarize
+from syrinx_operator.commands.bench.stats import Outcome, summarize
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 
 VOICE = "us"
@@ -101,4 +101,4 @@ async def measure(cluster: Kubernetes, pipeline: str) -> tuple[dict[int, bytes],
         audio = {number: await pcm(client, number) for number in range(len(SENTENCES))}
         speak = make_sender(client, Script(corpus(), (VOICE,), 1))
         outcomes, wall = await closed_loop(speak, AT_ONCE, Limit(seconds=MEASURE_SECONDS))
-    return audio, summarize(Loop.CLOSED, AT_ONCE, outcomes, wall).requests_per_second
+    return audio, summarize("closed", AT_ONCE, outcomes, wall).requests_per_second

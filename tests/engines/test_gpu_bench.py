@@ -15,10 +15,9 @@ from gpu.plan import MEAN_SECONDS, length_seconds, make_script
 from gpu.results import ServicePoint, ServiceRun
 from gpu.service import parse, plan_of
 from gpu.system import VARIANTS, Setup
-from syrinx_operator.commands.bench.load import Limit, corpus
+from syrinx_operator.commands.bench.load import GeneratorStats, Limit, LoadGenerator, corpus
 from syrinx_operator.commands.bench.playback import Playback
-from syrinx_operator.commands.bench.stats import Loop, Outcome, summarize
-from syrinx_operator.commands.bench.workers import GeneratorStats, LoadGenerator
+from syrinx_operator.commands.bench.stats import Outcome, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline
@@ -52,7 +51,7 @@ def point(load: str, amount: float, outcomes: list[Outcome]) -> ServicePoint:
         amount=amount,
         seconds=10,
         chunk_ramp=(2, 4),
-        stats=summarize(Loop.OPEN, amount, outcomes, 10.0),
+        stats=summarize("open", amount, outcomes, 10.0),
         usage=Usage([], {}, {}, None),
         generator=GeneratorStats(4, 0.1, 1.0),
     )
@@ -117,11 +116,11 @@ def test_search_finds_the_maximum_to_one_part_in_sixteen(maximum):
 
 def test_gaps_errors_and_slow_starts_fail_a_level():
     good = [outcome(0.05)] * 200
-    assert plan.is_gap_free(summarize(Loop.CLOSED, 1, good, 10.0))
-    one_gap = summarize(Loop.CLOSED, 1, [*good, outcome(0.05, underruns=1)], 10.0)
+    assert plan.is_gap_free(summarize("closed", 1, good, 10.0))
+    one_gap = summarize("closed", 1, [*good, outcome(0.05, underruns=1)], 10.0)
     assert not plan.is_gap_free(one_gap) and plan.is_nearly_gap_free(one_gap)
     for bad in ([*good, Outcome(error="http 503")], [outcome(0.6)] * 200, []):
-        assert not plan.is_nearly_gap_free(summarize(Loop.CLOSED, 1, bad, 10.0))
+        assert not plan.is_nearly_gap_free(summarize("closed", 1, bad, 10.0))
 
 
 def test_full_plan_has_the_required_loads_and_enough_requests():

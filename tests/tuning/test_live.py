@@ -14,7 +14,7 @@ import pytest
 
 from support.tuned import VOICE, Up, load, pcm
 from syrinx_operator.commands.bench.load import Limit, Script, closed_loop, corpus, make_sender, open_loop, poisson
-from syrinx_operator.commands.bench.stats import Loop, summarize
+from syrinx_operator.commands.bench.stats import summarize
 from syrinx_operator.commands.client import SpeechClient
 from syrinx_operator.local import tuning_files
 from syrinx_operator.local.tuner import identity_of
@@ -77,9 +77,9 @@ def untuned(tmp_path_factory: pytest.TempPathFactory) -> Untuned:
         async with SpeechClient(url) as client:
             speak = make_sender(client, Script(corpus(), (VOICE,), 1))
             outcomes, wall = await closed_loop(speak, 8, Limit(seconds=20))
-            rate = SHARE_OF_CAPACITY * summarize(Loop.CLOSED, 8, outcomes, wall).requests_per_second
+            rate = SHARE_OF_CAPACITY * summarize("closed", 8, outcomes, wall).requests_per_second
             outcomes, wall = await open_loop(speak, poisson(rate, 1, Limit(seconds=30)))
-            ttfa = summarize(Loop.OPEN, rate, outcomes, wall).ttfa
+            ttfa = summarize("open", rate, outcomes, wall).ttfa
         return Untuned(rate, ttfa.p50, ttfa.p95, audio)
 
     with Up(tmp_path_factory.mktemp("untuned"), a_pipeline("untuned", 8, None)) as up:

@@ -1,7 +1,8 @@
-"""A bench run as a plot: TTFA and throughput over load."""
+"""Plots of load points: TTFA, throughput and underruns over the load."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -11,43 +12,62 @@ from matplotlib.figure import Figure
 from syrinx_operator.commands.bench.report import Report, writing
 from syrinx_operator.commands.bench.stats import Loop, Point
 
-_AXIS = {Loop.CLOSED: "concurrent streams (closed loop)", Loop.OPEN: "requests per second (open loop, Poisson)"}
+_AXIS: Mapping[Loop, str] = {
+    "closed": "concurrent streams (closed loop)",
+    "open": "requests per second (open loop, Poisson)",
+    "live": "listeners",
+}
 
 
 def plot(report: Report, file: Path) -> None:
     """Writes a PNG with a row for each kind of loop: TTFA and throughput. Raises `ReportError`."""
     matplotlib.use("Agg")
-    rows = [(loop, points) for loop in Loop if (points := _points(report, loop))]
-    figure = Figure(figsize=(10, 3.6 * len(rows)), layout="constrained")
-    axes = figure.subplots(len(rows), 2, squeeze=False)
-    for (loop, points), (left, right) in zip(rows, axes, strict=True):
-        _ttfa(left, points)
-        _throughput(right, points)
-        for each in (left, right):
-            each.set_xlabel(_AXIS[loop])
-            each.set_xticks([point.load for point in points], [f"{point.load:g}" for point in points])
-            each.margins(y=0.1)
-            each.set_ylim(bottom=0)
-            each.grid(alpha=0.3)
+    loops = [loop for loop in _AXIS if any(point.loop == loop for point in report.points)]
+    figure = Figure(figsize=(10, 3.6 * len(loops)), layout="constrained")
+    for loop, (left, right) in zip(loops, figure.subplots(len(loops), 2, squeeze=False), strict=True):
+        points = {"": [point for point in report.points if point.loop == loop]}
+        draw_ttfa(left, loop, points)
+        draw_throughput(right, loop, points)
     figure.suptitle(f"{report.machine.cpu}, {report.machine.cores} cores", fontsize=10)
     with writing(file):
         figure.savefig(file, dpi=120, format="png")
 
 
-def _points(report: Report, loop: Loop) -> list[Point]:
-    return sorted((point for point in report.points if point.loop == loop), key=lambda point: point.load)
+Runs = Mapping[str, Sequence[Point]]
+"""Load points of one loop by the name of their run."""
 
 
-def _ttfa(axes: Axes, points: list[Point]) -> None:
-    measured = [(point.load, point.ttfa) for point in points if point.ttfa is not None]
-    loads = [load for load, _ in measured]
-    axes.plot(loads, [ttfa.p50 * 1000 for _, ttfa in measured], marker="o", label="p50")
-    axes.plot(loads, [ttfa.p95 * 1000 for _, ttfa in measured], marker="s", label="p95")
+def draw_ttfa(axes: Axes, loop: Loop, runs: Runs) -> None:
+    """Plots the TTFA over the load."""
+    _draw(axes, loop, runs, "-", "p95", lambda point: None if point.ttfa is None else 1000 * point.ttfa.p95)
+    _draw(axes, loop, runs, ":", "p50", lambda point: None if point.ttfa is None else 1000 * point.ttfa.p50)
     axes.set_ylabel("time to first audio, ms")
-    axes.legend()
 
 
-def _throughput(axes: Axes, points: list[Point]) -> None:
-    loads = [point.load for point in points]
-    axes.plot(loads, [point.audio_seconds_per_second for point in points], marker="o", color="tab:green")
+def draw_throughput(axes: Axes, loop: Loop, runs: Runs) -> None:
+    """Plots the throughput over the load."""
+    _draw(axes, loop, runs, "-", "", lambda point: point.audio_seconds_per_second)
     axes.set_ylabel("audio seconds per second")
+
+
+def draw_underruns(axes: Axes, loop: Loop, runs: Runs) -> None:
+    """Plots the share of utterances with a gap over the load."""
+    _draw(axes, loop, runs, "-", "", lambda point: None if point.underrun_share is None else 100 * point.underrun_share)
+    axes.set_ylabel("utterances with a gap, %")
+
+
+def _draw(axes: Axes, loop: Loop, runs: Runs, style: str, label: str, value: Callable[[Point], float | None]) -> None:
+    for number, (name, points) in enumerate(runs.items()):
+        known = sorted((point.load, found) for point in points if (found := value(point)) is not None)
+        loads, values = [load for load, _ in known], [found for _, found in known]
+        axes.plot(loads, values, f"C{number}o{style}", label=f"{name} {label}".strip())
+    if loop != "live":
+        ticks = sorted({point.load for points in runs.values() for point in points})
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{load:g}" for load in ticks])
+        axes.minorticks_off()
+    axes.set_xlabel(_AXIS[loop])
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=8)

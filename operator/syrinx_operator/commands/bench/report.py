@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from syrinx_operator.commands.bench.playback import PREROLL_SECONDS
-from syrinx_operator.commands.bench.stats import Loop, Point, Spread
+from syrinx_operator.commands.bench.stats import Point, Spread
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.spec import TTSPipeline
 
@@ -83,7 +83,7 @@ def errors(point: Point) -> str:
 
 
 def _load(point: Point) -> str:
-    return f"{point.load:g} concurrent" if point.loop == Loop.CLOSED else f"{point.load:g} req/s"
+    return f"{point.load:g} concurrent" if point.loop == "closed" else f"{point.load:g} req/s"
 
 
 _TABLE_WIDTH = 110

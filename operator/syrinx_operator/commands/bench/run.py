@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 
-from syrinx_operator.commands.bench.load import Limit, Script, corpus
+from syrinx_operator.commands.bench.load import Limit, LoadGenerator, Script, corpus
 from syrinx_operator.commands.bench.report import Report
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
-from syrinx_operator.commands.bench.workers import LoadGenerator
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.machine import describe, publishable_pipeline, revision
 from syrinx_operator.resource.spec import TTSPipeline
@@ -33,7 +32,7 @@ async def bench(
     """
     async with SpeechClient(url) as client:
         script = Script(corpus(), voices or await client.voices(), seed)
-    loads = [(Loop.CLOSED, float(clients)) for clients in concurrency] + [(Loop.OPEN, rate) for rate in rates]
+    loads: list[tuple[Loop, float]] = [*(("closed", clients) for clients in concurrency), *(("open", r) for r in rates)]
     points = []
     async with LoadGenerator([url], script) as generator:
         if warmup:
@@ -42,7 +41,7 @@ async def bench(
                 kinds = ", ".join(sorted(set(failed)))
                 raise SpeechError(failed[0], f"{len(failed)} of {warmup} warm-up requests failed: {kinds}")
         for loop, load in loads:
-            measure = generator.closed(int(load), limit) if loop == Loop.CLOSED else generator.open(load, limit)
+            measure = generator.closed(int(load), limit) if loop == "closed" else generator.open(load, limit)
             result = await measure
             points.append(summarize(loop, load, result.outcomes, result.wall_seconds))
             done(points[-1])

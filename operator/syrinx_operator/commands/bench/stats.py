@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.playback import Playback
 
-
-class Loop(StrEnum):
-    """The arrival process of requests."""
-
-    CLOSED = "closed"
-    """A fixed number of clients, each of which sends its next request when the last one has ended."""
-    OPEN = "open"
-    """Poisson arrivals at a given rate, independent of earlier requests."""
+Loop = Literal["open", "closed", "live"]
+"""Poisson arrivals at a given rate; a fixed number of clients, each of which sends its next request when the last one
+has ended; or listeners that play one utterance after the other in real time."""
 
 
 class Outcome(Struct, frozen=True):
