@@ -17,14 +17,8 @@ import msgspec
 
 from gpu import RESULTS, plots
 from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
-from gpu.results import CAPTION, STAGES_CAPTION, ServiceRun, markdown, points_table, stages_table
+from gpu.results import TEXTS, ServiceRun, markdown, points_table, stages_table
 from syrinx_operator.local.files import write_atomically
-
-PRECISION = (
-    "Compared with the modules in float32 on the same input codes (code 0 / codes 1 to 15): error of the logits, the "
-    "share of equal codes when sampled with the same random numbers, and the share of equal argmax codes. PyTorch in "
-    "bfloat16 shows the effect of the number format alone."
-)
 
 
 def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str], notes: str) -> str:
@@ -37,7 +31,7 @@ def report(gathered: Gathered, summary: Mapping[str, Any], plotted: Sequence[str
             parts += [f"## {name} engine", _engine(result)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
-    parts += [CAPTION, STAGES_CAPTION] if gathered.runs else []
+    parts += [TEXTS["points"], TEXTS["stages"]] if gathered.runs else []
     parts += [notes.strip()] if notes else []
     quoted = read_csv("published.csv")
     parts += ["## Published by others", "Quoted, not measured here."]
@@ -56,19 +50,8 @@ def _measured_on(gathered: Gathered) -> str:
         f"Python {run.machine.python}; {packages}; revision {run.revision or '-'}."
     ]
     if run.random_weights:
-        lines.append(
-            "The weights are random; the shapes, and so the work, are those of the published checkpoint. EOS is never "
-            f"sampled; the requests set the utterance length: log-normal, {run.utterance_seconds:g} s on average, the "
-            "mean of Seed-TTS EN (sglang-omni #1635: 38.0 audio s/s at 9.1 requests/s). The audio is noise, audible "
-            "from the first sample on. A real voice starts with about a frame (80 ms) of near-silence, which the "
-            "gateway trims, as Nari's server does: its first audible sample is in the next frame, which has to be "
-            "generated first. Published figures compare with first playable audio here."
-        )
-    lines.append(
-        "TTFA is the time since a request was due, including the connection, until a player that starts with 100 ms of "
-        "audio plays the first audible sample. The text is streamed one token per frame (non_streaming_mode false), as "
-        "in the published measurements."
-    )
+        lines.append(TEXTS["weights"].format(run.utterance_seconds))
+    lines.append(TEXTS["ttfa"])
     return " ".join(lines)
 
 
@@ -97,7 +80,7 @@ def _engine(result: EngineResult) -> str:
             rows = [[kernel.name, str(kernel.count), f"{kernel.ms:.3f}"] for kernel in kernels[: plots.MAX_KERNELS]]
             parts.append(markdown([f"kernel, batch {batch}", "count", "total ms"], rows))
     if result.precision:
-        parts += [PRECISION, _precision(result.precision)]
+        parts += [TEXTS["precision"], _precision(result.precision)]
     return "\n\n".join(parts)
 
 

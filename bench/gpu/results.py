@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import yaml
 from msgspec import Struct
 
 from gpu.monitor import Usage
@@ -102,16 +103,7 @@ COLUMNS: Mapping[str, Callable[[ServicePoint], str]] = {
     "generator": lambda point: f"{point.generator.cpu_share:.0%}",
     "ramp": lambda point: ",".join(map(str, point.chunk_ramp)) or "-",
 }
-CAPTION = (
-    "Times are p50 / p95 since a request was due. First byte: any audio; playable: 100 ms of audio buffered; TTFA: the "
-    "first audible sample played. Underruns: utterances whose playback stalled. Busiest process and generator: CPU use "
-    "as a share of one core."
-)
-STAGES_CAPTION = (
-    "Means in milliseconds, by the stages' own metrics. At gateway: from a request's arrival until the gateway sends "
-    "its first audio; the rest of the time at the client is HTTP and the load generator. Claim: from the arrival until "
-    "the stage claims the request."
-)
+TEXTS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text())
 
 
 def markdown(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

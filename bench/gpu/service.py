@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -89,21 +90,19 @@ def plan_of(args: argparse.Namespace) -> Plan:
     return base.select(args.only, args.rates, args.concurrency, args.live_start)
 
 
+@dataclass
 class Bench:
     """A run in progress; `system` is None for a service that runs already."""
 
-    def __init__(
-        self, run: ServiceRun, file: Path, generator: LoadGenerator, gpus: Gpus, system: System | None
-    ) -> None:
-        self.run = run
-        self._file = file
-        self._generator = generator
-        self._gpus = gpus
-        self._system = system
+    run: ServiceRun
+    file: Path
+    generator: LoadGenerator
+    gpus: Gpus
+    system: System | None
 
     async def measure(self, loads: Plan) -> None:
         """Measures all points of a plan. Raises `GeneratorError` if all warm-up requests fail."""
-        generator = self._generator
+        generator = self.generator
         for clients, seconds in loads.warm_up:
             outcomes = (await generator.closed(clients, Limit(seconds=seconds))).outcomes
             if all(outcome.error for outcome in outcomes):
@@ -122,12 +121,12 @@ class Bench:
 
     async def _point(self, loop: Loop, amount: float, seconds: float, load: Awaitable[LoadResult]) -> Point:
         ramp: tuple[int, ...] = ()
-        if self._system is not None:
+        if self.system is not None:
             ramp = plan.chunk_ramp(loop, amount)
-            await self._system.set_ramp(ramp)
+            await self.system.set_ramp(ramp)
         await asyncio.sleep(SETTLE_SECONDS)
-        processes = (self._system.pids, self._system.admin_urls) if self._system else ({}, {})
-        async with monitor(self._gpus, *processes) as usage:
+        processes = (self.system.pids, self.system.admin_urls) if self.system else ({}, {})
+        async with monitor(self.gpus, *processes) as usage:
             result = await load
         point = ServicePoint(
             load=loop,
@@ -145,9 +144,9 @@ class Bench:
 
     def save(self, *, complete: bool = False, failure: str = "") -> None:
         """Writes the result file. Raises `OSError`."""
-        deaths = [] if self._system is None else self._system.deaths
+        deaths = [] if self.system is None else self.system.deaths
         self.run = structs.replace(self.run, complete=complete, failure=failure, deaths=deaths)
-        write_atomically(self._file, msgspec.json.format(msgspec.json.encode(self.run), indent=1) + b"\n")
+        write_atomically(self.file, msgspec.json.format(msgspec.json.encode(self.run), indent=1) + b"\n")
 
 
 async def measure(args: argparse.Namespace, command: str) -> ServiceRun:
@@ -233,7 +232,7 @@ def main() -> int:
         return 1
     print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
     print(results.points_table(run.points), results.stages_table(run.points), sep="\n\n", end="\n\n")
-    print(results.CAPTION, results.STAGES_CAPTION, sep="\n")
+    print(results.TEXTS["points"], results.TEXTS["stages"], sep="\n")
     return 0
 
 
