@@ -22,7 +22,7 @@ __all__ = ["describe", "load_codec_engine", "load_talker_engine", "load_tokenize
 
 
 def load_tokenizer(model: str) -> Tokenizer:
-    """See `Implementation`."""
+    """Loads the text tokenizer of a checkpoint, without torch. Raises `CheckpointError` naming file and field."""
     from syrinx_stages.model import tokenizer
 
     directory = checkpoint_directory(model)
@@ -32,7 +32,7 @@ def load_tokenizer(model: str) -> Tokenizer:
 def load_talker_engine(
     config: StageConfig, device: torch.device, settings: LiveSettings[TalkerSettings]
 ) -> TalkerEngine[Any]:
-    """See `Implementation`."""
+    """Raises `StartError` if the engine is not installed, `CheckpointError` if the checkpoint is invalid."""
     import torch
 
     from syrinx_stages.model.checkpoint import Checkpoint
@@ -58,7 +58,7 @@ def load_talker_engine(
 
 
 def load_codec_engine(config: StageConfig, device: torch.device) -> CodecEngine[Any]:
-    """See `Implementation`."""
+    """Raises `CheckpointError` if the checkpoint is invalid."""
     from syrinx_stages.model.checkpoint import Checkpoint
 
     if device.type == "cuda":
