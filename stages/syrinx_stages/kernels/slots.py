@@ -6,8 +6,7 @@ position within the request. A row is unassigned if its slot is 0 or its generat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -101,28 +100,28 @@ def _next_first_codes_kernel(
     tl.store(out + row, code.to(out.dtype.element_ty))
 
 
-@dataclass(frozen=True)
 class SlotTable:
     """State of all requests by slot; slot 0 is unassigned. Row 0 of `embeds` is the padding after a text."""
 
-    generations: Tensor
-    """int32 [slots]; -1 for free slots."""
-    prompt_lengths: Tensor
-    """int32 [slots]."""
-    text_lengths: Tensor
-    """int32 [slots]: text rows that are added to the frames' embeddings."""
-    prompt_pages: Tensor
-    """int32 [slots, pages]: pages of `embeds`."""
-    text_pages: Tensor
-    """int32 [slots, pages]: pages of `embeds`."""
-    embeds: Tensor
-    """[rows, H], in pages of 64 rows."""
-    codes: Tensor
-    """int16 [slots, frames, groups]."""
-    host_codes: Tensor
-    """The same in pinned host memory; valid once the step that sampled them is complete."""
-    num_frames: Tensor
-    """int32 [slots]: frames sampled."""
+    def __init__(self, slots: int, max_pages: int, embeds: Tensor, frames: int, groups: int) -> None:
+        """max_pages: of a prompt or text. embeds: [rows, H], in pages of 64 rows. frames: of a request, at most."""
+
+        def int32_per_slot(*shape: int) -> Tensor:
+            return torch.zeros(slots, *shape, dtype=torch.int32, device=embeds.device)
+
+        self.generations = int32_per_slot() - 1
+        """-1 for free slots."""
+        self.prompt_lengths = int32_per_slot()
+        self.text_lengths = int32_per_slot()
+        """Text rows that are added to the frames' embeddings."""
+        self.prompt_pages, self.text_pages = int32_per_slot(max_pages), int32_per_slot(max_pages)
+        """Pages of `embeds`."""
+        self.embeds = embeds
+        self.codes = torch.zeros(slots, frames, groups, dtype=torch.int16, device=embeds.device)
+        self.host_codes = torch.zeros(self.codes.shape, dtype=torch.int16, device="cpu", pin_memory=embeds.is_cuda)
+        """In pinned host memory; valid once the step that sampled them is complete."""
+        self.num_frames = int32_per_slot()
+        """Frames sampled."""
 
 
 def embed_inputs(slots: SlotTable, positions: Tensor, first: Tensor, rest: Tensor, out: Tensor, page_size: int) -> None:

@@ -55,27 +55,12 @@ class CudaFrameGenerator:
         with torch.inference_mode():
             self._weights = pack(talker)
         self._config, self._device = talker.config, talker.device
-        pages, device = slots * MEAN_PAGES, self._device
-        self._recorder = GraphRecorder(device)
-
-        def int32_per_slot(*shape: int) -> Tensor:
-            return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=device)
-
+        self._recorder = GraphRecorder(self._device)
+        self._pool = IndexPool(slots * MEAN_PAGES)
+        embeds = self._weights.norm.new_zeros((self._pool.capacity + 1) * PAGE_SIZE, len(self._weights.norm))
         # vLLM schedules one step ahead, so it may request one frame more than the limit.
-        codes = slots + 1, frames + 2, CODE_GROUPS
-        self._slots = SlotTable(
-            generations=int32_per_slot() - 1,
-            prompt_lengths=int32_per_slot(),
-            text_lengths=int32_per_slot(),
-            prompt_pages=int32_per_slot(MAX_PAGES),
-            text_pages=int32_per_slot(MAX_PAGES),
-            embeds=self._weights.norm.new_zeros((pages + 1) * PAGE_SIZE, len(self._weights.norm)),
-            codes=torch.zeros(codes, dtype=torch.int16, device=device),
-            host_codes=self._recorder.pinned_zeros(*codes, dtype=torch.int16),
-            num_frames=int32_per_slot(),
-        )
-        self._sampling = SamplingState(slots + 1, talker.config.vocab_size, device)
-        self._pool = IndexPool(pages)
+        self._slots = SlotTable(slots + 1, MAX_PAGES, embeds, frames + 2, CODE_GROUPS)
+        self._sampling = SamplingState(slots + 1, talker.config.vocab_size, self._device)
         self._pages: dict[Handle, list[int]] = {}
         self._sizes = batch_sizes(slots)
         self._graphs = self._capture(new_split_k_workspace(talker.config, self._weights.norm, 2 * slots))
