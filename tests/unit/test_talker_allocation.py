@@ -49,14 +49,6 @@ def test_request_without_text_rows_gets_padding_from_the_first_frame() -> None:
     assert Allocation(slot=1, pages=[], text_pages=[], num_text_rows=0).text_row() == 0
 
 
-def test_missing_pages() -> None:
-    row = allocation(position=PAGE_SIZE - 1)
-    row.pages = [4]
-    assert [row.missing_pages(count) for count in (0, 1, 2, PAGE_SIZE + 2)] == [0, 0, 1, 2]
-    row.position += 1
-    assert row.missing_pages(1) == 1
-
-
 def test_allocator_returns_none_without_memory_and_frees_all_of_a_request() -> None:
     allocator = Allocator(slots=2, pages=3, text_pages=2, max_pages=2)
     first = allocator.allocate(PAGE_SIZE, 1, frames=0)

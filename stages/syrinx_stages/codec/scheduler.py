@@ -122,7 +122,11 @@ def schedule(
     if overhead:
         smaller = [(row.id, count) for row, count in ready if count < frames]
         batch += _smaller_rows(len(batch), frames, smaller[: settings.max_num_seqs - len(batch)], captured, overhead)
-    return Plan(call=_call(batch, captured))
+    ids, call_frames = zip(*batch, strict=True)
+    min_shape = (len(ids), max(call_frames))
+    shape = cheapest_shape(captured, *min_shape)
+    result = "eager" if shape is None else "hit" if shape == min_shape else "padded"
+    return Plan(call=Call(ids=ids, frames=call_frames, shape=shape or min_shape, result=result))
 
 
 def _smaller_rows(
@@ -150,11 +154,3 @@ def _smaller_rows(
         if padded[0] * padded[1] - rows * frames - candidate_frames[count] <= max_padding:
             best = count
     return candidates[:best]
-
-
-def _call(batch: Sequence[tuple[str, int]], captured: Sequence[CapturePair]) -> Call:
-    ids, frames = zip(*batch, strict=True)
-    min_shape = (len(ids), max(frames))
-    shape = cheapest_shape(captured, *min_shape)
-    result = "eager" if shape is None else "hit" if shape == min_shape else "padded"
-    return Call(ids=ids, frames=frames, shape=shape or min_shape, result=result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from syrinx_stages.codec.weights import Conv
-from syrinx_stages.kernels.gpu import Gpu
+from syrinx_stages.kernels.gpu import Gpu, power_of_two_divisor
 
 SCRATCH_BYTES = 1024
 """Shared memory that Triton allocates besides the operands: reductions over a row, barriers."""
@@ -72,7 +72,7 @@ def residual_unit_tile(conv: Conv, num_positions: int, gpu: Gpu) -> Tile | None:
     channels = conv.outputs
     if channels > 192 or (channels > 128 and num_positions <= 32768):
         return None
-    block_k = _power_of_two_divisor(channels, 64)
+    block_k = power_of_two_divisor(channels, 64)
     if block_k == 64:
         tile = Tile(64, channels, block_k, num_stages=3)
     else:
@@ -93,9 +93,9 @@ def _fit(tile: Tile, gpu: Gpu, conv: Conv) -> Tile:
 def _few_positions(conv: Conv, block_m: int, gpu: Gpu) -> Tile:
     """Reading the weights dominates: if they fit, each thread block loads all of its weights at once."""
     inner, outputs = conv.taps * conv.in_channels, conv.outputs
-    block_k = _power_of_two_divisor(conv.in_channels, 512)
+    block_k = power_of_two_divisor(conv.in_channels, 512)
     if block_k < 512 or outputs >= 8192:
-        block_k = _power_of_two_divisor(conv.in_channels, 128)
+        block_k = power_of_two_divisor(conv.in_channels, 128)
         tile = Tile(block_m, min(_next_power_of_two(outputs), 64 if outputs >= 4096 else 32), block_k)
     elif conv.taps == 1 and conv.in_channels == 1024 and outputs <= 2048:
         return Tile(block_m, 16, 1024)
@@ -107,7 +107,7 @@ def _few_positions(conv: Conv, block_m: int, gpu: Gpu) -> Tile:
 def _many_positions(conv: Conv, num_positions: int, gpu: Gpu) -> Tile:
     """Arithmetic dominates: blocks are as large as leaves enough of them for all multiprocessors."""
     outputs, sms = conv.outputs, gpu.multiprocessors
-    block_k = _power_of_two_divisor(conv.in_channels, 64)
+    block_k = power_of_two_divisor(conv.in_channels, 64)
     steps = conv.taps * conv.in_channels // block_k
     blocks = Tile(64, 64, block_k).count(num_positions, outputs)
     width = _next_power_of_two(outputs)
@@ -140,11 +140,6 @@ def _split_k(steps: int, blocks: int, max_split: int, gpu: Gpu) -> int:
     """Returns the largest divisor of `steps` up to `max_split` that gives each multiprocessor two blocks at most."""
     splits = (n for n in range(2, max_split + 1) if steps % n == 0 and blocks * n <= 2 * gpu.multiprocessors)
     return max(splits, default=1)
-
-
-def _power_of_two_divisor(size: int, limit: int) -> int:
-    """Returns the largest power of two up to `limit` that divides `size`."""
-    return min(size & -size, limit)
 
 
 def _next_power_of_two(outputs: int) -> int:

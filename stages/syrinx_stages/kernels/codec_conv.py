@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .codec_math import gelu, snake_beta, store_saturated
+from .codec_math import snake_beta, store_saturated
 from .launch import grid_dependency_wait, launch_dependents
 from .split_k import split_k_reduce
 
@@ -34,7 +34,7 @@ def _epilogue(
     if GATED:
         acc = acc * tl.sigmoid(acc) * gate
     if GELU:
-        acc = gelu(acc)
+        acc = 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
     row = (m // positions_per_row).to(tl.int64)
     position = m % positions_per_row
     upsampling: tl.constexpr = N // OUT_CHANNELS

@@ -38,12 +38,6 @@ def snake_beta(x, frequency, magnitude):
 
 
 @triton.jit
-def gelu(x):
-    """Returns the exact (erf) GELU of x."""
-    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-
-
-@triton.jit
 def cosine(x):
     """Returns cos(x) with full range reduction: rotary angles grow with the position."""
     return tl.cos(x) if _INTERPRETED else libdevice.cos(x)

@@ -28,3 +28,8 @@ def gpu_of(device: torch.device) -> Gpu:
     properties = torch.cuda.get_device_properties(device)
     shared_memory = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
     return Gpu((properties.major, properties.minor), shared_memory, properties.multi_processor_count)
+
+
+def power_of_two_divisor(size: int, limit: int) -> int:
+    """Returns the largest power of two up to `limit`, itself a power of two, that divides `size`."""
+    return min(size & -size, limit)

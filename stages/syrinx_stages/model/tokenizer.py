@@ -52,10 +52,6 @@ class Tokenizer:
         ids = [self._start, *self.encode(f"assistant\n{text}")]
         return AssistantIds(ids[:_ROLE_TOKENS], ids[_ROLE_TOKENS:])
 
-    def reference(self, text: str) -> list[int]:
-        """Returns the ids of the transcript of reference audio."""
-        return self.assistant(text).text
-
     def user(self, instructions: str) -> list[int]:
         """Returns the ids of instructions, template included."""
         return [self._start, *self.encode(f"user\n{instructions}"), self._end, *self.encode("\n")]

@@ -57,10 +57,6 @@ class Allocation(Struct, kw_only=True):
             return 0
         return self.text_pages[self.frames // PAGE_SIZE] * PAGE_SIZE + self.frames % PAGE_SIZE
 
-    def missing_pages(self, count: int) -> int:
-        """Returns the number of pages to add for `count` more positions."""
-        return max(0, num_pages(self.position + count) - len(self.pages))
-
 
 class Allocator:
     """Allocates slots, cache pages and text pages to requests."""
@@ -90,7 +86,7 @@ class Allocator:
 
     def grow(self, allocation: Allocation) -> bool:
         """Adds a page if the next position needs one. Returns False if none is free."""
-        missing = allocation.missing_pages(1)
+        missing = max(0, num_pages(allocation.position + 1) - len(allocation.pages))
         if missing > self.pages.num_free:
             return False
         allocation.pages += self.pages.allocate(missing)

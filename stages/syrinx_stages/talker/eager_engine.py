@@ -86,7 +86,9 @@ class EagerTalkerEngine:
             return results
         rows = [self._rows[request_id] for request_id in ids]
         self._advance(rows)
-        codes = self._sample(rows)
+        choices = [(row.request.sampling, row.request.seed) for row in rows]
+        hidden, seen = torch.stack([row.hidden for row in rows]), [row.seen for row in rows]
+        codes = self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, seen)
         continuing = [index for index, code in enumerate(codes[:, 0].tolist()) if code != self._eos]
         if continuing:
             self._append_frames([rows[index] for index in continuing], codes[continuing])
@@ -133,11 +135,6 @@ class EagerTalkerEngine:
             raise
         for (row, _), state in zip(due, hidden, strict=True):
             row.hidden, row.next_input = state, None
-
-    def _sample(self, rows: Sequence[_Row]) -> Tensor:
-        choices = [(row.request.sampling, row.request.seed) for row in rows]
-        hidden = torch.stack([row.hidden for row in rows])
-        return self._frame_sampler.sample(choices, [row.frames for row in rows], hidden, [row.seen for row in rows])
 
     def _append_frames(self, rows: Sequence[_Row], codes: Tensor) -> None:
         """Sets the rows' next inputs from their frames [rows, 16], each with its next text embedding."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from syrinx_stages.kernels.gpu import Gpu, gpu_of
+from syrinx_stages.kernels.gpu import Gpu, gpu_of, power_of_two_divisor
 from syrinx_stages.kernels.linear import DirectTile, MatrixTile, Tile
 
 MIN_PROGRAMS = 128
@@ -115,10 +115,10 @@ def fit(tile: Tile, rows: int, gated: bool, element_size: int, gpu: Gpu) -> Tile
 
 
 def _tile_by_rule(rows: int, columns: int, inner: int, element_size: int, *, gated: bool, residual: bool) -> MatrixTile:
-    depth = _divisor(inner, (64 if rows > 256 else 128) * 2 // element_size)
+    depth = power_of_two_divisor(inner, (64 if rows > 256 else 128) * 2 // element_size)
     if rows > 256 or gated:
-        return MatrixTile(64, _divisor(columns, 128 if rows > 256 else 32), depth, num_stages=4)
-    block = _divisor(columns, 32)
+        return MatrixTile(64, power_of_two_divisor(columns, 128 if rows > 256 else 32), depth, num_stages=4)
+    block = power_of_two_divisor(columns, 32)
     split_k = 1
     if residual:
         while (
@@ -126,8 +126,3 @@ def _tile_by_rule(rows: int, columns: int, inner: int, element_size: int, *, gat
         ):
             split_k *= 2
     return MatrixTile(64, block, depth, num_stages=6, split_k=split_k)
-
-
-def _divisor(size: int, limit: int) -> int:
-    """Returns the largest power of two up to `limit` that divides `size`."""
-    return min(size & -size, limit)
