@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -170,7 +169,7 @@ def espeak_readings(utterances: Sequence[Utterance], config: SynthesisConfig) ->
     ]
 
 
-def _load_talker(checkpoint: str, device: torch.device, concurrency: int) -> TalkerEngine[Any]:
+def _load_talker(checkpoint: str, device: torch.device, concurrency: int) -> TalkerEngine:
     """Returns the engine that a service uses on this device."""
     if device.type == "cuda":
         from syrinx_stages.talker.cuda_engine import CudaTalkerEngine

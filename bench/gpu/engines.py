@@ -65,7 +65,7 @@ class Bench:
             engine="vllm" if options else "torch",
             vllm=options or VllmOptions(),
         )
-        self._engine: TalkerEngine[Any] = load_talker_engine(config, torch.device(device), LiveSettings(settings, 0))
+        self._engine: TalkerEngine = load_talker_engine(config, torch.device(device), LiveSettings(settings, 0))
         self._engine.warm_up()
         self._voice = sorted(Checkpoint(model).config.talker_config.speakers)[0]
         self._count = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import StageConnector
@@ -20,7 +18,7 @@ def build_talker(config: StageConfig, connector: StageConnector, metrics: Metric
     """Returns the talker service of a process; it has no public HTTP application."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
 
-    def load() -> TalkerEngine[Any]:
+    def load() -> TalkerEngine:
         return IMPLEMENTATION.load_talker_engine(config, open_device(config.device, metrics), live)
 
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
@@ -29,7 +27,7 @@ def build_talker(config: StageConfig, connector: StageConnector, metrics: Metric
 def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
     """Returns the codec service of a process; it has no public HTTP application."""
 
-    def load() -> CodecEngine[Any]:
+    def load() -> CodecEngine:
         return IMPLEMENTATION.load_codec_engine(config, open_device(config.device, metrics))
 
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)

@@ -143,7 +143,7 @@ class Lifetimes:
     def __init__(
         self,
         reference: Reference,
-        engine: TalkerEngine[Any],
+        engine: TalkerEngine,
         resident: int,
         *,
         seed: int = 0,

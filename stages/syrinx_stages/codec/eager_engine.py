@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -23,7 +22,6 @@ class EagerCodecEngine:
     depth = 1
     isolates_rows = True
     overhead_frames = 0
-    capture_costs: Mapping[CapturePair, CaptureCost] = MappingProxyType({})
 
     def __init__(self, decoder: CodecDecoder, max_resident: int) -> None:
         self._decoder = decoder.eval()
@@ -36,6 +34,7 @@ class EagerCodecEngine:
         self._free_slots = list(range(max_resident))
         self._slots: dict[str, int] = {}
         self.captured: set[CapturePair] = set()
+        self.capture_costs: dict[CapturePair, CaptureCost] = {}
 
     def capture(self, shape: CapturePair) -> None:
         """Allows calls to be padded to `shape`."""

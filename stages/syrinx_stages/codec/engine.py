@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -11,9 +11,6 @@ from msgspec import Struct
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.settings import CapturePair
 from syrinx_stages.runtime.engine import Engine
-
-Call = TypeVar("Call")
-"""An engine's handle of a launched call."""
 
 
 class CaptureCost(Struct, frozen=True):
@@ -24,7 +21,7 @@ class CaptureCost(Struct, frozen=True):
     """Device memory that calls of this shape use. All shapes share the memory of the largest."""
 
 
-class CodecEngine(Engine, Protocol[Call]):
+class CodecEngine(Engine, Protocol):
     """Holds the decoder state of all resident streams and runs decoder calls. A shape is (rows, frames)."""
 
     overhead_frames: int
@@ -54,13 +51,13 @@ class CodecEngine(Engine, Protocol[Call]):
     def open(self, request_id: str) -> None:
         """Allocates a fresh state for a request, replacing any previous one."""
 
-    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Call:
-        """Starts decoding the next frames of each request, padded to `shape`.
+    def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> Any:
+        """Starts decoding the next frames of each request, padded to `shape`; returns the call's handle.
 
         codes: for each request, between one frame and the shape's number of frames.
         """
 
-    def read(self, call: Call) -> Sequence[bytes]:
+    def read(self, call: Any) -> Sequence[bytes]:
         """Waits for a call and returns each request's 16-bit PCM, in the order of `ids`."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -62,7 +61,7 @@ class _Batch(Struct, frozen=True):
     rows: list[_RowCodes]
 
 
-class CodecService(Worker[Stream, CodecSettings, CodecEngine[Any]]):
+class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
     """One codec replica. See `Worker` for claims, ownership and shutdown."""
 
     stage = "codec"

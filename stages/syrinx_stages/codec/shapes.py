@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ class CapturedShapes:
         changed = bool(self._missing(wanted)) or not self._captured.issubset(wanted)
         return changed and (idle or time.monotonic() >= self._paused_until)
 
-    def change(self, engine: CodecEngine[Any], wanted: Sequence[CapturePair]) -> None:
+    def change(self, engine: CodecEngine, wanted: Sequence[CapturePair]) -> None:
         """Frees shapes that are no longer wanted and captures at most one missing shape.
 
         Must run on the engine's thread while no call is in flight.

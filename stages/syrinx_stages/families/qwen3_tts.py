@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from syrinx_stages.model.config import read_model_config
 from syrinx_stages.model.describe import checkpoint_directory, describe
@@ -31,7 +31,7 @@ def load_tokenizer(model: str) -> Tokenizer:
 
 def load_talker_engine(
     config: StageConfig, device: torch.device, settings: LiveSettings[TalkerSettings]
-) -> TalkerEngine[Any]:
+) -> TalkerEngine:
     """Raises `StartError` if the engine is not installed, `CheckpointError` if the checkpoint is invalid."""
     import torch
 
@@ -57,7 +57,7 @@ def load_talker_engine(
     return EagerTalkerEngine(Checkpoint(config.model, device, dtype))
 
 
-def load_codec_engine(config: StageConfig, device: torch.device) -> CodecEngine[Any]:
+def load_codec_engine(config: StageConfig, device: torch.device) -> CodecEngine:
     """Raises `CheckpointError` if the checkpoint is invalid."""
     from syrinx_stages.model.checkpoint import Checkpoint
 

@@ -27,7 +27,6 @@ class CodeEmbeddings(Packed):
         self.register_buffer("offsets", torch.arange(CODE_GROUPS - 1) * codebook_size, persistent=False)
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, CheckpointTensor]]:
-        """Yields `codec_embedding.GROUP.weight` for each group."""
         for group, table in enumerate(self.weight.detach()):
             yield f"codec_embedding.{group}.weight", CheckpointTensor(tuple(table.shape), table)
 

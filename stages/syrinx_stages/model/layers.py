@@ -68,7 +68,6 @@ class PackedLinear(Packed):
         self.weight = nn.Parameter(column_major(sum(outers.values()), inner))
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, CheckpointTensor]]:
-        """Yields `NAME.weight` for each packed matrix."""
         parts = torch.split(self.weight.detach(), list(self.outers.values()))
         for name, part in zip(self.outers, parts, strict=True):
             yield f"{name}.weight", CheckpointTensor(tuple(part.shape), part)
@@ -83,7 +82,6 @@ class PackedHeadNorm(Packed):
         self.weight = nn.Parameter(torch.empty(heads + kv_heads, head_size))
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, CheckpointTensor]]:
-        """Yields `q_norm.weight` and `k_norm.weight`."""
         shape = (self.weight.shape[-1],)
         yield "q_norm.weight", CheckpointTensor(shape, self.weight.detach()[: self.heads])
         yield "k_norm.weight", CheckpointTensor(shape, self.weight.detach()[self.heads :])

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from syrinx_stages.contract.messages import End, SpeechRequest
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.talker.prompt import Prepared
-
-Step = TypeVar("Step")
-"""An engine's handle of a launched step."""
 
 
 class EngineFull(Exception):
     """The engine has no memory for a request, at least until another one ends."""
 
 
-class TalkerEngine(Engine, Protocol[Step]):
+class TalkerEngine(Engine, Protocol):
     """Holds the state of all resident requests and advances them in steps."""
 
     prefill_rows: int
@@ -36,13 +33,13 @@ class TalkerEngine(Engine, Protocol[Step]):
         Raises EngineFull if there is no memory for all of them. Then none is resident, and each can be retried alone.
         """
 
-    def launch(self, ids: Sequence[str]) -> Step:
-        """Launches a step that generates one frame of each request. Ids must be unique.
+    def launch(self, ids: Sequence[str]) -> Any:
+        """Launches a step that generates one frame of each request; returns its handle. Ids must be unique.
 
         A row that ends in a step that has not been read yet may be included; it generates no further frame.
         """
 
-    def read(self, step: Step) -> Mapping[str, bytes | End]:
+    def read(self, step: Any) -> Mapping[str, bytes | End]:
         """Waits for a step and returns a frame ([16] int16, little-endian) or the end of each request.
 
         A request is missing if it ended in an earlier step, was released, or had no memory for its frame. In the last

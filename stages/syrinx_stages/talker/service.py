@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from msgspec import Struct
 
@@ -59,7 +58,7 @@ class _EngineResult(Struct, frozen=True):
     prefill_seconds: float
 
 
-class TalkerService(Worker[Row, TalkerSettings, TalkerEngine[Any]]):
+class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
     """One talker replica. See `Worker` for claims, ownership and shutdown."""
 
     stage = "talker"
