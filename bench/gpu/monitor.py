@@ -34,18 +34,16 @@ class GpuUsage(Struct, frozen=True):
     """Mean."""
 
 
-class StageWork(Struct, frozen=True):
-    """The work of a talker or codec during a load point, by its own metrics. All times are means."""
-
-    frames_per_second: float
-    steps_per_second: float
-    frames_per_step: float | None
-    """For a talker, rows of a step; for a codec, frames of a call."""
-    claim_wait_ms: float | None
-    """From a request's arrival at its gateway to its claim."""
-    prefill_ms: float | None
-    step_ms: float | None
-    redis_write_ms: float | None
+StageWork = dict[str, float | None]
+"""The work of a talker or codec during a load point, by its own metrics: frames and steps per second, frames per step
+(for a talker, its rows), and means of `TIMES`. None: not measured."""
+TIMES = {
+    "claim_wait_ms": m.CLAIM_WAIT,
+    "prefill_ms": m.PREFILL_SECONDS,
+    "step_ms": m.STEP_SECONDS,
+    "redis_write_ms": m.REDIS_SECONDS,
+}
+"""The claim's wait starts when the request arrives at its gateway."""
 
 
 class Usage(Struct, frozen=True):
@@ -148,15 +146,9 @@ def _mean_ms(increase: Mapping[str, float], histogram: m.Metric) -> float | None
 
 def _work(increase: Mapping[str, float], wall: float) -> StageWork:
     steps, frames = increase.get(f"{m.STEP_SECONDS.name}_count", 0.0), increase[m.FRAMES.name]
-    return StageWork(
-        frames_per_second=round(frames / wall, 1),
-        steps_per_second=round(steps / wall, 1),
-        frames_per_step=round(frames / steps, 2) if steps else None,
-        claim_wait_ms=_mean_ms(increase, m.CLAIM_WAIT),
-        prefill_ms=_mean_ms(increase, m.PREFILL_SECONDS),
-        step_ms=_mean_ms(increase, m.STEP_SECONDS),
-        redis_write_ms=_mean_ms(increase, m.REDIS_SECONDS),
-    )
+    rates = {"frames_per_second": round(frames / wall, 1), "steps_per_second": round(steps / wall, 1)}
+    means = {name: _mean_ms(increase, metric) for name, metric in TIMES.items()}
+    return {**rates, "frames_per_step": round(frames / steps, 2) if steps else None, **means}
 
 
 def _cpu_seconds(pid: int) -> float:

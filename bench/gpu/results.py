@@ -128,9 +128,8 @@ def stages_table(points: Sequence[ServicePoint]) -> str:
         for name, work in point.usage.stages.items():
             client = None if point.stats.first_byte is None else 1000 * point.stats.first_byte.mean
             first = (client, point.usage.gateway_first_byte_ms)
-            times = (work.claim_wait_ms, work.prefill_ms, work.step_ms, work.frames_per_step)
-            rest = (*times, work.steps_per_second, work.redis_write_ms)
-            rows.append([_load(point), *map(_number, first), name, *map(_number, rest)])
+            keys = ("claim_wait_ms", "prefill_ms", "step_ms", "frames_per_step", "steps_per_second", "redis_write_ms")
+            rows.append([_load(point), *map(_number, first), name, *(_number(work[key]) for key in keys)])
     return markdown([*head, "steps/s", "Redis write"], rows)
 
 

@@ -176,14 +176,11 @@ def _mps_daemon(directory: Path) -> Iterator[None]:
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         raise FileNotFoundError("--mps needs nvidia-cuda-mps-control")
-    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(directory)}
     (directory / "mps").mkdir()
-    os.environ.update(variables)
+    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "mps"), "CUDA_MPS_LOG_DIRECTORY": str(directory)}
     try:
         subprocess.run([control, "-d"], check=True, timeout=20)
         yield
     finally:
         with contextlib.suppress(subprocess.SubprocessError):
             subprocess.run([control], input=b"quit\n", check=False, timeout=20)
-        for name in variables:
-            os.environ.pop(name, None)

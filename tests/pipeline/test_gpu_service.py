@@ -40,7 +40,7 @@ async def test_results_survive_kill_9_and_no_process_is_left(tmp_path):
     point = run.points[0]
     assert (point.load, point.amount, point.stats.errors) == ("closed", 1, {})
     assert point.stats.ttfa is not None and point.stats.audio_seconds > 1
-    assert point.usage.stages["talker-0"].frames_per_second > 10
+    assert point.usage.stages["talker-0"]["frames_per_second"] > 10
     assert point.usage.cpu_share["codec-0"] > 0
     assert children
     while any(os.path.exists(f"/proc/{pid}") for pid in children):  # noqa: ASYNC240
@@ -63,4 +63,4 @@ async def test_measures_the_service_with_simulated_engines(tmp_path):
     [point] = run.points
     assert point.stats.errors == {} and point.stats.silent == 0
     assert point.stats.audio_seconds / point.stats.requests == pytest.approx(4.2, rel=0.3)
-    assert point.usage.stages["codec-0"].frames_per_second > 12.5
+    assert point.usage.stages["codec-0"]["frames_per_second"] > 12.5

@@ -76,9 +76,10 @@ async def say(utterance: Utterance, url: str) -> Playback:
                 data = b"".join([piece async for piece in pieces])
                 recorder.add(time.monotonic() - begin, _samples(data, container))
                 _write(utterance.output, data)
-    if not recorder.has_audio:
+    playback = recorder.playback()
+    if playback is None:
         raise SpeechError("no audio", "the server sent no audio")
-    return recorder.playback()
+    return playback
 
 
 def summary(utterance: Utterance, playback: Playback) -> str:

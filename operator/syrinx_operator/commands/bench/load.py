@@ -97,7 +97,8 @@ def make_sender(client: SpeechClient, script: Script) -> Send:
                     recorder.add(time.monotonic() - due, piece)
         except SpeechError as error:
             return Outcome(error=error.kind)
-        return Outcome(playback=recorder.playback()) if recorder.has_audio else Outcome(error="no audio")
+        playback = recorder.playback()
+        return Outcome(playback, None if playback else "no audio")
 
     return send
 

@@ -56,10 +56,8 @@ class Playback(Struct, frozen=True):
 def simulate(arrivals: Sequence[Arrival], audible: int | None) -> Playback:
     """Simulates playback in real time; `audible` is the index of the first audible sample.
 
-    A chunk that arrives after its first sample is due stalls playback. Raises ValueError without arrivals.
+    A chunk that arrives after its first sample is due stalls playback. Raises IndexError without arrivals.
     """
-    if not arrivals:
-        raise ValueError("no audio arrived")
     buffered = accumulate(arrival.samples for arrival in arrivals)
     preroll = PREROLL_SECONDS * FAMILY.sample_rate
     start = next((each.at for each, held in zip(arrivals, buffered, strict=True) if held >= preroll), arrivals[-1].at)
@@ -108,11 +106,6 @@ class PlaybackRecorder:
         self._arrivals.append(Arrival(at, whole // SAMPLE_BYTES))
         self._samples += whole // SAMPLE_BYTES
 
-    @property
-    def has_audio(self) -> bool:
-        """Whether any audio arrived."""
-        return bool(self._arrivals)
-
-    def playback(self) -> Playback:
-        """Returns the simulated playback."""
-        return simulate(self._arrivals, self._audible)
+    def playback(self) -> Playback | None:
+        """Returns the simulated playback; None if no audio arrived."""
+        return simulate(self._arrivals, self._audible) if self._arrivals else None
