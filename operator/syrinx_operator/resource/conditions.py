@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from syrinx_operator.resource.documents import Path
 
@@ -90,64 +90,70 @@ class Rule(Struct, frozen=True):
             yield Violation((*path, *field, *item_path), message)
 
 
-class Field:
-    """A field by its path from `self`, such as `tuning.bounds`."""
+def cel_of(path: str) -> str:
+    """Returns CEL for a field by its path from `self`, such as `tuning.bounds`."""
+    # CEL requires the escape because `namespace` is a reserved word.
+    return ".".join(["self", *("__namespace__" if name == "namespace" else name for name in path.split("."))])
 
-    def __init__(self, path: str) -> None:
-        self._names = path.split(".")
-        # CEL requires the escape because `namespace` is a reserved word.
-        self.cel = ".".join(["self", *("__namespace__" if name == "namespace" else name for name in self._names)])
 
-    def read(self, value: Any) -> Any:
-        """Returns the field's value in an object."""
-        for name in self._names:
-            value = getattr(value, _attributes(value.__class__)[name])
-        return value
-
-    def is_set(self) -> Condition:
-        """Whether an optional field is given."""
-        return Condition(f"has({self.cel})", lambda value: self.read(value) is not None)
-
-    def is_empty(self) -> Condition:
-        """Whether a list or map is absent or has no items."""
-        return Condition(f"!has({self.cel}) || {self.cel}.size() == 0", lambda value: not self.read(value))
-
-    def is_true(self) -> Condition:
-        """Whether a boolean field is true."""
-        return Condition(self.cel, self.read)
-
-    def equals(self, constant: str | int | float | bool) -> Condition:
-        """Whether the field has this value."""
-        return Condition(f"{self.cel} == {json.dumps(constant)}", lambda value: bool(self.read(value) == constant))
-
-    def at_most(self, other: Field) -> Condition:
-        """Whether a number is at most the value of another field."""
-        return Condition(f"{self.cel} <= {other.cel}", lambda value: bool(self.read(value) <= other.read(value)))
-
-    def matches(self, pattern: str) -> Condition:
-        """Whether a part of the text matches a regular expression that means the same in RE2 and in Python."""
-        cel = f"{self.cel}.matches({json.dumps(pattern)})"
-        return Condition(cel, lambda value: bool(re.search(pattern, self.read(value))))
-
-    def starts_with(self, prefix: str) -> Condition:
-        """Whether the text starts with a prefix."""
-        cel = f"{self.cel}.startsWith({json.dumps(prefix)})"
-        return Condition(cel, lambda value: bool(self.read(value).startswith(prefix)))
+def read(value: Any, path: str) -> Any:
+    """Returns the value of a field by its path."""
+    for name in path.split("."):
+        value = getattr(value, _attributes(value.__class__)[name])
+    return value
 
 
 @functools.cache
 def _attributes(struct: type[Struct]) -> dict[str, str]:
-    return {field.encode_name: field.name for field in structs.fields(struct)}
+    return dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
+
+
+def has(path: str) -> Condition:
+    """Whether an optional field is given."""
+    return Condition(f"has({cel_of(path)})", lambda value: read(value, path) is not None)
+
+
+def is_empty(path: str) -> Condition:
+    """Whether a list or map is absent or has no items."""
+    return Condition(f"!has({cel_of(path)}) || {cel_of(path)}.size() == 0", lambda value: not read(value, path))
+
+
+def is_true(path: str) -> Condition:
+    """Whether a boolean field is true."""
+    return Condition(cel_of(path), lambda value: bool(read(value, path)))
+
+
+def equals(path: str, constant: str | int | float | bool) -> Condition:
+    """Whether a field has this value."""
+    cel = f"{cel_of(path)} == {json.dumps(constant)}"
+    return Condition(cel, lambda value: bool(read(value, path) == constant))
+
+
+def at_most(path: str, other: str) -> Condition:
+    """Whether a number is at most the value of another field."""
+    return Condition(f"{cel_of(path)} <= {cel_of(other)}", lambda value: bool(read(value, path) <= read(value, other)))
+
+
+def matches(path: str, pattern: str) -> Condition:
+    """Whether a part of the text matches a regular expression that means the same in RE2 and in Python."""
+    cel = f"{cel_of(path)}.matches({json.dumps(pattern)})"
+    return Condition(cel, lambda value: bool(re.search(pattern, read(value, path))))
+
+
+def starts_with(path: str, prefix: str) -> Condition:
+    """Whether the text starts with a prefix."""
+    cel = f"{cel_of(path)}.startsWith({json.dumps(prefix)})"
+    return Condition(cel, lambda value: bool(read(value, path).startswith(prefix)))
 
 
 def requires(field: str, condition: Condition, message: str, **options: Any) -> Rule:
     """`field` may be set only where `condition` holds."""
-    return Rule(field, ~Field(field).is_set() | condition, message, **options)
+    return Rule(field, ~has(field) | condition, message, **options)
 
 
 def exactly_one(*fields: str, flag: str = "") -> Rule:
     """Exactly one of optional fields is set; a boolean `flag` that is true counts as set."""
-    conditions = [*([Field(flag).is_true()] if flag else []), *(Field(field).is_set() for field in fields)]
+    conditions = [*([is_true(flag)] if flag else []), *(has(field) for field in fields)]
     *names, last = [*([f"`{flag}: true`"] if flag else []), *(f"`{field}`" for field in fields)]
     condition = Condition(
         " + ".join(f"({each.cel} ? 1 : 0)" for each in conditions) + " == 1",
@@ -158,22 +164,20 @@ def exactly_one(*fields: str, flag: str = "") -> Rule:
 
 def unique(field: str, message: str, *names: str) -> Rule:
     """No two items of a list are equal in the fields `names`, or as a whole if there are none."""
-    of = Field(field)
+    items, suffix = cel_of(field), names if len(names) == 1 else ()
     same = " && ".join(f"other.{name} == one.{name}" for name in names) or "other == one"
-
-    def failures(value: Any) -> Iterator[tuple[Path, str]]:
-        for index, text in repeated(of.read(value) or (), *names):
-            yield (index, *(names if len(names) == 1 else ())), text
-
-    cel = f"!has({of.cel}) || {of.cel}.all(one, {of.cel}.exists_one(other, {same}))"
-    return Rule(field, ItemsCondition(cel, failures), message, detail="{item} is listed twice", reason=DUPLICATE)
+    condition = ItemsCondition(
+        f"!has({items}) || {items}.all(one, {items}.exists_one(other, {same}))",
+        lambda value: (((index, *suffix), text) for index, text in repeated(read(value, field) or (), *names)),
+    )
+    return Rule(field, condition, message, detail="{item} is listed twice", reason=DUPLICATE)
 
 
 def repeated(items: Iterable[Any], *names: str) -> Iterator[tuple[int, str]]:
     """Yields index and text of each item whose fields `names` equal those of an earlier item."""
     seen = set()
     for index, item in enumerate(items):
-        values = [Field(name).read(item) for name in names]
+        values = [read(item, name) for name in names]
         key = tuple(values) or item
         if key in seen:
             described = ", ".join(f"{name} {each}" for name, each in zip(names, values, strict=True))

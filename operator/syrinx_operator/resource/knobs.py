@@ -75,23 +75,13 @@ class Setting(StatusStruct, frozen=True, kw_only=True):
         return tuple(knob for knob in Knob if self.value(knob) != other.value(knob))
 
 
-_FIELDS = {
-    Knob.TALKER_ROWS: "talker_max_num_seqs",
-    Knob.CODEC_ROWS: "codec_max_num_seqs",
-    Knob.RAMP: "chunk_ramp",
-    Knob.PAIRS: "capture_pairs",
-}
+# Both are in the same order.
+_FIELDS = dict(zip(Knob, Setting.__struct_fields__, strict=True))
 
 ROWS_LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Values of `maxNumSeqs`. A trial of some minutes cannot distinguish factors below two."""
 
-RAMP_LADDER = (
-    (1, 2, 4, 8, 12),
-    (2, 2, 4, 8, 12),
-    (4, 4, 8, 12),
-    (8, 8, 12, 16),
-    (16, 16, 25),
-)
+RAMP_LADDER = ((1, 2, 4, 8, 12), (2, 2, 4, 8, 12), (4, 4, 8, 12), (8, 8, 12, 16), (16, 16, 25))
 """From the lowest TTFA to the least engine time. A frame is 80 ms. Published ramps lie in this range."""
 
 

@@ -51,6 +51,12 @@ def list_map(field: str) -> Meta:
     return Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [field]})
 
 
+def list_map_key(field: structs.FieldInfo) -> str:
+    """Returns the field that identifies the items of a list, or ""."""
+    schemas = (meta.extra_json_schema or {} for meta in typing.get_args(field.type) if isinstance(meta, Meta))
+    return next((schema["x-kubernetes-list-map-keys"][0] for schema in schemas if schema), "")
+
+
 def is_kubernetes_only(field: structs.FieldInfo) -> bool:
     """Returns whether `syrinx up` ignores a field."""
     return KUBERNETES in typing.get_args(field.type)

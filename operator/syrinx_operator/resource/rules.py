@@ -6,29 +6,46 @@ server. A rule belongs to a type and holds wherever that type is used. `self` is
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from msgspec import Struct, inspect, structs
+from msgspec import Struct, structs
 
 from syrinx_operator.resource.conditions import (
     FORBIDDEN,
     Condition,
-    Field,
     ItemsCondition,
     Rule,
     Violation,
+    at_most,
+    cel_of,
+    equals,
     exactly_one,
+    has,
     immutable,
+    is_empty,
+    is_true,
+    matches,
+    read,
     repeated,
     requires,
+    starts_with,
     unique,
 )
 from syrinx_operator.resource.documents import Path
-from syrinx_operator.resource.pods import EnvVar, ExtraVolume, Peer, PodFields, Resources, Storage, Toleration
+from syrinx_operator.resource.pods import (
+    EnvVar,
+    ExtraVolume,
+    Peer,
+    PodFields,
+    Resources,
+    Storage,
+    Toleration,
+    fields_of,
+    list_map_key,
+)
 from syrinx_operator.resource.spec import (
     CodecSpec,
     ConnectorSpec,
@@ -90,74 +107,56 @@ def _violations(value: Struct, path: Path, *, cluster_only: bool) -> Iterator[Vi
     for rule in rules_of(type(value)):
         if rule.cluster_only == cluster_only:
             yield from rule.violations(value, path)
-    for name, field, key in _fields(type(value)):
-        part = getattr(value, name)
+    for field in fields_of(type(value)):
+        part, part_path = getattr(value, field.name), (*path, field.encode_name)
         if isinstance(part, Struct):
-            yield from _violations(part, (*path, field), cluster_only=cluster_only)
+            yield from _violations(part, part_path, cluster_only=cluster_only)
         elif isinstance(part, tuple):
-            if key and not cluster_only:
+            if (key := list_map_key(field)) and not cluster_only:
                 for index, text in repeated(part, key):
-                    yield Violation((*path, field, index, key), f"{text} is listed twice")
+                    yield Violation((*part_path, index, key), f"{text} is listed twice")
             for index, item in enumerate(part):
                 if isinstance(item, Struct):
-                    yield from _violations(item, (*path, field, index), cluster_only=cluster_only)
-
-
-@functools.cache
-def _fields(struct: type[Struct]) -> tuple[tuple[str, str, str], ...]:
-    """Returns name, encoded name and list-map key of each field. A field that is no list-map has the key ""."""
-    return tuple(
-        (field.name, field.encode_name, _list_map_key(inspect.type_info(field.type)))
-        for field in structs.fields(struct)
-    )
-
-
-def _list_map_key(kind: inspect.Type) -> str:
-    schema = (kind.extra_json_schema or {}) if isinstance(kind, inspect.Metadata) else {}
-    return "".join(schema.get("x-kubernetes-list-map-keys", ()))
+                    yield from _violations(item, (*part_path, index), cluster_only=cluster_only)
 
 
 def _forbidden_key_prefixes(field: str) -> Rule:
-    prefixes, labels = RESERVED_LABEL_PREFIXES, Field(field)
+    prefixes, labels = RESERVED_LABEL_PREFIXES, cel_of(field)
     message = f"keys that start with {' or '.join(prefixes)} are reserved"
     allowed = " && ".join(f"!key.startsWith({json.dumps(prefix)})" for prefix in prefixes)
     condition = ItemsCondition(
-        f"!has({labels.cel}) || {labels.cel}.all(key, {allowed})",
-        lambda value: (((), key) for key in labels.read(value) if key.startswith(prefixes)),
+        f"!has({labels}) || {labels}.all(key, {allowed})",
+        lambda value: (((), key) for key in read(value, field) if key.startswith(prefixes)),
     )
     return Rule(field, condition, message, detail=f"{{item}}: {message}", reason=FORBIDDEN)
 
 
-def _bounds_include_start(stage: str, field: str, attribute: str) -> Rule:
-    minimum, maximum = (Field(f"tuning.bounds.{field}.{name}") for name in ("min", "max"))
-    start = Field(f"{stage}.maxNumSeqs")
-    bounds = f"self.tuning.bounds.{attribute}"
+def _bounds_include_start(stage: str) -> Rule:
+    bounds, start = f"tuning.bounds.{stage}MaxNumSeqs", f"{stage}.maxNumSeqs"
+    values = f"self.tuning.bounds.{stage}_max_num_seqs"
     return Rule(
-        f"tuning.bounds.{field}",
-        ~minimum.at_most(maximum) | (minimum.at_most(start) & start.at_most(maximum)),
-        f"{stage}.maxNumSeqs, the starting point of tuning, is outside these bounds",
-        detail=f"{stage}.maxNumSeqs, the starting point of tuning, is {{self.{stage}.max_num_seqs}}: outside "
-        f"{{{bounds}.min}} to {{{bounds}.max}}",
+        bounds,
+        # If min is greater than max, the rule of RowBounds reports it.
+        ~at_most(f"{bounds}.min", f"{bounds}.max")
+        | (at_most(f"{bounds}.min", start) & at_most(start, f"{bounds}.max")),
+        f"{start}, the starting point of tuning, is outside these bounds",
+        detail=f"{start}, the starting point of tuning, is {{self.{stage}.max_num_seqs}}: outside "
+        f"{{{values}.min}} to {{{values}.max}}",
     )
 
 
 def _colocated_codec_has_default(name: str, field: str) -> Rule:
-    default = getattr(CodecSpec(), name)
-    value = Field(f"codec.{field}")
+    default, path = getattr(CodecSpec(), name), f"codec.{field}"
     if default is None:
-        cel = f"!has({value.cel})"
+        cel = f"!has({cel_of(path)})"
     elif isinstance(default, Resources):
         assert not default.limits
-        cel = f"{_has_quantities(f'{value.cel}.requests', default.requests)} && "
-        cel += f"({Field(f'codec.{field}.limits').is_empty().cel})"
+        cel = f"{_has_quantities(cel_of(f'{path}.requests'), default.requests)} && ({is_empty(f'{path}.limits').cel})"
     else:
-        cel = value.is_empty().cel if default in ((), {}) else value.equals(default).cel
-    return Rule(
-        f"codec.{field}",
-        _SEPARATE | Condition(cel, lambda spec: value.read(spec) == default),
-        f"with topology Colocated the codec runs in the talker's process: set talker.{field} instead",
-        reason=FORBIDDEN,
-    )
+        cel = is_empty(path).cel if default in ((), {}) else equals(path, default).cel
+    message = f"with topology Colocated the codec runs in the talker's process: set talker.{field} instead"
+    is_default = Condition(cel, lambda spec: bool(read(spec, path) == default))
+    return Rule(path, _SEPARATE | is_default, message, reason=FORBIDDEN)
 
 
 def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
@@ -167,17 +166,15 @@ def _has_quantities(cel: str, quantities: Mapping[str, int | str]) -> str:
     return " && ".join((f"has({cel})", names, *amounts))
 
 
-_SEPARATE = Field("topology").equals("Separate")
+_SEPARATE = equals("topology", "Separate")
 _RESIDENT_ROWS = Rule(
     "maxNumSeqs",
-    Field("maxNumSeqs").at_most(Field("maxResident")),
+    at_most("maxNumSeqs", "maxResident"),
     "every row of a step needs resident state: must be at most maxResident",
     detail="{self.max_num_seqs} rows per step need as many resident requests: must be at most maxResident, which is "
     "{self.max_resident}",
 )
-_ONE_GPU = ~Field("vllm").is_set() | Field("vllm.tensorParallelSize").equals(1)
-_MANAGED = Field("managed").is_true()
-_URL = Field("url")
+_ONE_GPU = ~has("vllm") | equals("vllm.tensorParallelSize", 1)
 
 
 def _has_gpus(talker: TalkerSpec) -> bool:
@@ -215,17 +212,17 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         Rule(
             "metadata.name",
             Condition(f"self.metadata.name.size() <= {NAME_LENGTH}", lambda each: len(each.name) <= NAME_LENGTH)
-            & Field("metadata.name").matches("^[a-z]([-a-z0-9]*[a-z0-9])?$"),
+            & matches("metadata.name", "^[a-z]([-a-z0-9]*[a-z0-9])?$"),
             f"must be up to {NAME_LENGTH} lower-case letters, digits and '-', starting with a letter: it is a "
             "prefix of the names of the pipeline's objects",
         ),
     ),
     PipelineSpec: (
-        _bounds_include_start("talker", "talkerMaxNumSeqs", "talker_max_num_seqs"),
-        _bounds_include_start("codec", "codecMaxNumSeqs", "codec_max_num_seqs"),
+        _bounds_include_start("talker"),
+        _bounds_include_start("codec"),
         Rule(
             "tuning.bounds.capturePairs.max",
-            Field("tuning.bounds.capturePairs.max").equals(0)
+            equals("tuning.bounds.capturePairs.max", 0)
             | Condition(
                 "!has(self.codec.capturePairs) || "
                 "self.codec.capturePairs.size() <= self.tuning.bounds.capturePairs.max",
@@ -236,34 +233,34 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         *(_colocated_codec_has_default(name, field) for name, field in PROCESS_FIELDS),
         Rule(
             "codec.maxResident",
-            _SEPARATE | Field("talker.maxResident").at_most(Field("codec.maxResident")),
+            _SEPARATE | at_most("talker.maxResident", "codec.maxResident"),
             "with topology Colocated it must be at least talker.maxResident",
             detail="{self.codec.max_resident} is less than talker.maxResident, {self.talker.max_resident}: with "
             "topology Colocated the codec serves all requests of its talker",
         ),
         Rule(
             "talker.engine",
-            _SEPARATE | Field("talker.engine").equals("torch"),
+            _SEPARATE | equals("talker.engine", "torch"),
             "vLLM needs its own process: use engine torch or topology Separate",
         ),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
     ModelSpec: (
         exactly_one("path", "huggingFace", flag="bundled"),
-        requires("path", Field("path").matches("[^/]"), "names no directory"),
+        requires("path", matches("path", "[^/]"), "names no directory"),
         requires(
             "path",
-            Field("claim").is_set() | Field("path").starts_with("/"),
+            has("claim") | starts_with("path", "/"),
             "a relative path needs `claim`, the volume that contains it",
             cluster_only=True,
         ),
         requires(
             "path",
-            ~Field("claim").is_set() | ~Field("path").matches("(^|/)[.][.](/|$)"),
+            ~has("claim") | ~matches("path", "(^|/)[.][.](/|$)"),
             "must not contain `..`: it is a directory in `claim`",
         ),
-        requires("claim", Field("path").is_set(), "needs `path`, the checkpoint's directory in the volume"),
-        requires("cache", Field("huggingFace").is_set(), "needs `huggingFace`: only downloads are cached"),
+        requires("claim", has("path"), "needs `path`, the checkpoint's directory in the volume"),
+        requires("cache", has("huggingFace"), "needs `huggingFace`: only downloads are cached"),
         immutable(
             "self.bundled == oldSelf.bundled && has(self.path) == has(oldSelf.path) && "
             "has(self.huggingFace) == has(oldSelf.huggingFace)",
@@ -292,31 +289,25 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     ExtraVolume: (
         Rule(
             "name",
-            ~Field("name").starts_with(RESERVED_VOLUME_PREFIX),
+            ~starts_with("name", RESERVED_VOLUME_PREFIX),
             f"names that start with {RESERVED_VOLUME_PREFIX} are reserved",
             reason=FORBIDDEN,
         ),
         Rule("mountPath", _OUTSIDE_RESERVED_PATHS, f"{', '.join(RESERVED_PATHS)} are reserved", reason=FORBIDDEN),
-        Rule("mountPath", ~Field("mountPath").matches("/[.]{1,2}(/|$)"), "must not contain `.` or `..`"),
+        Rule("mountPath", ~matches("mountPath", "/[.]{1,2}(/|$)"), "must not contain `.` or `..`"),
         requires(
             "subPath",
-            ~Field("subPath").matches("^/|(^|/)[.][.](/|$)"),
+            ~matches("subPath", "^/|(^|/)[.][.](/|$)"),
             "must be a directory in the volume, without a leading / and without `..`",
         ),
         exactly_one("claim", "secret", "configMap", "emptyDir"),
     ),
     Toleration: (
-        Rule(
-            "key", Field("key").is_set() | Field("operator").equals("Exists"), "is required unless operator is Exists"
-        ),
-        requires("value", Field("operator").equals("Equal"), "must not be set with operator Exists"),
-        requires(
-            "tolerationSeconds",
-            Field("effect").is_set() & Field("effect").equals("NoExecute"),
-            "needs effect NoExecute",
-        ),
+        Rule("key", has("key") | equals("operator", "Exists"), "is required unless operator is Exists"),
+        requires("value", equals("operator", "Equal"), "must not be set with operator Exists"),
+        requires("tolerationSeconds", has("effect") & equals("effect", "NoExecute"), "needs effect NoExecute"),
     ),
-    ServiceSpec: (requires("nodePort", ~Field("type").equals("ClusterIP"), "needs type NodePort or LoadBalancer"),),
+    ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
     GatewaySpec: (
         Rule(
             "port",
@@ -325,18 +316,15 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             cluster_only=True,
         ),
         Rule(
-            "port",
-            ~Field("port").equals(ADMIN_PORT),
-            f"{ADMIN_PORT} is reserved for metrics and settings",
-            cluster_only=True,
+            "port", ~equals("port", ADMIN_PORT), f"{ADMIN_PORT} is reserved for metrics and settings", cluster_only=True
         ),
     ),
     TalkerSpec: (
         _RESIDENT_ROWS,
-        requires("vllm", Field("engine").equals("vllm"), "needs `engine: vllm`"),
+        requires("vllm", equals("engine", "vllm"), "needs `engine: vllm`"),
         Rule(
             "vllm.tensorParallelSize",
-            _ONE_GPU | ~Field("device").is_set() | Field("device").equals("cuda"),
+            _ONE_GPU | ~has("device") | equals("device", "cuda"),
             "more than 1 needs GPUs: set device cuda",
             detail="{self.vllm.tensor_parallel_size} needs GPUs: set device cuda",
         ),
@@ -375,24 +363,22 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     ConnectorSpec: (
         exactly_one("url", flag="managed"),
         *(
-            requires(field, ~_MANAGED, "must not be set for a managed Redis")
+            requires(field, ~is_true("managed"), "must not be set for a managed Redis")
             for field in ("passwordSecret", "passwordEnv", "caSecret")
         ),
-        *(requires(field, ~_URL.is_set(), "must not be set with `url`") for field in ("image", "storage")),
-        requires("caSecret", ~_URL.is_set() | _URL.starts_with("rediss://"), "needs a rediss:// URL"),
-        requires(
-            "passwordEnv", Field("passwordSecret").is_set(), "is for `syrinx up`: set passwordSecret", cluster_only=True
-        ),
+        *(requires(field, ~has("url"), "must not be set with `url`") for field in ("image", "storage")),
+        requires("caSecret", ~has("url") | starts_with("url", "rediss://"), "needs a rediss:// URL"),
+        requires("passwordEnv", has("passwordSecret"), "is for `syrinx up`: set passwordSecret", cluster_only=True),
         requires(
             "url",
-            ~_URL.matches(PASSWORD_IN_URL),
+            ~matches("url", PASSWORD_IN_URL),
             "must not contain a password: put it into a Secret and set passwordSecret",
             detail="must not contain a password: put it into a Secret and set passwordSecret (with `syrinx up`, an "
             "environment variable and passwordEnv)",
         ),
         requires(
             "url",
-            _URL.matches(PASSWORD_IN_URL) | _URL.matches(REDIS_URL),
+            matches("url", PASSWORD_IN_URL) | matches("url", REDIS_URL),
             "must be redis://HOST:PORT/DB, or rediss://… for TLS",
             detail="{self.url!r} is not accepted; expected redis://HOST:PORT/DB, or rediss://… for TLS",
         ),
@@ -403,7 +389,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     RowBounds: (
         Rule(
             "",
-            Field("min").at_most(Field("max")),
+            at_most("min", "max"),
             "min is greater than max",
             detail="min, {self.min}, is greater than max, {self.max}",
         ),
@@ -411,9 +397,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
     Storage: (immutable("self == oldSelf", "is immutable once the volume exists"),),
     Peer: (
         requires(
-            "cidr",
-            ~Field("namespace").is_set() & Field("podLabels").is_empty(),
-            "must not be combined with `namespace` or `podLabels`",
+            "cidr", ~has("namespace") & is_empty("podLabels"), "must not be combined with `namespace` or `podLabels`"
         ),
     ),
 }
