@@ -33,7 +33,7 @@ def spec_problems(spec):
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
 def test_the_examples_are_valid(file):
     checked = check(file.name, file.read_bytes())
-    assert checked.problems == ()
+    assert checked.problems == []
     assert checked.pipelines
 
 
@@ -173,7 +173,7 @@ status: {observedGeneration: 3, conditions: []}
 
 def test_fields_set_by_the_api_server_are_ignored_with_a_notice():
     checked = check("p.yaml", FROM_A_CLUSTER.encode())
-    assert checked.problems == ()
+    assert checked.problems == []
     assert checked.pipelines[0].spec.talker.replicas == 2
     assert [str(note) for note in checked.ignored][:2] == [
         "p.yaml:6:3: metadata.uid: set by the API server; ignored",
@@ -196,7 +196,7 @@ def test_similar_metadata_fields_are_typos(typo):
 
 def test_violations_on_kubernetes_only_are_notes():
     checked = check("p.yaml", (HEAD + "spec:\n  gateway:\n    port: 80\n  model: {path: x}\n").encode())
-    assert checked.problems == ()
+    assert checked.problems == []
     assert len(checked.pipelines) == 1
     assert [str(note) for note in checked.on_kubernetes] == [
         "p.yaml:7:5: spec.gateway.port: on Kubernetes: must be at least 1024: the gateway does not run as root",
@@ -207,7 +207,7 @@ def test_violations_on_kubernetes_only_are_notes():
 def test_other_kinds_are_allowed_only_with_a_pipeline():
     other = "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n"
     checked = check("p.yaml", (HEAD + "---\n" + other).encode())
-    assert (len(checked.pipelines), checked.problems) == (1, ())
+    assert (len(checked.pipelines), checked.problems) == (1, [])
     assert [str(note) for note in checked.on_kubernetes] == ["p.yaml:7:1: kind: on Kubernetes: Secret; not checked"]
     assert problems(other) == ["p.yaml:1:1: contains no resource; expected a TTSPipeline"]
     assert "expected TTSPipeline" in problems("apiVersion: syrinx.dev/v1alpha1\nkind: TTSPipelin\n")[0]

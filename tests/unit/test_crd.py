@@ -144,7 +144,7 @@ def as_typed(stored):
 @files("valid")
 def test_valid_resources_are_accepted_and_decode_to_the_same_value_after_storage(file):
     checked = check(file.name, file.read_bytes())
-    assert (checked.problems, checked.on_kubernetes) == ((), ())
+    assert (checked.problems, checked.on_kubernetes) == ([], [])
     stored = admit(CRD, yaml.safe_load(file.read_text()))
     assert as_typed(stored) == checked.pipelines[0]
     assert admit(CRD, stored, stored) == stored, "a second apply changes nothing"

@@ -67,7 +67,10 @@ def claim(root: Path, name: str) -> Iterator[PipelineDirectory]:
         raise LocalError(f"cannot write logs to {directory}: {error.strerror}; set XDG_STATE_HOME") from None
     try:
         if not _lock(descriptor):
-            raise LocalError(f"a pipeline named {name} is already running{_by(descriptor)}")
+            other = _read(descriptor)
+            url = f" serves {other.url}" if other and other.url else ""
+            process = f": process {other.pid}{url}" if other else ""
+            raise LocalError(f"a pipeline named {name} is already running{process}")
         slot = PipelineDirectory(directory, descriptor)
         slot.announce("")
         yield slot
@@ -78,8 +81,16 @@ def claim(root: Path, name: str) -> Iterator[PipelineDirectory]:
 
 def find_running(root: Path) -> list[RunningPipeline]:
     """Returns the running pipelines that are ready, the latest start first."""
-    files = sorted(root.glob(f"*/{_FILE}"), key=lambda file: file.stat().st_mtime, reverse=True)
-    return [found for file in files if (found := _read_live(file)) is not None and found.url]
+    running = []
+    for file in sorted(root.glob(f"*/{_FILE}"), key=lambda file: file.stat().st_mtime, reverse=True):
+        descriptor = os.open(file, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            running.append(_read(descriptor))
+        finally:
+            os.close(descriptor)
+    return [each for each in running if each is not None and each.url]
 
 
 def _lock(descriptor: int) -> bool:
@@ -91,23 +102,7 @@ def _lock(descriptor: int) -> bool:
     return False
 
 
-def _read_live(file: Path) -> RunningPipeline | None:
-    descriptor = os.open(file, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read(descriptor)
-    finally:
-        os.close(descriptor)
-    return None
-
-
 def _read(descriptor: int) -> RunningPipeline | None:
     with contextlib.suppress(msgspec.DecodeError):
         return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=RunningPipeline)
     return None
-
-
-def _by(descriptor: int) -> str:
-    other = _read(descriptor)
-    return f": process {other.pid}" + (f" serves {other.url}" if other.url else "") if other else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ TIMEOUT = 3.0
 """Timeout of a request to a stage in seconds."""
 
 
-class StageReply(Struct, frozen=True, kw_only=True):
+class StageReply(Struct, frozen=True):
     """Metrics and settings of a stage, without what it did not report."""
 
     snapshot: Snapshot | None = None
@@ -84,9 +84,8 @@ class LocalTuner:
             return self._policy.interval
 
     async def _step(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
-        ready = [member for member in members if member.is_ready]
-        answers = await asyncio.gather(*(_query(http, member) for member in ready))
-        replies = {member.name: reply for member, reply in zip(ready, answers, strict=True)}
+        answers = await asyncio.gather(*(_query(http, member) for member in members))
+        replies = {member.name: reply for member, reply in zip(members, answers, strict=True)}
         observation, now = observe(members, replies, self._identity), datetime.now(UTC)
         decision = self._tuner.step(self._pipeline.name, self._policy, self._state, observation, now)
         self._save(decision.state, now)  # Saved before it takes effect.
@@ -106,7 +105,7 @@ class LocalTuner:
         for member in _workers(members):
             stage = Stage(member.stage.value)
             base, override = live_settings(desired.base, stage), desired.override(stage, member.name)
-            reported = replies[member.name].reported if member.name in replies else None
+            reported = replies[member.name].reported
             if reported is None:
                 member.save_settings({"settings": base})  # It may be starting.
             else:
@@ -157,39 +156,40 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
     )
 
 
-def observe(members: Iterable[Member], replies: Mapping[str, StageReply], identity: Identity) -> Observation:
+def observe(members: Sequence[Member], replies: Mapping[str, StageReply], identity: Identity) -> Observation:
     """Returns the tuner's input. Stages that are not ready or do not respond count as a disruption."""
-    every = list(members)
-    unavailable = [f"{member.name} is not ready" for member in every if not member.is_ready]
+    unavailable = [f"{member.name} is not ready" for member in members if not member.is_ready]
     unavailable += [reply.problem for reply in replies.values() if reply.problem]
-    gateways = [replies.get(member.name) for member in every if member.stage is Process.GATEWAY]
+    gateways = [replies[member.name] for member in members if member.stage is Process.GATEWAY]
+    replicas = [
+        ReplicaStats(
+            name=member.name,
+            stage=Stage(member.stage.value),
+            ready=member.is_ready,
+            restarts=member.restarts,
+            settings=reported.settings if (reported := replies[member.name].reported) else None,
+        )
+        for member in _workers(members)
+    ]
     return Observation(
         snapshots=tuple(reply.snapshot for reply in replies.values() if reply.snapshot is not None),
-        replicas=tuple(_worker(member, replies.get(member.name)) for member in _workers(every)),
+        replicas=tuple(replicas),
         identity=identity,
         disruption="; ".join(unavailable),
-        problem="" if any(each and each.snapshot for each in gateways) else "the gateway does not respond",
+        problem="" if any(gateway.snapshot for gateway in gateways) else "the gateway does not respond",
     )
 
 
-def _workers(members: Iterable[Member]) -> list[Member]:
+def _workers(members: Sequence[Member]) -> list[Member]:
     return [member for member in members if member.stage is not Process.GATEWAY]
 
 
-def _worker(member: Member, reply: StageReply | None) -> ReplicaStats:
-    return ReplicaStats(
-        name=member.name,
-        stage=Stage(member.stage.value),
-        ready=member.is_ready,
-        restarts=member.restarts,
-        settings=reply.reported.settings if reply and reply.reported else None,
-    )
-
-
 async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
-    """Returns metrics and settings from the admin port of a stage."""
+    """Returns metrics and settings from the admin port of a stage; nothing if it is not ready."""
     snapshot = reported = None
     problem = ""
+    if not member.is_ready:
+        return StageReply()
     try:
         text = (await http.get(f"{member.admin_url}/metrics")).raise_for_status().text
         snapshot = parse_metrics(member.name, member.stage.value, datetime.now(UTC), text)
@@ -201,7 +201,7 @@ async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
             reported = msgspec.json.decode(content, type=ReportedSettings)
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
         problem = f"{member.name} reports no settings: {str(error) or type(error).__name__}"
-    return StageReply(snapshot=snapshot, reported=reported, problem=problem)
+    return StageReply(snapshot, reported, problem)
 
 
 async def _put_settings(

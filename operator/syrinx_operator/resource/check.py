@@ -42,14 +42,14 @@ class Problem(Struct, frozen=True):
         return f"{where}: {field_name(self.path)}: {self.message}" if self.path else f"{where}: {self.message}"
 
 
-class CheckResult(Struct, frozen=True):
+class CheckResult(Struct):
     """The valid pipelines of a file, and its problems."""
 
-    pipelines: tuple[TTSPipeline, ...]
-    problems: tuple[Problem, ...]
-    ignored: tuple[Problem, ...] = ()
+    pipelines: list[TTSPipeline] = []
+    problems: list[Problem] = []
+    ignored: list[Problem] = []
     """Ignored fields that the API server sets."""
-    on_kubernetes: tuple[Problem, ...] = ()
+    on_kubernetes: list[Problem] = []
     """Problems on Kubernetes only."""
 
 
@@ -71,36 +71,32 @@ def field_name(path: Path) -> str:
 
 def check(file: str, data: bytes) -> CheckResult:
     """Validates every TTSPipeline of a file and ignores other kinds. `file` is its name in messages."""
-    pipelines: list[TTSPipeline] = []
-    problems: list[Problem] = []
-    ignored_fields: list[Problem] = []
-    on_kubernetes: list[Problem] = []
-    count = 0
+    result, count = CheckResult(), 0
     try:
         for document in read_documents(data):
             if _is_of_another_kind(document.value):
                 note = (("kind",), f"on Kubernetes: {document.value['kind']}; not checked")
-                on_kubernetes += _in_order(file, document, [note])
+                result.on_kubernetes += _in_order(file, document, [note])
                 continue
             count += 1
             value, ignored = _without_server_fields(document.value)
             found = list(problems_of(value))
-            problems += _in_order(file, document, found)
+            result.problems += _in_order(file, document, found)
             if found:
                 continue
             pipeline = msgspec.convert(value, TTSPipeline)
-            if pipeline.name in (other.name for other in pipelines):
+            if pipeline.name in (other.name for other in result.pipelines):
                 message = f"{pipeline.name!r} is also the name of an earlier pipeline in this file"
-                problems += _in_order(file, document, [(("metadata", "name"), message)])
-            pipelines.append(pipeline)
-            ignored_fields += _in_order(file, document, [(path, "set by the API server; ignored") for path in ignored])
+                result.problems += _in_order(file, document, [(("metadata", "name"), message)])
+            result.pipelines.append(pipeline)
+            result.ignored += _in_order(file, document, [(path, "set by the API server; ignored") for path in ignored])
             found = [(path, f"on Kubernetes: {message}") for path, message in cluster_violations(pipeline)]
-            on_kubernetes += _in_order(file, document, found)
+            result.on_kubernetes += _in_order(file, document, found)
     except DocumentError as error:
-        problems.append(Problem(file, error.position, error.path, str(error)))
-    if not count and not problems:
-        problems.append(Problem(file, Position(1, 1), (), f"contains no resource; expected a {KIND}"))
-    return CheckResult(tuple(pipelines), tuple(problems), tuple(ignored_fields), tuple(on_kubernetes))
+        result.problems.append(Problem(file, error.position, error.path, str(error)))
+    if not count and not result.problems:
+        result.problems.append(Problem(file, Position(1, 1), (), f"contains no resource; expected a {KIND}"))
+    return result
 
 
 def _in_order(file: str, document: Document, found: list[Finding]) -> list[Problem]:
@@ -249,7 +245,6 @@ def _shown(value: Any) -> str:
 
 
 def _accepted(annotation: Any) -> str:
-    """Returns a description of the values that a field accepts."""
     return _describe(inspect.type_info(annotation))
 
 

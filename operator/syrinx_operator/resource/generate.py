@@ -216,7 +216,6 @@ def _row(field: FieldInfo) -> str:
 
 
 def _type(schema: Schema) -> str:
-    """Returns type and bounds."""
     if "enum" in schema:
         return " or ".join(f"`{json.dumps(value)}`" if value == "" else f"`{value}`" for value in schema["enum"])
     if "x-kubernetes-int-or-string" in schema:

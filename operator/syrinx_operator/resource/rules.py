@@ -133,12 +133,11 @@ def _forbidden_key_prefixes(field: str) -> Rule:
 
 def _bounds_include_start(stage: str) -> Rule:
     bounds, start = f"tuning.bounds.{stage}MaxNumSeqs", f"{stage}.maxNumSeqs"
-    values = f"self.tuning.bounds.{stage}_max_num_seqs"
+    minimum, maximum, values = f"{bounds}.min", f"{bounds}.max", f"self.tuning.bounds.{stage}_max_num_seqs"
     return Rule(
         bounds,
         # If min is greater than max, the rule of RowBounds reports it.
-        ~at_most(f"{bounds}.min", f"{bounds}.max")
-        | (at_most(f"{bounds}.min", start) & at_most(start, f"{bounds}.max")),
+        ~at_most(minimum, maximum) | (at_most(minimum, start) & at_most(start, maximum)),
         f"{start}, the starting point of tuning, is outside these bounds",
         detail=f"{start}, the starting point of tuning, is {{self.{stage}.max_num_seqs}}: outside "
         f"{{{values}.min}} to {{{values}.max}}",
