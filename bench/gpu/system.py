@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator import __version__
 from syrinx_operator.local.console import PipelineView, make_console
-from syrinx_operator.local.events import Event, Exited, describe_exit
+from syrinx_operator.local.events import Event, describe_exit
 from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.resource.spec import API_VERSION, KIND, TTSPipeline
 from syrinx_operator.resource.stage_config import Stage, StageProcess, plan_local
@@ -145,7 +145,7 @@ class System:
 
     def _on_event(self, event: Event) -> None:
         self._view(event)
-        if isinstance(event, Exited):
+        if event.kind == "exited":
             self.deaths.append(f"{event.name}: {describe_exit(event.code)}")
             log = (self._directory / f"{event.name}.log").read_text("utf-8", "replace")
             print(*log.splitlines()[-TAIL_LINES:], sep="\n", file=sys.stderr, flush=True)

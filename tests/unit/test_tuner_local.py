@@ -135,7 +135,7 @@ class Beside:
 
     @property
     def warnings(self):
-        return [event.message for event in self.told if event.warning]
+        return [event.text for event in self.told if event.kind == "warning"]
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_a_damaged_memory_is_told_and_tuning_starts_anew(tmp_path, damage):
     tuner = LocalTuner(a_pipeline(), tmp_path, told.append)
     assert setting_of(tuner.with_chosen_settings().spec) == INITIAL
     (event,) = told
-    assert event.warning and event.message.startswith("the saved state of tuning is lost")
+    assert event.kind == "warning" and event.text.startswith("the saved state of tuning is lost")
 
 
 def test_memory_is_whole_whenever_its_writer_dies(tmp_path):
@@ -295,7 +295,7 @@ def test_memory_is_whole_whenever_its_writer_dies(tmp_path):
 
 async def test_decisions_are_told_and_logged(beside, children, script, tmp_path):
     await beside.look()
-    assert [event.message for event in beside.told] == ["decided"]
+    assert [event.text for event in beside.told] == ["decided"]
     (file,) = tuning_files.audit_files(tmp_path)
     (line,) = file.read_text().splitlines()
     assert msgspec.json.decode(line)["reason"] == "Turned"

@@ -13,7 +13,7 @@ from syrinx_operator.local.pipeline import LocalPipeline
 from syrinx_operator.local.running import PipelineDirectory, claim, state_directory
 from syrinx_operator.local.tuner import LocalTuner
 from syrinx_operator.resource.spec import TTSPipeline
-from syrinx_operator.resource.stage_config import configuration_hash, ignored_locally
+from syrinx_operator.resource.stage_config import ignored_locally
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 130
@@ -29,8 +29,8 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
         start = tuner.with_chosen_settings() if tuner else pipeline
         local = LocalPipeline(start, directory=slot.directory, port=port, observe=view)
-        resolved = configuration_hash(local.configurations)
-        console.print(f"pipeline {pipeline.name}: model {pipeline.model_name}, configuration {resolved}", markup=False)
+        model = f"model {pipeline.model_name}, configuration {local.configuration_hash}"
+        console.print(f"pipeline {pipeline.name}: {model}", markup=False)
         console.print(f"configuration and logs in {slot.directory}", markup=False)
         if ignored := list(ignored_locally(pipeline.spec)):
             console.print(f"ignored without Kubernetes: {', '.join(ignored)}", markup=False)

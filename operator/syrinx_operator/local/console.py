@@ -9,9 +9,10 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.style import Style
 
-from syrinx_operator.local.events import Event, Exited, Log, Notice, Ready, Starting, Stopped, Stopping, describe_exit
+from syrinx_operator.local.events import Event
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_STYLES = {"exited": "bold red", "log": "dim", "notice": "bold", "warning": "bold yellow"}
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -46,34 +47,14 @@ class PipelineView:
 
     def __call__(self, event: Event) -> None:
         """Prints one event."""
-        match event:
-            case Starting(name=name):
-                self._loading[name] = self._progress.add_task(f"{self._label(name)} loading")
-                if not self._console.is_terminal:
-                    self._print(name, "starting")
-            case Ready(name=name, url=url, seconds=seconds):
-                self._loaded(name)
-                self._print(name, f"ready after {seconds:.1f} s at {url}")
-            case Exited(name=name, code=code, restart_in=pause):
-                self._loaded(name)
-                when = "now" if pause == 0 else f"in {pause:g} s"
-                self._print(name, f"exited unexpectedly ({describe_exit(code)}); restarting {when}", "bold red")
-            case Stopping(name=name):
-                self._loaded(name)
-                self._print(name, "draining")
-            case Stopped(name=name, code=code, seconds=seconds):
-                self._print(name, f"stopped after {seconds:.1f} s" + (f" ({describe_exit(code)})" if code else ""))
-            case Notice(message=message, warning=warning):
-                self._print("tuner", message, "bold yellow" if warning else "bold")
-            case Log(name=name, line=line) if self._logs:
-                self._print(name, line, "dim")
-
-    def _loaded(self, name: str) -> None:
-        if (task := self._loading.pop(name, None)) is not None:
-            self._progress.remove_task(task)
-
-    def _print(self, name: str, text: str, style: str = "") -> None:
-        self._console.print(f"{self._label(name)} {escape(text)}", style=Style.parse(style) if style else None)
+        if event.kind == "starting":
+            self._loading[event.name] = self._progress.add_task(f"{self._label(event.name)} loading")
+        elif event.kind in ("ready", "exited", "stopping") and event.name in self._loading:
+            self._progress.remove_task(self._loading.pop(event.name))
+        if (event.kind == "log" and not self._logs) or (event.kind == "starting" and self._console.is_terminal):
+            return
+        style = Style.parse(_STYLES.get(event.kind, "none"))
+        self._console.print(f"{self._label(event.name)} {escape(event.text)}", style=style)
 
     def _label(self, name: str) -> str:
         color = self._colors.setdefault(name, _COLORS[len(self._colors) % len(_COLORS)])

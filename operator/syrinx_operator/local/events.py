@@ -4,64 +4,41 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 
 
-class Starting(Struct, frozen=True):
-    """A process is starting or restarting."""
+class Event(Struct, frozen=True):
+    """An event of a process, or a message of the tuner."""
 
+    kind: Literal["starting", "ready", "log", "exited", "stopping", "stopped", "notice", "warning"]
     name: str
+    """Name of the process."""
+    text: str
+    """What happened, or the line of a log."""
+    code: int = 0
+    """Exit code, of kinds exited and stopped; negative: the signal that killed it."""
 
 
-class Ready(Struct, frozen=True):
-    """A process is ready."""
-
-    name: str
-    url: str
-    seconds: float
-    """From start to ready."""
-
-
-class Log(Struct, frozen=True):
-    """A process wrote a line."""
-
-    name: str
-    line: str
-
-
-class Exited(Struct, frozen=True):
-    """A process exited unexpectedly and will be restarted."""
-
-    name: str
-    code: int
-    restart_in: float
-    """Seconds."""
-
-
-class Stopping(Struct, frozen=True):
-    """A process was asked to drain and exit."""
-
-    name: str
-
-
-class Stopped(Struct, frozen=True):
-    """A process exited after it was asked to."""
-
-    name: str
-    code: int
-    seconds: float
-
-
-class Notice(Struct, frozen=True):
-    """A message from the tuner."""
-
-    message: str
-    warning: bool = False
-
-
-Event = Starting | Ready | Log | Exited | Stopping | Stopped | Notice
 Observer = Callable[[Event], None]
+
+
+def ready(name: str, url: str, seconds: float) -> Event:
+    """A process is ready, `seconds` after its start."""
+    return Event("ready", name, f"ready after {seconds:.1f} s at {url}")
+
+
+def exited(name: str, code: int, restart_in: float) -> Event:
+    """A process exited unexpectedly and will be restarted in `restart_in` seconds."""
+    when = "now" if restart_in == 0 else f"in {restart_in:g} s"
+    return Event("exited", name, f"exited unexpectedly ({describe_exit(code)}); restarting {when}", code)
+
+
+def stopped(name: str, code: int, seconds: float) -> Event:
+    """A process exited `seconds` after it was asked to."""
+    cause = f" ({describe_exit(code)})" if code else ""
+    return Event("stopped", name, f"stopped after {seconds:.1f} s{cause}", code)
 
 
 def describe_exit(code: int) -> str:

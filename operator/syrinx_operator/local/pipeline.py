@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import tempfile
 import time
@@ -11,15 +12,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+import msgspec
 from msgspec import structs
 
 from syrinx_operator import __version__
-from syrinx_operator.local.events import Exited, Observer, Ready, Starting, Stopped
+from syrinx_operator.local.events import Event, Observer, exited, ready, stopped
 from syrinx_operator.local.supervisor import BACKOFF_RESET_SECONDS, Child, Member, restart_delay
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess, plan_local
 from syrinx_stages.connector.server import RedisServer, RedisServerError
-from syrinx_stages.contract.settings import StageConfig
 
 START_SECONDS = 300.0
 """Maximum time for a stage to load its model."""
@@ -69,9 +70,10 @@ class LocalPipeline:
         return [member for child in self.processes for member in child.members]
 
     @property
-    def configurations(self) -> list[StageConfig]:
-        """The resolved configurations of all stages, before addresses are known."""
-        return [config for process in self._plan for _, config in process.stages]
+    def configuration_hash(self) -> str:
+        """A short hash of the stages' resolved configurations, to compare runs."""
+        configurations = [config for process in self._plan for _, config in process.stages]
+        return hashlib.sha256(msgspec.json.encode(configurations)).hexdigest()[:12]
 
     @property
     def gateway(self) -> Member:
@@ -154,10 +156,10 @@ async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
     """Runs a Redis server, which is restarted at the same address, and yields its environment variables."""
 
     def start(port: int | None = None, password: str | None = None) -> RedisServer:
-        observe(Starting("redis"))
+        observe(Event("starting", "redis", "starting"))
         begin = time.monotonic()
         server = RedisServer(port, password)
-        observe(Ready("redis", server.url, time.monotonic() - begin))
+        observe(ready("redis", server.url, time.monotonic() - begin))
         return server
 
     try:
@@ -173,7 +175,7 @@ async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
             begin = time.monotonic()
             code = await asyncio.to_thread(server.process.wait)
             crashes = 1 if time.monotonic() - begin >= BACKOFF_RESET_SECONDS else crashes + 1
-            observe(Exited("redis", code, restart_delay(crashes)))
+            observe(exited("redis", code, restart_delay(crashes)))
             await asyncio.sleep(restart_delay(crashes))
             with contextlib.suppress(RedisServerError):
                 dead, server = server, start(server.port, server.password)
@@ -188,4 +190,4 @@ async def _managed_redis(observe: Observer) -> AsyncIterator[dict[str, str]]:
             await watch
         begin = time.monotonic()
         server.stop()
-        observe(Stopped("redis", 0, time.monotonic() - begin))
+        observe(stopped("redis", 0, time.monotonic() - begin))

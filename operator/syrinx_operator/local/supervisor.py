@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.local import die_with_parent
-from syrinx_operator.local.events import Exited, Log, Observer, Ready, Starting, Stopped, Stopping, describe_exit
+from syrinx_operator.local.events import Event, Observer, describe_exit, exited, ready, stopped
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.stage_config import LocalError, Stage, StageProcess
 from syrinx_stages.contract.settings import StageConfig
@@ -143,14 +143,14 @@ class Child:
         self._stopping.set()
         running, begin = self.pid is not None, time.monotonic()
         if running:
-            self._observe(Stopping(self.name))
+            self._observe(Event("stopping", self.name, "draining"))
             self._signal(signal.SIGTERM)
         done, _ = await asyncio.wait({self._task}, timeout=grace)
         if not done:
             self.kill()
             await asyncio.wait({self._task})
         if running:
-            self._observe(Stopped(self.name, self._code, time.monotonic() - begin))
+            self._observe(stopped(self.name, self._code, time.monotonic() - begin))
 
     def kill(self) -> None:
         """Kills the process without a restart."""
@@ -175,7 +175,7 @@ class Child:
                     return LocalError(f"{self.name} could not start ({describe_exit(self._code)}). Output:\n{output}")
                 crashes = 1 if time.monotonic() - self._started_at >= BACKOFF_RESET_SECONDS else crashes + 1
                 delay = restart_delay(crashes)
-                self._observe(Exited(self.name, self._code, delay))
+                self._observe(exited(self.name, self._code, delay))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), delay)
                     return None
@@ -184,7 +184,7 @@ class Child:
 
     async def _run_once(self, log: TextIO) -> int:
         """Runs the process once and returns its exit code (negative: the signal that killed it)."""
-        self._observe(Starting(self.name))
+        self._observe(Event("starting", self.name, "starting"))
         for member in self.members:
             member.write_config()
         configs = (str(member.config_file) for member in self.members)
@@ -231,7 +231,7 @@ class Child:
                     continue
             self._tail.append(line)
             log.write(line + "\n")
-            self._observe(Log(self.name, line))
+            self._observe(Event("log", self.name, line))
 
     async def _probe(self, announcements: asyncio.Queue[Announcement]) -> None:
         """Waits until the process is ready, and kills it after the timeout."""
@@ -251,7 +251,7 @@ class Child:
             member.set_ready(announced[member.name])
         self._ready.set()
         urls = " and ".join(each.url for each in announced.values())
-        self._observe(Ready(self.name, urls, time.monotonic() - self._started_at))
+        self._observe(ready(self.name, urls, time.monotonic() - self._started_at))
 
 
 async def _wait_for_ok(client: httpx.AsyncClient, url: str) -> None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from syrinx_operator import __version__
 from syrinx_operator.local import tuning_files
-from syrinx_operator.local.events import Notice, Observer
+from syrinx_operator.local.events import Event, Observer
 from syrinx_operator.local.machine import describe
 from syrinx_operator.local.supervisor import Member
 from syrinx_operator.resource.knobs import Identity, Stage, live_settings, with_setting
@@ -90,7 +90,7 @@ class LocalTuner:
         decision = self._tuner.step(self._pipeline.name, self._policy, self._state, observation, now)
         self._save(decision.state, now)  # Saved before it takes effect.
         for event in decision.events:
-            self._observe(Notice(event.message, warning=event.kind == "Warning"))
+            self._observe(Event("warning" if event.kind == "Warning" else "notice", "tuner", event.message))
         error = ""
         if self._policy.mode == "Auto" and not self._policy.paused:
             error = await self._apply(http, members, replies, assignment(self._policy, self._state))
@@ -117,7 +117,7 @@ class LocalTuner:
         try:
             found = tuning_files.load(self._directory)
         except tuning_files.TuningMemoryError as error:
-            self._observe(Notice(f"the saved state of tuning is lost: {error}", warning=True))
+            self._observe(Event("warning", "tuner", f"the saved state of tuning is lost: {error}"))
             return State()
         state = found.state if found else State()
         if state.identity != self._identity:  # Settings of another machine or model do not apply.
@@ -141,7 +141,7 @@ class LocalTuner:
     def _report_error(self, error: str) -> None:
         """Reports an error once while it lasts."""
         if error and error != self._error:
-            self._observe(Notice(error, warning=True))
+            self._observe(Event("warning", "tuner", error))
         self._error = error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
@@ -82,11 +82,6 @@ def plan_local(pipeline: TTSPipeline, version: str) -> list[StageProcess]:
         return [StageProcess(Stage.TALKER, *both) for both in zip(talkers, codecs, strict=True)] + gateways
     workers = [StageProcess(Stage.TALKER, config) for config in talkers]
     return workers + [StageProcess(Stage.CODEC, config) for config in codecs] + gateways
-
-
-def configuration_hash(configurations: Sequence[StageConfig]) -> str:
-    """Returns a short hash of the stages' resolved configurations, to compare runs."""
-    return hashlib.sha256(msgspec.json.encode(configurations)).hexdigest()[:12]
 
 
 def codec_process(spec: PipelineSpec) -> CodecSpec:
