@@ -176,14 +176,9 @@ class World:
         self._base = assignment.base
         limited: dict[str, Setting] = {}
         for stage in Stage:
-            named = (
-                self._names[stage]
-                if stage in assignment.stage_overrides
-                else tuple(assignment.replica_overrides.get(stage, {}))
-            )
-            for name in named:
+            for name in self._names[stage]:
                 setting = assignment.override(stage, name)
-                if setting is not None and name in self._index and self._replicas(stage)["up"][self._index[name]]:
+                if setting is not None and self._up(stage, name):
                     limited[name] = setting
         for stage in Stage:
             names = self._names[stage] if based else {*limited, *self._limited} & set(self._names[stage])

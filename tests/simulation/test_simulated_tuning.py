@@ -38,7 +38,7 @@ def test_a_crash_during_a_trial_ends_it():
     day = tune(scenario, policy(scenario))
     assert day.state.trial_count >= 1
     now = assignment(policy(scenario), day.state)
-    assert day.state.trial is not None or not (now.stage_overrides or any(now.replica_overrides.values()))
+    assert day.state.trial is not None or not now.has_overrides
 
 
 def test_ineffective_candidates_are_not_promoted():

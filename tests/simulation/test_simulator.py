@@ -332,7 +332,7 @@ class TestSettings:
     def test_overrides_expire_unless_renewed(self):
         world = World(changed(SCENARIO, codecs=2))
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        trial = Assignment(base=SETTING, replica_overrides={Stage.CODEC: {"codec-1": candidate}})
+        trial = Assignment(base=SETTING, stage=Stage.CODEC, candidate=candidate, replicas=("codec-1",))
 
         def in_force() -> list[int]:
             codecs = world.evidence(clock(0.0), clock(world.now)).replicas_of(Stage.CODEC)
@@ -350,12 +350,10 @@ class TestSettings:
     def test_requests_of_a_candidate_are_marked(self):
         world = World(changed(SCENARIO, codecs=2))
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
-        world.apply(
-            Assignment(base=SETTING, stage_overrides={Stage.TALKER: SETTING}, replica_overrides={Stage.CODEC: {}})
-        )
+        world.apply(Assignment(base=SETTING, stage=Stage.TALKER, candidate=SETTING))
         world.run(20.0)
         assert world.outcomes().candidate[:20].all()
-        world.apply(Assignment(base=SETTING, replica_overrides={Stage.CODEC: {"codec-1": candidate}}))
+        world.apply(Assignment(base=SETTING, stage=Stage.CODEC, candidate=candidate, replicas=("codec-1",)))
         world.run(60.0)
         late = world.outcomes().accepted > 25.0
         outcomes = world.outcomes()
@@ -435,7 +433,7 @@ class TestReplicas:
         )
         candidate = SETTING.with_value(Knob.CODEC_ROWS, 3)
         world.run(29.0)
-        world.apply(Assignment(base=SETTING, replica_overrides={Stage.CODEC: {"codec-1": candidate}}))
+        world.apply(Assignment(base=SETTING, stage=Stage.CODEC, candidate=candidate, replicas=("codec-1",)))
         world.run(40.0)
         evidence = world.evidence(clock(10.0), clock(40.0))
         codec = evidence.replicas_of(Stage.CODEC)[1]

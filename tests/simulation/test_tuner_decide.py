@@ -45,7 +45,7 @@ def until(world, condition, seconds=4 * HOUR):
 
 def is_thawed(world):
     now = assignment(world.policy, world.state)
-    return not now.stage_overrides and not any(now.replica_overrides.values())
+    return not now.has_overrides
 
 
 # --- finding the best

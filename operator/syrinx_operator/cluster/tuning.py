@@ -45,7 +45,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     @property
     def has_overrides(self) -> bool:
         """Whether any replica has overrides."""
-        return any(self.assignment.replica_overrides.values()) or bool(self.assignment.stage_overrides)
+        return self.assignment.has_overrides
 
     def overrides_for(self, replica: Replica) -> dict[str, Any] | None:
         """Returns a replica's overrides in the format of `PUT /settings`; None if it has none."""
@@ -63,9 +63,8 @@ def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
     """Returns the tuning for a state. If an edit of the spec made its settings invalid, the spec's settings apply."""
     policy = policy_of(pipeline.spec)
     assigned = assignment(policy, state)
-    settings = [assigned.base, *assigned.stage_overrides.values()]
-    settings += [setting for replicas in assigned.replica_overrides.values() for setting in replicas.values()]
-    tuned = [with_setting(pipeline, setting) for setting in settings]
+    settings = (assigned.base, assigned.candidate if assigned.has_overrides else None)
+    tuned = [with_setting(pipeline, setting) for setting in settings if setting is not None]
     if any(violations(each) or cluster_violations(each) for each in tuned):
         assigned = Assignment(base=policy.requested)
     return Tuning(policy=policy, state=state, assignment=assigned)

@@ -138,7 +138,6 @@ def _p95(routes: Mapping[Route, RouteStats], task_type: str) -> float | None:
 
 
 def _period_work(trial: Trial, evidence: Evidence) -> ArmWork:
-    """Returns the engine work of the tuned stage in one period."""
     work = ArmWork()
     for replica in evidence.replicas_of(trial.knob.stage):
         arm = "candidate" if runs_candidate(trial, replica.name) else "baseline"

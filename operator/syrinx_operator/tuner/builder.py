@@ -30,10 +30,13 @@ MAX_COOL_DOWN = timedelta(minutes=30)
 MAX_QUARANTINE_TIME = timedelta(hours=24)
 
 
+EventKind = Literal["Normal", "Warning"]
+
+
 class Event(Struct, frozen=True, kw_only=True):
     """One decision, written as a line of the audit log and as an event of the resource."""
 
-    kind: Literal["Normal", "Warning"] = "Normal"
+    kind: EventKind = "Normal"
     reason: str
     """CamelCase: TrialStarted, Promoted, RolledBack, ..."""
     message: str
@@ -60,9 +63,7 @@ class DecisionBuilder:
         """Sets the phase and its message."""
         self.set(phase=phase, message=message[:256])
 
-    def emit(
-        self, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Normal", trial: Trial | None = None
-    ) -> None:
+    def emit(self, reason: str, message: str, *, kind: EventKind = "Normal", trial: Trial | None = None) -> None:
         """Adds an event."""
         data = {"workload": self.state.workload} | ({} if trial is None else {"trial": trial})
         self.events.append(Event(kind=kind, reason=reason, message=message, data=data))
@@ -141,11 +142,8 @@ class DecisionBuilder:
         harmful = [record.verdict in ("RolledBack", "Regressed") for record in reversed(self.state.history)]
         failures = [*harmful, False].index(False)
         wait = min(base * 2 ** min(failures, 10), MAX_COOL_DOWN) if failed else base
-        self.set(
-            next_trial_time=self.now + wait,
-            consecutive_breaches=max(0, self.state.consecutive_breaches - 1),
-            last_breach_time=self.now,
-        )
+        breaches = max(0, self.state.consecutive_breaches - 1)
+        self.set(next_trial_time=self.now + wait, consecutive_breaches=breaches, last_breach_time=self.now)
 
 
 def in_force(policy: Policy, state: State) -> Setting:

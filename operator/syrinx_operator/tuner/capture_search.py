@@ -1,18 +1,16 @@
 """Branch-and-bound search for the set of captured shapes that minimizes decoder time. Pure.
 
 The codec pads every call that fits a captured shape to the first one by `rank`, even where eager would be faster. An
-additional shape can therefore increase the time, and the saved time is neither monotone nor submodular in the set.
+additional shape can therefore increase the time.
 
-**Relaxation.** Let each call choose freely (eager, or any shape that it fits). This gives a lower bound of the time,
-and the relaxed saving is monotone and submodular: the gain of a shape is largest beside the smallest set. A set of some
-current shapes and at most m new ones thus takes at least the relaxed time of all current shapes, minus the m largest
-relaxed gains of new ones. The search explores all sets of candidates with this bound. If it completes, the result is
-optimal; if its work budget runs out, the least open bound limits the optimality gap.
+**Relaxation.** Let each call choose freely (eager, or any shape that it fits). Then the saving is monotone and
+submodular: a set of some current shapes and at most m new ones takes at least the relaxed time of all current shapes,
+minus the m largest relaxed gains of new ones. If the search completes, the result is optimal; if its work budget runs
+out, the least open bound limits the optimality gap.
 
 **Candidates** are the current shapes and each requested number of rows with each requested number of frames. Any other
-shape fits the same calls as the largest candidate within it, which is no slower and has no higher rank. Replacing it by
-that candidate only takes calls from shapes of higher rank, so it never costs time if times are nondecreasing in `rank`.
-If they are not (less work, yet more time), an excluded set could be better; the bound does not cover such sets.
+shape fits the same calls as the largest candidate within it, which is no slower and has no higher rank. Replacing it
+never costs time if times are nondecreasing in `rank`; the bound does not cover sets for which they are not.
 """
 
 from __future__ import annotations

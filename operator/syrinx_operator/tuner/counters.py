@@ -190,7 +190,6 @@ class CounterHistory:
 
 
 def _route_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route, RouteStats]:
-    """Returns the requests that reached first audio, by route."""
     buckets: dict[tuple[str, ...], dict[float, int]] = {}
     for series, value in sums.items():
         if series.name == BUCKET:
@@ -211,7 +210,6 @@ def _route_stats(sums: Sums, objectives: Mapping[str, Objective]) -> dict[Route,
 
 
 def _failed_requests(sums: Sums) -> dict[str, FailedRequests]:
-    """Returns refused and failed requests by task type."""
     counts = {labels: round(value) for labels, value in values_of(sums, m.REQUESTS.name).items()}
     return {
         task_type: FailedRequests(

@@ -8,7 +8,6 @@ the objectives and starts the next trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -50,14 +49,21 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     base: Setting
     """Setting of all replicas without an override. The ConfigMap holds it for replicas that start."""
-    replica_overrides: Mapping[Stage, Mapping[str, Setting]] = {}
-    """Overrides by replica name. An override expires on its own unless each evaluation renews it."""
-    stage_overrides: Mapping[Stage, Setting] = {}
-    """Overrides for all replicas of a stage."""
+    stage: Stage | None = None
+    """Stage whose replicas have overrides. An override expires on its own unless each evaluation renews it."""
+    candidate: Setting | None = None
+    """The setting of these overrides."""
+    replicas: tuple[str, ...] | None = None
+    """Names of the replicas with overrides; None for all of the stage."""
+
+    @property
+    def has_overrides(self) -> bool:
+        """Whether any replica has an override."""
+        return self.candidate is not None and self.replicas != ()
 
     def override(self, stage: Stage, replica: str) -> Setting | None:
         """Returns the override of a replica, or None."""
-        return self.replica_overrides.get(stage, {}).get(replica, self.stage_overrides.get(stage))
+        return self.candidate if stage is self.stage and (self.replicas is None or replica in self.replicas) else None
 
 
 def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> Decision:
@@ -80,17 +86,15 @@ def decide(policy: Policy, state: State, evidence: Evidence, now: datetime) -> D
 
 def assignment(policy: Policy, state: State) -> Assignment:
     """Returns the settings that a state implies. In modes other than Auto these are the requested ones."""
-    base = in_force(policy, state)
+    base, trial, promotion = in_force(policy, state), state.trial, state.promotion
     if policy.mode != "Auto" or policy.paused:
         return Assignment(base=base)
-    if state.trial is not None:
-        stage, period, candidate = state.trial.knob.stage, state.trial.period, state.trial.candidate
-        if period.all_replicas:
-            return Assignment(base=base, stage_overrides={stage: candidate})
-        return Assignment(base=base, replica_overrides={stage: dict.fromkeys(period.candidate_replicas, candidate)})
-    if state.promotion is not None:
-        promoted = dict.fromkeys(state.promotion.replicas, state.promotion.setting)
-        return Assignment(base=base, replica_overrides={stage_of(base, state.promotion.setting): promoted})
+    if trial is not None:
+        replicas = None if trial.period.all_replicas else trial.period.candidate_replicas
+        return Assignment(base=base, stage=trial.knob.stage, candidate=trial.candidate, replicas=replicas)
+    if promotion is not None:
+        stage, candidate = stage_of(base, promotion.setting), promotion.setting
+        return Assignment(base=base, stage=stage, candidate=candidate, replicas=promotion.replicas)
     return Assignment(base=base)
 
 

@@ -112,7 +112,6 @@ def _settle(builder: DecisionBuilder, good: float | None = None) -> None:
 
 
 def _revert(builder: DecisionBuilder, number: int, setting: Setting, before: Setting, why: str) -> None:
-    """Returns to the last good setting at once."""
     record = builder.recorded(number)
     knob = record.knob if record else (before.differing_knobs(setting) or (Knob.RAMP,))[0]
     start_time = record.start_time if record else builder.now

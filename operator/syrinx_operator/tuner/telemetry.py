@@ -120,7 +120,6 @@ def _samples(exported: _Exported, now: datetime) -> Iterator[tuple[str, tuple[st
 
 
 def _number(setting: Setting, knob: Knob) -> float:
-    """Returns a knob's value as a number that can be plotted."""
     value = setting.value(knob)
     if knob is Knob.RAMP:
         return float(value[0])

@@ -94,25 +94,17 @@ def next_period(trial: Trial, replicas: Sequence[ReplicaStats], index: int, now:
     """Returns a period with its arms. The arms swap within a pair; a coin seeded by the trial decides the order."""
     names = tuple(replica.name for replica in replicas)
     coin = random.Random(f"{trial.id}:{trial.start_time.isoformat()}:{index // 2}")
-    candidate_first = coin.random() < 0.5
-    first_side = candidate_first == (index % 2 == 0)
-    period = Period(
-        index=index,
-        start_time=now,
-        replicas=names[:256],
-        restarts=tuple(replica.restarts for replica in replicas)[:256],
-    )
+    first_side = (coin.random() < 0.5) == (index % 2 == 0)
+    restarts = tuple(replica.restarts for replica in replicas)
+    period = Period(index=index, start_time=now, replicas=names[:256], restarts=restarts[:256])
     if trial.design == "Switchback":
         return replace(period, all_replicas=first_side)
     # Two equal groups: a quarter of the replicas each, at least one.
     size = min(max(1, len(names) // 4), MAX_CANDIDATES)
     drawn = coin.sample(sorted(names), 2 * size)
     one, two = tuple(sorted(drawn[:size])), tuple(sorted(drawn[size:]))
-    return replace(
-        period,
-        candidate_replicas=one if first_side else two,
-        baseline_replicas=two if first_side else one,
-    )
+    candidate, baseline = (one, two) if first_side else (two, one)
+    return replace(period, candidate_replicas=candidate, baseline_replicas=baseline)
 
 
 def confirmed(trial: Trial, replicas: Sequence[ReplicaStats]) -> bool:

@@ -148,7 +148,6 @@ def _trials(entries: Sequence[AuditEntry], only: int | None) -> list[list[tuple[
 
 
 def _plot_good_ratios(axes: Axes, steps: Sequence[tuple[AuditEntry, Trial]]) -> None:
-    """Plots the cumulative ratio of good requests of both arms over time."""
     entries = [entry for entry, _ in steps]
     trial = steps[-1][1]
     for arm, color in _ARMS.items():
