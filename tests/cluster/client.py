@@ -134,6 +134,24 @@ class Kubernetes:
         items: list[Object] = self.call("GET", self.path(kind), params=parameters).json().get("items") or []
         return sorted(items, key=lambda item: str(item["metadata"]["name"]))
 
+    def create(self, manifest: Object, dry_run: bool = False) -> Object:
+        """Creates an object; unknown fields are rejected."""
+        return self._write("POST", self.path(manifest["kind"]), manifest, dry_run)
+
+    def replace(self, manifest: Object, dry_run: bool = False) -> Object:
+        """Replaces an object like `kubectl replace`, whatever its version; unknown fields are rejected."""
+        return self._write("PUT", self.path(manifest["kind"], manifest["metadata"]["name"]), manifest, dry_run)
+
+    def _write(self, method: str, path: str, manifest: Object, dry_run: bool) -> Object:
+        parameters = {"fieldManager": "syrinx-tests", "fieldValidation": "Strict"} | (
+            {"dryRun": "All"} if dry_run else {}
+        )
+        if method == "PUT":
+            version = self.call("GET", path).json()["metadata"]["resourceVersion"]
+            manifest = {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}
+        body: Object = self.call(method, path, params=parameters, json=manifest).json()
+        return body
+
     def apply(self, manifest: Object, dry_run: bool = False) -> Object:
         """Applies like `kubectl apply --server-side`; unknown fields are rejected."""
         parameters = {"fieldManager": "syrinx-tests", "force": "true", "fieldValidation": "Strict"}

@@ -13,6 +13,7 @@ from cluster.client import ApiError, Kubernetes, Object, wait_until
 from cluster.operators import Operator, OperatorPod, OperatorProcess
 from cluster.parameters import Parameters
 from cluster.speech import condition
+from syrinx_operator import __version__
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -132,13 +133,14 @@ class Installation:
         return True
 
     def _values(self) -> Object:
+        # The chart requires an image, also where the operator runs from this checkout.
+        operator_image = self.parameters.operator_image or f"syrinx/operator:{__version__}"
         values: Object = {
+            "image": {**image(operator_image), "pullPolicy": self.parameters.pull_policy},
             "stagesImage": image(self.parameters.stages_image),
             "redisImage": image(self.parameters.redis_image),
             "stageAccess": "direct" if self.parameters.operator_image else "proxy",
         }
-        if self.parameters.operator_image:
-            values["image"] = {**image(self.parameters.operator_image), "pullPolicy": self.parameters.pull_policy}
         if self.parameters.pull_secret:
             values["imagePullSecrets"] = [{"name": self.parameters.pull_secret}]
         return values

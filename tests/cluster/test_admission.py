@@ -1,10 +1,12 @@
 """Admission of pipelines by a real API server."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from cluster.client import ApiError
-from cluster.installation import EXAMPLES
+from cluster.installation import EXAMPLES, ROOT
 
 BASE = {"apiVersion": "syrinx.dev/v1alpha1", "kind": "TTSPipeline"}
 
@@ -41,6 +43,47 @@ def test_an_invalid_field_is_rejected_by_name(installed, spec, named):
         installed.cluster.apply(resource(**spec), dry_run=True)
     assert refused.value.status in (400, 422, 500), refused.value
     assert named in refused.value.message
+
+
+def files(kind):
+    found = sorted((ROOT / "tests" / "fixtures" / "resources" / kind).glob("*.yaml"))
+    return pytest.mark.parametrize("file", found, ids=lambda file: file.stem)
+
+
+def verdict(file: Path) -> tuple[str, str]:
+    """Returns `accepted`, `refused` or `cluster`, and the field to blame: the first line of the file."""
+    head, _, field = file.read_text().splitlines()[0].removeprefix("# ").partition(": ")
+    return head, field
+
+
+@files("valid")
+def test_a_valid_resource_is_accepted(installed, file):
+    installed.cluster.create(yaml.safe_load(file.read_text()), dry_run=True)
+
+
+@files("invalid")
+def test_an_invalid_resource_is_rejected_by_name(installed, file):
+    with pytest.raises(ApiError) as refused:
+        installed.cluster.create(yaml.safe_load(file.read_text()), dry_run=True)
+    assert verdict(file)[1] in refused.value.message
+
+
+@files("edits")
+def test_an_edit_is_accepted_or_rejected_by_name(installed, file):
+    before, after = yaml.safe_load_all(file.read_text())
+    name = before["metadata"]["name"]
+    installed.cluster.delete("TTSPipeline", name)
+    installed.cluster.create(before)
+    try:
+        expected, field = verdict(file)
+        if expected == "accepted":
+            installed.cluster.replace(after, dry_run=True)
+        else:
+            with pytest.raises(ApiError) as refused:
+                installed.cluster.replace(after, dry_run=True)
+            assert field in refused.value.message
+    finally:
+        installed.cluster.delete("TTSPipeline", name)
 
 
 @pytest.mark.parametrize("name", ["a" * 41, "9lives"])
