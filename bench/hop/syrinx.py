@@ -12,7 +12,7 @@ from prometheus_client import Histogram
 
 from hop.cases import Case, Read, Written
 from syrinx_stages.connector.base import AdmissionLimits, Append, Gone, StreamEntry, Superseded
-from syrinx_stages.connector.redis_streams import RedisConnector, connect
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, Entry, SpeechRequest, TaskType
 from syrinx_stages.gateway.fanout import PlaybackReporter
@@ -33,7 +33,7 @@ def read(url: str, case: Case, steps: int, parent: Connection) -> None:
 
 
 async def _write(url: str, case: Case, steps: int, parent: Connection) -> None:
-    connector = connect(url, KEYS)
+    connector = RedisConnector(url, KEYS)
     for name in _names(case):
         request = SpeechRequest(id=name, accepted_at=time.time(), text="text", task_type=TaskType.CUSTOM_VOICE)
         await connector.submit(request, _ADMISSION)
@@ -59,7 +59,7 @@ async def _write(url: str, case: Case, steps: int, parent: Connection) -> None:
 
 
 async def _read(url: str, case: Case, steps: int, parent: Connection) -> None:
-    connector = connect(url, KEYS)
+    connector = RedisConnector(url, KEYS)
     reader = connector.reader()
     report, reporting = _reporter(connector, case)
     for name in _names(case):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
+import torch
+
 from syrinx_stages.codec.engine import CodecEngine
 from syrinx_stages.codec.service import CodecService
 from syrinx_stages.connector.base import StageConnector
+from syrinx_stages.contract.metrics import INFO
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.runtime.device import open_device
+from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.talker.engine import TalkerEngine
@@ -19,7 +24,7 @@ def build_talker(config: StageConfig, connector: StageConnector, metrics: Metric
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
 
     def load() -> TalkerEngine:
-        return IMPLEMENTATION.load_talker_engine(config, open_device(config.device, metrics), live)
+        return IMPLEMENTATION.load_talker_engine(config, _open_device(config.device, metrics), live)
 
     return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
 
@@ -28,7 +33,25 @@ def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics
     """Returns the codec service of a process; it has no public HTTP application."""
 
     def load() -> CodecEngine:
-        return IMPLEMENTATION.load_codec_engine(config, open_device(config.device, metrics))
+        return IMPLEMENTATION.load_codec_engine(config, _open_device(config.device, metrics))
 
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
     return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None
+
+
+def _open_device(name: str, metrics: Metrics) -> torch.device:
+    """Returns the device called `name` (`cpu`, `cuda`, `cuda:1`) and exports it as `syrinx_info`.
+
+    Raises `StartError` if the device is not available.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise StartError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    if device.type == "cpu":
+        # With several threads the result of a row would depend on its batch. Stages scale by processes instead.
+        torch.set_num_threads(1)
+    description = f"cuda {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
+    metrics[INFO].labels(version("syrinx"), description).set(1)
+    return device

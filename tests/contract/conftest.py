@@ -1,21 +1,17 @@
-"""Fixtures of the connector tests. Every test that uses `world` runs against both implementations."""
+"""Fixtures of the connector tests."""
 
 import asyncio
 import functools
 import inspect
-import os
-import time
 import uuid
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
+from support import streams
 from syrinx_stages.connector.base import AdmissionLimits
-from syrinx_stages.connector.memory import MemoryConnector
-from syrinx_stages.connector.memory_streams import MemoryStreams
-from syrinx_stages.connector.redis_streams import connect
-from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Group, Keys, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 
@@ -46,12 +42,20 @@ class World:
 
     admission = AdmissionLimits(max_queue=10_000, max_queue_seconds=60)
 
-    def __init__(self):
+    def __init__(self, url):
+        self.url = url
+        self.keys = Keys(pipeline=f"test-{uuid.uuid4().hex}", generation="1")
+        self.raw = Redis.from_url(url, protocol=2)
         self.connectors = []
+        self.errors = 0
+        """Commands of all connectors that failed and were retried."""
 
     def connector(self):
-        self.connectors.append(self._connect())
+        self.connectors.append(RedisConnector(self.url, self.keys, lease_seconds=LEASE, on_error=self._count_error))
         return self.connectors[-1]
+
+    def _count_error(self):
+        self.errors += 1
 
     def replica(self, group, name):
         """Returns a consumer with its own connector, as in a separate process."""
@@ -70,52 +74,13 @@ class World:
         (claim,) = await consumer.claim(1)
         return ticket, claim
 
-    async def close(self):
-        for connector in self.connectors:
-            await connector.close()
-
-
-class MemoryWorld(World):
-    """Over the memory connector."""
-
-    def __init__(self):
-        super().__init__()
-        self.hub = MemoryStreams(LEASE)
-
-    def _connect(self):
-        return MemoryConnector(self.hub)
-
     async def age(self, group, owner, claim, seconds):
         """Makes a claim look unrefreshed for `seconds`."""
-        self.hub._groups[group].pending[claim.entry_id].since -= seconds
-
-    async def expire(self, request_id):
-        """Makes the streams of a request expire."""
-        for kind in StreamKind:
-            self.hub._streams[request_id, kind].expires = time.monotonic()
-
-    async def left(self):
-        """Returns what exists besides the queue, the cancellations and the change feeds."""
-        return {"something"} if len(self.hub) else set()
-
-
-class RedisWorld(World):
-    """Over the Redis connector."""
-
-    def __init__(self, url):
-        super().__init__()
-        self.url = url
-        self.keys = Keys(pipeline=f"test-{uuid.uuid4().hex}", generation="1")
-        self.raw = Redis.from_url(url, protocol=2)
-
-    def _connect(self):
-        return connect(self.url, self.keys, lease_seconds=LEASE)
-
-    async def age(self, group, owner, claim, seconds):
         idle = round(1000 * seconds)
         await self.raw.xclaim(self.keys.requests, group, owner, 0, [claim.entry_id], idle=idle, justid=True)
 
     async def expire(self, request_id):
+        """Makes the streams of a request expire."""
         for kind in StreamKind:
             await self.raw.delete(self.keys.stream(request_id, kind))
         await self.raw.delete(self.keys.reference(request_id))
@@ -124,6 +89,7 @@ class RedisWorld(World):
         return {key.decode() async for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
 
     async def left(self):
+        """Returns what exists besides the queue, the cancellations and the change feeds."""
         assert await self.raw.xlen(self.keys.requests) == 0
         for group in Group:
             assert (await self.raw.xpending(self.keys.requests, group))["pending"] == 0
@@ -134,7 +100,8 @@ class RedisWorld(World):
         return {name for name in await self.names() if await self.raw.ttl(name) == -1}
 
     async def close(self):
-        await super().close()
+        for connector in self.connectors:
+            await connector.close()
         assert not await self.without_expiry()
         if names := await self.names():
             await self.raw.delete(*names)
@@ -143,17 +110,12 @@ class RedisWorld(World):
 
 @pytest.fixture(scope="session")
 def redis_url():
-    """The value of `REDIS_URL`, else the URL of a private server."""
-    if url := os.environ.get("REDIS_URL"):
-        yield url
-        return
-    with RedisServer() as server:
-        yield server.url_with_password
+    return streams.redis_url()
 
 
 @pytest.fixture
-async def redis_world(redis_url):
-    world = RedisWorld(redis_url)
+async def world(redis_url):
+    world = World(redis_url)
     yield world
     await world.close()
 
@@ -161,14 +123,7 @@ async def redis_world(redis_url):
 @pytest.fixture
 def world_of():
     """The class of a world over a given Redis, which the test closes."""
-    return RedisWorld
-
-
-@pytest.fixture(params=["memory", "redis"])
-async def world(request):
-    world = RedisWorld(request.getfixturevalue("redis_url")) if request.param == "redis" else MemoryWorld()
-    yield world
-    await world.close()
+    return World
 
 
 @pytest.fixture

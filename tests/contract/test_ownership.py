@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import Counter
 
 from support.tls import front
-from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Group, Keys
 from syrinx_stages.runtime import ownership
@@ -25,8 +25,8 @@ async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, monkeypa
     with RedisServer() as server:
         async with contextlib.AsyncExitStack() as cut:
             port = await cut.enter_async_context(front(server.port))
-            gateway = connect(server.url_with_password, KEYS)
-            replica = connect(f"redis://:{server.password}@127.0.0.1:{port}/0", KEYS)
+            gateway = RedisConnector(server.url_with_password, KEYS)
+            replica = RedisConnector(f"redis://:{server.password}@127.0.0.1:{port}/0", KEYS)
             replica._pool.retry_seconds = 0.1
             owner = Ownership(
                 replica.consumer(Group.TALKERS, "a"),
@@ -61,7 +61,7 @@ async def test_consumes_again_as_soon_as_redis_is_back(world_of, until, monkeypa
 
 
 async def test_a_consumer_that_never_read_leaves_at_once_though_redis_is_away():
-    connector = connect("redis://127.0.0.1:1/0", KEYS)
+    connector = RedisConnector("redis://127.0.0.1:1/0", KEYS)
     consumer = connector.consumer(Group.TALKERS, "a")
     async with asyncio.timeout(0.5):
         await consumer.close()

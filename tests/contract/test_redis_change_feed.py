@@ -34,24 +34,24 @@ async def frames_of(reader, count):
 
 
 @pytest.fixture
-async def tailing(redis_world):
+async def tailing(world):
     """A writer, and a reader of `one` and `two` that already tails the change feed."""
-    writer, reader = redis_world.connector(), redis_world.connector().reader()
+    writer, reader = world.connector(), world.connector().reader()
     for request_id in ("one", "two"):
-        await redis_world.submit(writer, request_id)
+        await world.submit(writer, request_id)
         reader.subscribe(request_id, CODES, STREAM_CREATED)
     await writer.append([codes(1, "one"), codes(1, "two")])
     assert sorted(await frames_of(reader, 2)) == [("one", 1), ("two", 1)]
     return writer, reader
 
 
-async def test_entries_too_large_for_the_feed_are_read_from_their_stream(redis_world, tailing):
+async def test_entries_too_large_for_the_feed_are_read_from_their_stream(world, tailing):
     writer, reader = tailing
     reader.subscribe("one", AUDIO, STREAM_CREATED)
     pcm = [bytes([part]) * (redis_change_feed.MAX_INLINE_BYTES // 2) for part in range(4)]
     await writer.append([Append("one", AUDIO, Position(frames + 1), Audio(pcm[frames])) for frames in range(4)])
     assert [event.entry for event in await read(reader, 4)] == [Audio(part) for part in pcm]
-    (_, fields), *_ = await redis_world.raw.xrevrange(redis_world.keys.change_feed(AUDIO), count=1)
+    (_, fields), *_ = await world.raw.xrevrange(world.keys.change_feed(AUDIO), count=1)
     assert len(fields[b"l"]) < 100, "large entries are stored in Redis once"
 
 
@@ -73,34 +73,32 @@ async def test_refused_entries_are_not_in_the_feed(tailing):
     assert await frames_of(reader, 1) == [("two", 2)]
 
 
-async def test_entries_written_before_an_error_are_in_the_feed(redis_world, tailing):
+async def test_entries_written_before_an_error_are_in_the_feed(world, tailing):
     writer, reader = tailing
-    await redis_world.raw.set(redis_world.keys.stream("odd", CODES), "no stream", ex=60)
+    await world.raw.set(world.keys.stream("odd", CODES), "no stream", ex=60)
     with pytest.raises(ConnectorError, match="WRONGTYPE"):
         await writer.append([codes(2), codes(1, "odd"), codes(2, "two")])
     assert await frames_of(reader, 1) == [("one", 2)]
 
 
-async def test_a_disconnected_reader_misses_no_entry_that_left_the_feed(redis_world, tailing):
+async def test_a_disconnected_reader_misses_no_entry_that_left_the_feed(world, tailing):
     writer, reader = tailing
     reading = asyncio.create_task(frames_of(reader, 4))
-    await redis_world.raw.client_kill_filter(_type="normal", skipme=True)
+    await world.raw.client_kill_filter(_type="normal", skipme=True)
     await writer.append([codes(2), codes(2, "two")])
-    await redis_world.raw.xtrim(redis_world.keys.change_feed(CODES), maxlen=0, approximate=False)
+    await world.raw.xtrim(world.keys.change_feed(CODES), maxlen=0, approximate=False)
     await writer.append([codes(3), codes(3, "two")])
     assert sorted(await reading) == [("one", 2), ("one", 3), ("two", 2), ("two", 3)]
 
 
-async def test_reads_a_feed_recreated_by_a_server_whose_clock_is_behind(redis_world, tailing):
+async def test_reads_a_feed_recreated_by_a_server_whose_clock_is_behind(world, tailing):
     writer, reader = tailing
-    feed = redis_world.keys.change_feed(CODES)
-    await redis_world.raw.xadd(
-        feed, {"d": redis_change_feed.pack([], 0)[0]}, id=f"{(int(time.time()) + 3600) * 1000}-0"
-    )
+    feed = world.keys.change_feed(CODES)
+    await world.raw.xadd(feed, {"d": redis_change_feed.pack([], 0)[0]}, id=f"{(int(time.time()) + 3600) * 1000}-0")
     await writer.append([codes(2)])
     assert await frames_of(reader, 1) == [("one", 2)]
-    await redis_world.raw.delete(feed)
-    await redis_world.raw.client_kill_filter(_type="normal", skipme=True)
+    await world.raw.delete(feed)
+    await world.raw.client_kill_filter(_type="normal", skipme=True)
     await writer.append([codes(3)])
     assert await frames_of(reader, 1) == [("one", 3)]
     # The reader may have found that entry by reading the stream; the next one comes through the feed.
@@ -108,7 +106,7 @@ async def test_reads_a_feed_recreated_by_a_server_whose_clock_is_behind(redis_wo
     assert await frames_of(reader, 1) == [("one", 4)]
 
 
-async def test_a_paused_process_misses_no_entry(redis_world, redis_url, tailing, monkeypatch):
+async def test_a_paused_process_misses_no_entry(world, redis_url, tailing, monkeypatch):
     writer, reader = tailing
     await writer.append([codes(2)])
     assert await frames_of(reader, 1) == [("one", 2)]
@@ -116,16 +114,16 @@ async def test_a_paused_process_misses_no_entry(redis_world, redis_url, tailing,
     # This process is blocked, and the feed no longer has what another process writes meanwhile.
     with Client.from_url(redis_url) as client:
         time.sleep(0.2)  # noqa: ASYNC251
-        client.xadd(redis_world.keys.stream("one", CODES), {"d": encode(Codes(b"x3"))}, id="3-0")
+        client.xadd(world.keys.stream("one", CODES), {"d": encode(Codes(b"x3"))}, id="3-0")
     await writer.append([codes(4)])
     assert await frames_of(reader, 2) == [("one", 3), ("one", 4)]
 
 
-async def test_an_undecodable_feed_entry_makes_the_reader_read_the_streams(redis_world, tailing):
+async def test_an_undecodable_feed_entry_makes_the_reader_read_the_streams(world, tailing):
     writer, reader = tailing
-    await redis_world.raw.xadd(redis_world.keys.change_feed(CODES), {"d": b"\xc1"})
-    await redis_world.raw.xadd(redis_world.keys.stream("one", CODES), {"d": b"\x81"}, id="2-0")
-    await redis_world.raw.xadd(redis_world.keys.change_feed(CODES), {"d": b"\xc1"})
+    await world.raw.xadd(world.keys.change_feed(CODES), {"d": b"\xc1"})
+    await world.raw.xadd(world.keys.stream("one", CODES), {"d": b"\x81"}, id="2-0")
+    await world.raw.xadd(world.keys.change_feed(CODES), {"d": b"\xc1"})
     (event,) = await read(reader, 1)
     assert isinstance(event, StreamEntry) and event.entry.message.endswith("must be alike")
     await writer.append([codes(3)])
@@ -140,21 +138,21 @@ async def test_an_unexpected_error_is_raised_by_read(tailing, monkeypatch):
         await reader.read()
 
 
-async def test_the_feed_is_trimmed_after_seconds(redis_world):
-    writer, key = redis_world.connector(), redis_world.keys.change_feed(CODES)
-    await redis_world.submit(writer)
+async def test_the_feed_is_trimmed_after_seconds(world):
+    writer, key = world.connector(), world.keys.change_feed(CODES)
+    await world.submit(writer)
     old = (int(time.time()) - 60) * 1000
     for index in range(500):
-        await redis_world.raw.xadd(key, {"d": b"x" * 100}, id=f"{old}-{index}")
+        await world.raw.xadd(key, {"d": b"x" * 100}, id=f"{old}-{index}")
     await writer.append([codes(1)])
-    assert await redis_world.raw.xlen(key) < 150, "whole blocks are trimmed"
-    assert 0 < await redis_world.raw.ttl(key) <= 120
+    assert await world.raw.xlen(key) < 150, "whole blocks are trimmed"
+    assert 0 < await world.raw.ttl(key) <= 120
 
 
-async def test_playback_of_many_requests_is_reported_in_one_call(redis_world):
-    gateway, reader = redis_world.connector(), redis_world.connector().reader()
+async def test_playback_of_many_requests_is_reported_in_one_call(world):
+    gateway, reader = world.connector(), world.connector().reader()
     for request_id in ("one", "two", "gone"):
-        ticket = await redis_world.submit(gateway, request_id)
+        ticket = await world.submit(gateway, request_id)
         reader.subscribe(request_id, StreamKind.PLAYBACK, STREAM_START)
     assert sorted(await frames_of(reader, 3)) == [("gone", 0), ("one", 0), ("two", 0)]
     await gateway.report_playback({"one": 4, "two": 8})

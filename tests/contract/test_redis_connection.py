@@ -13,11 +13,10 @@ from redis import Redis as Client
 from syrinx_stages.connector import redis_connection
 from syrinx_stages.connector.base import ConnectorError
 from syrinx_stages.connector.redis_address import Address
-from syrinx_stages.connector.redis_connection import Connection
-from syrinx_stages.connector.redis_errors import Refused, ReplyError
-from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.redis_connection import Connection, Refused, ReplyError
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer, find_redis_server
-from syrinx_stages.contract.keys import Keys
+from syrinx_stages.contract.keys import Group, Keys
 
 SECONDS = 5.0
 
@@ -66,11 +65,11 @@ def local_socket():
 
 
 async def test_an_address_can_be_a_unix_socket(local_socket, until):
-    connector = connect(f"unix://{local_socket}?db=2", Keys("p", "g"))
+    connector = RedisConnector(f"unix://{local_socket}?db=2", Keys("p", "g"))
 
     async def responds():
         try:
-            await connector.ping()
+            await connector.queue(Group.TALKERS)
         except ConnectorError:
             return False
         return True

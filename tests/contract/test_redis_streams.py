@@ -8,9 +8,17 @@ import traceback
 import pytest
 from redis.asyncio import Redis
 
-from syrinx_stages.connector.base import STREAM_TTL_SECONDS, AdmissionLimits, Append, Cancelled, ConnectorError, Gone
+from syrinx_stages.connector.base import (
+    RETRY_SECONDS,
+    STREAM_TTL_SECONDS,
+    AdmissionLimits,
+    Append,
+    Cancelled,
+    ConnectorError,
+    Gone,
+)
 from syrinx_stages.connector.redis_scripts import QUEUE_TTL_SECONDS
-from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, StreamCreated
@@ -52,8 +60,8 @@ async def kill_connections(client, tenths):
     await client.client_kill_filter(_type="normal", skipme=True)
 
 
-async def test_all_keys_of_a_request_expire(redis_world):
-    world, gateway = redis_world, redis_world.connector()
+async def test_all_keys_of_a_request_expire(world):
+    world, gateway = world, world.connector()
     admission = AdmissionLimits(max_queue=9, max_queue_seconds=30)
     await gateway.submit(world.request(has_reference=True), admission, b"sound")
     own = [world.keys.stream("one", kind) for kind in StreamKind] + [world.keys.reference("one")]
@@ -67,8 +75,8 @@ async def test_all_keys_of_a_request_expire(redis_world):
     assert all([await world.raw.ttl(key) > 100 for key in own])
 
 
-async def test_an_undecodable_entry_ends_its_stream_with_an_error(redis_world, caplog):
-    world, writer = redis_world, redis_world.connector()
+async def test_an_undecodable_entry_ends_its_stream_with_an_error(world, caplog):
+    world, writer = world, world.connector()
     await world.submit(writer, "bad")
     await world.submit(writer, "good")
     await world.raw.xadd(world.keys.stream("bad", CODES), {"d": b"\xc1 secret"}, id="1-0")
@@ -84,8 +92,8 @@ async def test_an_undecodable_entry_ends_its_stream_with_an_error(redis_world, c
 
 
 @pytest.mark.parametrize("group", Group)
-async def test_an_undecodable_request_is_dropped_once(redis_world, group, caplog):
-    world, gateway = redis_world, redis_world.connector()
+async def test_an_undecodable_request_is_dropped_once(world, group, caplog):
+    world, gateway = world, world.connector()
     consumer = gateway.consumer(group, "x")
     await world.submit(gateway, "first")
     await world.raw.xadd(world.keys.requests, {"d": b"\xc1 secret"})
@@ -95,9 +103,9 @@ async def test_an_undecodable_request_is_dropped_once(redis_world, group, caplog
     assert (await world.raw.xpending(world.keys.requests, group))["pending"] == 2
 
 
-async def test_an_entry_deleted_by_others_leaves_the_pending_list(redis_world):
+async def test_an_entry_deleted_by_others_leaves_the_pending_list(world):
     """Redis 6.2 replies nil for such an entry; Redis 7 removes it by itself."""
-    world, gateway = redis_world, redis_world.connector()
+    world, gateway = world, world.connector()
     _, claim = await world.submit_claimed(gateway, gateway.consumer(Group.TALKERS, "a"))
     await world.age(Group.TALKERS, "a", claim, 61)
     await world.raw.xdel(world.keys.requests, claim.entry_id)
@@ -105,8 +113,8 @@ async def test_an_entry_deleted_by_others_leaves_the_pending_list(redis_world):
     assert (await world.raw.xpending(world.keys.requests, Group.TALKERS))["pending"] == 0
 
 
-async def test_leaving_deletes_the_consumer_unless_it_has_claims(redis_world):
-    world, gateway = redis_world, redis_world.connector()
+async def test_leaving_deletes_the_consumer_unless_it_has_claims(world):
+    world, gateway = world, world.connector()
     owner, idle = gateway.consumer(Group.TALKERS, "owner"), gateway.consumer(Group.TALKERS, "idle")
     await world.submit_claimed(gateway, owner)
     claiming = asyncio.create_task(idle.claim(1))
@@ -131,7 +139,7 @@ async def test_a_write_whose_reply_was_lost_counts_as_written(private_redis, pri
         await kill_connections(client, frames % 8)
         assert await writing == [None]
     assert [event.position.frames for event in await reading] == list(range(1, 101))
-    assert writer.errors > 0
+    assert private_world.errors > 0
 
 
 async def test_lost_connections_lose_no_request_and_submit_none_twice(private_redis, private_world):
@@ -154,15 +162,15 @@ async def test_lost_connections_lose_no_request_and_submit_none_twice(private_re
     assert list(await consumer.take_over(9)) == []
 
 
-async def test_every_key_expires(redis_world):
-    gateway, talker = redis_world.connector(), redis_world.connector()
+async def test_every_key_expires(world):
+    gateway, talker = world.connector(), world.connector()
     consumers = [talker.consumer(group, "a") for group in Group]
     for consumer in consumers:
         await consumer.take_over(1)
-    assert await redis_world.names() == {redis_world.keys.requests}, "joining a group creates the queue"
-    assert not await redis_world.without_expiry()
-    requests = [redis_world.request(name) for name in ("one", "two", "three")]
-    tickets = [await gateway.submit(request, redis_world.admission, b"pcm") for request in requests]
+    assert await world.names() == {world.keys.requests}, "joining a group creates the queue"
+    assert not await world.without_expiry()
+    requests = [world.request(name) for name in ("one", "two", "three")]
+    tickets = [await gateway.submit(request, world.admission, b"pcm") for request in requests]
     for consumer in consumers:
         await consumer.claim(3)
     appends = [Append("one", kind, Position(1), codes(1).entry) for kind in (CODES, AUDIO)]
@@ -170,40 +178,40 @@ async def test_every_key_expires(redis_world):
     await gateway.report_playback({"one": 1})
     await gateway.release(tickets[1])
     await consumers[0].hand_over([tickets[2].entry_id])
-    created = await redis_world.names()
-    feeds = {redis_world.keys.change_feed(kind) for kind in StreamKind}
-    assert {redis_world.keys.requests, redis_world.keys.control, redis_world.keys.reference("one"), *feeds} < created
-    assert not await redis_world.without_expiry()
+    created = await world.names()
+    feeds = {world.keys.change_feed(kind) for kind in StreamKind}
+    assert {world.keys.requests, world.keys.control, world.keys.reference("one"), *feeds} < created
+    assert not await world.without_expiry()
 
 
 @pytest.mark.parametrize("use", ["submit", "claim", "take over", "refresh"])
-async def test_the_queue_of_a_pipeline_in_use_does_not_expire(redis_world, use):
-    gateway = redis_world.connector()
-    consumer = redis_world.replica(Group.TALKERS, "a")
-    ticket = await redis_world.submit(gateway)
+async def test_the_queue_of_a_pipeline_in_use_does_not_expire(world, use):
+    gateway = world.connector()
+    consumer = world.replica(Group.TALKERS, "a")
+    ticket = await world.submit(gateway)
     await consumer.claim(1)
-    newcomer = redis_world.replica(Group.TALKERS, "b")
-    await redis_world.raw.expire(redis_world.keys.requests, 5)
+    newcomer = world.replica(Group.TALKERS, "b")
+    await world.raw.expire(world.keys.requests, 5)
     if use == "submit":
-        await redis_world.submit(gateway, "two")
+        await world.submit(gateway, "two")
     elif use == "claim":
-        await redis_world.submit(gateway, "two")
-        await redis_world.raw.expire(redis_world.keys.requests, 5)
+        await world.submit(gateway, "two")
+        await world.raw.expire(world.keys.requests, 5)
         await newcomer.claim(1)
     elif use == "take over":
         await consumer.take_over(1)
     else:
         assert await consumer.refresh([ticket.entry_id]) == []
-    assert await redis_world.raw.ttl(redis_world.keys.requests) > QUEUE_TTL_SECONDS - 60
+    assert await world.raw.ttl(world.keys.requests) > QUEUE_TTL_SECONDS - 60
 
 
-async def test_an_unused_queue_expires_and_is_created_again(redis_world):
-    gateway, consumer = redis_world.connector(), redis_world.replica(Group.TALKERS, "a")
+async def test_an_unused_queue_expires_and_is_created_again(world):
+    gateway, consumer = world.connector(), world.replica(Group.TALKERS, "a")
     await consumer.take_over(1)
-    await redis_world.raw.pexpire(redis_world.keys.requests, 1)
+    await world.raw.pexpire(world.keys.requests, 1)
     await asyncio.sleep(0.05)
-    assert await redis_world.names() == set()
-    await redis_world.submit(gateway)
+    assert await world.names() == set()
+    await world.submit(gateway)
     assert [claim.request.id for claim in await consumer.claim(1)] == ["one"]
 
 
@@ -220,15 +228,17 @@ async def test_continues_with_a_restarted_empty_redis(private_redis, world_of):
     assert [event.position.frames for event in await reading] == [1]
     reading = asyncio.create_task(read(reader, 1))
     first.stop()
+    gateway._pool.retry_seconds = 0.0
     with pytest.raises(ConnectorError, match=r"127.0.0.1:\d+ cannot be reached"):
-        await gateway.ping()
+        await gateway.queue(Group.TALKERS)
+    gateway._pool.retry_seconds = RETRY_SECONDS
     with RedisServer(port=first.port, password=first.password):
         assert isinstance((await stages.append([codes(2)]))[0], Gone)
         await world.submit(gateway, "two")
         reader.subscribe("two", CODES, STREAM_START)
         assert (await claiming).request.id == "two"
         assert [event.request_id for event in await reading] == ["two"]
-        assert stages.errors >= 2
+        assert world.errors >= 2
         await world.raw.connection_pool.disconnect()
         await world.close()
 
@@ -259,7 +269,7 @@ async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of):
     connector._pool.retry_seconds = 0.1
     with pytest.raises(ConnectorError, match="cannot be reached"):
         await connector.append([codes(1)])
-    assert connector.errors >= 1
+    assert world.errors >= 1
     reading = asyncio.create_task(connector.reader().read())
     await asyncio.sleep(0.05)
     await connector.close()
@@ -269,9 +279,9 @@ async def test_an_unreachable_redis_is_an_error_not_a_hang(world_of):
 
 async def test_messages_show_no_secrets(private_redis):
     server, _ = private_redis
-    wrong = connect(f"redis://:not-the-secret@127.0.0.1:{server.port}/0", Keys("p", "g"))
+    wrong = RedisConnector(f"redis://:not-the-secret@127.0.0.1:{server.port}/0", Keys("p", "g"))
     with pytest.raises(ConnectorError, match="REDIS_PASSWORD") as refused:
-        await wrong.ping()
+        await wrong.queue(Group.TALKERS)
     assert "not-the-secret" not in "".join(traceback.format_exception(refused.value))
     reading = asyncio.create_task(wrong.reader().read())
     await asyncio.sleep(0.05)
@@ -279,7 +289,7 @@ async def test_messages_show_no_secrets(private_redis):
     assert list(await reading) == []
     for url in ("http://:not-the-secret@host", "redis://:not-the-secret/x@host", "redis://host?db=not-the-secret"):
         with pytest.raises(ValueError, match="redis://HOST:PORT/DB") as invalid:
-            connect(url, Keys("p", "g"))
+            RedisConnector(url, Keys("p", "g"))
         assert "not-the-secret" not in "".join(traceback.format_exception(invalid.value))
 
 
@@ -294,7 +304,7 @@ async def test_close_leaves_no_connection_task_thread_or_descriptor(private_redi
         return len(os.listdir("/proc/self/fd"))
 
     before = await connections(), len(asyncio.all_tasks()), threading.active_count(), descriptors()
-    connector = connect(server.url_with_password, Keys("p", "g"))
+    connector = RedisConnector(server.url_with_password, Keys("p", "g"))
     world = world_of(server.url_with_password)
     readers = [connector.reader() for _ in range(3)]
     consumers = [connector.consumer(group, "x") for group in Group]
@@ -331,11 +341,11 @@ def lose_the_first_reply(connector):
     return replies
 
 
-async def test_a_request_whose_reply_was_lost_is_queued_once(redis_world):
-    gateway, talker = redis_world.connector(), redis_world.connector().consumer(Group.TALKERS, "t")
-    await redis_world.submit_claimed(gateway, talker, "before")
+async def test_a_request_whose_reply_was_lost_is_queued_once(world):
+    gateway, talker = world.connector(), world.connector().consumer(Group.TALKERS, "t")
+    await world.submit_claimed(gateway, talker, "before")
     replies = lose_the_first_reply(gateway)
-    ticket = await redis_world.submit(gateway, "one")
+    ticket = await world.submit(gateway, "one")
     assert replies == [[b"queued", ticket.entry_id.encode()]] * 2
     assert [claim.entry_id for claim in await talker.claim(9)] == [ticket.entry_id]
 

@@ -7,7 +7,7 @@ import pytest
 
 from support.tls import Authority, has_tls, tls_front, tls_redis
 from syrinx_stages.connector.base import Append, ConnectorError
-from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import STREAM_START, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes
@@ -45,9 +45,10 @@ async def tls_port(request, authority, certificate):
 
 
 async def failure(connector):
+    connector._pool.retry_seconds = 0.0
     try:
         with pytest.raises(ConnectorError) as error:
-            await connector.ping()
+            await connector.queue(Group.TALKERS)
         return str(error.value)
     finally:
         await connector.close()
@@ -89,7 +90,7 @@ async def test_commands_blocking_reads_and_wake_ups_work_over_tls(authority, tls
 async def test_refuses_a_server_with_another_name(authority, tls_port):
     port, password = tls_port
     url = f"rediss://:{password}@127.0.0.1:{port}/0"
-    message = await failure(connect(url, KEYS, ca_file=str(authority.ca_file)))
+    message = await failure(RedisConnector(url, KEYS, ca_file=str(authority.ca_file)))
     assert re.search(r"cannot be reached.*IP address mismatch", message), message
 
 
@@ -97,7 +98,7 @@ async def test_refuses_a_server_of_another_authority(tmp_path, tls_port):
     port, password = tls_port
     url = f"rediss://:{password}@localhost:{port}/0"
     for ca_file in (str(Authority(tmp_path / "theirs").ca_file), None):
-        message = await failure(connect(url, KEYS, ca_file=ca_file))
+        message = await failure(RedisConnector(url, KEYS, ca_file=ca_file))
         assert re.search(r"cannot be reached.*certificate verify failed", message, re.IGNORECASE), message
         assert password not in message
 
@@ -105,7 +106,7 @@ async def test_refuses_a_server_of_another_authority(tmp_path, tls_port):
 async def test_a_server_without_tls_is_an_error_not_a_hang(authority):
     with RedisServer() as server:
         url = f"rediss://:{server.password}@localhost:{server.port}/0"
-        assert "cannot be reached" in await failure(connect(url, KEYS, ca_file=str(authority.ca_file)))
+        assert "cannot be reached" in await failure(RedisConnector(url, KEYS, ca_file=str(authority.ca_file)))
 
 
 @pytest.mark.parametrize(

@@ -248,10 +248,10 @@ async def test_concurrent_gateways_respect_the_limit(world):
 
 async def test_a_closed_connector_raises(world):
     connector = world.connector()
-    await connector.ping()
+    await connector.queue(Group.TALKERS)
     await connector.close()
     await connector.close()
     with pytest.raises(ConnectorError, match="closed"):
-        await connector.ping()
+        await connector.queue(Group.TALKERS)
     with pytest.raises(ConnectorError, match="closed"):
         await connector.append([codes(1)])

@@ -38,7 +38,7 @@ class Admin:
 
 @contextlib.asynccontextmanager
 async def admin_of(worker: Worker) -> AsyncIterator[Admin]:
-    app = create_admin(worker, worker.metrics.registry, lambda: None)
+    app = create_admin(worker, worker.metrics.registry)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stage") as http:
         yield Admin(worker, http)
 

@@ -13,7 +13,7 @@ from support.colocated import ColocatedPipeline
 from support.stages import DEADLINE, pipeline, receive, request, submit, synthesize, until
 from syrinx_stages.colocated.service import ColocatedService
 from syrinx_stages.connector.base import Append, ConnectorError, Gone, Superseded
-from syrinx_stages.connector.memory import MemoryConnector
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import Group, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, EndReason
@@ -39,17 +39,17 @@ class RecordingPipeline(ColocatedPipeline):
         self.redis_down = False
         """Whether writes fail."""
 
-    def connector(self) -> MemoryConnector:
-        return RecordingConnector(self)
+    def connector(self) -> RedisConnector:
+        connector = self.streams.connector(RecordingConnector)
+        connector.world = self
+        return connector
 
     def positions(self, kind: StreamKind) -> list[Position]:
         return [append.position for append, refusal in self.written if append.kind is kind and refusal is None]
 
 
-class RecordingConnector(MemoryConnector):
-    def __init__(self, world: RecordingPipeline) -> None:
-        super().__init__(world.streams)
-        self.world = world
+class RecordingConnector(RedisConnector):
+    world: RecordingPipeline
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         # A round trip takes a while.
@@ -180,8 +180,8 @@ async def test_a_claim_is_kept_until_the_codec_has_ended(undisturbed: bytes) -> 
             each.set()
         assert (await receive(stages.connector(), "a")).pcm == undisturbed
         await until(lambda: not process.workers[1].ownership.claims, "the request is done")
-        assert stages.streams.queue(Group.TALKERS).length == 0
-        assert not stages.streams._queued, "it left the queue of both groups"
+        assert (await stages.connector().queue(Group.TALKERS)).length == 0
+        assert stages.streams.raw.xlen(stages.streams.keys.requests) == 0, "it left the queue of both groups"
 
 
 async def test_another_process_decodes_the_rest_if_one_dies_after_the_talker_ended(undisturbed: bytes) -> None:
@@ -208,10 +208,10 @@ async def test_a_superseded_talker_evicts_the_request_from_its_codec() -> None:
         stages.redis_down = True
         await asyncio.sleep(0.05)
         # Another process takes it over.
-        [pending] = stages.streams._groups[Group.TALKERS].pending.values()
-        pending.owner, pending.since = "talker-9", float("inf")
+        claim = process.workers[0].ownership.claims["a"]
+        stages.streams.raw.xclaim(stages.streams.keys.requests, Group.TALKERS, "talker-9", 0, [claim.entry_id])
         later_codes = Append("a", StreamKind.CODES, Position(500), Codes(np.zeros(16, "<i2").tobytes()))
-        assert stages.streams.append(later_codes) is None
+        assert await stages.streams.connector().append([later_codes]) == [None]
         stages.redis_down = False
         await until(
             lambda: sum(sample(process, n, "syrinx_lost_claims_total") for n in (0, 1)), "one stage has lost its claim"
@@ -228,7 +228,7 @@ async def test_a_superseded_codec_evicts_the_request_from_its_talker() -> None:
         await receive(stages.connector(), "a", until_frames=4)
         before = process.workers[0].ownership.claims["a"]
         end = Append("a", StreamKind.AUDIO, Position(5000), Codes(b""))
-        assert stages.streams.append(end) is None
+        assert await stages.streams.connector().append([end]) == [None]
         await until(lambda: sample(process, 1, "syrinx_lost_claims_total") == 1, "the codec has lost its claim")
         assert process.workers[0].ownership.claims.get("a") is not before
 
@@ -324,7 +324,7 @@ async def test_drain_finishes_the_requests_of_both_stages() -> None:
 
 async def test_requests_left_after_the_drain_timeout_are_released_at_once(undisturbed: bytes) -> None:
     stages = RecordingPipeline()
-    stages.streams._lease = 3600.0
+    stages.streams.lease_seconds = 3600.0
     try:
         process = await stages.colocated()
         await submit(stages.connector(), request("a", LONG))
@@ -343,9 +343,9 @@ async def test_requests_left_after_the_drain_timeout_are_released_at_once(undist
 async def test_the_gateway_sees_a_live_talker_and_codec() -> None:
     async with processes() as stages:
         connector = stages.connector()
-        await until(
-            lambda: all(stages.streams.has_live_consumer(group, 5.0) for group in Group), "both groups have a consumer"
-        )
+        async with asyncio.timeout(DEADLINE):
+            while not all([await connector.has_live_consumer(group, 5.0) for group in Group]):
+                await asyncio.sleep(0.002)
         await stages.leave(stages.processes[0])
         assert [await connector.has_live_consumer(group, 5.0) for group in Group] == [False, False]
 

@@ -17,9 +17,8 @@ from openai import APIStatusError, AsyncOpenAI
 from prometheus_client import CollectorRegistry
 
 from support.gateway import DEADLINE, Gateway, Script, Stages, gateway, tone, until
+from support.streams import Streams
 from syrinx_stages.connector.base import Append
-from syrinx_stages.connector.memory import MemoryConnector
-from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import End, EndReason
@@ -164,8 +163,8 @@ async def test_playback_is_reported_to_the_talker(running: Gateway):
     running.stages.script = script = Script(pause_after=6)
 
     def played() -> int:
-        stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYBACK)
-        return stream.last.frames if stream else -1
+        last = running.streams.last_position(running.stages.seen[0].id, StreamKind.PLAYBACK)
+        return last.frames if last else -1
 
     async with running.http.stream("POST", "/v1/audio/speech", json={"input": "Hi.", "stream": True}):
         await until(lambda: running.stages.seen and played() == 6, "six frames were played")
@@ -353,8 +352,8 @@ async def test_unreachable_queue_is_a_503_and_not_ready():
 
 
 async def test_ready_once_both_stages_have_been_live():
-    streams = MemoryStreams()
-    connector, replicas = MemoryConnector(streams), MemoryConnector(streams)
+    streams = Streams()
+    connector, replicas = streams.connector(), streams.connector()
     config = StageConfig(pipeline="p", generation="g", replica="gateway-0", model="bundled")
     service = GatewayService(config, connector, Metrics(CollectorRegistry()))
     await service.start()
@@ -373,7 +372,7 @@ async def test_ready_once_both_stages_have_been_live():
         assert service.ready() is None
     finally:
         await service.close()
-        await connector.close()
+        await streams.close()
 
 
 async def test_missing_stage_is_a_503_after_max_queue_seconds():
@@ -403,7 +402,7 @@ async def test_begun_stream_outlasts_a_missing_stage():
         await running.stages.leave()
         await until(lambda: running.metric("syrinx_underrun_seconds_total", **SERVED) > 1.5, "the gateway has checked")
         assert running.service.monitor.missing_stage_error() is not None
-        connector = MemoryConnector(running.streams)
+        connector = running.streams.connector()
         end = End(EndReason.STOP)
         await connector.append([Append(request.id, StreamKind.AUDIO, Position(4, END_SEQUENCE), end)])
         assert (await call).content == tone(4)

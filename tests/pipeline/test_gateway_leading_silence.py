@@ -43,8 +43,9 @@ async def wait_for_outcome(running: Gateway, outcome: str = "stop") -> None:
 
 def reported(running: Gateway) -> int:
     """Frames reported to the talkers as played."""
-    stream = running.streams.stream(running.stages.seen[0].id, StreamKind.PLAYBACK) if running.stages.seen else None
-    return stream.last.frames if stream else -1
+    seen = running.stages.seen
+    last = running.streams.last_position(seen[0].id, StreamKind.PLAYBACK) if seen else None
+    return last.frames if last else -1
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 10])

@@ -78,7 +78,7 @@ async def test_a_step_is_read_when_there_is_nothing_else_to_launch() -> None:
 async def test_waiting_requests_are_prefilled_in_one_call() -> None:
     async with pipelined() as stages:
         talker = worker_of(stages, "talker")
-        first = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT)))
+        first = asyncio.create_task(synthesize(stages.connector(), request("a", LONG_TEXT, live=False)))
         await until(lambda: "a" in talker.rows and talker.rows["a"].produced > 20, "it has generated 20 frames")
         with holding(talker.engine):
             others = [asyncio.create_task(synthesize(stages.connector(), request(f"r{index}"))) for index in range(3)]
@@ -189,6 +189,7 @@ async def test_a_stage_closes_with_steps_in_flight() -> None:
     assert asyncio.all_tasks() <= tasks
     successor = stages.connector().consumer(Group.TALKERS, "successor")
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
+    await stages.streams.close()
 
 
 # Device errors -----------------------------------------------------------------------------------------------

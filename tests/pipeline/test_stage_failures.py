@@ -10,7 +10,7 @@ import pytest
 
 from support import small_checkpoint
 from support.stages import DEADLINE, Pipeline, pipeline, receive, request, submit, synthesize, until
-from syrinx_stages.connector.base import Append, Claim, Connector, ConnectorError
+from syrinx_stages.connector.base import Append, Claim, ConnectorError, StageConnector
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, Group, StreamKind
 from syrinx_stages.contract.messages import EndReason, Reference, TaskType
@@ -20,7 +20,7 @@ SHORT_LEASE = 0.2
 LONG_TEXT = "The old teacher carried seven green apples before breakfast and described two heavy bags."
 
 
-async def claim_as_crashed_replica(connector: Connector, group: Group) -> Claim:
+async def claim_as_crashed_replica(connector: StageConnector, group: Group) -> Claim:
     """A replica claims a request and is never received of again."""
     claims: list[Claim] = []
     while not claims:
@@ -42,7 +42,7 @@ async def test_cancelling_before_the_row_is_open_ends_the_subscription() -> None
         await working
         await codec.run_engine(lambda: None)
         await until(lambda: len(codec._tasks._running) == 5, "it was admitted")
-        assert not codec.reader._positions
+        assert not codec.reader._channels[StreamKind.CODES]._subscriptions
 
 
 @pytest.mark.parametrize("stage", ["talker", "codec"])
@@ -161,6 +161,7 @@ async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
         talker = await stages.talker()
 
         async def run_iteration() -> None:
+            await until(lambda: talker.ownership.claims, "it owns a request")
             raise RuntimeError("broken")
 
         talker.run_iteration = run_iteration

@@ -251,6 +251,7 @@ async def test_closed_stages_leave_no_threads_tasks_or_claims() -> None:
     assert asyncio.all_tasks() <= tasks
     successor = stages.connector().consumer(Group.TALKERS, "successor")
     assert [claim.request.id for claim in await successor.take_over(5)] == ["a"], "handed over, not dropped"
+    await stages.streams.close()
 
 
 async def test_a_burst_waits_in_the_queue_and_not_in_a_replica() -> None:

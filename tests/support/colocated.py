@@ -1,4 +1,4 @@
-"""Colocated talker and codec services in the test's process, over the memory connector."""
+"""Colocated talker and codec services in the test's process."""
 
 from support.stages import Pipeline, metrics
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
@@ -59,3 +59,4 @@ class ColocatedPipeline(Pipeline):
     async def close(self) -> None:
         for process in self.processes:
             await process.close()
+        await self.streams.close()

@@ -1,4 +1,4 @@
-"""A real gateway on a loopback port, with the memory connector and scripted stages."""
+"""A real gateway on a loopback port, with scripted stages."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from support.http_server import serve
+from support.streams import Streams
 from syrinx_stages.connector.base import Append, Claim, Gone
-from syrinx_stages.connector.memory import MemoryConnector
-from syrinx_stages.connector.memory_streams import MemoryStreams
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
@@ -67,7 +66,7 @@ class Script:
 class Stages:
     """One talker that only claims, and one codec that writes the script's audio."""
 
-    def __init__(self, streams: MemoryStreams) -> None:
+    def __init__(self, streams: Streams) -> None:
         self.script = Script()
         self.seen: list[SpeechRequest] = []
         self.references: list[bytes | None] = []
@@ -75,7 +74,7 @@ class Stages:
         """Frames written, by request."""
         self.gone: dict[str, float] = {}
         """Monotonic time at which a write found the request released, by request."""
-        self._connector = MemoryConnector(streams)
+        self._connector = streams.connector()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Stages":
@@ -141,7 +140,7 @@ class Gateway:
     url: str
     service: GatewayService
     stages: Stages
-    streams: MemoryStreams
+    streams: Streams
     registry: CollectorRegistry
     http: httpx.AsyncClient
 
@@ -169,17 +168,19 @@ def base_checkpoint(directory: Path) -> str:
 @contextlib.asynccontextmanager
 async def gateway(stall_seconds: float = DEADLINE, **config: object) -> AsyncIterator[Gateway]:
     """Runs a gateway, by default of the bundled checkpoint."""
-    streams, registry = MemoryStreams(), CollectorRegistry()
+    streams, registry = Streams(), CollectorRegistry()
     defaults = {"pipeline": "p", "generation": "g", "replica": "gateway-0", "model": "bundled"}
-    connector = MemoryConnector(streams)
-    service = GatewayService(StageConfig(**{**defaults, **config}), connector, Metrics(registry), stall_seconds)
+    service = GatewayService(
+        StageConfig(**{**defaults, **config}), streams.connector(), Metrics(registry), stall_seconds
+    )
     await service.start()
     try:
         async with serve(create_app(service)) as url, Stages(streams) as stages:
             async with httpx.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http:
                 yield Gateway(url, service, stages, streams, registry, http)
             await service.drain(DEADLINE)
+        await service.close()
+        assert len(streams) == 0, "a request was not released"
     finally:
         await service.close()
-        await connector.close()
-    assert len(streams) == 0, "a request was not released"
+        await streams.close()

@@ -1,4 +1,4 @@
-"""Talker and codec services within the test's process, over the memory connector, with the bundled voice."""
+"""Talker and codec services within the test's process, with the bundled voice."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
+from support.streams import Streams
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector.base import AdmissionLimits, Connector, Ticket
-from syrinx_stages.connector.memory import MemoryConnector
-from syrinx_stages.connector.memory_streams import MemoryStreams
+from syrinx_stages.connector.base import AdmissionLimits, Cancelled, Ticket
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_START, StreamKind
 from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
@@ -59,7 +59,7 @@ class ReceivedAudio:
 
 
 class Pipeline:
-    """Any number of talkers and codecs that share streams in memory."""
+    """Any number of talkers and codecs that share streams."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Pipeline:
     ) -> None:
         self.checkpoint = checkpoint or bundled()
         self.talker_engine, self.codec_engine = talker_engine, codec_engine
-        self.streams = MemoryStreams(lease_seconds=lease_seconds)
+        self.streams = Streams(lease_seconds)
         self.workers: list[Worker] = []
 
-    def connector(self) -> MemoryConnector:
-        return MemoryConnector(self.streams)
+    def connector(self) -> RedisConnector:
+        return self.streams.connector()
 
     async def talker(self, name: str = "talker-0", max_resident: int = 16, **settings: object) -> TalkerService:
         live = LiveSettings(TalkerSettings(**settings), 1, max_resident)
@@ -109,10 +109,12 @@ class Pipeline:
         worker._closed = True
         await worker._tasks.cancel()
         worker._engine_thread.shutdown()
+        await self.streams.kill(getattr(worker.connector, "_connector", worker.connector))
 
     async def close(self) -> None:
         for worker in self.workers:
             await worker.close()
+        await self.streams.close()
 
 
 @contextlib.asynccontextmanager
@@ -133,7 +135,7 @@ def metrics() -> Metrics:
     return Metrics(CollectorRegistry())
 
 
-async def submit(connector: Connector, item: SpeechRequest, reference: bytes | None = None) -> Ticket:
+async def submit(connector: RedisConnector, item: SpeechRequest, reference: bytes | None = None) -> Ticket:
     return await connector.submit(item, AdmissionLimits(100, 60.0), reference)
 
 
@@ -145,7 +147,7 @@ async def until(condition: Callable[[], object], description: str) -> None:
         await asyncio.sleep(0.002)
 
 
-async def receive(connector: Connector, request_id: str, until_frames: int | None = None) -> ReceivedAudio:
+async def receive(connector: RedisConnector, request_id: str, until_frames: int | None = None) -> ReceivedAudio:
     """Reads a request's audio to its end, or until `until_frames` frames have arrived."""
     received = ReceivedAudio()
     reader = connector.reader()
@@ -153,7 +155,11 @@ async def receive(connector: Connector, request_id: str, until_frames: int | Non
     try:
         async with asyncio.timeout(DEADLINE):
             while True:
-                for event in await reader.read():
+                events = await reader.read()
+                assert events, "the connector was closed"
+                for event in events:
+                    if isinstance(event, Cancelled):
+                        continue
                     if isinstance(event.entry, Audio):
                         received.pcm += event.entry.pcm
                         received.chunks.append(event.position.frames)
@@ -168,7 +174,7 @@ async def receive(connector: Connector, request_id: str, until_frames: int | Non
         await reader.close()
 
 
-async def synthesize(connector: Connector, item: SpeechRequest, reference: bytes | None = None) -> ReceivedAudio:
+async def synthesize(connector: RedisConnector, item: SpeechRequest, reference: bytes | None = None) -> ReceivedAudio:
     """Submits a request, receives its audio and releases it."""
     ticket = await submit(connector, item, reference)
     received = await receive(connector, item.id)

@@ -21,7 +21,7 @@ from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts
 from syrinx_stages.connector.base import AdmissionLimits, Append
-from syrinx_stages.connector.redis_streams import connect
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, SpeechRequest, TaskType
@@ -161,7 +161,7 @@ def test_the_user_may_run_every_command_of_the_connector(port):
 async def test_a_request_completes_with_these_permissions(port):
     url = f"redis://:{PASSWORD.replace(' ', '%20').replace('ü', '%C3%BC').replace(chr(34), '%22')}@127.0.0.1:{port}/0"
     async with asyncio.timeout(DEADLINE):
-        gateway, talker, codec = (connect(url, KEYS) for _ in range(3))
+        gateway, talker, codec = (RedisConnector(url, KEYS) for _ in range(3))
         talkers, codecs = talker.consumer(Group.TALKERS, "t-0"), codec.consumer(Group.CODECS, "c-0")
         reader = gateway.reader()
         request = SpeechRequest(id="one", accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE)

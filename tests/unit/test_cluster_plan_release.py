@@ -28,7 +28,7 @@ from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, Operator
 from syrinx_operator.resource.rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import load_config
+from syrinx_stages.contract.settings import StageConfig
 
 NEXT = OperatorConfig(stages_image="syrinx/stages:2.0.0", redis_image="redis:9", operator_namespace="syrinx-system")
 RELEASE = ObjectKey("ConfigMap", "demo-release")
@@ -40,7 +40,7 @@ def image_of(template):
 
 
 def config_of(template):
-    return load_config(template["metadata"]["annotations"]["syrinx.dev/config"].encode())
+    return msgspec.json.decode(template["metadata"]["annotations"]["syrinx.dev/config"].encode(), type=StageConfig)
 
 
 def without(observed, *keys):

@@ -38,7 +38,7 @@ def logged(caplog: pytest.LogCaptureFixture):
     def log(replica: str, tmp_path: Path, **fields: object) -> dict[str, object]:
         path = tmp_path / "config.json"
         path.write_text(json.dumps({"pipeline": "p", "generation": "g", "model": "bundled", **fields}))
-        config = load_start_config("talker", [str(path)], {"POD_NAME": replica, "REDIS_PASSWORD": "hunter2"})
+        config = load_start_config("talker", str(path), {"POD_NAME": replica, "REDIS_PASSWORD": "hunter2"})
         caplog.clear()
         with caplog.at_level(logging.INFO):
             log_config("talker", config)

@@ -26,7 +26,7 @@ from syrinx_operator.resource.spec import (
 )
 from syrinx_operator.resource.stage_config import LocalError, Stage, ignored_locally, model_generation, plan_local
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import StageConfig, VllmOptions, load_config
+from syrinx_stages.contract.settings import StageConfig, VllmOptions
 
 
 def pipeline(**spec):
@@ -213,7 +213,7 @@ def test_ignored_fields_are_listed():
 
 def test_a_config_can_be_saved_and_loaded():
     for process in plan_local(default_pipeline(), "1"):
-        assert load_config(msgspec.json.encode(process.config)) == process.config
+        assert msgspec.json.decode(msgspec.json.encode(process.config), type=StageConfig) == process.config
 
 
 def test_all_stages_share_a_generation_that_is_valid_in_keys():

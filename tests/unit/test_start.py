@@ -13,7 +13,7 @@ from syrinx_stages.runtime.start import load_start_config
 def load(tmp_path: Path, stage: str = "talker", environment: dict[str, str] | None = None, **fields) -> StageConfig:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"pipeline": "p", "generation": "g", "model": "bundled", **fields}))
-    return load_start_config(stage, [str(path)], {"POD_NAME": "demo-talker-1"} if environment is None else environment)
+    return load_start_config(stage, str(path), {"POD_NAME": "demo-talker-1"} if environment is None else environment)
 
 
 def settings_file(tmp_path: Path, content: object) -> str:

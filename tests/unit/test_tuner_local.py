@@ -84,7 +84,7 @@ class SmallChild:
             metrics[LIVE_STREAMS].set(0)
         else:
             metrics[MAX_NUM_SEQS].labels(self.stage.value).set(self.live.current.max_num_seqs)
-        return httpx.ASGITransport(create_admin(self.small, metrics.registry, lambda: None))
+        return httpx.ASGITransport(create_admin(self.small, metrics.registry))
 
 
 class Script:

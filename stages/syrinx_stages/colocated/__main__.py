@@ -4,6 +4,6 @@ from syrinx_stages.runtime.signals import exit_on_signals
 
 if __name__ == "__main__":
     exit_on_signals()
-    from syrinx_stages.colocated.process import run
+    from syrinx_stages.runtime.process import run
 
-    run()
+    run("colocated", "syrinx_stages.colocated.service:build", ("talker", "codec"))

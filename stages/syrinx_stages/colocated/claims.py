@@ -14,15 +14,6 @@ from syrinx_stages.colocated.codes_buffer import CodesBuffer
 from syrinx_stages.connector.base import CLAIM_SECONDS, Claim, Consumer
 
 
-class _Held:
-    """A claim of this process."""
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.talker_ended = False
-        """The talker has written its last entry; the claim is kept for the codec only."""
-
-
 class SharedClaimOwner:
     """The talker's `base.Consumer`: offers what it claims to the codec of its process."""
 
@@ -33,8 +24,14 @@ class SharedClaimOwner:
         """A claim was offered, or the codec should stop waiting."""
         self._talkers = talkers
         self._codes = codes
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, Claim] = {}
+        """The claims of this process, by request ID."""
+        self._talker_ended: set[str] = set()
+        """Requests whose last code entry is written; their claims are kept for the codec only."""
         self._evict: tuple[Callable[[str], None], ...] = ()
+        self.refresh = talkers.refresh
+        self.interrupt = talkers.interrupt
+        self.close = talkers.close
 
     def bind(self, *evict: Callable[[str], None]) -> None:
         """Sets the functions that evict a request from the two stages."""
@@ -46,54 +43,45 @@ class SharedClaimOwner:
     async def take_over(self, count: int) -> Sequence[Claim]:
         return self._offer(await self._talkers.take_over(count))
 
-    async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
-        return await self._talkers.refresh(entry_ids)
-
     def set_talker_ended(self, request_id: str) -> None:
         """Records that the talker has written the end of a request."""
-        if (held := self._held.get(request_id)) is not None:
-            held.talker_ended = True
+        if request_id in self._held:
+            self._talker_ended.add(request_id)
 
     def forget(self, request_id: str) -> None:
         """Ends the request for both stages, unless the talker's part is complete."""
-        held = self._held.get(request_id)
-        if held is not None and not held.talker_ended:
+        if request_id not in self._talker_ended:
             self.release(request_id)
 
     def release(self, request_id: str) -> None:
         """Ends the request for both stages. If it is not finished, its lease expires."""
         if self._held.pop(request_id, None) is None:
             return
+        self._talker_ended.discard(request_id)
         self.offered.pop(request_id, None)
         self._talkers.forget(request_id)
-        self._codes.close(request_id)
+        self._codes.discard(request_id)
         for evict in self._evict:
             evict(request_id)
 
     async def finish(self, entry_id: str) -> None:
         """Finishes a claim. A claim that is still held was only completed by the talker: the codec finishes it."""
-        if all(held.claim.entry_id != entry_id for held in self._held.values()):
+        if all(claim.entry_id != entry_id for claim in self._held.values()):
             await self._talkers.finish(entry_id)
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
         """Hands over both parts of the requests."""
         ids = set(entry_ids)
-        for request_id in [name for name, held in self._held.items() if held.claim.entry_id in ids]:
+        for request_id in [request_id for request_id, claim in self._held.items() if claim.entry_id in ids]:
             self.release(request_id)
         await self._talkers.hand_over(entry_ids)
-
-    def interrupt(self) -> None:
-        self._talkers.interrupt()
-
-    async def close(self) -> None:
-        await self._talkers.close()
 
     def _offer(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         # A claim and a concurrent takeover may both return a request.
         new = [claim for claim in claims if claim.request.id not in self._held]
         for claim in new:
-            self._held[claim.request.id] = _Held(claim)
-            self._codes.open(claim.request.id)
+            self._held[claim.request.id] = claim
+            self._codes.create(claim.request.id)
             self.offered[claim.request.id] = claim
         self.changed.set()
         return new
@@ -106,6 +94,9 @@ class SharedClaimConsumer:
         self._owner = owner
         self._codecs = codecs
         self._interrupted = False
+        self.forget = owner.release
+        self.finish = codecs.finish
+        self.hand_over = owner.hand_over
 
     async def claim(self, count: int) -> Sequence[Claim]:
         self._interrupted = False
@@ -128,16 +119,6 @@ class SharedClaimConsumer:
         """Renews the shared leases, also after the talker's part is complete."""
         await self._codecs.take_over(0)
         return await self._owner.refresh(entry_ids)
-
-    def forget(self, request_id: str) -> None:
-        """Ends the request for both stages."""
-        self._owner.release(request_id)
-
-    async def finish(self, entry_id: str) -> None:
-        await self._codecs.finish(entry_id)
-
-    async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        await self._owner.hand_over(entry_ids)
 
     def interrupt(self) -> None:
         self._interrupted = True

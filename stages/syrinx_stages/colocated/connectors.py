@@ -18,8 +18,7 @@ from syrinx_stages.connector.base import (
     StreamEntry,
     Superseded,
 )
-from syrinx_stages.connector.memory import MemoryReader
-from syrinx_stages.contract.keys import Group, Position, StreamKind
+from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import End
 
 
@@ -29,12 +28,9 @@ class _ForwardingReader:
     def __init__(self, reader: Reader, codes: CodesBuffer) -> None:
         self._reader = reader
         self._codes = codes
-
-    def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:
-        self._reader.subscribe(request_id, kind, after)
-
-    def unsubscribe(self, request_id: str, kind: StreamKind) -> None:
-        self._reader.unsubscribe(request_id, kind)
+        self.subscribe = reader.subscribe
+        self.unsubscribe = reader.unsubscribe
+        self.close = reader.close
 
     async def read(self) -> Sequence[Event]:
         events = await self._reader.read()
@@ -43,37 +39,18 @@ class _ForwardingReader:
                 self._codes.cancel(event.request_id)
         return events
 
-    async def close(self) -> None:
-        await self._reader.close()
 
-
-class _SharedConnector:
-    """The methods that both stages pass on to `connector`."""
-
-    def __init__(self, connector: StageConnector) -> None:
-        self._connector = connector
-
-    async def history(self, request_id: str, kind: StreamKind) -> Sequence[StreamEntry]:
-        return await self._connector.history(request_id, kind)
-
-    async def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
-        return await self._connector.last_position(request_id, kind)
-
-    async def reference(self, request_id: str) -> bytes | None:
-        return await self._connector.reference(request_id)
-
-
-class TalkerConnector(_SharedConnector):
+class TalkerConnector:
     """The talker's `base.StageConnector`: passes codes to the codec before `connector` writes them."""
 
     def __init__(self, connector: StageConnector) -> None:
-        super().__init__(connector)
+        self._connector = connector
+        self.last_position = connector.last_position
+        self.reference = connector.reference
         self.codes = CodesBuffer()
+        self.deliver_locally = self.codes.add
         self.claims: SharedClaimOwner
         """Set when the talker joins its group."""
-
-    def deliver_locally(self, appends: Sequence[Append]) -> None:
-        self.codes.add(appends)
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         """Writes entries without finishing the claim, which the codec still needs."""
@@ -103,15 +80,16 @@ class TalkerConnector(_SharedConnector):
         return self.claims
 
 
-class CodecConnector(_SharedConnector):
+class CodecConnector:
     """The codec's `base.StageConnector`; audio is written through `connector`. Create it after the talker's service."""
 
     def __init__(self, connector: StageConnector, talker: TalkerConnector) -> None:
-        super().__init__(connector)
+        self._connector = connector
         self._talker = talker
-
-    def deliver_locally(self, appends: Sequence[Append]) -> None:
-        """Does nothing: the readers of audio are gateways in other processes."""
+        self.deliver_locally = connector.deliver_locally
+        self.history = connector.history
+        self.last_position = connector.last_position
+        self.reference = connector.reference
 
     async def append(self, appends: Sequence[Append]) -> Sequence[Gone | Superseded | None]:
         """Writes audio after the codes that it was decoded from."""
@@ -120,9 +98,9 @@ class CodecConnector(_SharedConnector):
         outcomes = iter(await self._connector.append(accepted))
         return [refusal if refusal is not None else next(outcomes) for refusal in refusals]
 
-    def reader(self) -> MemoryReader:
-        """Returns a reader of the talker's codes and of cancellations."""
-        return MemoryReader(self._talker.codes)
+    def reader(self) -> CodesBuffer:
+        """Returns the reader of the talker's codes and of cancellations."""
+        return self._talker.codes
 
     def consumer(self, group: Group, name: str) -> SharedClaimConsumer:
         return SharedClaimConsumer(self._talker.claims, self._connector.consumer(group, name))

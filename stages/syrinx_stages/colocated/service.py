@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from syrinx_stages.assembly import build_codec, build_talker
 from syrinx_stages.codec.service import CodecService
@@ -13,39 +12,18 @@ from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.settings import LiveSettings
-from syrinx_stages.runtime.worker import Worker
 from syrinx_stages.talker.service import TalkerService
-
-
-class ColocatedStage:
-    """The `admin.AdminTarget` of one of the two stages. It is ready only when both are."""
-
-    def __init__(self, worker: Worker[Any, Any, Any], other: Worker[Any, Any, Any]) -> None:
-        self._worker = worker
-        self._other = other
-
-    @property
-    def live(self) -> LiveSettings[Any]:
-        return self._worker.live
-
-    def ready(self) -> str | None:
-        other = self._other.ready()
-        return self._worker.ready() or (f"{self._other.stage}: {other}" if other else None)
-
-    def settings_changed(self) -> None:
-        self._worker.settings_changed()
 
 
 class ColocatedService:
     """One talker replica and one codec replica. Implements `admin.Service`."""
 
     def __init__(self, claims: SharedClaimOwner, talker: TalkerService, codec: CodecService) -> None:
-        self.talker = ColocatedStage(talker, codec)
-        self.codec = ColocatedStage(codec, talker)
-        self.workers = (talker, codec)
+        self.talker = talker
+        self.codec = codec
+        self.workers = self.admin_targets = (talker, codec)
         claims.bind(talker.evict, codec.evict)
-        codec.share_failure_with(talker)
+        codec.pair_with(talker)
         self.failed = talker.failed
 
     async def start(self) -> None:
@@ -74,13 +52,13 @@ def build(
     codec: StageConfig,
     codec_connector: StageConnector,
     metrics: Metrics,
-) -> ColocatedService:
+) -> tuple[ColocatedService, None]:
     """Builds both stages of a process. Raises `StartError` if their configurations do not match."""
     for field in ("pipeline", "generation", "model", "device", "drain_seconds"):
         one, other = getattr(talker, field), getattr(codec, field)
         if one != other:
             raise StartError(f"{field}: {one!r} of the talker and {other!r} of the codec cannot share a process")
     connector = TalkerConnector(talker_connector)
-    talker_stage, _ = build_talker(talker, connector, metrics)
-    codec_stage, _ = build_codec(codec, CodecConnector(codec_connector, connector), metrics)
-    return ColocatedService(connector.claims, talker_stage, codec_stage)
+    talker_service, _ = build_talker(talker, connector, metrics)
+    codec_service, _ = build_codec(codec, CodecConnector(codec_connector, connector), metrics)
+    return ColocatedService(connector.claims, talker_service, codec_service), None

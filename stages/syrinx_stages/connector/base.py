@@ -1,8 +1,7 @@
 """The connector: the interface through which stages exchange requests and streams.
 
-It has two implementations, Redis Streams between processes and memory within one process; `tests/contract/` runs the
-same tests against both. A claim is a lease: its owner refreshes it, and a claim that was not refreshed for
-`LEASE_SECONDS` may be taken over by another replica.
+`RedisConnector` implements it; a colocated talker and codec wrap it to pass codes in memory. A claim is a lease: its
+owner refreshes it, and a claim that was not refreshed for `LEASE_SECONDS` may be taken over by another replica.
 
 The streams of a request exist from `submit` until `release`, or until nobody has written to them for
 `STREAM_TTL_SECONDS`. Later writes do not recreate them. Every key expires when it is no longer used.
@@ -13,7 +12,7 @@ retries until it is closed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -88,31 +87,27 @@ class Claim(Struct, frozen=True):
     """The request was delivered before, so part of its result may have been written."""
 
 
-class Append(Struct, frozen=True):
+class StreamEntry(Struct, frozen=True):
+    """An entry of a request's stream."""
+
+    request_id: str
+    kind: StreamKind
+    position: Position
+    entry: Entry
+
+
+class Append(StreamEntry, frozen=True):
     """An entry to write.
 
     `finishes` is the entry ID of the writer's claim. The claim is finished in the same transaction, if the entry is
     accepted. When a codec finishes a request, the request leaves the queue for both groups.
     """
 
-    request_id: str
-    kind: StreamKind
-    position: Position
-    entry: Entry
     finishes: str | None = None
 
     def __post_init__(self) -> None:
         if self.finishes is not None and self.kind not in WRITER_GROUP:
             raise ValueError(f"finishes: no group claims a request to write its {self.kind} stream")
-
-
-class StreamEntry(Struct, frozen=True):
-    """An entry read from a request's stream."""
-
-    request_id: str
-    kind: StreamKind
-    position: Position
-    entry: Entry
 
 
 class Cancelled(Struct, frozen=True):
@@ -130,12 +125,6 @@ class QueueState(Struct, frozen=True):
 
 
 Event = StreamEntry | Cancelled
-
-
-def queue_full_error(state: QueueState) -> QueueFull:
-    """Returns the error for a queue in this state, with the age of its oldest request as the retry hint."""
-    message = f"too many requests wait for a talker, the oldest for {state.oldest_seconds:.1f} s"
-    return QueueFull(message, min(max(state.oldest_seconds, 1.0), 30.0))
 
 
 class Reader(Protocol):
@@ -200,7 +189,7 @@ class Consumer(Protocol):
 
 
 class StageConnector(Protocol):
-    """The part of the connector that talkers and codecs use."""
+    """What talkers and codecs use to exchange entries."""
 
     def deliver_locally(self, appends: Sequence[Append]) -> None:
         """Delivers entries to readers in this process, ahead of the `append` that writes them. A no-op elsewhere."""
@@ -226,39 +215,3 @@ class StageConnector(Protocol):
 
     def consumer(self, group: Group, name: str) -> Consumer:
         """Joins a group under a name that is unique and stable across restarts."""
-
-
-class Connector(StageConnector, Protocol):
-    """One process's access to the streams of one model generation of a pipeline."""
-
-    @property
-    def errors(self) -> int:
-        """Number of commands that failed and were retried since the start."""
-
-    async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
-        """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`."""
-
-    async def report_playback(self, frames: Mapping[str, int]) -> None:
-        """Reports the total number of frames delivered to each request's client, and trims the audio up to there.
-
-        Only the last report of a request is kept. A report is ignored if the number did not grow or the request is
-        gone.
-        """
-
-    async def release(self, ticket: Ticket) -> None:
-        """Deletes a request and its streams, and cancels it if it had not ended. Idempotent."""
-
-    async def queue(self, group: Group) -> QueueState:
-        """Returns the length and age of a group's queue."""
-
-    async def has_live_consumer(self, group: Group, seconds: float) -> bool:
-        """Returns whether a replica of the group called `take_over` or `refresh` within the last `seconds`.
-
-        A replica that leaves the group no longer counts; one that dies counts until its time is over.
-        """
-
-    async def ping(self) -> None:
-        """Raises `ConnectorError` if the streams cannot be reached now. Does not retry."""
-
-    async def close(self) -> None:
-        """Closes every connection, including those of its readers and consumers."""

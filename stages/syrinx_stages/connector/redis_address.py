@@ -9,24 +9,21 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from syrinx_stages.connector.base import ConnectorError
-from syrinx_stages.connector.redis_errors import LOST, Refused
-
 PORT = 6379
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class Address:
-    """A parsed Redis URL. Its password appears in no message. Raises ValueError for an invalid URL.
+    """A redis://, rediss:// (TLS) or unix:// URL. Passwords appear in no message. Raises ValueError for an invalid URL.
 
-    A rediss:// server must present a certificate for its host name, signed by a certificate authority of the system
-    or, if `ca_file` (PEM) is given, by one in that file.
+    `password` is used if the URL has none. A rediss:// server must present a certificate for its host name, signed by a
+    certificate authority of the system or, if `ca_file` (PEM) is given, by one in that file.
     """
 
-    def __init__(self, url: str, ca_file: str | None = None) -> None:
+    def __init__(self, url: str, password: str = "", ca_file: str | None = None) -> None:
         try:
             parts = urlsplit(url)
-            self._parse(parts)
+            self._parse(parts, password)
         except ValueError:
             raise ValueError(
                 "the Redis URL is not valid: redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix://PATH"
@@ -34,7 +31,7 @@ class Address:
         self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "rediss" else None
         self.name = f"Redis at {self._path or f'{self._host}:{self._port}'}"
 
-    def _parse(self, parts: SplitResult) -> None:
+    def _parse(self, parts: SplitResult, default_password: str) -> None:
         if parts.scheme not in ("redis", "rediss", "unix") or parts.fragment:
             raise ValueError
         self._path = unquote(parts.path) if parts.scheme == "unix" else ""
@@ -46,7 +43,7 @@ class Address:
             raise ValueError
         if not option and not self._path:
             database = parts.path.removeprefix("/")
-        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        user, password = unquote(parts.username or ""), unquote(parts.password or "") or default_password
         self.setup_commands: list[Sequence[bytes | str | int]] = []
         """Commands to send at the start of every connection."""
         if password:
@@ -62,11 +59,3 @@ class Address:
         transport, connected = await loop.create_connection(protocol, self._host, self._port, ssl=self._tls)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return connected
-
-    def failure(self, error: BaseException) -> ConnectorError:
-        """Returns the `ConnectorError` for a failed command."""
-        if isinstance(error, Refused):
-            return ConnectorError(f"{self.name} refused the user or password: {error}; is REDIS_PASSWORD right?")
-        if isinstance(error, LOST):
-            return ConnectorError(f"{self.name} cannot be reached: {error or type(error).__name__}")
-        return ConnectorError(f"{self.name} replied: {error}")

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
-from syrinx_stages.connector.redis_connection import Command, Connection
-from syrinx_stages.connector.redis_errors import LOST, Refused, ReplyError
+from syrinx_stages.connector.redis_connection import LOST, Command, Connection, Refused, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
 
 log = logging.getLogger(__name__)
@@ -133,10 +132,10 @@ class BlockingConnection:
         now = asyncio.get_running_loop().time()
         self._sent = False
         self.interrupted = True
-        self._pool.errors += 1
+        self._pool.on_error()
         self._failing_since = self._failing_since or now
         self._disconnect()
-        failure = error if isinstance(error, ConnectorError) else self._pool.address.failure(error)
+        failure = error if isinstance(error, ConnectorError) else self._pool.failure(error)
         log.warning("%s", failure)
         await asyncio.sleep(next(self._backoff))
         if now - self._failing_since > RETRY_SECONDS:

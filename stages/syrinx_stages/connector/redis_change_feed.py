@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_stages.connector.base import Append
-from syrinx_stages.connector.redis_connection import Connection
-from syrinx_stages.connector.redis_errors import LOST, ReplyError
+from syrinx_stages.connector.redis_connection import LOST, Connection, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
 from syrinx_stages.connector.redis_scripts import FEED_RETENTION_SECONDS
 from syrinx_stages.contract.messages import Entry
@@ -100,8 +99,8 @@ class StreamTail:
                 self._read()
                 await self._lost
             except (ReplyError, *LOST) as error:
-                self._pool.errors += 1
-                log.warning("%s", self._pool.address.failure(error))
+                self._pool.on_error()
+                log.warning("%s", self._pool.failure(error))
                 await asyncio.sleep(next(pauses))
             finally:
                 if self._connection is not None:

@@ -12,7 +12,6 @@ from typing import Any, cast
 import hiredis
 
 from syrinx_stages.connector.redis_address import Address
-from syrinx_stages.connector.redis_errors import reply_error
 
 Command = Sequence[bytes | str | int]
 
@@ -25,6 +24,40 @@ LARGE_ARGUMENT_BYTES = 4 * 1024
 """Arguments of at least this size are sent without an extra copy."""
 SEND_BLOCK_BYTES = 64 * 1024
 """Size of one write. The allocator reuses blocks of this size; a megabyte would be mapped anew page by page."""
+
+
+class ReplyError(Exception):
+    """Redis replied with an error. The connection can still be used."""
+
+
+class NoScript(ReplyError):
+    """Redis does not have the script: its source must be sent."""
+
+
+class Refused(ReplyError):
+    """Redis refuses the user or password; a retry does not help."""
+
+
+class Unavailable(ReplyError):
+    """Redis cannot serve commands now, or is no longer the primary."""
+
+
+LOST = (Unavailable, OSError)
+"""Errors that a new connection may resolve: a restart, a failover, dropped packets. (`TimeoutError`, a closed
+connection and a certificate error are `OSError`s.)"""
+
+_BY_PREFIX: dict[str, type[ReplyError]] = {
+    "NOSCRIPT": NoScript,
+    # `ERR AUTH`: a password was sent to a server that has none.
+    **dict.fromkeys(("NOAUTH", "WRONGPASS", "ERR AUTH", "ERR Client sent AUTH"), Refused),
+    **dict.fromkeys(("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN"), Unavailable),
+    "ERR max number of clients reached": Unavailable,
+}
+
+
+def reply_error(text: str) -> ReplyError:
+    """Returns the exception for an error reply."""
+    return next((error for prefix, error in _BY_PREFIX.items() if text.startswith(prefix)), ReplyError)(text)
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -11,8 +11,7 @@ import msgspec
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import CLAIM_SECONDS, OUTPUT_STREAM, Claim, ConnectorError
 from syrinx_stages.connector.redis_blocking import BlockingConnection
-from syrinx_stages.connector.redis_connection import Command
-from syrinx_stages.connector.redis_errors import ReplyError
+from syrinx_stages.connector.redis_connection import Command, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool
 from syrinx_stages.contract.keys import Group, Keys
 from syrinx_stages.contract.messages import decode_request
@@ -131,7 +130,7 @@ class RedisConsumer:
             reply = await self._blocking.call(command)
         except ReplyError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
-                raise self._pool.address.failure(error) from error
+                raise self._pool.failure(error) from error
             log.warning("the request queue was deleted; creating a new one")
             await self._join()
             return

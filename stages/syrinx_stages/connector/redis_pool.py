@@ -9,8 +9,7 @@ from typing import Any
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
 from syrinx_stages.connector.redis_address import Address
-from syrinx_stages.connector.redis_connection import Command, Connection
-from syrinx_stages.connector.redis_errors import LOST, NoScript, ReplyError
+from syrinx_stages.connector.redis_connection import LOST, Command, Connection, NoScript, Refused, ReplyError
 from syrinx_stages.connector.redis_scripts import Script
 
 COMMAND_SECONDS = 5.0
@@ -33,10 +32,10 @@ def backoff() -> Iterator[float]:
 class CommandPool:
     """Runs each command on a free connection of a pool, and retries it when the connection is lost."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, on_error: Callable[[], object]) -> None:
         self.address = address
-        self.errors = 0
-        """Commands that failed and were retried, on all connections of the process."""
+        self.on_error = on_error
+        """Called for each command that failed and is retried, on all connections of the connector."""
         self.retry_seconds = RETRY_SECONDS
         self._free: asyncio.LifoQueue[Connection | None] = asyncio.LifoQueue()
         """An item is the right to use one connection: the item itself, or a new one if it is None or closed."""
@@ -59,12 +58,15 @@ class CommandPool:
 
         return self._run(script, attempt, self._send(attempt(False)))
 
-    async def ping(self) -> None:
-        """Raises `ConnectorError` if Redis does not reply now."""
-        try:
-            await self._once((b"PING",))
-        except (ReplyError, *LOST) as error:
-            raise self.address.failure(error) from error
+    def failure(self, error: BaseException) -> ConnectorError:
+        """Returns the `ConnectorError` for a failed command."""
+        if isinstance(error, Refused):
+            return ConnectorError(
+                f"{self.address.name} refused the user or password: {error}; is REDIS_PASSWORD right?"
+            )
+        if isinstance(error, LOST):
+            return ConnectorError(f"{self.address.name} cannot be reached: {error or type(error).__name__}")
+        return ConnectorError(f"{self.address.name} replied: {error}")
 
     async def close(self) -> None:
         """Closes the connections. Later commands raise `ConnectorError`."""
@@ -79,27 +81,21 @@ class CommandPool:
 
     async def _retried(self, attempt: Callable[[bool], Command], sent: _Sent | None) -> Any:
         """Runs the commands that `attempt` builds until one succeeds. `sent` is the first one, if already sent."""
-        deadline = asyncio.get_running_loop().time() + self.retry_seconds
-        try:
-            return await (self._received(sent) if sent is not None else self._once(attempt(False)))
-        except NoScript:
-            raise
-        except (ReplyError, *LOST) as error:
-            failure: Exception = error
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.retry_seconds
+        reply = self._received(sent) if sent is not None else self._once(attempt(False))
         for pause in backoff():
-            late = asyncio.get_running_loop().time() + pause > deadline
-            if late or not isinstance(failure, LOST):
-                break
-            self.errors += 1
-            self._close_free()
-            await asyncio.sleep(pause)
             try:
-                return await self._once(attempt(True))
+                return await reply
             except NoScript:
                 raise
             except (ReplyError, *LOST) as error:
-                failure = error
-        raise self.address.failure(failure) from failure
+                if not isinstance(error, LOST) or loop.time() + pause > deadline:
+                    raise self.failure(error) from error
+            self.on_error()
+            self._close_free()
+            await asyncio.sleep(pause)
+            reply = self._once(attempt(True))
 
     def _send(self, command: Command) -> _Sent | None:
         """Sends a command if a connection is open and free."""

@@ -7,7 +7,7 @@ An entry has one field, `d`, with the encoded message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from syrinx_stages.connector import redis_scripts as scripts
 from syrinx_stages.connector.base import (
@@ -18,11 +18,11 @@ from syrinx_stages.connector.base import (
     Append,
     ConnectorError,
     Gone,
+    QueueFull,
     QueueState,
     StreamEntry,
     Superseded,
     Ticket,
-    queue_full_error,
 )
 from syrinx_stages.connector.redis_address import Address
 from syrinx_stages.connector.redis_change_feed import pack
@@ -40,32 +40,31 @@ _PROGRESS = PlaybackProgress()
 _ENCODED_PROGRESS = encode(_PROGRESS)
 
 
-def connect(
-    url: str, keys: Keys, *, ca_file: str | None = None, lease_seconds: float = LEASE_SECONDS
-) -> RedisConnector:
-    """Returns a connector to the Redis at `url` (redis://, rediss:// for TLS, unix://), user and password included.
-
-    `ca_file` (PEM) replaces the system's certificate authorities for a rediss:// server. Connects when first used.
-    Raises ValueError if the URL is not valid.
-    """
-    return RedisConnector(CommandPool(Address(url, ca_file)), keys, lease_seconds)
-
-
 class RedisConnector:
-    """Implements `base.Connector`."""
+    """One process's access to the streams of one model generation of a pipeline. Implements `base.StageConnector`.
 
-    def __init__(self, pool: CommandPool, keys: Keys, lease_seconds: float) -> None:
-        self._pool = pool
+    `url`, `password` and `ca_file` are those of `Address`. Connects when first used. `on_error` is called for each
+    command that failed and is retried.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        *,
+        password: str = "",
+        ca_file: str | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        on_error: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._pool = CommandPool(Address(url, password, ca_file), on_error)
         self._keys = keys
         self._lease_seconds = lease_seconds
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
-    @property
-    def errors(self) -> int:
-        return self._pool.errors
-
     async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
+        """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`."""
         queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000
         arguments: Command = [encode(request), str(STREAM_CREATED), _STREAM_CREATED, ttl, limits.max_queue, queue_ms]
@@ -75,7 +74,9 @@ class RedisConnector:
             [*arguments, int(reference is not None), reference or b""],
         )
         if status == b"full":
-            raise queue_full_error(QueueState(details[0], details[1] / 1000))
+            age = details[1] / 1000
+            message = f"too many requests wait for a talker, the oldest for {age:.1f} s"
+            raise QueueFull(message, retry_after=min(max(age, 1.0), 30.0))
         if status != b"queued":
             raise ConnectorError(f"request id {request.id} is in use")
         return Ticket(request.id, details[0].decode())
@@ -112,6 +113,11 @@ class RedisConnector:
         return [_outcome(append, reply) if reply else None for append, reply in zip(appends, replies, strict=True)]
 
     async def report_playback(self, frames: Mapping[str, int]) -> None:
+        """Reports the total number of frames delivered to each request's client, and trims the audio up to there.
+
+        Only the last report of a request is kept. A report is ignored if the number did not grow or the request is
+        gone.
+        """
         reports = [
             Append(request_id, StreamKind.PLAYBACK, Position(count), _PROGRESS)
             for request_id, count in frames.items()
@@ -130,6 +136,7 @@ class RedisConnector:
         await self._pool.run(scripts.REPORT_PLAYBACK, keys, arguments)
 
     async def release(self, ticket: Ticket) -> None:
+        """Deletes a request and its streams, and cancels it if it had not ended. Idempotent."""
         owned = [self._keys.reference(ticket.request_id), *self._streams(ticket.request_id)]
         await self._pool.run(
             scripts.RELEASE,
@@ -150,15 +157,17 @@ class RedisConnector:
         return audio
 
     async def queue(self, group: Group) -> QueueState:
+        """Returns the length and age of a group's queue."""
         length, oldest_ms = await self._pool.run(scripts.QUEUE, [self._keys.requests], [group])
         return QueueState(length, oldest_ms / 1000)
 
     async def has_live_consumer(self, group: Group, seconds: float) -> bool:
+        """Returns whether a replica of the group called `take_over` or `refresh` within the last `seconds`.
+
+        A replica that leaves the group no longer counts; one that dies counts until its time is over.
+        """
         arguments: Command = [group, round(1000 * seconds)]
         return bool(await self._pool.run(scripts.HAS_LIVE_CONSUMER, [self._keys.requests], arguments))
-
-    async def ping(self) -> None:
-        await self._pool.ping()
 
     def reader(self) -> RedisReader:
         reader = RedisReader(self._pool, self._keys)
@@ -171,6 +180,7 @@ class RedisConnector:
         return consumer
 
     async def close(self) -> None:
+        """Closes every connection, including those of its readers and consumers."""
         # A closing process does not wait for an unreachable Redis.
         self._pool.retry_seconds = 0.0
         for consumer in self._consumers:

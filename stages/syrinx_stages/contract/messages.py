@@ -116,21 +116,10 @@ class End(msgspec.Struct, frozen=True, tag="end", omit_defaults=True):
 Entry = StreamCreated | Reference | Codes | Audio | PlaybackProgress | End
 """Any entry of a request's streams."""
 
-_request_decoder = msgspec.msgpack.Decoder(SpeechRequest)
+encode = msgspec.msgpack.Encoder().encode
+"""Encodes a request or an entry."""
+decode_request = msgspec.msgpack.Decoder(SpeechRequest).decode
+"""Decodes a request. Raises `msgspec.DecodeError` (which includes `ValidationError`) for invalid data."""
 _entry_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
-_encoder = msgspec.msgpack.Encoder()
-
-
-def encode(message: SpeechRequest | Entry) -> bytes:
-    """Encodes a message as msgpack."""
-    return _encoder.encode(message)
-
-
-def decode_request(data: bytes) -> SpeechRequest:
-    """Decodes a request. Raises `msgspec.DecodeError` (which includes `ValidationError`) for invalid data."""
-    return _request_decoder.decode(data)
-
-
-def decode_entry(data: bytes) -> Entry:
-    """Decodes a stream entry. Raises `msgspec.DecodeError` (which includes `ValidationError`) for invalid data."""
-    return _entry_decoder.decode(data)
+decode_entry = _entry_decoder.decode
+"""Decodes a stream entry. Raises like `decode_request`."""

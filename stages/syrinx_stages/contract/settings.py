@@ -119,8 +119,3 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gateway: GatewaySettings = GatewaySettings()
     reference_hosts: tuple[str, ...] = ()
     """Hosts that the gateway may fetch `ref_audio` URLs from; none by default."""
-
-
-def load_config(data: bytes) -> StageConfig:
-    """Decodes a start configuration. Raises `msgspec.ValidationError` that names the field."""
-    return msgspec.json.decode(data, type=StageConfig)

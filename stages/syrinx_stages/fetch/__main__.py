@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from syrinx_stages.fetch.store import FetchError, Store
@@ -20,14 +21,22 @@ CONFIGS = ("*.json", "*.txt", "speech_tokenizer/*.json")
 """Configuration and tokenizer files, which every stage reads."""
 WEIGHTS = {"gateway": (), "talker": ("model*.safetensors",), "codec": ("speech_tokenizer/model*.safetensors",)}
 """The other files that each stage reads."""
-_SAFE = re.compile(r"(speech_tokenizer/)?[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_SAFE = re.compile(rf"(speech_tokenizer/)?{_NAME}")
+_REPOSITORY = (rf"{_NAME}/{_NAME}", "of the form ORG/NAME")
+_REVISION = (rf"{_NAME}(/(?!\.\.?(/|$))[A-Za-z0-9._-]+)*", "a commit, tag or branch")
 
 
 def main() -> int:
     """Returns the exit status: 0, or 1 after an error message."""
     # PID 1 of a container ignores SIGTERM without a handler. Partial files are kept for the next attempt.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    arguments = _arguments(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m syrinx_stages.fetch", description=__doc__)
+    parser.add_argument("--id", required=True, type=partial(_checked, *_REPOSITORY), help="repository, as ORG/NAME")
+    parser.add_argument("--revision", required=True, type=partial(_checked, *_REVISION), help="commit, tag or branch")
+    parser.add_argument("--parts", required=True, choices=sorted(WEIGHTS), help="stage that needs the files")
+    parser.add_argument("--cache", required=True, help="directory of all checkpoints")
+    arguments = parser.parse_args()
     store = Store(Path(arguments.cache), arguments.id, arguments.revision)
     try:
         if not store.complete(arguments.parts):
@@ -39,31 +48,15 @@ def main() -> int:
     return 0
 
 
-def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m syrinx_stages.fetch", description=__doc__)
-    parser.add_argument("--id", required=True, type=_repository, help="repository, as ORG/NAME")
-    parser.add_argument("--revision", required=True, type=_revision, help="commit, tag or branch")
-    parser.add_argument("--parts", required=True, choices=sorted(WEIGHTS), help="stage that needs the files")
-    parser.add_argument("--cache", required=True, help="directory of all checkpoints")
-    return parser.parse_args(arguments)
-
-
-def _repository(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form ORG/NAME")
-    return text
-
-
-def _revision(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9._/]*", text) or {"", ".", ".."} & set(text.split("/")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a commit, tag or branch")
+def _checked(pattern: str, description: str, text: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {description}")
     return text
 
 
 def _fetch(store: Store, name: str, revision: str, part: str) -> None:
     # Imported late because they are slow to import and not needed if the files are present.
-    from syrinx_stages.fetch.download import download, retry
-    from syrinx_stages.fetch.hub import Repository
+    from syrinx_stages.fetch.download import Repository, download, retry
 
     commit, files = retry(Repository(name, revision).list, lambda: None, _log)
     if (pinned := store.pin(commit)) != commit:

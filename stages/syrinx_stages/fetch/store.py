@@ -77,9 +77,7 @@ class Store:
             with self._temporary(commit.encode()) as temporary:
                 try:
                     os.link(temporary, pinned)
-                except FileExistsError:
-                    pass
-                except OSError:  # the file system has no hard links
+                except OSError:  # it exists, or the file system has no hard links
                     if not pinned.exists():
                         os.replace(temporary, pinned)
             return pinned.read_text()

@@ -8,14 +8,13 @@ import uuid
 from http import HTTPStatus
 from typing import Any
 
-import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from syrinx_stages.connector.base import Connector
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.body import read_body
 from syrinx_stages.gateway.delivery import SpeechResponse
@@ -28,7 +27,7 @@ from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import allow_head
 
 
-def build(config: StageConfig, connector: Connector, metrics: Metrics) -> tuple[GatewayService, FastAPI]:
+def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> tuple[GatewayService, FastAPI]:
     """Creates the gateway service of a process and its public application."""
     service = GatewayService(config, connector, metrics)
     return service, create_app(service)
@@ -49,15 +48,12 @@ def create_app(service: GatewayService) -> FastAPI:
                 service.check_open()
                 body = await read_body(http, service.large_bodies, releases)
                 accepted, accepted_at = time.monotonic(), time.time()
-                parsed = parse_request(
-                    parse_fields(body), service.checkpoint, service.model_name, request_id, accepted_at
-                )
-                reference = None if parsed.ref_audio is None else await service.decode_reference(parsed.ref_audio)
+                fields = parse_fields(body)
+                parsed = parse_request(fields, service.checkpoint, service.model_name, request_id, accepted_at)
+                reference = await service.decode_reference(fields.ref_audio) if fields.ref_audio else None
             except ApiError:
                 service.count_refusal()
                 raise
-            # The response holds the decoded reference only, not the much larger text it was sent as.
-            parsed = msgspec.structs.replace(parsed, ref_audio=None)
             return SpeechResponse(service, parsed, reference, accepted)
 
     @app.get("/v1/audio/voices")

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.encoders import MEDIA_TYPES, AudioFormat, encode, stream_header
+from syrinx_stages.gateway.encoders import MEDIA_TYPES, encode, stream_header
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
@@ -27,55 +27,6 @@ SEND_SECONDS = 60.0
 """A client that accepts no data for this long counts as disconnected."""
 PIECE_BYTES = 64 * 1024
 """Bytes of a whole file that are sent at once."""
-
-
-class RawFraming:
-    """Sends a file's own bytes. A failure can only be signaled by an incomplete transfer."""
-
-    def __init__(self, audio_format: AudioFormat) -> None:
-        self.media_type = MEDIA_TYPES[audio_format]
-        self._header = stream_header(audio_format)
-
-    def audio(self, pcm: bytes, first: bool) -> bytes:
-        """Returns the bytes of one chunk of PCM; `first` for the stream's first."""
-        return self._header + pcm if first else pcm
-
-    def done(self, frames: int) -> bytes:
-        """Returns the bytes after the last chunk."""
-        return b""
-
-    def error(self, error: ApiError) -> bytes | None:
-        """Returns the bytes that report a failure in mid-stream, or None if the format cannot report one."""
-        return None
-
-
-class SseFraming(RawFraming):
-    """Sends OpenAI's events. The decoded deltas, concatenated, are the file."""
-
-    def __init__(self, audio_format: AudioFormat, input_tokens: int) -> None:
-        super().__init__(audio_format)
-        self.media_type = "text/event-stream"
-        self._input_tokens = input_tokens
-
-    def audio(self, pcm: bytes, first: bool) -> bytes:
-        """Returns a `speech.audio.delta` event."""
-        # Base64 needs no JSON escapes, and scanning for them would take longer than everything else here.
-        audio = b64encode(super().audio(pcm, first))
-        return b'data: {"type": "speech.audio.delta", "audio": "' + audio + b'"}\n\n'
-
-    def done(self, frames: int) -> bytes:
-        """Returns a `speech.audio.done` event; input tokens are text, output tokens are frames."""
-        total = self._input_tokens + frames
-        usage = {"input_tokens": self._input_tokens, "output_tokens": frames, "total_tokens": total}
-        return _event({"type": "speech.audio.done", "usage": usage})
-
-    def error(self, error: ApiError) -> bytes | None:
-        """Returns a `speech.audio.error` event."""
-        return _event({"type": "speech.audio.error", "error": error.body()})
-
-
-def _event(content: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(content)}\n\n".encode()
 
 
 class ClientDisconnected(Exception):
@@ -184,29 +135,45 @@ class SpeechResponse(Response):
             pcm = stretch(pcm, self._parsed.speed)
         return len(pcm) / 2 / FAMILY.sample_rate, encode(pcm, self._parsed.audio_format)
 
-    def _framing(self) -> RawFraming:
-        if self._parsed.delivery is Delivery.SSE:
-            return SseFraming(self._parsed.audio_format, self._service.input_tokens(self._parsed.request))
-        return RawFraming(self._parsed.audio_format)
-
     async def _stream(self, stream: SpeechStream, client: ClientConnection) -> None:
-        framing = self._framing()
-        headers = {**self._identity, "Content-Type": framing.media_type, "Cache-Control": "no-store"}
+        request, audio_format = self._parsed.request, self._parsed.audio_format
+        sse = self._parsed.delivery is Delivery.SSE
+        input_tokens = self._service.input_tokens(request) if sse else 0
+        media_type = "text/event-stream" if sse else MEDIA_TYPES[audio_format]
+        headers = {**self._identity, "Content-Type": media_type, "Cache-Control": "no-store"}
         started = False
         try:
             async for chunk in stream.audio():
+                data = chunk.pcm
                 if not started:
                     await client.start(headers)
-                data = framing.audio(chunk.pcm, first=not started)
+                    data = stream_header(audio_format) + data
                 started = True
-                await client.send(data)
+                await client.send(_delta(data) if sse else data)
                 stream.delivered(chunk)
-            await client.finish(framing.done(stream.frames))
+            await client.finish(_done(input_tokens, stream.frames) if sse else b"")
             stream.complete()
         except ApiError as error:
             if not started:
                 raise
-            log.warning("request %s failed after %d frames: %s", self._parsed.request.id, stream.frames, error)
+            log.warning("request %s failed after %d frames: %s", request.id, stream.frames, error)
             # Without a final chunk the server closes the connection, and the client sees an incomplete transfer.
-            if (report := framing.error(error)) is not None:
-                await client.finish(report)
+            if sse:
+                await client.finish(_event({"type": "speech.audio.error", "error": error.body()}))
+
+
+# The events of OpenAI's API. The decoded deltas, concatenated, are the file.
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(content)}\n\n".encode()
+
+
+def _delta(data: bytes) -> bytes:
+    # Base64 needs no JSON escapes, and scanning for them would take longer than everything else here.
+    return b'data: {"type": "speech.audio.delta", "audio": "' + b64encode(data) + b'"}\n\n'
+
+
+def _done(input_tokens: int, frames: int) -> bytes:
+    usage = {"input_tokens": input_tokens, "output_tokens": frames, "total_tokens": input_tokens + frames}
+    return _event({"type": "speech.audio.done", "usage": usage})

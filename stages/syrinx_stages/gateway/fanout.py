@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from syrinx_stages.connector.base import Connector, ConnectorError, Reader, StreamEntry
+from syrinx_stages.connector.base import ConnectorError, Reader, StreamEntry
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_START, StreamKind
 
 log = logging.getLogger(__name__)
@@ -35,10 +36,12 @@ class FanOut:
         self._reader.subscribe(request_id, StreamKind.AUDIO, STREAM_START)
         return inbox
 
-    def close(self, request_id: str) -> None:
-        """Unsubscribes from a request's audio; unknown ids are ignored."""
-        if self._inboxes.pop(request_id, None) is not None:
-            self._reader.unsubscribe(request_id, StreamKind.AUDIO)
+    def close(self, request_id: str) -> bool:
+        """Unsubscribes from a request's audio. Returns False if that was done before."""
+        if self._inboxes.pop(request_id, None) is None:
+            return False
+        self._reader.unsubscribe(request_id, StreamKind.AUDIO)
+        return True
 
     async def run(self) -> None:
         """Reads until the reader is closed."""
@@ -52,7 +55,7 @@ class FanOut:
 class PlaybackReporter:
     """Reports to the talkers how many frames clients have received: the latest numbers only, in the background."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connector: RedisConnector) -> None:
         self._connector = connector
         self._pending: dict[str, int] = {}
         self._wake = asyncio.Event()

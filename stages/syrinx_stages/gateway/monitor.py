@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from syrinx_stages.connector.base import Connector, ConnectorError
+from syrinx_stages.connector.base import ConnectorError
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import Group
 from syrinx_stages.contract.settings import GatewaySettings
@@ -26,7 +27,7 @@ RETRY_AFTER_SECONDS = 5.0
 class PipelineMonitor:
     """The pipeline's state as of the last measurement."""
 
-    def __init__(self, connector: Connector, metrics: Metrics, settings: LiveSettings[GatewaySettings]) -> None:
+    def __init__(self, connector: RedisConnector, metrics: Metrics, settings: LiveSettings[GatewaySettings]) -> None:
         self._connector = connector
         self._metrics = metrics
         self._settings = settings

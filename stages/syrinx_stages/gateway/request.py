@@ -43,8 +43,6 @@ class ParsedRequest(msgspec.Struct, frozen=True):
     audio_format: AudioFormat
     delivery: Delivery
     speed: float
-    ref_audio: str | None
-    """The client's reference: base64, a data: URI or a URL, not yet decoded. Set if `request.has_reference`."""
 
 
 def parse_request(
@@ -80,7 +78,7 @@ def parse_request(
         seed=secrets.randbits(63) if fields.seed is None else fields.seed,
         live=delivery is not Delivery.WHOLE,
     )
-    return ParsedRequest(request, audio_format, delivery, fields.speed or 1.0, fields.ref_audio)
+    return ParsedRequest(request, audio_format, delivery, fields.speed or 1.0)
 
 
 def model_not_found(name: str, model_name: str, prefix: str = "") -> ApiError:
@@ -101,13 +99,12 @@ def _check_text(field: str, text: str) -> None:
             raise bad_request(field, message)
 
 
-def _choice(field: str, value: str | None, choices: type[_Choice]) -> _Choice | None:
-    if value is None:
-        return None
-    try:
-        return choices(value)
-    except ValueError:
-        raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(choices)}") from None
+def _choice(field: str, value: str | None, choices: Iterable[_Choice]) -> _Choice | None:
+    """The choice that equals `value`; None if it is None."""
+    names = list(choices)
+    if value is None or value in names:
+        return next((name for name in names if name == value), None)
+    raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(names)}")
 
 
 def _find(name: str, names: Iterable[str]) -> str | None:
@@ -115,17 +112,12 @@ def _find(name: str, names: Iterable[str]) -> str | None:
     return next((known for known in names if known.lower() == name.lower()), None)
 
 
-class _StreamFormat(StrEnum):
-    AUDIO = "audio"
-    SSE = "sse"
-
-
 def _delivery(fields: SpeechFields) -> tuple[AudioFormat, Delivery]:
     if fields.response_format == "aac":
         accepted = ", ".join(AudioFormat)
         raise bad_request("response_format", f"aac is not supported (no free encoder); accepted: {accepted}")
     audio_format = _choice("response_format", fields.response_format, AudioFormat) or AudioFormat.WAV
-    stream_format = _choice("stream_format", fields.stream_format, _StreamFormat)
+    stream_format = _choice("stream_format", fields.stream_format, (Delivery.AUDIO, Delivery.SSE))
     if stream_format and fields.stream is False:
         message = f"is false, but stream_format {stream_format} asks for a stream; leave one of them out"
         raise bad_request("stream", message)
@@ -137,7 +129,7 @@ def _delivery(fields: SpeechFields) -> tuple[AudioFormat, Delivery]:
     if fields.speed not in (None, 1.0):
         message = "only 1.0 is accepted with streaming; leave out stream and stream_format to change the speed"
         raise bad_request("speed", message)
-    return audio_format, Delivery(stream_format or Delivery.AUDIO)
+    return audio_format, stream_format or Delivery.AUDIO
 
 
 def _task(fields: SpeechFields, checkpoint: Description) -> TaskType:
@@ -223,13 +215,6 @@ def _max_frames(fields: SpeechFields, checkpoint: Description) -> int:
 
 def _sampling(fields: SpeechFields) -> Sampling:
     requested = {
-        "temperature": fields.temperature,
-        "top_k": fields.top_k,
-        "top_p": fields.top_p,
-        "repetition_penalty": fields.repetition_penalty,
-        "residual_temperature": fields.subtalker_temperature,
-        "residual_top_k": fields.subtalker_top_k,
-        "residual_top_p": fields.subtalker_top_p,
+        name: getattr(fields, name.replace("residual_", "subtalker_"), None) for name in Sampling.__struct_fields__
     }
-    given = {name: value for name, value in requested.items() if value is not None}
-    return msgspec.structs.replace(Sampling(), **given)
+    return Sampling(**{name: value for name, value in requested.items() if value is not None})

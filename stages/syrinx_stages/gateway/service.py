@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx
 
-from syrinx_stages.connector.base import AdmissionLimits, Connector, ConnectorError, QueueFull, Ticket
+from syrinx_stages.connector.base import AdmissionLimits, ConnectorError, QueueFull, Ticket
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import StreamKind
 from syrinx_stages.contract.messages import SpeechRequest
@@ -40,11 +41,12 @@ class GatewayService:
     """State shared by all HTTP requests. Raises `CheckpointError` if the checkpoint's configuration is invalid."""
 
     def __init__(
-        self, config: StageConfig, connector: Connector, metrics: Metrics, stall_seconds: float = STALL_SECONDS
+        self, config: StageConfig, connector: RedisConnector, metrics: Metrics, stall_seconds: float = STALL_SECONDS
     ) -> None:
         self.live = LiveSettings[GatewaySettings](config.gateway, config.settings_generation)
         self._tasks = Tasks()
         self.failed = self._tasks.failed
+        self.admin_targets = (self,)
         self.model_name = config.model_name
         self.created = int(time.time())
         self.checkpoint = IMPLEMENTATION.describe(config.model)
@@ -54,7 +56,8 @@ class GatewayService:
         self._metrics = metrics
         self._stall_seconds = stall_seconds
         self.monitor = PipelineMonitor(connector, metrics, self.live)
-        self._fanout: FanOut | None = None
+        self._reader = connector.reader()
+        self._fanout = FanOut(self._reader)
         self._playback_reporter = PlaybackReporter(connector)
         self.draining = False
         self._closed: str | None = "starting"
@@ -63,24 +66,20 @@ class GatewayService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._releases: set[asyncio.Task[None]] = set()
-        self._http: httpx.AsyncClient | None = None
+        # Proxies from the environment would bypass the list of allowed hosts.
+        self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
         self.large_bodies = asyncio.Semaphore(MAX_LARGE_BODIES)
 
     # Process lifecycle --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Starts the background tasks. If Redis cannot be reached yet, the gateway is not ready."""
-        # Proxies from the environment would bypass the list of allowed hosts.
-        self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
-        self._reader = self._connector.reader()
-        self._fanout = FanOut(self._reader)
         for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE):
             self._metrics[gauge].set(0)
         self.settings_changed()
         await self.monitor.measure()
-        self._tasks.spawn(self._fanout.run())
-        self._tasks.spawn(self._playback_reporter.run())
-        self._tasks.spawn(self.monitor.run())
+        for background in (self._fanout, self._playback_reporter, self.monitor):
+            self._tasks.spawn(background.run())
         self._closed = None
 
     def ready(self) -> str | None:
@@ -111,10 +110,8 @@ class GatewayService:
             task.cancel()
         await asyncio.gather(*self._releases, return_exceptions=True)
         await self._tasks.cancel()
-        if self._fanout is not None:
-            await self._reader.close()
-        if self._http is not None:
-            await self._http.aclose()
+        await self._reader.close()
+        await self._http.aclose()
 
     # Requests -----------------------------------------------------------------------------------------------
 
@@ -134,7 +131,6 @@ class GatewayService:
         if not reference.is_url(ref_audio):
             return await asyncio.to_thread(lambda: reference.decode_audio(reference.decode_base64(ref_audio)))
         url = reference.check_url(ref_audio, self._hosts)
-        assert self._http is not None
         try:
             async with asyncio.timeout(reference.FETCH_SECONDS):
                 data = await reference.fetch(self._http, url)
@@ -160,41 +156,30 @@ class GatewayService:
         self._idle.clear()
         try:
             ticket = await self._submit(request, reference_pcm)
-            async with self._subscribed(request, ticket, accepted) as stream:
+
+            def release() -> None:
+                if self._fanout.close(request.id):
+                    self._in_background(self._release(ticket))
+
+            stream = SpeechStream(
+                request,
+                self._fanout.open(request.id),
+                accepted,
+                self._stall_seconds,
+                self._metrics,
+                report_playback=self._playback_reporter.report,
+                on_end=release,
+                find_failure=self._find_failure,
+            )
+            try:
                 yield stream
+            finally:
+                release()
+                stream.record_outcome()
         finally:
             self._active -= 1
             if not self._active:
                 self._idle.set()
-
-    @contextlib.asynccontextmanager
-    async def _subscribed(self, request: SpeechRequest, ticket: Ticket, accepted: float) -> AsyncIterator[SpeechStream]:
-        fanout = self._fanout
-        assert fanout is not None
-        released = False
-
-        def release() -> None:
-            nonlocal released
-            if not released:
-                released = True
-                fanout.close(request.id)
-                self._in_background(self._release(ticket))
-
-        stream = SpeechStream(
-            request,
-            fanout.open(request.id),
-            accepted,
-            self._stall_seconds,
-            self._metrics,
-            report_playback=self._playback_reporter.report,
-            on_end=release,
-            find_failure=self._find_failure,
-        )
-        try:
-            yield stream
-        finally:
-            release()
-            stream.record_outcome()
 
     async def _submit(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
         settings = self.live.current

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -37,10 +37,14 @@ class AdminTarget(Protocol):
 
 
 class Service(Protocol):
-    """A service that a process runs."""
+    """What a process runs."""
 
     failed: asyncio.Event
     """Set when the service cannot continue: the process exits and is restarted."""
+
+    @property
+    def admin_targets(self) -> Sequence[AdminTarget]:
+        """The stages of the service, in the order of their configurations."""
 
     async def start(self) -> None:
         """Loads the model, warms up and starts to serve."""
@@ -50,10 +54,6 @@ class Service(Protocol):
 
     async def close(self) -> None:
         """Hands over the remaining work and frees all resources."""
-
-
-class Stage(AdminTarget, Service, Protocol):
-    """The service of a process with one stage."""
 
 
 def add_health(app: FastAPI, stage: AdminTarget) -> None:
@@ -91,15 +91,14 @@ class _ExpiryTimer:
             self._stage.settings_changed()
 
 
-def create_admin(stage: AdminTarget, registry: CollectorRegistry, before_scrape: Callable[[], None]) -> FastAPI:
-    """Returns the admin application. `before_scrape` is called before each `/metrics` response."""
+def create_admin(stage: AdminTarget, registry: CollectorRegistry) -> FastAPI:
+    """Returns the admin application."""
     app = FastAPI(openapi_url=None)
     add_health(app, stage)
     expiry = _ExpiryTimer(stage)
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        before_scrape()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/settings")

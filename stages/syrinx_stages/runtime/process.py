@@ -1,8 +1,9 @@
-"""The process of a stage, from its configuration to its exit status."""
+"""The process of one or two stages, from its configuration to its exit status."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib
 import json
@@ -10,19 +11,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import msgspec
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from syrinx_stages.connector.base import Connector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.resolved_config import resolved_config_line
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.model.config import CheckpointError
-from syrinx_stages.runtime.admin import AdminTarget, Service, Stage, create_admin
+from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.metrics import Metrics
 from syrinx_stages.runtime.server import HttpServer
@@ -33,27 +33,28 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.0005
 """How long the engine's thread may hold the GIL. Python's default of 5 ms would add to the TTFA."""
 
-Build = Callable[[StageConfig, Connector, Metrics], tuple[Stage, FastAPI | None]]
-"""Builds a stage's service, and its public application if it has one. Raises `StartError`."""
+Build = Callable[..., tuple[Service, FastAPI | None]]
+"""Builds a process's service, and its public application if it has one, from the configuration and the connector of
+each stage and the metrics. Raises `StartError`."""
 
 
-def run(stage: str, build: str) -> NoReturn:
-    """Runs one stage until SIGTERM or SIGINT: `python -m syrinx_stages.STAGE CONFIG.json`.
+def run(name: str, build: str, stages: Sequence[str] = ()) -> NoReturn:
+    """Runs a process until SIGTERM or SIGINT: `python -m syrinx_stages.NAME CONFIG.json`, one file for each stage.
 
     build: `MODULE:FUNCTION` of a `Build`. It is imported after the configuration was read, because it may import torch.
+    stages: The stages of the process, if it is not the one called `name`.
     """
-
-    def serve() -> Coroutine[Any, Any, int]:
-        config = load_start_config(stage, sys.argv[1:], os.environ)
-        module, _, function = build.partition(":")
-        return _serve(stage, config, getattr(importlib.import_module(module), function))
-
-    run_process(stage, serve)
-
-
-def run_process(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
-    """Runs `serve` and exits with its status, or with 1 and an error message. `name` appears in messages."""
-    status = _status(name, serve)
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO")
+    )
+    sys.setswitchinterval(SWITCH_SECONDS)
+    status = 1
+    try:
+        status = asyncio.run(_serve(_load(name, stages or (name,)), build))
+    except (StartError, SettingsError, CheckpointError) as error:
+        print(f"syrinx {name}: {error}", file=sys.stderr)
+    except Exception:
+        log.exception("the %s failed", name)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -61,50 +62,12 @@ def run_process(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> NoR
     os._exit(status)
 
 
-def _status(name: str, serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=os.environ.get("LOG_LEVEL", "INFO")
-    )
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        return asyncio.run(serve())
-    except (StartError, SettingsError, CheckpointError) as error:
-        print(f"syrinx {name}: {error}", file=sys.stderr)
-        return 1
-    except Exception:
-        log.exception("the %s failed", name)
-        return 1
-
-
-class ProcessMetrics(Metrics):
-    """The metrics of a process: the families of its stages, and the error counts of their connectors."""
-
-    def __init__(self, connectors: Mapping[str, Connector]) -> None:
-        """`connectors` maps stage names to their connectors."""
-        super().__init__(CollectorRegistry())
-        for stage in connectors:
-            for metric in m.BY_STAGE[stage]:
-                self[metric]
-        self._connectors = connectors
-        self._counted = dict.fromkeys(connectors, 0)
-
-    def refresh(self) -> None:
-        """Copies the error counts of the connectors; call it before a scrape."""
-        for stage, connector in self._connectors.items():
-            errors = connector.errors
-            self[m.REDIS_ERRORS].labels(stage).inc(errors - self._counted[stage])
-            self._counted[stage] = errors
-
-
-def start_admin_server(target: AdminTarget, config: StageConfig, metrics: ProcessMetrics) -> HttpServer:
-    """Starts the admin server of a stage. Raises `StartError`."""
-    return HttpServer(create_admin(target, metrics.registry, metrics.refresh), config.host, config.admin_port)
-
-
-def print_addresses(stage: str, config: StageConfig, admin: HttpServer, public: HttpServer | None = None) -> None:
-    """Prints a JSON line with the URLs of a stage to standard output."""
-    line = {"stage": stage, "replica": config.replica, "url": (public or admin).url, "admin_url": admin.url}
-    print(json.dumps(line), flush=True)
+def _load(name: str, stages: Sequence[str]) -> dict[str, StageConfig]:
+    paths = sys.argv[1:]
+    if len(paths) != len(stages):
+        files = "CONFIG.json" if len(stages) == 1 else " ".join(f"{stage.upper()}.json" for stage in stages)
+        raise StartError(f"usage: python -m syrinx_stages.{name} {files}")
+    return {stage: load_start_config(stage, path, os.environ) for stage, path in zip(stages, paths, strict=True)}
 
 
 def log_config(stage: str, config: StageConfig) -> None:
@@ -114,34 +77,41 @@ def log_config(stage: str, config: StageConfig) -> None:
     log.info("configuration: %s", resolved_config_line(stage, replica, values))
 
 
-def stop_on_signals() -> asyncio.Event:
-    """Returns an event that SIGTERM and SIGINT set from now on, so that the process can shut down cleanly."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
+async def _serve(configs: Mapping[str, StageConfig], build: str) -> int:
+    module, _, function = build.partition(":")
+    build_service: Build = getattr(importlib.import_module(module), function)
+    metrics = Metrics(CollectorRegistry())
+    for metric in (metric for stage in configs for metric in m.BY_STAGE[stage]):
+        metrics[metric]
+    connectors = {
+        stage: connect_redis(config, os.environ, metrics[m.REDIS_ERRORS].labels(stage).inc)
+        for stage, config in configs.items()
+    }
+    async with contextlib.AsyncExitStack() as cleanup:
+        for connector in connectors.values():
+            cleanup.push_async_callback(connector.close)
+        inputs = (value for stage in configs for value in (configs[stage], connectors[stage]))
+        service, public = build_service(*inputs, metrics)
+        for stage, config in configs.items():
+            log_config(stage, config)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
+        def listen(app: FastAPI, config: StageConfig, port: int) -> str:
+            server = HttpServer(app, config.host, port)
+            cleanup.push_async_callback(server.close)
+            return server.url
 
-async def _serve(stage: str, config: StageConfig, build: Build) -> int:
-    connector = connect_redis(config, os.environ)
-    servers: list[HttpServer] = []
-    try:
-        metrics = ProcessMetrics({stage: connector})
-        service, public = build(config, connector, metrics)
-        log_config(stage, config)
-        stop = stop_on_signals()
-        servers.append(start_admin_server(service, config, metrics))
-        if public is not None:
-            servers.append(HttpServer(public, config.host, config.port))
-        print_addresses(stage, config, *servers)
-        try:
-            return await run_service(service, stop, config.drain_seconds)
-        finally:
-            await service.close()
-    finally:
-        for server in servers:
-            await server.close()
-        await connector.close()
+        lines = []
+        for (stage, config), target in zip(configs.items(), service.admin_targets, strict=True):
+            admin_url = listen(create_admin(target, metrics.registry), config, config.admin_port)
+            url = listen(public, config, config.port) if public is not None else admin_url
+            lines.append({"stage": stage, "replica": config.replica, "url": url, "admin_url": admin_url})
+        for line in lines:
+            print(json.dumps(line), flush=True)
+        cleanup.push_async_callback(service.close)
+        return await run_service(service, stop, max(config.drain_seconds for config in configs.values()))
 
 
 async def run_service(service: Service, stop: asyncio.Event, drain_seconds: float) -> int:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 
-from syrinx_stages.connector.redis_streams import RedisConnector, connect
+from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Keys
-from syrinx_stages.contract.settings import StageConfig, StageSettings, load_config
+from syrinx_stages.contract.settings import StageConfig, StageSettings
 from syrinx_stages.runtime.errors import SettingsError, StartError
 from syrinx_stages.runtime.settings import SettingsUpdate, merge
 
 
-def load_start_config(stage: str, arguments: Sequence[str], environment: Mapping[str, str]) -> StageConfig:
-    """Loads the configuration file named in `arguments` and resolves replica name and settings. Raises `StartError`."""
-    if len(arguments) != 1:
-        raise StartError(f"usage: python -m syrinx_stages.{stage} CONFIG.json")
-    [path] = arguments
+def load_start_config(stage: str, path: str, environment: Mapping[str, str]) -> StageConfig:
+    """Loads a configuration file and resolves replica name and settings. Raises `StartError`."""
     try:
-        config = load_config(Path(path).read_bytes())
+        config = msgspec.json.decode(Path(path).read_bytes(), type=StageConfig)
     except OSError as error:
         raise StartError(f"cannot read {path}: {error.strerror}") from None
     except msgspec.DecodeError as error:
@@ -53,41 +49,25 @@ def _with_settings_file(stage: str, config: StageConfig) -> StageConfig:
     return msgspec.structs.replace(config, settings_generation=generation, **{stage: settings})
 
 
-def connect_redis(config: StageConfig, environment: Mapping[str, str]) -> RedisConnector:
+def connect_redis(
+    config: StageConfig, environment: Mapping[str, str], on_error: Callable[[], object] = lambda: None
+) -> RedisConnector:
     """Returns a connector for `REDIS_URL`, `REDIS_PASSWORD` and `REDIS_CA_FILE`. Raises `StartError`."""
     try:
         keys = Keys(config.pipeline, config.generation)
     except ValueError as error:
         raise StartError(str(error)) from None
-    url = _redis_url(environment)
-    try:
-        return connect(url, keys, ca_file=_ca_file(url, environment))
-    except ValueError as error:
-        raise StartError(f"REDIS_URL: {error}") from None
-
-
-def _redis_url(environment: Mapping[str, str]) -> str:
-    url = environment.get("REDIS_URL")
+    url, password = environment.get("REDIS_URL"), environment.get("REDIS_PASSWORD", "")
     if not url:
         raise StartError("REDIS_URL is not set; it looks like redis://host:6379/0 (or rediss:// with TLS)")
-    password = environment.get("REDIS_PASSWORD")
-    parts = urlsplit(url)
-    if not password or parts.password:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{host}"))
-
-
-def _ca_file(url: str, environment: Mapping[str, str]) -> str | None:
-    path = environment.get("REDIS_CA_FILE")
-    if not path:
-        return None
-    if not url.startswith("rediss://"):
+    ca_file = environment.get("REDIS_CA_FILE") or None
+    if ca_file is not None and not url.startswith("rediss://"):
         raise StartError("REDIS_CA_FILE is set, but REDIS_URL is not a rediss:// address: nothing would be checked")
     try:
-        ssl.create_default_context(cafile=path)
+        return RedisConnector(url, keys, password=password, ca_file=ca_file, on_error=on_error)
     except ssl.SSLError:
-        raise StartError(f"REDIS_CA_FILE: {path} holds no certificate in PEM format") from None
+        raise StartError(f"REDIS_CA_FILE: {ca_file} holds no certificate in PEM format") from None
     except OSError as error:
-        raise StartError(f"REDIS_CA_FILE: cannot read {path}: {error.strerror}") from None
-    return path
+        raise StartError(f"REDIS_CA_FILE: cannot read {ca_file}: {error.strerror}") from None
+    except ValueError as error:
+        raise StartError(f"REDIS_URL: {error}") from None

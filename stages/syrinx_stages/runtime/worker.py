@@ -94,6 +94,8 @@ class Worker(ABC, Generic[R, S, E]):
         self._started = False
         self._closed = False
         self._unready: str | None = "loading the model"
+        self.admin_targets: tuple[Any, ...] = (self,)
+        self._peer: Worker[Any, Any, Any] | None = None
         self.reader = connector.reader()
         self.ownership = Ownership(
             connector.consumer(self.group, replica),
@@ -160,6 +162,11 @@ class Worker(ABC, Generic[R, S, E]):
 
     def ready(self) -> str | None:
         """Returns None if the engine is warm and the consumer group is being read, else the reason why not."""
+        if (reason := self._reason()) is not None or self._peer is None:
+            return reason
+        return f"{self._peer.stage}: {reason}" if (reason := self._peer._reason()) is not None else None
+
+    def _reason(self) -> str | None:
         not_reading = None if self.ownership.is_consuming else "not reading the request stream"
         return self._unready or self._tasks.failure or not_reading
 
@@ -182,9 +189,10 @@ class Worker(ABC, Generic[R, S, E]):
         for task in (empty, failed):
             task.cancel()
 
-    def share_failure_with(self, other: Worker[Any, Any, Any]) -> None:
-        """Makes a failure of either worker fail both. Call it before `start`."""
+    def pair_with(self, other: Worker[Any, Any, Any]) -> None:
+        """Makes a failure of either worker fail both, and each ready only if both are. Call it before `start`."""
         self.failed = self._tasks.failed = other.failed
+        self._peer, other._peer = other, self
 
     async def stop(self) -> None:
         """Stops serving and keeps the claims. Idempotent."""

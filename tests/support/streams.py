@@ -1,0 +1,65 @@
+"""The streams of a pipeline, in a Redis that all tests of a process share."""
+
+import atexit
+import os
+import uuid
+from functools import cache
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from syrinx_stages.connector.base import LEASE_SECONDS
+from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.connector.server import RedisServer
+from syrinx_stages.contract.keys import Keys, Position, StreamKind
+
+
+@cache
+def redis_url() -> str:
+    """The value of `REDIS_URL`, else the URL of a private server that ends with this process."""
+    if url := os.environ.get("REDIS_URL"):
+        return url
+    server = RedisServer()
+    atexit.register(server.stop)
+    return server.url_with_password
+
+
+class Streams:
+    """The streams of one pipeline, and the connectors to them. The keys are left to expire."""
+
+    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.lease_seconds = lease_seconds
+        self.keys = Keys(f"test-{uuid.uuid4().hex}", "1")
+        self.raw = Redis.from_url(redis_url(), protocol=2)
+        self._connectors: list[RedisConnector] = []
+
+    def connector(self, kind: type[RedisConnector] = RedisConnector) -> RedisConnector:
+        """A connector of its own, as in a separate process."""
+        self._connectors.append(kind(redis_url(), self.keys, lease_seconds=self.lease_seconds))
+        return self._connectors[-1]
+
+    @staticmethod
+    async def kill(connector: RedisConnector) -> None:
+        """Disconnects the connector's consumers as SIGKILL does: they hand nothing over and do not leave."""
+        for consumer in connector._consumers:
+            consumer._closed = True
+            await consumer._blocking.close()
+
+    def __len__(self) -> int:
+        """The number of queued requests, and of the streams and references of all requests."""
+        names = {key.decode() for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}
+        shared = {self.keys.requests, self.keys.control, *map(self.keys.change_feed, StreamKind)}
+        return self.raw.xlen(self.keys.requests) + len(names - shared)
+
+    def last_position(self, request_id: str, kind: StreamKind) -> Position | None:
+        """As the connector's, without waiting."""
+        try:
+            return Position.parse(self.raw.xinfo_stream(self.keys.stream(request_id, kind))["last-generated-id"])
+        except ResponseError:
+            return None
+
+    async def close(self) -> None:
+        """Closes the connectors that were opened so far."""
+        connectors, self._connectors = self._connectors, []
+        for connector in connectors:
+            await connector.close()
