@@ -19,7 +19,7 @@ import torch
 from msgspec import structs
 
 from gpu import RESULTS
-from gpu.results import markdown
+from syrinx_operator.commands.bench.report import markdown
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.local.machine import revision
 from syrinx_stages.contract.family import FAMILY

@@ -17,7 +17,8 @@ import msgspec
 
 from gpu import RESULTS, plots
 from gpu.gathered import PRIMARY, TARGETS, EngineResult, Gathered, figures, gather, read_csv, summary
-from gpu.results import TEXTS, ServiceRun, markdown, points_table, stages_table
+from gpu.results import COLUMNS, TEXTS, ServiceRun, stages_table
+from syrinx_operator.commands.bench.report import markdown, points_table
 from syrinx_operator.local.files import write_atomically
 
 
@@ -115,7 +116,7 @@ def _service(run: ServiceRun) -> str:
     live = figures(run)["live_streams"]
     if live is not None:
         lines.append(f"Listeners without a gap: {live}.")
-    parts = [" ".join(lines), points_table(run.points)]
+    parts = [" ".join(lines), points_table(run.points, COLUMNS)]
     if any(point.usage.stages for point in run.points):
         parts.append(stages_table(run.points))
     return "\n\n".join(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 from gpu.monitor import Usage
 from gpu.system import Setup
 from syrinx_operator.commands.bench.load import GeneratorStats
-from syrinx_operator.commands.bench.report import errors, milliseconds
+from syrinx_operator.commands.bench.report import errors, markdown, milliseconds
 from syrinx_operator.commands.bench.stats import Loop, Point
 from syrinx_operator.local.machine import Machine
 
@@ -104,20 +104,6 @@ COLUMNS: Mapping[str, Callable[[ServicePoint], str]] = {
     "ramp": lambda point: ",".join(map(str, point.chunk_ramp)) or "-",
 }
 TEXTS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text())
-
-
-def markdown(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table with aligned columns; the first is left-aligned, the others are right-aligned."""
-    table = [list(head), *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (table[0], rule, *table[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def points_table(points: Sequence[ServicePoint]) -> str:
-    """Returns the table of a service run."""
-    return markdown(COLUMNS, [[cell(point) for cell in COLUMNS.values()] for point in points])
 
 
 def stages_table(points: Sequence[ServicePoint]) -> str:

@@ -26,6 +26,7 @@ from gpu.plan import LOOPS, Plan
 from gpu.results import ServicePoint, ServiceRun
 from gpu.system import VARIANTS, Setup, System
 from syrinx_operator.commands.bench.load import GeneratorError, Limit, LoadGenerator, LoadResult
+from syrinx_operator.commands.bench.report import points_table
 from syrinx_operator.commands.bench.stats import Loop, Point, summarize
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_operator.local.files import write_atomically
@@ -231,7 +232,7 @@ def main() -> int:
         print(f"gpu.service: {error}", file=sys.stderr)
         return 1
     print(f"{run.system}, {run.model}, {run.topology}; {run.gpu or run.machine.cpu}\n")
-    print(results.points_table(run.points), results.stages_table(run.points), sep="\n\n", end="\n\n")
+    print(points_table(run.points, results.COLUMNS), results.stages_table(run.points), sep="\n\n", end="\n\n")
     print(results.TEXTS["points"], results.TEXTS["stages"], sep="\n")
     return 0
 

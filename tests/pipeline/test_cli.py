@@ -1,6 +1,5 @@
 """The command line with real processes and the bundled voice."""
 
-import io
 import json
 import os
 import re
@@ -14,9 +13,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from rich.console import Console
 
-from syrinx_operator.commands.bench.report import load, show
+from syrinx_operator.commands.bench.report import load
 from syrinx_operator.commands.cli import main
 from syrinx_stages.contract.silence import AUDIBLE_PEAK
 
@@ -235,13 +233,11 @@ def test_bench_writes_its_table_file_and_plot(up, here, tmp_path):
     assert str(tmp_path) not in raw, "no paths of the machine"
     assert up.url not in raw, "no hosts"
     assert os.uname().nodename not in raw
-    narrow = Console(file=io.StringIO(), width=80, soft_wrap=True)
-    show(report.points, narrow)
-    assert "…" not in narrow.file.getvalue(), "no number is cut on a narrow terminal"
+    assert "…" not in text, "no number is cut"
     code, markdown, _ = here("bench", "--table", tmp_path / "r.json")
     rows = markdown.decode().splitlines()
     assert code == 0
-    assert rows[0].startswith("| load | requests |")
+    assert [cell.strip() for cell in rows[0].split("|")[1:3]] == ["load", "requests"]
     assert [row.split("|")[1].strip() for row in rows[2:5]] == ["1 concurrent", "2 concurrent", "2 req/s"]
 
 

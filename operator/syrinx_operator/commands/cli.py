@@ -15,7 +15,7 @@ import msgspec
 
 from syrinx_operator import __version__
 from syrinx_operator.commands.bench.load import Limit
-from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, line, load, markdown, save, show
+from syrinx_operator.commands.bench.report import Report, ReportError, check_writable, describe, line, load, save
 from syrinx_operator.commands.bench.run import bench
 from syrinx_operator.commands.client import SpeechError
 from syrinx_operator.commands.parser import make_parser
@@ -87,7 +87,7 @@ def _say(options: argparse.Namespace, given: list[str]) -> int:
 
 def _bench(options: argparse.Namespace, given: list[str]) -> int:
     if options.table:
-        print(markdown(load(Path(options.table))))
+        print(describe(load(Path(options.table))))
         return 0
     for file in filter(None, (options.json, options.plot)):
         check_writable(Path(file))
@@ -109,7 +109,7 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
             )
 
     report = asyncio.run(measure())
-    show(report.points, make_console())
+    print(describe(report))
     if options.json:
         save(report, Path(options.json))
     if options.plot:

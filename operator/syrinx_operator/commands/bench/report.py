@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from syrinx_operator.commands.bench.playback import PREROLL_SECONDS
 from syrinx_operator.commands.bench.stats import Point, Spread
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.spec import TTSPipeline
+
+_P = TypeVar("_P")
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -86,8 +86,6 @@ def _load(point: Point) -> str:
     return f"{point.load:g} concurrent" if point.loop == "closed" else f"{point.load:g} req/s"
 
 
-_TABLE_WIDTH = 110
-"""Minimum width of the table, so that no numbers are truncated."""
 COLUMNS: Mapping[str, Callable[[Point], str]] = {
     "load": _load,
     "requests": lambda point: str(point.requests),
@@ -115,23 +113,23 @@ def line(point: Point) -> str:
     return f"{_load(point)}: {point.requests} requests, {ttfa}, {speed}, errors: {errors(point)}"
 
 
-def show(points: Sequence[Point], console: Console) -> None:
-    """Prints the table."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in COLUMNS:
-        table.add_column(head.replace(" ", "\n"), justify="right", no_wrap=True)
-    for point in points:
-        table.add_row(*(cell(point) for cell in COLUMNS.values()))
-    console.width = max(console.width, _TABLE_WIDTH)
-    console.print(table, crop=False, soft_wrap=False)
-    console.print(CAPTION)
+def markdown(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table with aligned columns; the first is left-aligned, the others are right-aligned."""
+    table = [list(head), *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (table[0], rule, *table[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def markdown(report: Report) -> str:
-    """Returns the table as Markdown, with a description of the machine."""
-    rows = [COLUMNS, *([cell(point) for cell in COLUMNS.values()] for point in report.points)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
+def points_table(points: Sequence[_P], columns: Mapping[str, Callable[[_P], str]]) -> str:
+    """Returns a table with a row for each point."""
+    return markdown(columns, [[cell(point) for cell in columns.values()] for point in points])
+
+
+def describe(report: Report) -> str:
+    """Returns the table of a report, with a description of the machine."""
     machine = report.machine
     packages = ", ".join(f"{name} {number}" for name, number in machine.packages.items() if name in ("syrinx", "torch"))
     about = f"{machine.cpu}, {machine.cores} cores; Python {machine.python}, {packages}. {CAPTION}"
-    return "\n".join([lines[0], "|" + " ---: |" * len(COLUMNS), *lines[1:], "", about])
+    return f"{points_table(report.points, COLUMNS)}\n\n{about}"
