@@ -16,8 +16,7 @@ from gpu.results import ServicePoint, ServiceRun
 from gpu.service import parse, plan_of
 from gpu.system import VARIANTS, Setup
 from syrinx_operator.commands.bench.load import GeneratorStats, Limit, LoadGenerator, corpus
-from syrinx_operator.commands.bench.playback import Playback
-from syrinx_operator.commands.bench.stats import Outcome, summarize
+from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.rules import violations
 from syrinx_operator.resource.spec import TTSPipeline

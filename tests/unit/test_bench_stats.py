@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from syrinx_operator.commands.bench.load import Limit, Script, corpus, poisson
-from syrinx_operator.commands.bench.playback import Arrival, PlaybackRecorder, simulate
-from syrinx_operator.commands.bench.stats import Outcome, spread, summarize
+from syrinx_operator.commands.bench.stats import Arrival, Outcome, PlaybackRecorder, simulate, spread, summarize
 from syrinx_stages.contract.silence import first_audible
 
 SECOND = 24_000

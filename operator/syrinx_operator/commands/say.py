@@ -14,7 +14,7 @@ import aiohttp
 import soundfile
 from msgspec import Struct
 
-from syrinx_operator.commands.bench.playback import Playback, PlaybackRecorder
+from syrinx_operator.commands.bench.stats import Playback, PlaybackRecorder
 from syrinx_operator.commands.client import SpeechClient, SpeechError
 from syrinx_stages.contract.family import FAMILY
 

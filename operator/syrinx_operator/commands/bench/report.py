@@ -10,8 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from syrinx_operator.commands.bench.playback import PREROLL_SECONDS
-from syrinx_operator.commands.bench.stats import Point, Spread
+from syrinx_operator.commands.bench.stats import PREROLL_SECONDS, Point, Spread
 from syrinx_operator.local.machine import Machine
 from syrinx_operator.resource.spec import TTSPipeline
 
