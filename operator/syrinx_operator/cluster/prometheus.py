@@ -209,7 +209,7 @@ def _pod_snapshots(pod: str, stage: Component, found: Iterable[_Series], split_b
     for one in found:
         if (key := wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)) is not None:
             for at, value in one.values:
-                by_time.setdefault(at, []).append(Sample(key, float(value)))
+                by_time.setdefault(at, []).append((key, float(value)))
     stages = frozenset(str(each) for each in split_by)
     return [
         build_snapshot(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, stages)

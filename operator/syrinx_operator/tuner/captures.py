@@ -229,10 +229,10 @@ def estimate_times(
 
 def _grid(
     fit: _Fit, captured: int, measured: Mapping[Shape, MeanTime], rows: Sequence[int], frames: Sequence[int]
-) -> list[list[float]]:
+) -> _Table:
     """Returns measured times, and in between the fit, clamped to the measured times of smaller and larger shapes."""
     known = {shape: mean.seconds for shape, mean in measured.items() if mean.count >= FULL_WEIGHT_CALLS}
-    low, high = _largest_below(known, rows, frames), _least_above(known, rows, frames)
+    low, high = _bounds(known, rows, frames)
     # Two contradicting means (the larger shape was faster) are averaged.
     level = {
         (r, f): (low[j][i] + high[j][i]) / 2
@@ -240,28 +240,30 @@ def _grid(
         for i, r in enumerate(rows)
         if (r, f) in known
     }
-    low, high = _largest_below(level, rows, frames), _least_above(level, rows, frames)
+    low, high = _bounds(level, rows, frames)
     return [
         [min(max(fit((r, f), captured), low[j][i]), high[j][i]) for i, r in enumerate(rows)]
         for j, f in enumerate(frames)
     ]
 
 
-def _largest_below(known: Mapping[Shape, float], rows: Sequence[int], frames: Sequence[int]) -> list[list[float]]:
-    """Returns, for each grid shape, the largest known value of the shapes that fit in it."""
-    lines, line = [], [-math.inf] * len(rows)
-    for f in frames:
-        line = list(accumulate((max(known.get((r, f), -math.inf), x) for r, x in zip(rows, line, strict=True)), max))
-        lines.append(line)
-    return lines
+def _bounds(known: Mapping[Shape, float], rows: Sequence[int], frames: Sequence[int]) -> tuple[_Table, _Table]:
+    """Returns, for each grid shape, the largest known value of the shapes within it and the least of those around."""
+
+    def sweep(rows: Sequence[int], frames: Sequence[int], choose: Callable[..., float], start: float) -> _Table:
+        lines, line = [], [start] * len(rows)
+        for f in frames:
+            values = (choose(known.get((r, f), start), before) for r, before in zip(rows, line, strict=True))
+            line = list(accumulate(values, choose))
+            lines.append(line)
+        return lines
+
+    above = sweep(rows[::-1], frames[::-1], min, math.inf)
+    return sweep(rows, frames, max, -math.inf), [line[::-1] for line in above[::-1]]
 
 
-def _least_above(known: Mapping[Shape, float], rows: Sequence[int], frames: Sequence[int]) -> list[list[float]]:
-    """Returns, for each grid shape, the least known value of the shapes that it fits in."""
-    mirrored = {(-r, -f): -value for (r, f), value in known.items()}
-    lines = _largest_below(mirrored, [-r for r in reversed(rows)], [-f for f in reversed(frames)])
-    return [[-value for value in reversed(line)] for line in reversed(lines)]
-
+_Table = list[list[float]]
+"""Seconds indexed [frames][rows]."""
 
 _Fit = Callable[[Shape, int], float]
 """Seconds of a call by its shape and whether it is captured."""

@@ -147,8 +147,8 @@ def _apply_identity(builder: DecisionBuilder) -> None:
         return
     if known is not None and known.device:
         builder.supersede(_NEW_IDENTITY)
-        builder.set(best_known=(), quarantine=(), soak=None, consecutive_breaches=0, workload=None)
-        builder.set(last_change_time=builder.now)
+        builder.set(best_known=(), quarantine=(), soak=None, workload=None)
+        builder.set(consecutive_breaches=0, last_change_time=builder.now)
         builder.emit("Forgotten", f"{_NEW_IDENTITY}; the best-known settings and the quarantine were cleared")
     builder.set(identity=current)
 

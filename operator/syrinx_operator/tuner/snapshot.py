@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from syrinx_operator.tuner.evidence import CaptureCost
+from syrinx_operator.tuner.evidence import CaptureCost, Route
 from syrinx_stages.contract import metrics as m
 
 MAX_COUNT = 2**53
@@ -25,15 +25,13 @@ STARTED = f"{m.FIRST_BYTE.name}_count"
 STEP_COUNT = f"{m.STEP_SECONDS.name}_count"
 STEP_SUM = f"{m.STEP_SECONDS.name}_sum"
 
-ROUTE = ("talker", "codec", "task_type")
-"""Labels in the order of the fields of `evidence.Route`."""
-
+ALL_STAGES = frozenset({"talker", "codec"})
 _SHAPE = ("rows", "frames")
 _CALL = (*_SHAPE, "result")
 _GATEWAY: Mapping[str, tuple[str, ...]] = {
-    BUCKET: ROUTE,
+    BUCKET: Route._fields,
     STARTED: (),
-    m.UNDERRUNS.name: ROUTE,
+    m.UNDERRUNS.name: Route._fields,
     m.REQUESTS.name: ("task_type", "outcome"),
     m.LIVE_STREAMS.name: (),
     m.QUEUE_AGE.name: (),
@@ -80,11 +78,8 @@ class Series(NamedTuple):
     """Upper bound of a histogram bucket in seconds, else 0."""
 
 
-class Sample(NamedTuple):
-    """One exported value."""
-
-    series: Series
-    value: float
+Sample = tuple[Series, float]
+"""One exported value."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -105,7 +100,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Torch device of a talker or codec; empty if it is not reported."""
     captures: tuple[CaptureCost, ...] = ()
     """Capture costs of a codec's shapes."""
-    distinct_stages: frozenset[str] = frozenset({"talker", "codec"})
+    distinct_stages: frozenset[str] = ALL_STAGES
     """Stages whose replica label a gateway's counters keep. They are summed over the other stages' replicas."""
 
 
@@ -125,11 +120,11 @@ def wanted_series(stage: str, name: str, labels: Mapping[str, str]) -> Series | 
 
 def is_export_of(stage: str, samples: Iterable[Sample]) -> bool:
     """Returns whether samples come from a replica of a stage."""
-    return any(one.series.name == _ALWAYS_EXPORTED[stage] for one in samples)
+    return any(series.name == _ALWAYS_EXPORTED[stage] for series, _ in samples)
 
 
 def build_snapshot(
-    replica: str, stage: str, at: datetime, samples: Iterable[Sample], apart: frozenset[str] = frozenset(ROUTE[:2])
+    replica: str, stage: str, at: datetime, samples: Iterable[Sample], apart: frozenset[str] = ALL_STAGES
 ) -> Snapshot:
     """Returns the snapshot of samples. Raises ValueError for invalid counts and for metrics of another stage."""
     samples = list(samples)
@@ -214,7 +209,7 @@ def _samples(stage: str, text: str) -> Iterator[Sample]:
         name, _, value = (head + brace, "", tail) if brace else line.partition(" ")
         one = _series(stage, name)
         if one is not None:
-            yield Sample(one, float(value.split()[0] if value.split() else ""))
+            yield one, float(value.split()[0] if value.split() else "")
 
 
 @lru_cache(maxsize=_KNOWN_SERIES)

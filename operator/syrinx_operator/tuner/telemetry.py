@@ -17,6 +17,7 @@ from syrinx_operator.tuner.decide import Event
 PIPELINE = ("pipeline_namespace", "pipeline")
 """Labels of every series. Prometheus adds its own label `namespace`, that of the scraped pod."""
 
+_ARM = ("task_type", "arm")
 _DECISIONS = "syrinx_tuning_decisions"
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "syrinx_tuning_knob": (
@@ -27,12 +28,9 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "syrinx_tuning_trial_age_seconds": ("Age of the trial in progress; 0 without one.",),
     "syrinx_tuning_good_ratio": (
         "Ratio of good requests in the trial in progress, by task type (or all) and arm.",
-        *("task_type", "arm"),
+        *_ARM,
     ),
-    "syrinx_tuning_requests": (
-        "Requests in the trial in progress, by task type (or all) and arm.",
-        *("task_type", "arm"),
-    ),
+    "syrinx_tuning_requests": ("Requests in the trial in progress, by task type (or all) and arm.", *_ARM),
     "syrinx_tuning_metrics_age_seconds": ("Age of the newest stage metrics of the tuner.",),
     _DECISIONS: ("Trials and promotions ended since the process started, by verdict.", "verdict"),
 }
