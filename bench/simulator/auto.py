@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from simulator.layout import Array
 from simulator.scenario import Scenario
-from simulator.world import Array, World, clock, good
+from simulator.world import World, clock, good, run_fixed
 from syrinx_operator.resource.knobs import Knob, Setting
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
@@ -82,7 +83,7 @@ def harm(tuned: Tuned) -> float:
     lost = 0
     for begin, end, baseline in _trials(tuned):
         if baseline not in untouched:
-            untouched[baseline] = _served_well(scenario, baseline)
+            untouched[baseline] = good(run_fixed(scenario, baseline), scenario)
         during = (outcomes.accepted >= begin) & (outcomes.accepted < end + _AFTER)
         lost += max(0, int(untouched[baseline][: len(well)][during].sum()) - int(well[during].sum()))
     return lost / len(well) if len(well) else 0.0
@@ -95,12 +96,6 @@ def _trials(tuned: Tuned) -> list[tuple[float, float, Setting]]:
         for each in tuned.events
         if (trial := each.event.data.get("trial")) is not None and each.event.reason != "TrialExtended"
     ]
-
-
-def _served_well(scenario: Scenario, setting: Setting) -> Array:
-    world = World(msgspec.structs.replace(scenario, initial=setting, scrape_seconds=scenario.seconds))
-    world.run(scenario.seconds)
-    return good(world.outcomes(), scenario)
 
 
 def _rungs(limit: int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.scenario import Costs, Curve, Decoder, line
+from simulator.scenario import Costs, Decoder, line
 
 
 def fitted_cpu(step: float, per_row: float, codec: float, hop: float, interference: float) -> Costs:
@@ -46,7 +46,7 @@ def fitted_gpu(
 CPU2 = fitted_cpu(0.0127, 0.000801, 1.03, 0.0107, 1.03)
 """Two cores with the bundled voice."""
 H200_PROTOTYPE = Costs(
-    step=Curve(((1, 0.0067), (32, 0.00706), (64, 0.0075))),
+    step=((1, 0.0067), (32, 0.00706), (64, 0.0075)),
     eager=Decoder(0.00198, 0.00015, 0.0000465),
     captured=Decoder(0.00198, 0.00015, 0.0000465),
     prefill={"CustomVoice": 0.01, "VoiceDesign": 0.01, "Base": 0.015},

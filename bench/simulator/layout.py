@@ -1,247 +1,175 @@
-"""Memory layout of the simulation: the arrays that the kernel works on, and their allocation."""
+"""Memory of the simulation: the arrays that the kernel works on, and the random draws that they start with.
+
+Random numbers are a function of (seed, purpose, index), so that a request's draws do not depend on settings.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator import draws
-from simulator.scenario import TASK_TYPES, Curve, Scenario
+from simulator.scenario import TASK_TYPES, Scenario
+from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import ROW_BUCKETS
 
 Array = np.ndarray[Any, Any]
 
+TALKER, CODEC = 0, 1
 NEVER = -1e18
 """Placeholder for an event that has not happened."""
 MAX_RAMP, MAX_PAIRS, MAX_FRAMES = 16, 64, 64
 RESULTS = ("hit", "padded", "eager")
+BLOCK = 4096
+"""Requests per block of drawn lengths."""
+_ARRIVALS, _LENGTHS = 1, 2
 
-CONSTANTS = np.dtype(
-    [
-        (name, "f8")
-        for name in ("hop", "noise", "interference", "crowding", "lead_limit", "silence", "max_queue_seconds")
-    ]
-    + [(name, "f8") for name in ("eager_base", "eager_row", "eager_frame", "hit_base", "hit_row", "hit_frame")]
-    + [(name, "i8") for name in ("seed", "max_queue", "context", "closed", "talker_by_rows", "codec_by_rows")]
+
+def _record(fields: Mapping[Any, str]) -> np.dtype[Any]:
+    """Returns a record type from the names of the fields of each type."""
+    return np.dtype([(name, kind) for kind, names in fields.items() for name in names.split()], align=True)
+
+
+PIPELINE = _record(
+    {
+        "f8": "hop noise interference crowding lead_limit silence max_queue_seconds",
+        "3f8": "captured eager",
+        "i8": "seed max_queue context_frames closed by_rows talkers "
+        "requests queue_tail heap events sent delivered logged columns streams_started streams_ended",
+    }
 )
-COUNTERS = np.dtype(
-    [
-        (name, "i8")
-        for name in ("requests", "heap", "events", "free", "ttfa_count", "underrun_count", "columns", "rounds")
-    ]
-    + [(name, "i8") for name in ("streams_started", "streams_ended")]
-    + [(name, "i8") for name in ("talker_head", "talker_tail", "codec_head", "codec_tail")]
-    + [(name, "i8") for name in ("talkers_head", "talkers_waiting", "codecs_head", "codecs_waiting")]
-    + [(name, "i8") for name in ("talker_orphans_head", "talker_orphans", "codec_orphans_head", "codec_orphans")]
-    + [("now", "f8")]
+"""Constants, and counts of events so far. `by_rows`: without admission by deadline; `columns`: of `calls` in use."""
+STAGE = _record({"i8": "queue_head pollers_head pollers_tail orphans_head orphans_tail"})
+REQUEST = _record(
+    {
+        "f8": "accepted ttfa first_frame first_reported_at first_audio plays_until finished due",
+        "2i4": "holder",
+        "i4": "order frames produced fed taken replay_frames emitted delivered wanted listener talker codec",
+        "i1": "task state",
+        "?": "reference_sent reference_delivered codes_complete refused underrun check_scheduled candidate",
+    }
 )
-REQUEST = np.dtype(
-    [(name, "f8") for name in ("accepted", "ttfa", "first_frame", "first_reported_at", "first_audio")]
-    + [(name, "f8") for name in ("plays_until", "ended")]
-    + [
-        (name, "i4")
-        for name in ("length", "produced", "fed", "taken", "replay_frames", "emitted", "delivered", "reported_frames")
-    ]
-    + [(name, "i4") for name in ("listener",)]
-    + [(name, "i4") for name in ("talker", "codec", "first_talker", "first_codec")]
-    + [(name, "i1") for name in ("task", "talker_state", "reference_state", "codes_complete", "refused")]
-    + [(name, "i1") for name in ("underrun", "underrun_scheduled", "candidate")]
+"""`holder`: the replica of each stage that has claimed it; `talker`, `codec`: those of the first frame. -1: none."""
+COUNT = _record({"i8": "count", "f8": "seconds"})
+REPLICA = _record(
+    {
+        "f8": "speed wake polled_at prepares_until batch_seconds mean_seconds",
+        "i8": "frames last_message",
+        "i4": "stage neighbor rows capacity held unstarted waiting life restarts batch batch_frames batch_result "
+        "chunks max_chunk pairs",
+        "?": "up busy polling limited",
+        (COUNT, len(ROW_BUCKETS) + 1): "steps",
+        f"{MAX_RAMP}i4": "ramp",
+        f"({MAX_PAIRS},2)i4": "shapes",
+    }
 )
-REPLICA = np.dtype(
-    [(name, "f8") for name in ("speed", "wake", "asked", "prepares_until", "batch_seconds", "mean_seconds")]
-    + [(name, "i8") for name in ("frames",)]
-    + [(name, "i4") for name in ("rows", "resident", "held", "unstarted", "waiting", "life")]
-    + [(name, "i4") for name in ("batch", "batch_frames", "batch_result", "ramp", "pairs", "largest", "last_round")]
-    + [(name, "i1") for name in ("up", "busy", "asking", "limited")]
-)
-EVENT = np.dtype([("at", "f8"), ("order", "i8"), ("kind", "i4"), ("a", "i4"), ("b", "i4")])
-TASK = np.dtype([("prefill", "f8"), ("prepare", "f8"), ("reference", "i4")])
+"""`neighbor`: the replica of the other stage on the same device, or -1; `limited`: whether it runs an override."""
+CALL = _record({"i4": "rows frames result", "i8": "count", "f8": "seconds"})
+EVENT = _record({"f8": "due", "i8": "order", "i4": "kind a b"})
+TASK = _record({"f8": "prefill prepare", "i4": "reference"})
+ENTRY = _record({"i4": "request frames"})
+"""Cumulative frames of a request including this message; -1 is the end."""
+LOG = _record({"f8": "at", "i4": "request", "?": "underrun"})
 
 
 class Memory(NamedTuple):
-    """All arrays. Each replica has an unordered list of requests in a row of `talker_slots` or `codec_slots`."""
+    """All arrays. Talkers come first among the replicas, and `stages` are talker and codec."""
 
-    constants: Array
-    counters: Array
+    pipeline: Array
+    stages: Array
     tasks: Array
     step_seconds: Array
     """Seconds of a talker step by rows."""
     requests: Array
-    talkers: Array
-    codecs: Array
-    talker_slots: Array
-    codec_slots: Array
-    talker_batch: Array
-    codec_batch: Array
-    ramps: Array
-    pairs: Array
-    talker_queue: Array
-    """Admitted requests in order. Those from `talker_head` to `talker_tail` wait."""
-    codec_queue: Array
-    talkers_asking: Array
-    """Ring of the polling talkers."""
-    codecs_asking: Array
-    talker_orphans: Array
-    """Ring of requests whose talker is dead and whose lease has expired."""
-    codec_orphans: Array
-    message_size: Array
-    message_rows: Array
-    message_frames: Array
-    """Cumulative frames including this message; -1 is the end."""
-    free: Array
-    """Stack of unused messages."""
+    replicas: Array
+    slots: Array
+    """Unordered list of the requests of each replica."""
+    batch: Array
+    """Requests of each replica's current computation."""
+    queue: Array
+    """Admitted requests in order. Those from `queue_head` to `queue_tail` wait for a stage."""
+    pollers: Array
+    """By stage, ring of the polling replicas."""
+    orphans: Array
+    """By stage, ring of requests whose replica is dead and whose lease has expired."""
+    messages: Array
+    """Ring of the messages in flight."""
     heap: Array
-    ttfa_log: Array
-    """Requests in order of first audio."""
-    ttfa_log_at: Array
-    underrun_log: Array
-    """Requests in order of their first underrun."""
-    underrun_log_at: Array
-    talker_steps: Array
-    talker_step_seconds: Array
-    codec_steps: Array
-    codec_step_seconds: Array
+    log: Array
+    """First audio and first underrun of each request, in order of time."""
     calls: Array
-    """By codec and shape. `column` maps a shape to its column."""
-    call_seconds: Array
-    column: Array
-    shapes: Array
-    keys: Array
-    ids: Array
-    frames: Array
+    """Decoder calls by shape and codec. `columns` maps a shape to its column."""
+    columns: Array
 
 
 def make(scenario: Scenario) -> Memory:
     """Returns the memory of a pipeline before its first request."""
-    at, task = draws.arrivals(scenario)
-    count = len(at) if not scenario.listeners else 4 * draws.BLOCK
-    talkers, codecs = scenario.talkers, scenario.codecs
+    at, task = _arrivals(scenario)
+    count = 4 * BLOCK if scenario.listeners else len(at)
+    replicas = scenario.talkers + scenario.codecs
     width = max(scenario.talker_resident, scenario.codec_resident)
-    messages = 4 * (talkers + codecs) + 4 * width + 64
-    events = 4 * (talkers + codecs) + messages + 8 * width + 1024
+    shapes = (scenario.codec_resident + 1, MAX_FRAMES + 1, len(RESULTS))
     memory = Memory(
-        constants=_constants(scenario),
-        counters=np.zeros(1, COUNTERS),
+        pipeline=_pipeline(scenario),
+        stages=np.zeros(2, STAGE),
         tasks=_tasks(scenario),
         step_seconds=_by_rows(scenario.costs.step, scenario.talker_resident),
         requests=_requests(scenario, 0, count),
-        talkers=_replicas(talkers, scenario.talker_speeds, scenario.talker_resident),
-        codecs=_replicas(codecs, scenario.codec_speeds, scenario.codec_resident),
-        talker_slots=np.zeros((talkers, scenario.talker_resident), np.int32),
-        codec_slots=np.zeros((codecs, scenario.codec_resident), np.int32),
-        talker_batch=np.zeros((talkers, scenario.talker_resident), np.int32),
-        codec_batch=np.zeros((codecs, scenario.codec_resident), np.int32),
-        ramps=np.ones((codecs, MAX_RAMP), np.int32),
-        pairs=np.ones((codecs, MAX_PAIRS, 2), np.int32),
-        talker_queue=np.zeros(count, np.int32),
-        codec_queue=np.zeros(count, np.int32),
-        talkers_asking=np.zeros(talkers, np.int32),
-        codecs_asking=np.zeros(codecs, np.int32),
-        talker_orphans=np.zeros(talkers * scenario.talker_resident, np.int32),
-        codec_orphans=np.zeros(codecs * scenario.codec_resident, np.int32),
-        message_size=np.zeros(messages, np.int32),
-        message_rows=np.zeros((messages, width), np.int32),
-        message_frames=np.zeros((messages, width), np.int32),
-        free=np.arange(messages, dtype=np.int32),
-        heap=np.zeros(events, EVENT),
-        ttfa_log=np.zeros(count, np.int32),
-        ttfa_log_at=np.zeros(count),
-        underrun_log=np.zeros(count, np.int32),
-        underrun_log_at=np.zeros(count),
-        talker_steps=np.zeros((talkers, len(ROW_BUCKETS) + 1), np.int64),
-        talker_step_seconds=np.zeros((talkers, len(ROW_BUCKETS) + 1)),
-        codec_steps=np.zeros((codecs, len(ROW_BUCKETS) + 1), np.int64),
-        codec_step_seconds=np.zeros((codecs, len(ROW_BUCKETS) + 1)),
-        calls=np.zeros((codecs, 32), np.int64),
-        call_seconds=np.zeros((codecs, 32)),
-        column=np.full((scenario.codec_resident + 1, MAX_FRAMES + 1, len(RESULTS)), -1, np.int32),
-        shapes=np.zeros((32, 3), np.int32),
-        keys=np.zeros(width),
-        ids=np.zeros(width, np.int32),
-        frames=np.zeros(width, np.int32),
+        replicas=_replicas(scenario),
+        slots=np.zeros((replicas, width), np.int32),
+        batch=np.zeros((replicas, width), np.int32),
+        queue=np.zeros(count, np.int32),
+        pollers=np.zeros((2, replicas), np.int32),
+        orphans=np.zeros((2, replicas * width), np.int32),
+        messages=np.zeros((4 * width, width), ENTRY),
+        heap=np.zeros(8 * replicas + 16 * width + 1024, EVENT),
+        log=np.zeros(2 * count, LOG),
+        calls=np.zeros((math.prod(shapes), scenario.codecs), CALL),
+        columns=np.full(shapes, -1, np.int32),
     )
-    memory.counters["free"] = messages
     if not scenario.listeners:
         memory.requests["accepted"], memory.requests["task"] = at, task
-        memory.counters["requests"] = 0
     return memory
 
 
 def grow(memory: Memory, scenario: Scenario) -> Memory:
-    """Returns a copy with at least half as much additional capacity where it can run out."""
-    requests = len(memory.requests)
-    more = requests if scenario.listeners else 0
-    messages = len(memory.free)
-    free = np.concatenate([memory.free, np.zeros(messages, np.int32)])
-    unused = int(memory.counters["free"][0])
-    free[unused : unused + messages] = np.arange(messages, 2 * messages)
-    memory.counters["free"] += messages
-    return memory._replace(
-        requests=np.concatenate([memory.requests, _requests(scenario, requests, more)]),
-        talker_queue=_longer(memory.talker_queue, more),
-        codec_queue=_longer(memory.codec_queue, more),
-        ttfa_log=_longer(memory.ttfa_log, more),
-        ttfa_log_at=_longer(memory.ttfa_log_at, more),
-        underrun_log=_longer(memory.underrun_log, more),
-        underrun_log_at=_longer(memory.underrun_log_at, more),
-        message_size=_longer(memory.message_size, messages),
-        message_rows=_longer(memory.message_rows, messages),
-        message_frames=_longer(memory.message_frames, messages),
-        free=free,
-        heap=_longer(memory.heap, len(memory.heap)),
-        calls=_longer(memory.calls.T, memory.calls.shape[1]).T.copy(),
-        call_seconds=_longer(memory.call_seconds.T, memory.calls.shape[1]).T.copy(),
-        shapes=_longer(memory.shapes, len(memory.shapes)),
-    )
+    """Returns a copy with twice the capacity where it can run out."""
+    names, requests = ["messages", "heap"], memory.requests
+    if scenario.listeners:
+        names += ["queue", "log"]
+        requests = np.concatenate([requests, _requests(scenario, len(requests), len(requests))])
+    # `np.resize` repeats the content, so messages keep their positions modulo the size of the ring.
+    arrays = {name: getattr(memory, name) for name in names}
+    larger = {name: np.resize(each, (2 * len(each), *each.shape[1:])) for name, each in arrays.items()}
+    return memory._replace(requests=requests, **larger)
 
 
-def _longer(array: Array, more: int) -> Array:
-    return np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
-
-
-def _constants(scenario: Scenario) -> Array:
-    costs = scenario.costs
-    values = {
-        "hop": costs.hop,
-        "noise": costs.noise,
-        "interference": costs.interference,
-        "crowding": costs.crowding,
-        "lead_limit": scenario.lead_limit,
-        "silence": scenario.silence,
-        "max_queue_seconds": scenario.max_queue_seconds,
-        "eager_base": costs.eager.base,
-        "eager_row": costs.eager.per_row,
-        "eager_frame": costs.eager.per_frame,
-        "hit_base": costs.captured.base,
-        "hit_row": costs.captured.per_row,
-        "hit_frame": costs.captured.per_frame,
-        "seed": scenario.seed,
-        "max_queue": scenario.max_queue,
-        "context": costs.context_frames,
-        "closed": bool(scenario.listeners),
-        "talker_by_rows": scenario.admission != "resident",
-        "codec_by_rows": scenario.admission == "rows",
-    }
-    constants = np.zeros(1, CONSTANTS)
-    for name, value in values.items():
-        constants[name] = value
-    return constants
+def _pipeline(scenario: Scenario) -> Array:
+    pipeline = np.zeros(1, PIPELINE)
+    for source in (scenario, scenario.costs):
+        for name in set(source.__struct_fields__).intersection(PIPELINE.names or ()):
+            pipeline[name] = getattr(source, name)
+    pipeline["closed"] = bool(scenario.listeners)
+    pipeline["by_rows"] = scenario.admission != "resident"
+    return pipeline
 
 
 def _tasks(scenario: Scenario) -> Array:
     costs = scenario.costs
-    tasks = np.zeros(len(TASK_TYPES), TASK)
-    for row, name in zip(tasks, TASK_TYPES, strict=True):
-        row["prefill"] = costs.prefill.get(name, 0.0)
-        row["prepare"] = costs.prepare.get(name, 0.0)
-        row["reference"] = costs.reference_frames.get(name, 0)
-    return tasks
+    return np.array(
+        [
+            (costs.prefill.get(name, 0.0), costs.prepare.get(name, 0.0), costs.reference_frames.get(name, 0))
+            for name in TASK_TYPES
+        ],
+        TASK,
+    )
 
 
-def _by_rows(curve: Curve, max_rows: int) -> Array:
+def _by_rows(points: tuple[tuple[int, float], ...], max_rows: int) -> Array:
     """Returns the seconds for 0 to `max_rows` rows, extrapolated along the last segment."""
-    rows, seconds = (np.array(each, float) for each in zip(*curve.points, strict=True))
+    rows, seconds = np.array(points, float).T
     wanted = np.arange(max_rows + 1)
     table: Array = np.interp(wanted, rows, seconds)
     if len(rows) > 1:
@@ -252,21 +180,73 @@ def _by_rows(curve: Curve, max_rows: int) -> Array:
 
 def _requests(scenario: Scenario, start: int, count: int) -> Array:
     requests = np.zeros(count, REQUEST)
-    requests["length"] = draws.lengths(scenario, start + count)[start : start + count]
-    for name in ("first_frame", "first_reported_at", "first_audio", "ended"):
+    requests["order"] = np.arange(start, start + count)
+    requests["frames"] = _lengths(scenario, start + count)[start:]
+    for name in ("first_frame", "first_reported_at", "first_audio"):
         requests[name] = NEVER
-    requests["ttfa"] = np.nan
-    for name in ("talker", "codec", "first_talker", "first_codec", "listener"):
+    for name in ("ttfa", "finished"):
+        requests[name] = np.nan
+    for name in ("holder", "talker", "codec", "listener"):
         requests[name] = -1
     return requests
 
 
-def _replicas(count: int, speeds: tuple[float, ...], resident: int) -> Array:
-    replicas = np.zeros(count, REPLICA)
+def _replicas(scenario: Scenario) -> Array:
+    talkers, codecs = scenario.talkers, scenario.codecs
+    replicas = np.zeros(talkers + codecs, REPLICA)
+    replicas["stage"][talkers:] = CODEC
+    shared = min(talkers, codecs)
+    replicas["neighbor"] = -1
+    replicas["neighbor"][:shared] = np.arange(talkers, talkers + shared)
+    replicas["neighbor"][talkers : talkers + shared] = np.arange(shared)
     replicas["speed"] = 1.0
-    replicas["speed"][: len(speeds)] = speeds
-    replicas["resident"] = resident
+    replicas["speed"][: len(scenario.talker_speeds)] = scenario.talker_speeds
+    replicas["speed"][talkers : talkers + len(scenario.codec_speeds)] = scenario.codec_speeds
     replicas["wake"] = replicas["mean_seconds"] = np.inf
-    replicas["up"] = 1
-    replicas["last_round"] = -1
+    replicas["up"] = True
+    replicas["last_message"] = -1
     return replicas
+
+
+def _generator(seed: int, purpose: int, index: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, purpose, index))))
+
+
+def _lengths(scenario: Scenario, count: int) -> Array:
+    """Returns the frames of the first `count` requests: lognormal, at least 1."""
+    spread = scenario.audio_spread
+    middle = math.log(scenario.audio_seconds / FAMILY.frame_seconds) - spread**2 / 2
+    blocks = [
+        _generator(scenario.seed, _LENGTHS, block).lognormal(middle, spread, BLOCK)
+        for block in range(max(1, math.ceil(count / BLOCK)))
+    ]
+    return np.maximum(1, np.rint(np.concatenate(blocks)))[:count].astype(np.int32)
+
+
+def _arrivals(scenario: Scenario) -> tuple[Array, Array]:
+    """Returns sorted arrival times of the open-loop load and their task types (index of `TASK_TYPES`)."""
+    times = [
+        _task_arrivals(scenario, _generator(scenario.seed, _ARRIVALS, task), name)
+        for task, name in enumerate(TASK_TYPES)
+    ]
+    at = np.concatenate(times)
+    order = np.argsort(at, kind="stable")
+    return at[order], np.repeat(np.arange(len(times)), [len(each) for each in times])[order]
+
+
+def _task_arrivals(scenario: Scenario, random: np.random.Generator, task_type: str) -> Array:
+    """Returns arrivals of one task type: a Poisson process of bursts at piecewise constant rates."""
+    parts: list[Array] = [np.empty(0)]
+    start = 0.0
+    while scenario.load and start < scenario.seconds:
+        day = start
+        for until, rates in scenario.load:
+            end = min(day + until, scenario.seconds)
+            if end <= start:
+                continue
+            count = random.poisson(rates.get(task_type, 0.0) / scenario.burst * (end - start))
+            at = np.sort(random.uniform(start, end, count))
+            sizes = random.geometric(1 / scenario.burst, count)
+            parts.append(np.repeat(at, sizes))
+            start = end
+    return np.concatenate(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -17,18 +17,16 @@ Load = tuple[tuple[float, Mapping[str, float]], ...]
 """(end in seconds, requests per second by task type) segments. After the last one the sequence repeats."""
 
 
-class Curve(Struct, frozen=True):
-    """Seconds of an engine step by rows: measured points with linear inter- and extrapolation."""
-
-    points: tuple[tuple[int, float], ...]
+Curve = tuple[tuple[int, float], ...]
+"""Seconds of an engine step by rows: measured points with linear inter- and extrapolation."""
 
 
 def line(base: float, per_row: float) -> Curve:
     """Returns the curve `base + per_row * rows` seconds."""
-    return Curve(((0, base), (1024, base + 1024 * per_row)))
+    return ((0, base), (1024, base + 1024 * per_row))
 
 
-class Decoder(Struct, frozen=True):
+class Decoder(NamedTuple):
     """Seconds of a decoder call: `base + per_row * rows + per_frame * rows * frames`."""
 
     base: float

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate, compress
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from simulator import kernel, layout
+from simulator.layout import Array
 from simulator.scenario import TASK_TYPES, Scenario
 from syrinx_operator.resource.knobs import Setting, Stage, live_settings
-from syrinx_operator.tuner.counters import STALE_SECONDS
+from syrinx_operator.tuner.counters import MAX_ROWS, STALE_SECONDS
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
 from syrinx_operator.tuner.evidence import (
     CallStats,
@@ -26,12 +29,10 @@ from syrinx_operator.tuner.evidence import (
 )
 from syrinx_stages.contract.metrics import ROW_BUCKETS, TTFA_BUCKETS
 
-Array = np.ndarray[Any, Any]
-
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """Start time of every simulation."""
 _EDGES = (*TTFA_BUCKETS, float("inf"))
-_ROW_EDGES = (*ROW_BUCKETS, 1024)
+_ROW_EDGES = (*ROW_BUCKETS, MAX_ROWS)
 
 
 def clock(seconds: float) -> datetime:
@@ -39,51 +40,14 @@ def clock(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
-def since_epoch(moment: datetime) -> float:
-    """Returns the seconds since the start of the simulation."""
-    return (moment - EPOCH).total_seconds()
-
-
-class Outcomes(NamedTuple):
-    """Outcomes of all requests so far, as arrays of equal length."""
-
-    accepted: Array
-    """Seconds."""
-    task: Array
-    """Index of `TASK_TYPES`."""
-    ttfa: Array
-    """Seconds; nan without first audio."""
-    refused: Array
-    underrun: Array
-    """Whether playback underran."""
-    talker: Array
-    """Talker of the first frame; -1 without one."""
-    codec: Array
-    candidate: Array
-    """Whether talker or codec ran an override at first audio."""
-    finished: Array
-    """Time of full delivery in seconds; nan before."""
-    frames: Array
-
-
-class _Counters(NamedTuple):
-    """Counters of a stage at one scrape."""
-
-    frames: Array
-    steps: Array
-    step_seconds: Array
-
-
 class _Scrape(NamedTuple):
+    """Copies of the counters at one time."""
+
     at: float
     queue_age: float
-    started: int
-    """Streams started since the beginning."""
-    ended: int
-    """Streams ended since the beginning."""
-    stages: dict[Stage, _Counters]
+    pipeline: Array
+    replicas: Array
     calls: Array
-    call_seconds: Array
 
 
 class World:
@@ -95,325 +59,243 @@ class World:
         self._memory = layout.make(scenario)
         self._state = kernel.bind(self._memory)
         self._scrapes: list[_Scrape] = []
-        self._restarts = {Stage.TALKER: [0] * scenario.talkers, Stage.CODEC: [0] * scenario.codecs}
-        self._names = {
-            stage: tuple(f"{stage}-{index}" for index in range(len(self._restarts[stage]))) for stage in Stage
-        }
-        self._index = {name: index for stage in Stage for index, name in enumerate(self._names[stage])}
+        counts = {Stage.TALKER: scenario.talkers, Stage.CODEC: scenario.codecs}
+        self._names = {f"{stage}-{index}": stage for stage in Stage for index in range(counts[stage])}
+        """Names and stages of the replicas, in the order of `Memory.replicas`."""
         self._base = scenario.initial
-        self._limited: dict[str, Setting] = {}
-        self._lease = float("inf")
-        self._plan_failures()
-        for stage in Stage:
-            for name in self._names[stage]:
-                self._set(stage, name, self._base, limited=False)
-        for task, name in enumerate(TASK_TYPES):
-            for listener in range(scenario.listeners.get(name, 0)):
+        self._overrides: dict[str, Setting] = {}
+        self._overrides_end = float("inf")
+        self._restarts: list[tuple[float, str]] = []
+        """Times and names of the replicas that will restart."""
+        for failure in scenario.failures:
+            name = f"{failure.stage}-{failure.replica}"
+            k = list(self._names).index(name)
+            kernel.push(self._state, failure.at, kernel.DIES, k, 0)
+            kernel.push(self._state, failure.at + failure.down, kernel.RETURNS, k, 0)
+            self._restarts.append((failure.at + failure.down, name))
+        self._configure()
+        for task, task_type in enumerate(TASK_TYPES):
+            for listener in range(scenario.listeners.get(task_type, 0)):
                 kernel.push(self._state, 0.0, kernel.ASK, listener, task)
         kernel.start(self._state)
         self._scrape()
-
-    # Time ---------------------------------------------------------------------------------------------------
 
     def run(self, until: float) -> None:
         """Simulates up to `until` seconds."""
         while self.now < until:
             step = self.scenario.scrape_seconds
             scrape = (int(self.now / step + 1e-9) + 1) * step
-            stop = min(until, scrape, self._lease, self._next_failure())
-            self._advance(stop)
-            if stop >= self._lease:
-                self._end_leases()
-            self._restart()
-            if stop >= scrape and not self._in_outage(stop):
+            restart = min((at for at, _ in self._restarts if at > self.now), default=float("inf"))
+            stop = min(until, scrape, self._overrides_end, restart)
+            while not kernel.advance(self._state, stop):
+                self._memory = layout.grow(self._memory, self.scenario)
+                self._state = kernel.bind(self._memory)
+            self.now = stop
+            if stop >= self._overrides_end:
+                self._override({})
+            if stop == restart:
+                restarted = {name for at, name in self._restarts if at == restart}
+                self._overrides = {name: each for name, each in self._overrides.items() if name not in restarted}
+                self._configure()
+            if stop >= scrape and not any(begin <= stop < end for begin, end in self.scenario.outages):
                 self._scrape()
-
-    def _advance(self, until: float) -> None:
-        while kernel.advance(self._state, until) == kernel.FULL:
-            self._memory = layout.grow(self._memory, self.scenario)
-            self._state = kernel.bind(self._memory)
-        self.now = until
-
-    def _plan_failures(self) -> None:
-        """Schedules the failures, and lists the restarts by time."""
-        events = {
-            Stage.TALKER: (kernel.TALKER_DIES, kernel.TALKER_RETURNS),
-            Stage.CODEC: (kernel.CODEC_DIES, kernel.CODEC_RETURNS),
-        }
-        self._returns: list[tuple[float, Stage, int]] = []
-        for failure in self.scenario.failures:
-            dies, returns = events[failure.stage]
-            kernel.push(self._state, failure.at, dies, failure.replica, 0)
-            kernel.push(self._state, failure.at + failure.down, returns, failure.replica, 0)
-            self._returns.append((failure.at + failure.down, failure.stage, failure.replica))
-        self._returns.sort()
-
-    def _next_failure(self) -> float:
-        return self._returns[0][0] if self._returns else float("inf")
-
-    def _restart(self) -> None:
-        """Applies the base setting to replicas that have restarted."""
-        while self._returns and self._returns[0][0] <= self.now:
-            _, stage, index = self._returns.pop(0)
-            self._restarts[stage][index] += 1
-            name = self._names[stage][index]
-            self._limited.pop(name, None)
-            self._set(stage, name, self._base, limited=False)
-
-    def _in_outage(self, at: float) -> bool:
-        return any(begin <= at < end for begin, end in self.scenario.outages)
 
     @property
     def events(self) -> int:
         """Number of past and scheduled events."""
-        return int(self._memory.counters["events"][0])
+        return int(self._memory.pipeline["events"][0])
+
+    def outcomes(self) -> Any:
+        """Returns all requests so far as a record array with the fields of `layout.REQUEST`.
+
+        `accepted`, `finished` and `ttfa` are in seconds, nan if it has not happened. `task` is an index of
+        `TASK_TYPES`; `candidate` is whether the talker or the codec ran an override at first audio.
+        """
+        return self._requests().copy().view(np.recarray)
+
+    def _requests(self) -> Array:
+        return self._memory.requests[: int(self._memory.pipeline["requests"][0])]
 
     # Settings -----------------------------------------------------------------------------------------------
 
     def apply(self, assignment: Assignment) -> None:
         """Applies an assignment from the next step on. Overrides end when they expire without renewal."""
-        based = assignment.base != self._base
         self._base = assignment.base
-        limited: dict[str, Setting] = {}
-        for stage in Stage:
-            for name in self._names[stage]:
-                setting = assignment.override(stage, name)
-                if setting is not None and self._up(stage, name):
-                    limited[name] = setting
-        for stage in Stage:
-            names = self._names[stage] if based else {*limited, *self._limited} & set(self._names[stage])
-            for name in names:
-                before, after = self._limited.get(name), limited.get(name)
-                if based or before != after:
-                    self._set(stage, name, after or self._base, limited=after is not None)
-        self._limited = limited
-        self._lease = self.now + OVERRIDE_TTL_SECONDS if limited else float("inf")
+        found = {name: assignment.override(stage, name) for name, stage in self._names.items()}
+        up = set(compress(self._names, self._memory.replicas["up"]))
+        self._override({name: setting for name, setting in found.items() if setting is not None and name in up})
 
-    def _end_leases(self) -> None:
-        for stage in Stage:
-            for name in {*self._limited} & set(self._names[stage]):
-                self._set(stage, name, self._base, limited=False)
-        self._limited = {}
-        self._lease = float("inf")
+    def _override(self, overrides: dict[str, Setting]) -> None:
+        self._overrides = overrides
+        self._overrides_end = self.now + OVERRIDE_TTL_SECONDS if overrides else float("inf")
+        self._configure()
 
-    def _replicas(self, stage: Stage) -> Array:
-        return self._memory.talkers if stage is Stage.TALKER else self._memory.codecs
+    def _configure(self) -> None:
+        """Sets each replica's setting."""
+        scenario = self.scenario
+        for replica, (name, stage) in zip(self._memory.replicas, self._names.items(), strict=True):
+            setting = self._overrides.get(name, self._base)
+            replica["limited"] = name in self._overrides and replica["up"]
+            if stage is Stage.TALKER:
+                rows, resident = setting.talker_max_num_seqs, scenario.talker_resident
+                by_rows = scenario.admission != "resident"
+            else:
+                rows, resident = setting.codec_max_num_seqs, scenario.codec_resident
+                by_rows = scenario.admission == "rows"
+                replica["chunks"], replica["max_chunk"] = len(setting.chunk_ramp), max(setting.chunk_ramp)
+                replica["ramp"][: len(setting.chunk_ramp)] = setting.chunk_ramp
+                replica["pairs"] = len(setting.capture_pairs)
+                for at, shape in enumerate(setting.capture_pairs):
+                    replica["shapes"][at] = shape.rows, shape.frames
+            replica["rows"] = min(rows, resident)
+            replica["capacity"] = replica["rows"] if by_rows else resident
 
-    def _set(self, stage: Stage, name: str, setting: Setting, limited: bool) -> None:
-        index, memory = self._index[name], self._memory
-        replica = self._replicas(stage)[index]
-        replica["limited"] = limited
-        if stage is Stage.TALKER:
-            replica["rows"] = min(setting.talker_max_num_seqs, self.scenario.talker_resident)
-            return
-        replica["rows"] = min(setting.codec_max_num_seqs, self.scenario.codec_resident)
-        replica["ramp"], replica["largest"] = len(setting.chunk_ramp), max(setting.chunk_ramp)
-        replica["pairs"] = len(setting.capture_pairs)
-        memory.ramps[index, : len(setting.chunk_ramp)] = setting.chunk_ramp
-        for at, shape in enumerate(setting.capture_pairs):
-            memory.pairs[index, at] = shape.rows, shape.frames
-
-    # Metrics -------------------------------------------------------------------------------------------
+    # Evidence -----------------------------------------------------------------------------------------------
 
     def _scrape(self) -> None:
         """Saves the current counters."""
-        m, counters = self._memory, self._memory.counters[0]
-        waiting = counters["talker_tail"] > counters["talker_head"]
-        oldest = m.requests["accepted"][m.talker_queue[counters["talker_head"]]] if waiting else self.now
-        stages = {
-            Stage.TALKER: _counters(m.talkers, m.talker_steps, m.talker_step_seconds),
-            Stage.CODEC: _counters(m.codecs, m.codec_steps, m.codec_step_seconds),
-        }
-        columns = int(counters["columns"])
-        calls, seconds = m.calls[:, :columns].copy(), m.call_seconds[:, :columns].copy()
-        started, ended = int(counters["streams_started"]), int(counters["streams_ended"])
-        self._scrapes.append(_Scrape(self.now, self.now - float(oldest), started, ended, stages, calls, seconds))
+        m, pipeline = self._memory, self._memory.pipeline[0]
+        head = m.stages[layout.TALKER]["queue_head"]
+        waiting = pipeline["queue_tail"] > head
+        age = self.now - float(m.requests[m.queue[head]]["accepted"]) if waiting else 0.0
+        calls = m.calls[: pipeline["columns"]].copy()
+        self._scrapes.append(_Scrape(self.now, age, m.pipeline[0].copy(), m.replicas.copy(), calls))
         if self._scrapes[0].at < self.now - 2 * self.scenario.history_seconds:
-            del self._scrapes[: bisect_left(self._scrapes, self.now - self.scenario.history_seconds, key=_at)]
+            begin = self.now - self.scenario.history_seconds
+            del self._scrapes[: bisect_left(self._scrapes, begin, key=attrgetter("at"))]
 
     def evidence(self, since: datetime, until: datetime) -> Evidence:
         """Returns the evidence that the tuner's counter history would have of a window."""
-        begin, end = since_epoch(since), min(since_epoch(until), self.now)
-        seen = self._scrapes[bisect_left(self._scrapes, begin, key=_at) : bisect_right(self._scrapes, end, key=_at)]
-        newest = self._scrapes[bisect_right(self._scrapes, end, key=_at) - 1]
-        if newest.at < end - STALE_SECONDS:
-            return self._without_counters(since, f"the counters are older than {STALE_SECONDS:g} seconds")
-        if len(seen) < 2:
-            return msgspec.structs.replace(self._without_counters(since), queue_age=newest.queue_age)
-        first, last = seen[0], seen[-1]
-        return msgspec.structs.replace(
-            self._without_counters(clock(first.at)),
-            until=clock(last.at),
-            routes=self._route_stats(first.at, last.at),
-            failed=self._failed(first.at, last.at),
-            live_streams=last.started - first.ended,
-            queue_age=last.queue_age,
-            replicas=tuple(self._worker(stage, name, first, last) for stage in Stage for name in self._names[stage]),
-        )
-
-    def _without_counters(self, since: datetime, problem: str = "") -> Evidence:
-        """Returns evidence without counters."""
-        down = [name for stage in Stage for name in self._names[stage] if not self._up(stage, name)]
-        return Evidence(
+        begin, end = (since - EPOCH).total_seconds(), min((until - EPOCH).total_seconds(), self.now)
+        known = self._scrapes[: bisect_right(self._scrapes, end, key=attrgetter("at"))]
+        stale = known[-1].at < end - STALE_SECONDS
+        down = list(compress(self._names, ~self._memory.replicas["up"]))
+        found = Evidence(
             since=since,
             until=since,
             identity=self.scenario.identity,
-            problem=problem,
-            replicas=tuple(self._worker(stage, name) for stage in Stage for name in self._names[stage]),
+            problem=f"the counters are older than {STALE_SECONDS:g} seconds" if stale else "",
+            replicas=tuple(self._replica(k) for k in range(len(self._names))),
+            queue_age=None if stale else known[-1].queue_age,
             disruption=f"{down[0]} is not ready" if down else "",
         )
+        seen = known[bisect_left(known, begin, key=attrgetter("at")) :]
+        if stale or len(seen) < 2:
+            return found
+        first, last = seen[0], seen[-1]
+        return msgspec.structs.replace(
+            found,
+            since=clock(first.at),
+            until=clock(last.at),
+            routes=self._routes(first.at, last.at),
+            failed=self._failed(first.at, last.at),
+            live_streams=int(last.pipeline["streams_started"] - first.pipeline["streams_ended"]),
+            replicas=tuple(
+                msgspec.structs.replace(replica, **self._counts(k, first, last))
+                for k, replica in enumerate(found.replicas)
+            ),
+        )
 
-    def _up(self, stage: Stage, name: str) -> bool:
-        return bool(self._replicas(stage)["up"][self._index[name]])
-
-    def _route_stats(self, begin: float, end: float) -> dict[Route, RouteStats]:
-        """Returns the route stats of a time range."""
-        m = self._memory
-        with_ttfa = _within(m.ttfa_log, m.ttfa_log_at, int(m.counters["ttfa_count"][0]), begin, end)
-        with_underrun = _within(m.underrun_log, m.underrun_log_at, int(m.counters["underrun_count"][0]), begin, end)
-        routes, of = np.unique(self._routes(np.concatenate([with_ttfa, with_underrun])), return_inverse=True)
-        ttfa_of, underrun_of = of[: len(with_ttfa)], of[len(with_ttfa) :]
-        ttfa = m.requests["ttfa"][with_ttfa]
-        objective = _objectives(self.scenario)
-        good = _edge(ttfa) <= objective[m.requests["task"][with_ttfa]]
-        count = len(routes)
-        requests, underruns = np.bincount(ttfa_of, minlength=count), np.bincount(underrun_of, minlength=count)
-        within = np.bincount(ttfa_of, good, count)
-        edges = np.stack([np.bincount(ttfa_of, ttfa <= edge, count) for edge in _EDGES], axis=1)
+    def _routes(self, begin: float, end: float) -> dict[Route, RouteStats]:
+        entries = _between(self._memory.log[: self._memory.pipeline[0]["logged"]], "at", begin, end)
+        requests = self._memory.requests[entries["request"]]
+        edge = np.where(entries["underrun"], len(_EDGES), np.searchsorted(TTFA_BUCKETS, requests["ttfa"]))
+        shape = (self.scenario.talkers, self.scenario.codecs, len(TASK_TYPES))
+        keys = np.ravel_multi_index((requests["talker"], requests["codec"], requests["task"]), shape)
+        found, inverse = np.unique(keys, return_inverse=True)
+        width = len(_EDGES) + 1
+        counts = np.bincount(inverse * width + edge, minlength=len(found) * width).reshape(-1, width).tolist()
+        limits = _objectives(self.scenario)
         return {
-            self._route(int(route)): RouteStats(
-                requests=int(requests[i]),
-                within_objective=int(within[i]),
-                underruns=int(underruns[i]),
-                ttfa_histogram=dict(zip(_EDGES, edges[i].astype(int).tolist(), strict=True)),
+            Route(f"{Stage.TALKER}-{talker}", f"{Stage.CODEC}-{codec}", TASK_TYPES[task]): RouteStats(
+                requests=sum(row),
+                within_objective=sum(count for count, limit in zip(row, _EDGES, strict=True) if limit <= limits[task]),
+                underruns=underruns,
+                ttfa_histogram=dict(zip(_EDGES, accumulate(row), strict=True)),
             )
-            for i, route in enumerate(routes)
+            for talker, codec, task, (*row, underruns) in zip(*np.unravel_index(found, shape), counts, strict=True)
         }
-
-    def _routes(self, requests: Array) -> Array:
-        m = self._memory.requests
-        talker, codec = m["first_talker"][requests].astype(np.int64), m["first_codec"][requests]
-        routes: Array = (talker * self.scenario.codecs + codec) * len(TASK_TYPES) + m["task"][requests]
-        return routes
-
-    def _route(self, route: int) -> Route:
-        replicas, task = divmod(route, len(TASK_TYPES))
-        talker, codec = divmod(replicas, self.scenario.codecs)
-        return Route(self._names[Stage.TALKER][talker], self._names[Stage.CODEC][codec], TASK_TYPES[task])
 
     def _failed(self, begin: float, end: float) -> dict[str, FailedRequests]:
-        came = self._memory.requests[: int(self._memory.counters["requests"][0])]
-        window = came[
-            np.searchsorted(came["accepted"], begin, "right") : np.searchsorted(came["accepted"], end, "right")
-        ]
-        refused = np.bincount(window["task"][window["refused"] == 1], minlength=len(TASK_TYPES))
-        return {
-            name: FailedRequests(refused=int(refused[task])) for task, name in enumerate(TASK_TYPES) if refused[task]
-        }
+        window = _between(self._requests(), "accepted", begin, end)
+        refused = np.bincount(window["task"][window["refused"]], minlength=len(TASK_TYPES)).tolist()
+        return {name: FailedRequests(refused=count) for name, count in zip(TASK_TYPES, refused, strict=True) if count}
 
-    def _worker(
-        self, stage: Stage, name: str, first: _Scrape | None = None, last: _Scrape | None = None
-    ) -> ReplicaStats:
-        index, up = self._index[name], self._up(stage, name)
-        setting = self._limited.get(name, self._base)
-        about = ReplicaStats(
+    def _replica(self, k: int) -> ReplicaStats:
+        """Returns a replica's state without counts."""
+        name, stage = list(self._names.items())[k]
+        replica, setting, costs = self._memory.replicas[k], self._overrides.get(name, self._base), self.scenario.costs
+        up = bool(replica["up"])
+        return ReplicaStats(
             name=name,
             stage=stage,
             ready=up,
-            restarts=self._restarts[stage][index],
+            restarts=int(replica["restarts"]),
             settings=live_settings(setting, stage) if up else None,
-            captures=self._captures(setting) if stage is Stage.CODEC and up else (),
-        )
-        if first is None or last is None:
-            return about
-        before, after = first.stages[stage], last.stages[stage]
-        steps = after.steps[index] - before.steps[index]
-        seconds = after.step_seconds[index] - before.step_seconds[index]
-        return msgspec.structs.replace(
-            about,
-            errors=0,
-            frames=int(after.frames[index] - before.frames[index]),
-            steps={edge: StepStats(int(steps[i]), float(seconds[i])) for i, edge in enumerate(_ROW_EDGES) if steps[i]},
-            calls=self._calls(index, first, last) if stage is Stage.CODEC else (),
+            captures=tuple(
+                CaptureCost(each.rows, each.frames, costs.capture, costs.capture_bytes * each.rows * each.frames)
+                for each in setting.capture_pairs
+                if stage is Stage.CODEC and up
+            ),
         )
 
-    def _calls(self, index: int, first: _Scrape, last: _Scrape) -> tuple[CallStats, ...]:
-        counts, seconds = last.calls[index].copy(), last.call_seconds[index].copy()
-        known = first.calls.shape[1]
-        counts[:known] -= first.calls[index]
-        seconds[:known] -= first.call_seconds[index]
-        shapes = self._memory.shapes
+    def _counts(self, k: int, first: _Scrape, last: _Scrape) -> dict[str, Any]:
+        """Returns the counts of a replica between two scrapes, as fields of `ReplicaStats`."""
+        before, after = first.replicas[k], last.replicas[k]
+        steps = zip(_ROW_EDGES, before["steps"].tolist(), after["steps"].tolist(), strict=True)
+        return {
+            "errors": 0,
+            "frames": int(after["frames"] - before["frames"]),
+            "steps": {
+                rows: StepStats(count - known, seconds - spent)
+                for rows, (known, spent), (count, seconds) in steps
+                if count > known
+            },
+            "calls": self._calls(k - self.scenario.talkers, first, last) if k >= self.scenario.talkers else (),
+        }
+
+    def _calls(self, c: int, first: _Scrape, last: _Scrape) -> tuple[CallStats, ...]:
+        before = first.calls[:, c].tolist()
+        before += [(0, 0, 0, 0, 0.0)] * (len(last.calls) - len(before))
         return tuple(
-            CallStats(
-                int(shapes[i, 0]), int(shapes[i, 1]), layout.RESULTS[shapes[i, 2]], int(counts[i]), float(seconds[i])
+            CallStats(rows, frames, layout.RESULTS[result], count - known, seconds - spent)
+            for (*_, known, spent), (rows, frames, result, count, seconds) in zip(
+                before, last.calls[:, c].tolist(), strict=True
             )
-            for i in np.flatnonzero(counts)
-        )
-
-    def _captures(self, setting: Setting) -> tuple[CaptureCost, ...]:
-        costs = self.scenario.costs
-        return tuple(
-            CaptureCost(each.rows, each.frames, costs.capture, costs.capture_bytes * each.rows * each.frames)
-            for each in setting.capture_pairs
-        )
-
-    def outcomes(self) -> Outcomes:
-        """Returns the outcomes of all requests so far."""
-        came = self._memory.requests[: int(self._memory.counters["requests"][0])]
-        return Outcomes(
-            accepted=came["accepted"].copy(),
-            task=came["task"].copy(),
-            ttfa=came["ttfa"].copy(),
-            refused=came["refused"].astype(bool),
-            underrun=came["underrun"].astype(bool),
-            talker=came["first_talker"].copy(),
-            codec=came["first_codec"].copy(),
-            candidate=came["candidate"].astype(bool),
-            finished=np.where((came["ended"] == layout.NEVER) | (came["refused"] == 1), np.nan, came["ended"]),
-            frames=came["length"].copy(),
+            if count > known
         )
 
 
-def _at(scrape: _Scrape) -> float:
-    return scrape.at
-
-
-def _counters(replicas: Array, steps: Array, seconds: Array) -> _Counters:
-    return _Counters(replicas["frames"].copy(), steps.copy(), seconds.copy())
-
-
-def _within(requests: Array, at: Array, count: int, begin: float, end: float) -> Array:
-    """Returns the requests of a log in (begin, end]."""
-    first, last = np.searchsorted(at[:count], (begin, end), "right")
-    window: Array = requests[first:last]
+def _between(records: Array, field: str, begin: float, end: float) -> Array:
+    """Returns the records of (begin, end], which are sorted by a field."""
+    first, last = (bisect_right(records, at, key=itemgetter(field)) for at in (begin, end))
+    window: Array = records[first:last]
     return window
 
 
 def _objectives(scenario: Scenario) -> Array:
     """Returns the TTFA objectives in seconds by index of `TASK_TYPES`; infinite without one."""
     found = (scenario.objectives.get(name) for name in TASK_TYPES)
-    return np.array([np.inf if objective is None else objective.seconds for objective in found])
+    return np.array([np.inf if each is None else each.seconds for each in found])
 
 
-def _edge(seconds: Array) -> Array:
-    """Returns the upper bound of the histogram bucket of each time, which is all that the metric shows."""
-    edges: Array = np.array(_EDGES)[np.searchsorted(TTFA_BUCKETS, seconds)]
-    return edges
-
-
-def good(outcomes: Outcomes, scenario: Scenario) -> Array:
+def good(outcomes: Any, scenario: Scenario) -> Array:
     """Returns which requests met their objective without an underrun."""
-    with_ttfa: Array = outcomes.ttfa <= _objectives(scenario)[outcomes.task]
-    return with_ttfa & ~outcomes.underrun
+    return np.asarray(outcomes.ttfa <= _objectives(scenario)[outcomes.task]) & ~outcomes.underrun
 
 
-def goodput(outcomes: Outcomes, scenario: Scenario) -> float:
+def goodput(outcomes: Any, scenario: Scenario) -> float:
     """Returns good requests per second."""
     return float(good(outcomes, scenario).sum()) / scenario.seconds
 
 
-def fixed(scenario: Scenario, setting: Setting) -> float:
-    """Returns the goodput under a fixed setting."""
+def run_fixed(scenario: Scenario, setting: Setting) -> Any:
+    """Returns the outcomes under a fixed setting."""
     world = World(msgspec.structs.replace(scenario, initial=setting, scrape_seconds=scenario.seconds))
     world.run(scenario.seconds)
-    return goodput(world.outcomes(), scenario)
+    return world.outcomes()
+
+
+def fixed(scenario: Scenario, setting: Setting) -> float:
+    """Returns the goodput under a fixed setting."""
+    return goodput(run_fixed(scenario, setting), scenario)

@@ -9,21 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from simulator import (
-    TASK_TYPES,
-    Costs,
-    Decoder,
-    Failure,
-    Scenario,
-    World,
-    clock,
-    fixed,
-    goodput,
-    kernel,
-    layout,
-    line,
-)
+from simulator import kernel, layout
 from simulator.cases import benched, published, simulate
+from simulator.scenario import TASK_TYPES, Costs, Decoder, Failure, Scenario, line
+from simulator.world import World, clock, fixed, goodput
 from syrinx_operator.resource.knobs import Knob, Setting, Stage
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.tuner.decide import OVERRIDE_TTL_SECONDS, Assignment
@@ -70,7 +59,7 @@ def ran(scenario: Scenario, beyond: float = 60.0) -> World:
 class TestRequests:
     def test_the_same_seed_gives_the_same_run(self):
         first, second = ran(SCENARIO).outcomes(), ran(SCENARIO).outcomes()
-        assert all(np.array_equal(one, two, equal_nan=True) for one, two in zip(first, second, strict=True))
+        assert all(np.array_equal(first[name], second[name], equal_nan=True) for name in layout.REQUEST.names)
         assert not np.array_equal(first.accepted, ran(changed(SCENARIO, seed=1)).outcomes().accepted)
 
     def test_reading_evidence_changes_nothing(self):
@@ -169,8 +158,9 @@ class TestSchedules:
         for _ in range(100):
             world = World(changed(SCENARIO, load=((120.0, {"CustomVoice": 1.0}),)))
             now, memory = 50.0, world._memory
+            talker = memory.replicas[0]
             rows = []
-            memory.talkers[0]["rows"] = limit = draw.randint(1, 10)
+            talker["rows"] = limit = draw.randint(1, 10)
             for r in range(draw.randint(1, 16)):
                 begun = draw.random() < 0.8
                 row = real_talker.Row(id=f"{r:03}", accepted_at=draw.uniform(0, now), live=True, last_feedback_at=now)
@@ -181,23 +171,23 @@ class TestSchedules:
                     row.first_delivered_at = draw.uniform(row.first_frame_at, now) if row.delivered else None
                 rows.append(row)
                 request = memory.requests[r]
-                request["accepted"], request["talker_state"], request["length"] = row.accepted_at, kernel.ROW, 400
-                request["produced"], request["reported_frames"] = row.produced, row.delivered
+                request["accepted"], request["state"], request["frames"] = row.accepted_at, kernel.ROW, 400
+                request["produced"], request["delivered"] = row.produced, row.delivered
                 request["first_frame"] = layout.NEVER if row.first_frame_at is None else row.first_frame_at
                 reported = layout.NEVER if row.first_delivered_at is None else row.first_delivered_at
                 request["first_reported_at"] = reported
-                memory.talker_slots[0, r] = r
-            memory.talkers[0]["held"] = len(rows)
-            memory.talkers[0]["asking"] = 0
-            memory.talkers[0]["mean_seconds"] = step = draw.choice([np.inf, draw.uniform(0.001, 0.04)])
+                memory.slots[0, r] = r
+            talker["held"] = len(rows)
+            talker["polling"] = False
+            talker["mean_seconds"] = step = draw.choice([np.inf, draw.uniform(0.001, 0.04)])
             late = real_talker.is_overloaded(rows, now, 8.0, real_talker.late_margin(step))
             assert kernel.can_admit(world._state, 0, now) == (not late)
             kernel.talker_step(world._state, 0, now)
-            chosen = memory.talker_batch[0, : memory.talkers[0]["batch"]] if memory.talkers[0]["busy"] else []
+            chosen = memory.batch[0, : talker["batch"]] if talker["busy"] else []
             step = real_talker.schedule(rows, now, limit, 8.0)
             assert {f"{r:03}" for r in chosen} == set(step.ids)
             if not step.ids:
-                assert memory.talkers[0]["wake"] == pytest.approx(step.wake_at or np.inf)
+                assert talker["wake"] == pytest.approx(step.wake_at or np.inf)
 
     def test_codec_calls_match_the_real_scheduler(self):
         draw = random.Random(0)
@@ -229,19 +219,19 @@ class TestSchedules:
                 )
                 request["codes_complete"], request["emitted"] = row.input_ended, row.decoded
                 request["first_audio"] = layout.NEVER if row.first_audio_at is None else row.first_audio_at
-                memory.codec_slots[0, r] = r
-            memory.codecs[0]["held"] = len(rows)
-            kernel.codec_turn(world._state, 0, now)
+                memory.slots[1, r] = r
+            memory.replicas[1]["held"] = len(rows)
+            kernel.codec_turn(world._state, 1, now)
             settings = CodecSettings(
                 max_num_seqs=setting.codec_max_num_seqs, chunk_ramp=setting.chunk_ramp, capture_pairs=pairs
             )
             plan = real_codec.schedule(rows, now, settings, pairs, 0)
-            codec = memory.codecs[0]
+            codec = memory.replicas[1]
             assert bool(codec["busy"]) == (plan.call is not None)
             if plan.call is None:
                 assert codec["wake"] == pytest.approx(np.inf if plan.wake_at is None else plan.wake_at)
                 continue
-            assert {f"{r:03}" for r in memory.codec_batch[0, : codec["batch"]]} == set(plan.call.ids)
+            assert {f"{r:03}" for r in memory.batch[1, : codec["batch"]]} == set(plan.call.ids)
             assert {codec["batch_frames"]} == set(plan.call.frames)
             assert layout.RESULTS[codec["batch_result"]] == plan.call.result
             rows_computed, frames_computed = plan.call.shape
