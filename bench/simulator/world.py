@@ -281,7 +281,8 @@ def _objectives(scenario: Scenario) -> Array:
 
 def good(outcomes: Any, scenario: Scenario) -> Array:
     """Returns which requests met their objective without an underrun."""
-    return np.asarray(outcomes.ttfa <= _objectives(scenario)[outcomes.task]) & ~outcomes.underrun
+    with_ttfa: Array = outcomes.ttfa <= _objectives(scenario)[outcomes.task]
+    return with_ttfa & ~outcomes.underrun
 
 
 def goodput(outcomes: Any, scenario: Scenario) -> float:
