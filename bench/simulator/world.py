@@ -281,8 +281,8 @@ def _objectives(scenario: Scenario) -> Array:
 
 def good(outcomes: Any, scenario: Scenario) -> Array:
     """Returns which requests met their objective without an underrun."""
-    with_ttfa: Array = outcomes.ttfa <= _objectives(scenario)[outcomes.task]
-    return with_ttfa & ~outcomes.underrun
+    met: Array = (outcomes.ttfa <= _objectives(scenario)[outcomes.task]) & ~outcomes.underrun
+    return met
 
 
 def goodput(outcomes: Any, scenario: Scenario) -> float:
