@@ -130,8 +130,8 @@ Event = StreamEntry | Cancelled
 class Reader(Protocol):
     """Reads many request streams and the cancellations.
 
-    `subscribe` and `unsubscribe` may be called while `read` waits; entries of a new stream wake it at once. A stream
-    that is released or expires yields no further entries and no end: callers need their own timeout.
+    `subscribe` and `unsubscribe` may be called while `read` waits. A stream that is released or expires yields no
+    further entries and no end: callers need their own timeout.
     """
 
     def subscribe(self, request_id: str, kind: StreamKind, after: Position) -> None:

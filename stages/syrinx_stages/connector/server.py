@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
@@ -55,9 +55,9 @@ def find_redis_server() -> Path:
 
 
 class RedisServer:
-    """A child redis-server on a loopback port, with a random password and no persistence.
+    """A child redis-server on a loopback port, with a random password. It is a context manager.
 
-    On Linux it is killed when the thread that started it ends. Use it as a context manager, or call `stop`.
+    On Linux it is killed when the thread that started it ends.
     """
 
     def __init__(self, port: int | None = None, password: str | None = None) -> None:
@@ -87,25 +87,23 @@ class RedisServer:
         _terminate(self.process)
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def __enter__(self) -> RedisServer:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start(self, port: int | None) -> tuple[int, subprocess.Popen[bytes]]:
         for _ in range(PORT_ATTEMPTS):
             candidate = port or _free_port()
             process = self._launch(candidate)
+            ready = False
             try:
-                if self._wait_ready(process, candidate):
+                if ready := self._wait_ready(process, candidate):
                     return candidate, process
-            except BaseException:
-                _terminate(process)
-                raise
-            _terminate(process)
+            finally:
+                if not ready:
+                    _terminate(process)
             log = self._log.read_text(errors="replace")
             # Another process took the port after it was found free: try another one.
             if port is not None or "Address already in use" not in log:

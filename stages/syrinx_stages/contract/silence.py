@@ -11,23 +11,22 @@ import numpy as np
 from syrinx_stages.contract.family import FAMILY
 
 AUDIBLE_PEAK = 104
-"""A 16-bit sample at or beyond this magnitude is audible: -50 dB of full scale."""
+"""A 16-bit sample at or beyond this magnitude is audible: -50 dB of full scale. The onset of the bundled voice is so
+steep that any threshold from -55 to -40 dB gives the same cut within 3 ms."""
 
 MAX_LEAD_IN = FAMILY.sample_rate // 100
 """Samples (10 ms) kept before the first audible one, at most."""
 
 MIN_LEAD_IN = FAMILY.sample_rate // 200
-"""Samples (5 ms) kept before the first audible one, at least: a soft onset needs that long to become audible. The cut
-lies between the two limits, half a period of 100 Hz apart, so that a sample near zero exists there."""
+"""Samples (5 ms) kept, at least: a soft onset needs that long to become audible. The cut lies between the two limits,
+half a period of 100 Hz apart, so that a sample near zero exists there."""
 
 MAX_CUT = FAMILY.sample_rate * 24 // 100
 """Samples (240 ms) removed at most: three times the longest leading silence measured. A longer pause is intentional."""
 
 CLICK_SAMPLES = FAMILY.sample_rate // 500
 """Samples (2 ms) ignored at the start of a stream, because a decoder that starts from zero state may click there. One
-checkpoint clicked for 1 ms at -25 dB of full scale in every utterance. The bundled voice does not click: it is silent
-for 48 ms, and its onset is so steep that any threshold from -55 to -40 dB gives the same cut within 3 ms. The threshold
-used is that of TTFA, -50 dB."""
+checkpoint clicked for 1 ms at -25 dB of full scale in every utterance."""
 
 _MAX_EXAMINED = MAX_CUT + MIN_LEAD_IN
 """Samples after which the cut is always known."""

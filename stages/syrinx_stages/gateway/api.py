@@ -36,9 +36,8 @@ def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> t
 def create_app(service: GatewayService) -> FastAPI:
     """Creates the application. The caller starts and closes the service."""
     # A redirect would name this process's scheme and host, which a proxy in front may have changed.
-    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    app = FastAPI(openapi_url=None, redirect_slashes=False, exception_handlers=_ERROR_HANDLERS)
     app.add_middleware(_CloseWhileDraining, service=service)
-    _add_error_handlers(app)
 
     @app.post("/v1/audio/speech")
     async def speech(http: Request) -> Response:
@@ -106,22 +105,27 @@ class _CloseWhileDraining:
         await self._app(scope, receive, send_closing)
 
 
-def _add_error_handlers(app: FastAPI) -> None:
-    """Gives every error the shape of the OpenAI API, the framework's own errors included."""
+# Every error has the shape of the OpenAI API, the framework's own errors included.
 
-    @app.exception_handler(ApiError)
-    async def api_error(http: Request, error: ApiError) -> Response:
-        return error_response(error, getattr(http.state, "request_id", None))
 
-    @app.exception_handler(HTTPException)
-    async def routing_error(http: Request, error: HTTPException) -> Response:
-        message = f"{http.method} {quoted(http.url.path)}: {error.detail}"
-        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-        response = error_response(ApiError(error.status_code, message, code=code))
-        response.headers.update(error.headers or {})
-        return response
+async def _api_error(http: Request, error: ApiError) -> Response:
+    return error_response(error, getattr(http.state, "request_id", None))
 
-    @app.exception_handler(Exception)
-    async def unexpected_error(http: Request, error: Exception) -> Response:
-        request_id = getattr(http.state, "request_id", None)
-        return error_response(internal_error("the gateway failed to process this request"), request_id)
+
+async def _routing_error(http: Request, error: HTTPException) -> Response:
+    message = f"{http.method} {quoted(http.url.path)}: {error.detail}"
+    code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    response = error_response(ApiError(error.status_code, message, code=code))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected_error(http: Request, error: Exception) -> Response:
+    return await _api_error(http, internal_error("the gateway failed to process this request"))
+
+
+_ERROR_HANDLERS: dict[int | type[Exception], Any] = {
+    ApiError: _api_error,
+    HTTPException: _routing_error,
+    Exception: _unexpected_error,
+}

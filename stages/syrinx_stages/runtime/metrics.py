@@ -27,10 +27,9 @@ class Metrics:
 
     def __getitem__(self, metric: Metric) -> Any:
         """Returns the `Counter`, `Gauge` or `Histogram` (typed Any, because callers know the kind)."""
-        family = self._families.get(metric.name)
-        if family is None:
-            family = self._families[metric.name] = self._create(metric)
-        return family
+        if metric.name not in self._families:
+            self._families[metric.name] = self._create(metric)
+        return self._families[metric.name]
 
     def _create(self, metric: Metric) -> Counter | Gauge | Histogram:
         if metric.kind == "histogram":
