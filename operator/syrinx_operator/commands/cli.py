@@ -141,7 +141,10 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
     The gateway is that of `url`, of a new pipeline from `file`, of SYRINX_URL, with `reuse` of a running pipeline, or
     of a new pipeline of the bundled voice, in this order.
     """
-    existing = url or (None if file else os.environ.get("SYRINX_URL") or (_running_url() if reuse else None))
+    existing = url or (None if file else os.environ.get("SYRINX_URL"))
+    if not existing and not file and reuse:
+        with contextlib.suppress(LocalError):
+            existing = next((running.url for running in find_running(state_directory(os.environ))), None)
     if existing:
         yield existing, None
         return
@@ -149,9 +152,3 @@ async def _gateway(url: str | None, file: str | None, *, reuse: bool) -> AsyncIt
     with PipelineView(make_console(stderr=True), logs=False) as view:
         async with LocalPipeline(pipeline, port=0, observe=view) as running:
             yield running.gateway_url, pipeline
-
-
-def _running_url() -> str | None:
-    with contextlib.suppress(LocalError):
-        return next((running.url for running in find_running(state_directory(os.environ))), None)
-    return None

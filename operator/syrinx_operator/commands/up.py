@@ -15,7 +15,6 @@ from syrinx_operator.local.tuner import LocalTuner
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import ignored_locally
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 130
 """Exit status after a second Ctrl-C."""
 
@@ -35,12 +34,24 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         if ignored := list(ignored_locally(pipeline.spec)):
             console.print(f"ignored without Kubernetes: {', '.join(ignored)}", markup=False)
         serving = asyncio.create_task(_serve(local, tuner, slot, console))
-        killed = _stop_on_signal(serving, local, console)
+        signals = 0
+
+        def on_signal() -> None:
+            nonlocal signals
+            signals += 1
+            if signals > 1:
+                local.kill()
+            else:
+                console.print("stopping: active streams finish first (press Ctrl-C again to kill)")
+                serving.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, on_signal)
         try:
             await serving
         except asyncio.CancelledError:
             console.print("stopped")
-        return KILLED if killed.is_set() else 0
+        return KILLED if signals > 1 else 0
 
 
 async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: PipelineDirectory, console: Console) -> None:
@@ -50,21 +61,3 @@ async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: PipelineD
         console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
         # Runs until a signal cancels it.
         await (tuner.run(local.members) if tuner else asyncio.get_running_loop().create_future())
-
-
-def _stop_on_signal(serving: asyncio.Task[None], local: LocalPipeline, console: Console) -> asyncio.Event:
-    """Cancels `serving` on the first signal, which drains, and kills on the second. Returns an event for the kill."""
-    stopping, killed = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        if stopping.is_set():
-            killed.set()
-            local.kill()
-            return
-        stopping.set()
-        console.print("stopping: active streams finish first (press Ctrl-C again to kill)")
-        serving.cancel()
-
-    for number in _SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    return killed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -20,41 +18,27 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
-class PipelineView:
-    """Prints a line for each event, a spinner for each loading process, and prefixed logs."""
+class PipelineView(Progress):
+    """Prints a line for each event, a spinner for each loading process, and prefixed logs. A context manager."""
 
     def __init__(self, console: Console, *, logs: bool) -> None:
         """`logs`: also print the output of the stages."""
-        self._console = console
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._logs = logs
         self._loading: dict[str, TaskID] = {}
         self._colors: dict[str, str] = {}
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
 
     def __call__(self, event: Event) -> None:
         """Prints one event."""
         if event.kind == "starting":
-            self._loading[event.name] = self._progress.add_task(f"{self._label(event.name)} loading")
+            self._loading[event.name] = self.add_task(f"{self._label(event.name)} loading")
         elif event.kind in ("ready", "exited", "stopping") and event.name in self._loading:
-            self._progress.remove_task(self._loading.pop(event.name))
-        if (event.kind == "log" and not self._logs) or (event.kind == "starting" and self._console.is_terminal):
+            self.remove_task(self._loading.pop(event.name))
+        if (event.kind == "log" and not self._logs) or (event.kind == "starting" and self.console.is_terminal):
             return
         style = Style.parse(_STYLES.get(event.kind, "none"))
-        self._console.print(f"{self._label(event.name)} {escape(event.text)}", style=style)
+        self.console.print(f"{self._label(event.name)} {escape(event.text)}", style=style)
 
     def _label(self, name: str) -> str:
         color = self._colors.setdefault(name, _COLORS[len(self._colors) % len(_COLORS)])

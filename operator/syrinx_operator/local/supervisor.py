@@ -35,7 +35,6 @@ _LINE_BYTES = 64 * 1024
 class Announcement(Struct, frozen=True):
     """The line that a stage prints to stdout when its HTTP server is bound."""
 
-    stage: str
     replica: str
     url: str
     admin_url: str

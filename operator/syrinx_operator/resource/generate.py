@@ -44,7 +44,7 @@ def custom_resource() -> dict[str, Any]:
     definition: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("crd.yaml").read_text("utf-8"))
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     *_, spec = fields_of(TTSPipeline)
-    schema["properties"] |= {"spec": _spec_field(spec), "status": _struct_schema(PipelineStatus)}
+    schema["properties"] |= {"spec": _field_schema(spec), "status": _struct_schema(PipelineStatus)}
     schema["x-kubernetes-validations"] = [rule.manifest() for rule in rules_of(TTSPipeline)]
     return definition
 
@@ -86,35 +86,28 @@ def _schema(kind: inspect.Type) -> Schema:
 
 
 def _struct_schema(struct: type[Struct]) -> Schema:
-    fields = fields_of(struct)
-    described = _status_field if struct.__struct_config__.omit_defaults else _spec_field
+    fields, is_status = fields_of(struct), struct.__struct_config__.omit_defaults
     schema = {
         "description": _docstring(struct),
         "type": "object",
         "required": [field.encode_name for field in fields if field.required],
-        "properties": {field.encode_name: described(field) for field in fields},
+        "properties": {field.encode_name: _field_schema(field, is_status=is_status) for field in fields},
         "x-kubernetes-validations": [rule.manifest() for rule in rules_of(struct)],
     }
     return {name: part for name, part in schema.items() if part}
 
 
-def _spec_field(field: FieldInfo) -> Schema:
-    """Returns a field's schema with its default. The description also states a default that is not an object."""
+def _field_schema(field: FieldInfo, *, is_status: bool = False) -> Schema:
+    """Returns a field's schema. The description also states a default that is not an object."""
     schema, default = _schema(inspect.type_info(field.type)), _default(field)
-    if default is None:
-        return schema
     description = schema["description"]
+    if default is None or (is_status and field.default is NODEFAULT):
+        return schema
+    if is_status:  # Without a default, because the API server must not set it.
+        return {**schema, "description": f"{description} Absent: {json.dumps(default)}."}
     if not isinstance(default, dict) and "Default:" not in description:
         description += f" Default: {default if isinstance(default, str) else json.dumps(default)}."
     return {**schema, "description": description, "default": default}
-
-
-def _status_field(field: FieldInfo) -> Schema:
-    """Returns the schema of a status field. It has no default, because the API server must not set it."""
-    schema, default = _schema(inspect.type_info(field.type)), _default(field)
-    if default is None or field.default is NODEFAULT:
-        return schema
-    return {**schema, "description": f"{schema['description']} Absent: {json.dumps(default)}."}
 
 
 def _map_schema(kind: inspect.DictType) -> Schema:

@@ -52,10 +52,7 @@ _MAX_RESIDENT = StageConfig(pipeline="p", generation="g", replica="r", model="bu
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
 DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]
-StartupSeconds = Annotated[int, Meta(ge=10, le=86_400)]
 Image = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[^ \\t\\n]+$")]
-Device = Literal["cpu", "cuda"]
-Topology = Literal["Separate", "Colocated"]
 
 
 class Metadata(Object, frozen=True, kw_only=True):
@@ -153,14 +150,14 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
 class StageSpec(PodFields, frozen=True, kw_only=True):
     """Fields of both talker and codec."""
 
-    device: Device | None = None
+    device: Literal["cpu", "cuda"] | None = None
     """Device that the stage computes on. Default: cpu, or on Kubernetes cuda if `resources` has a GPU."""
     replicas: Replicas = 1
     """Number of processes. Requests go to the replicas with free rows."""
     drain_seconds: DrainSeconds = 60
     """Seconds in which a stopping replica finishes its requests. Other replicas then take over the rest, without losing
     a frame."""
-    startup_seconds: Annotated[StartupSeconds, KUBERNETES] = 600
+    startup_seconds: Annotated[int, Meta(ge=10, le=86_400), KUBERNETES] = 600
     """Seconds in which a replica must load and warm up. After that it is restarted."""
     resources: Annotated[Resources, KUBERNETES] = Resources(requests={"cpu": "200m", "memory": "512Mi"})
     """CPU, memory and GPUs of the container."""
@@ -370,7 +367,7 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     """The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the bundled voice."""
     gateway: GatewaySpec = GatewaySpec()
     """The public HTTP API."""
-    topology: Topology = "Separate"
+    topology: Literal["Separate", "Colocated"] = "Separate"
     """Separate: talkers and codecs are separate processes with their own replicas. Colocated: each talker process also
     runs a codec, which serves the talker's requests. The fields of the process are then set in `talker`."""
     talker: TalkerSpec = TalkerSpec()
