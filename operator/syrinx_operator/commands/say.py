@@ -68,14 +68,15 @@ async def say(utterance: Utterance, url: str) -> Playback:
         recorder = PlaybackRecorder()
         async with client.speech(body) as pieces:
             if utterance.stream:
-                with _sink(utterance.output, container) as write:
+                with _sink(utterance.output, as_wav=container == "wav") as write:
                     async for piece in pieces:
                         recorder.add(time.monotonic() - begin, piece)
                         write(piece)
             else:
                 data = b"".join([piece async for piece in pieces])
                 recorder.add(time.monotonic() - begin, _samples(data, container))
-                _write(utterance.output, data)
+                with _sink(utterance.output, as_wav=False) as write:
+                    write(data)
     playback = recorder.playback()
     if playback is None:
         raise SpeechError("no audio", "the server sent no audio")
@@ -88,10 +89,8 @@ def summary(utterance: Utterance, playback: Playback) -> str:
     line = f"{utterance.output}: {playback.duration:.2f} s of audio, {first}, RTF {playback.rtf:.2f}"
     if not utterance.stream:
         return line + " (played after the download; use --stream to play while it is generated)"
-    underruns = (
-        f"{playback.underruns} underruns, {playback.underrun_seconds:.2f} s" if playback.underruns else "no underrun"
-    )
-    return f"{line}, {underruns}"
+    underruns = f"{playback.underruns} underruns, {playback.underrun_seconds:.2f} s"
+    return f"{line}, {underruns if playback.underruns else 'no underrun'}"
 
 
 def _check_encoding(utterance: Utterance) -> None:
@@ -125,21 +124,13 @@ def _samples(data: bytes, container: str) -> bytes:
     return mono
 
 
-def _write(output: str, data: bytes) -> None:
-    with _file_errors(output):
-        if output == "-":
-            _flushed(data)
-        else:
-            Path(output).write_bytes(data)
-
-
 @contextlib.contextmanager
-def _sink(output: str, container: str) -> Iterator[Callable[[bytes], object]]:
+def _sink(output: str, *, as_wav: bool) -> Iterator[Callable[[bytes], object]]:
     """Yields a function that writes PCM to the output."""
     with _file_errors(output), contextlib.ExitStack() as stack:
         if output == "-":
             yield _flushed
-        elif container == "wav":
+        elif as_wav:
             # A wave writer that cannot open its file itself fails again in its destructor.
             file = stack.enter_context(wave.open(stack.enter_context(open(output, "wb")), "wb"))
             file.setparams((1, 2, FAMILY.sample_rate, 0, "NONE", ""))

@@ -34,8 +34,7 @@ from syrinx_stages.contract.settings import ReportedSettings
 
 SLO_WINDOW_SECONDS = 60.0
 """Window of the latencies that `syrinx tune` shows; one interval, if that is longer."""
-TIMEOUT = 3.0
-"""Timeout of a request to a stage in seconds."""
+REQUEST_SECONDS = 3.0
 
 
 class StageReply(Struct, frozen=True):
@@ -68,7 +67,7 @@ class LocalTuner:
 
     async def run(self, members: Sequence[Member]) -> None:
         """Evaluates periodically until it is cancelled."""
-        async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False) as http:
             while True:
                 seconds = await self._try_step(http, members)
                 await asyncio.sleep(seconds)

@@ -216,7 +216,7 @@ def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[F
         if name in value:
             yield from _problems(value[name], field.type, (*path, name))
         elif field.required:
-            yield (*path, name), f"missing; expected {_accepted(field.type)}"
+            yield (*path, name), f"missing; expected {_describe(inspect.type_info(field.type))}"
 
 
 def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
@@ -226,7 +226,7 @@ def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError:
-        yield path, f"{_shown(value)} is not accepted; expected {_accepted(annotation)}"
+        yield path, f"{_shown(value)} is not accepted; expected {_describe(inspect.type_info(annotation))}"
 
 
 def _may_have_lines(text: str, annotation: Any) -> bool:
@@ -244,11 +244,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _accepted(annotation: Any) -> str:
-    return _describe(inspect.type_info(annotation))
-
-
 def _describe(kind: inspect.Type, description: str = "") -> str:
+    """Returns a description of the values that a field accepts."""
     match kind:
         case inspect.Metadata(type=inner, extra_json_schema=extra):
             return _describe(inner, (extra or {}).get("description", ""))

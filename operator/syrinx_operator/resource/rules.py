@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from syrinx_operator.resource import pods, spec
 from syrinx_operator.resource.conditions import (
     FORBIDDEN,
     Condition,
@@ -35,31 +36,8 @@ from syrinx_operator.resource.conditions import (
     unique,
 )
 from syrinx_operator.resource.documents import Path
-from syrinx_operator.resource.pods import (
-    EnvVar,
-    ExtraVolume,
-    Peer,
-    PodFields,
-    Resources,
-    Storage,
-    Toleration,
-    fields_of,
-    list_map_key,
-)
-from syrinx_operator.resource.spec import (
-    CodecSpec,
-    ConnectorSpec,
-    GatewaySpec,
-    ModelCache,
-    ModelSpec,
-    PipelineSpec,
-    RowBounds,
-    ServiceSpec,
-    StageSpec,
-    TalkerSpec,
-    TTSPipeline,
-    TuningBounds,
-)
+from syrinx_operator.resource.pods import PodFields, Resources, fields_of, list_map_key
+from syrinx_operator.resource.spec import CodecSpec, StageSpec, TalkerSpec, TTSPipeline
 
 NAME_LENGTH: Final = 40
 """Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
@@ -154,7 +132,7 @@ def _colocated_codec_has_default(name: str, field: str) -> Rule:
     else:
         cel = is_empty(path).cel if default in ((), {}) else equals(path, default).cel
     message = f"with topology Colocated the codec runs in the talker's process: set talker.{field} instead"
-    is_default = Condition(cel, lambda spec: bool(read(spec, path) == default))
+    is_default = Condition(cel, lambda value: bool(read(value, path) == default))
     return Rule(path, _SEPARATE | is_default, message, reason=FORBIDDEN)
 
 
@@ -216,7 +194,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "prefix of the names of the pipeline's objects",
         ),
     ),
-    PipelineSpec: (
+    spec.PipelineSpec: (
         _bounds_include_start("talker"),
         _bounds_include_start("codec"),
         Rule(
@@ -225,7 +203,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             | Condition(
                 "!has(self.codec.capturePairs) || "
                 "self.codec.capturePairs.size() <= self.tuning.bounds.capturePairs.max",
-                lambda spec: len(spec.codec.capture_pairs) <= spec.tuning.bounds.capture_pairs.max,
+                lambda value: len(value.codec.capture_pairs) <= value.tuning.bounds.capture_pairs.max,
             ),
             "must be 0 or at least the number of codec.capturePairs, the starting point of tuning",
         ),
@@ -244,7 +222,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         immutable("self.topology == oldSelf.topology", "is immutable", "topology"),
     ),
-    ModelSpec: (
+    spec.ModelSpec: (
         exactly_one("path", "huggingFace", flag="bundled"),
         requires("path", matches("path", "[^/]"), "names no directory"),
         requires(
@@ -266,13 +244,13 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "the choice of bundled, path or huggingFace is immutable",
         ),
     ),
-    ModelCache: (exactly_one("claim", "storage"),),
+    spec.ModelCache: (exactly_one("claim", "storage"),),
     PodFields: (
         _forbidden_key_prefixes("podLabels"),
         _forbidden_key_prefixes("podAnnotations"),
         unique("extraVolumes", "two volumes have the same mountPath", "mountPath"),
     ),
-    EnvVar: (
+    pods.EnvVar: (
         Rule(
             "name",
             ~Condition(
@@ -285,7 +263,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         exactly_one("value", "secret", "configMap"),
     ),
-    ExtraVolume: (
+    pods.ExtraVolume: (
         Rule(
             "name",
             ~starts_with("name", RESERVED_VOLUME_PREFIX),
@@ -301,13 +279,13 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         exactly_one("claim", "secret", "configMap", "emptyDir"),
     ),
-    Toleration: (
+    pods.Toleration: (
         Rule("key", has("key") | equals("operator", "Exists"), "is required unless operator is Exists"),
         requires("value", equals("operator", "Equal"), "must not be set with operator Exists"),
         requires("tolerationSeconds", has("effect") & equals("effect", "NoExecute"), "needs effect NoExecute"),
     ),
-    ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
-    GatewaySpec: (
+    spec.ServiceSpec: (requires("nodePort", ~equals("type", "ClusterIP"), "needs type NodePort or LoadBalancer"),),
+    spec.GatewaySpec: (
         Rule(
             "port",
             Condition("self.port >= 1024", lambda gateway: gateway.port >= 1024),
@@ -359,7 +337,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
         unique("capturePairs", "a pair of rows and frames is listed twice", "rows", "frames"),
     ),
-    ConnectorSpec: (
+    spec.ConnectorSpec: (
         exactly_one("url", flag="managed"),
         *(
             requires(field, ~is_true("managed"), "must not be set for a managed Redis")
@@ -384,8 +362,8 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         immutable("self.managed == oldSelf.managed", "the choice of managed or url is immutable"),
         immutable("has(self.storage) == has(oldSelf.storage)", "cannot be added or removed once Redis runs", "storage"),
     ),
-    TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
-    RowBounds: (
+    spec.TuningBounds: (unique("chunkRamps", "a ramp is listed twice"),),
+    spec.RowBounds: (
         Rule(
             "",
             at_most("min", "max"),
@@ -393,8 +371,8 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             detail="min, {self.min}, is greater than max, {self.max}",
         ),
     ),
-    Storage: (immutable("self == oldSelf", "is immutable once the volume exists"),),
-    Peer: (
+    pods.Storage: (immutable("self == oldSelf", "is immutable once the volume exists"),),
+    pods.Peer: (
         requires(
             "cidr", ~has("namespace") & is_empty("podLabels"), "must not be combined with `namespace` or `podLabels`"
         ),
