@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,7 +35,11 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         "spec.tuning enables automatic tuning; `syrinx tune` shows its state.",
     )
     up.add_argument("file", metavar="FILE", help="YAML file with one TTSPipeline; - reads standard input")
-    up.add_argument("--port", type=_port, help="port of the API instead of spec.gateway.port; 0 selects a free port")
+    up.add_argument(
+        "--port",
+        type=_checked(int, range(65_536).__contains__, " is not a port; expected 0 to 65535"),
+        help="port of the API instead of spec.gateway.port; 0 selects a free port",
+    )
     up.add_argument("-q", "--quiet", action="store_true", help="do not print the stages' logs (they are also in files)")
 
     say = command(
@@ -115,36 +121,33 @@ def _add_load(load: argparse._ArgumentGroup) -> None:
     length = load.add_mutually_exclusive_group()
     add(length, "--duration", "S", "seconds per load point; default 30", type=_positive(float), default=30.0)
     add(length, "--requests", "N", "requests per load point, instead of a duration", type=_positive(int))
-    add(load, "--warmup", "N", "requests before the first load point; default 3", type=_count, default=3)
+    add(
+        load,
+        "--warmup",
+        "N",
+        "requests before the first load point; default 3",
+        type=_checked(int, lambda number: number >= 0, ": expected an integer from 0"),
+        default=3,
+    )
     load.add_argument("--seed", type=int, default=0, help="random seed of arrivals, texts and voices; default 0")
     add(load, "--voices", "V[,V...]", "voices to cycle through; default: all", type=lambda text: tuple(text.split(",")))
 
 
-def _port(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= number <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; expected 0 to 65535")
-    return number
+def _checked(kind: type[_Number], accepts: Callable[[_Number], bool], problem: str) -> Callable[[str], _Number]:
+    """Returns a parser of accepted numbers. `problem` follows the text in the error message."""
 
+    def parse(text: str) -> _Number:
+        with contextlib.suppress(ValueError):
+            if accepts(number := kind(text)):
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r}{problem}")
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected an integer from 0")
-    return int(text)
+    return parse
 
 
 def _positive(kind: type[_Number]) -> Callable[[str], _Number]:
-    def parse(text: str) -> _Number:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = kind(0)
-        if not 0 < number < float("inf"):
-            noun = "an integer" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {noun} above 0")
-        return number
-
-    return parse
+    noun = "an integer" if kind is int else "a number"
+    return _checked(kind, lambda number: 0 < number < math.inf, f": expected {noun} above 0")
 
 
 def _list(kind: type[_Number]) -> Callable[[str], tuple[_Number, ...]]:

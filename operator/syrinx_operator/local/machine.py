@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
 import subprocess
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct, structs
 
+from syrinx_operator import __version__
 from syrinx_operator.resource.spec import TTSPipeline
 
-_PACKAGES = ("syrinx", "torch", "numpy", "hiredis", "fastapi", "uvicorn")
+_PACKAGES = ("torch", "numpy", "hiredis", "fastapi", "uvicorn")
 
 
 class Machine(Struct, frozen=True):
@@ -38,7 +39,7 @@ def describe() -> Machine:
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        packages=_versions(),
+        packages={"syrinx": __version__, **{name: version(name) for name in _PACKAGES if find_spec(name)}},
     )
 
 
@@ -80,14 +81,6 @@ def _publishable(text: str) -> str:
 def _cpu() -> str:
     found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
     return found[1] if found else platform.machine()
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in _PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
 
 
 def _git(*arguments: str) -> str:

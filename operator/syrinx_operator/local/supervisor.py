@@ -61,15 +61,11 @@ class Member:
         self.config_file = directory / f"{self.name}.json"
         self._settings_file = directory / f"{self.name}.settings.json"
         self._settings_file.unlink(missing_ok=True)  # Left by an earlier run.
-        self._config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
+        self.config = msgspec.structs.replace(config, settings_file=str(self._settings_file))
 
     def save_settings(self, body: Mapping[str, Any]) -> None:
         """Saves the body of `PUT /settings`, which a restarted process applies. Raises `OSError`."""
         write_atomically(self._settings_file, msgspec.json.encode(body))
-
-    def write_config(self) -> None:
-        """Writes the file that the process reads when it starts."""
-        self.config_file.write_bytes(msgspec.json.encode(self._config))
 
     def set_ready(self, announced: Announcement) -> None:
         """Marks the stage as ready, and pins its ports for restarts."""
@@ -77,7 +73,7 @@ class Member:
         ports = {"admin_port": urlsplit(self.admin_url).port}
         if self.url != self.admin_url:
             ports["port"] = urlsplit(self.url).port
-        self._config = msgspec.structs.replace(self._config, **ports)
+        self.config = msgspec.structs.replace(self.config, **ports)
         self.is_ready = True
 
 
@@ -185,7 +181,7 @@ class Child:
         """Runs the process once and returns its exit code (negative: the signal that killed it)."""
         self._observe(Event("starting", self.name, "starting"))
         for member in self.members:
-            member.write_config()
+            member.config_file.write_bytes(msgspec.json.encode(member.config))
         configs = (str(member.config_file) for member in self.members)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, die_with_parent.__file__, str(os.getpid()), *self._command, *configs),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
-from syrinx_operator.resource.spec import CaptureShape, CodecSpec, PipelineSpec, TalkerSpec
+from syrinx_operator.resource.spec import CaptureShape, PipelineSpec
 from syrinx_stages.contract.settings import Frames, Rows
 
 Mode = Literal["Off", "Recommend", "Auto"]
@@ -68,7 +67,7 @@ class Setting(StatusStruct, frozen=True, kw_only=True):
 
     def with_value(self, knob: Knob, value: Any) -> Setting:
         """Returns a copy with another value of one knob."""
-        return msgspec.structs.replace(self, **{_FIELDS[knob]: value})
+        return structs.replace(self, **{_FIELDS[knob]: value})
 
     def differing_knobs(self, other: Setting) -> tuple[Knob, ...]:
         """Returns the knobs in which two settings differ."""
@@ -97,14 +96,10 @@ def setting_of(spec: PipelineSpec) -> Setting:
 
 def with_setting(spec: PipelineSpec, setting: Setting) -> PipelineSpec:
     """Returns the spec with its tuned fields replaced by a setting."""
-    talker: TalkerSpec = msgspec.structs.replace(spec.talker, max_num_seqs=setting.talker_max_num_seqs)
-    codec: CodecSpec = msgspec.structs.replace(
-        spec.codec,
-        max_num_seqs=setting.codec_max_num_seqs,
-        chunk_ramp=setting.chunk_ramp,
-        capture_pairs=setting.capture_pairs,
-    )
-    return msgspec.structs.replace(spec, talker=talker, codec=codec)
+    shapes = {"chunk_ramp": setting.chunk_ramp, "capture_pairs": setting.capture_pairs}
+    talker = structs.replace(spec.talker, max_num_seqs=setting.talker_max_num_seqs)
+    codec = structs.replace(spec.codec, max_num_seqs=setting.codec_max_num_seqs, **shapes)
+    return structs.replace(spec, talker=talker, codec=codec)
 
 
 def live_settings(setting: Setting, stage: Stage) -> dict[str, Any]:

@@ -36,8 +36,6 @@ from syrinx_operator.resource.conditions import (
     unique,
 )
 from syrinx_operator.resource.documents import Path
-from syrinx_operator.resource.pods import PodFields, Resources, fields_of, list_map_key
-from syrinx_operator.resource.spec import CodecSpec, StageSpec, TalkerSpec, TTSPipeline
 
 NAME_LENGTH: Final = 40
 """Maximum length of a pipeline's name, which is a prefix of the names of its objects."""
@@ -57,7 +55,7 @@ REDIS_URL: Final = (
 """SCHEME://[USER@]HOST[:PORT][/DB]; the host is a name, an IPv4 address, or an IPv6 address in brackets."""
 PASSWORD_IN_URL: Final = "^[^/]*//[^/?#]*:[^/?#]*@"
 
-PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(StageSpec))
+PROCESS_FIELDS: Final = tuple((field.name, field.encode_name) for field in structs.fields(spec.StageSpec))
 """Fields that configure a stage's process, in Python and in a resource. A colocated codec uses the talker's."""
 
 ADMIN_PORT: Final = 9090
@@ -66,12 +64,12 @@ GPU: Final = "nvidia.com/gpu"
 """Resource name of GPUs."""
 
 
-def violations(pipeline: TTSPipeline) -> list[Violation]:
+def violations(pipeline: spec.TTSPipeline) -> list[Violation]:
     """Returns violations of the rules that hold everywhere."""
     return list(_violations(pipeline, (), cluster_only=False))
 
 
-def cluster_violations(pipeline: TTSPipeline) -> list[Violation]:
+def cluster_violations(pipeline: spec.TTSPipeline) -> list[Violation]:
     """Returns violations of the rules that hold on Kubernetes only."""
     return list(_violations(pipeline, (), cluster_only=True))
 
@@ -85,12 +83,12 @@ def _violations(value: Struct, path: Path, *, cluster_only: bool) -> Iterator[Vi
     for rule in rules_of(type(value)):
         if rule.cluster_only == cluster_only:
             yield from rule.violations(value, path)
-    for field in fields_of(type(value)):
+    for field in pods.fields_of(type(value)):
         part, part_path = getattr(value, field.name), (*path, field.encode_name)
         if isinstance(part, Struct):
             yield from _violations(part, part_path, cluster_only=cluster_only)
         elif isinstance(part, tuple):
-            if (key := list_map_key(field)) and not cluster_only:
+            if (key := pods.list_map_key(field)) and not cluster_only:
                 for index, text in repeated(part, key):
                     yield Violation((*part_path, index, key), f"{text} is listed twice")
             for index, item in enumerate(part):
@@ -123,10 +121,10 @@ def _bounds_include_start(stage: str) -> Rule:
 
 
 def _colocated_codec_has_default(name: str, field: str) -> Rule:
-    default, path = getattr(CodecSpec(), name), f"codec.{field}"
+    default, path = getattr(spec.CodecSpec(), name), f"codec.{field}"
     if default is None:
         cel = f"!has({cel_of(path)})"
-    elif isinstance(default, Resources):
+    elif isinstance(default, pods.Resources):
         assert not default.limits
         cel = f"{_has_quantities(cel_of(f'{path}.requests'), default.requests)} && ({is_empty(f'{path}.limits').cel})"
     else:
@@ -154,7 +152,7 @@ _RESIDENT_ROWS = Rule(
 _ONE_GPU = ~has("vllm") | equals("vllm.tensorParallelSize", 1)
 
 
-def _has_gpus(talker: TalkerSpec) -> bool:
+def _has_gpus(talker: spec.TalkerSpec) -> bool:
     assert talker.vllm is not None
     limit = str(talker.resources.limits.get(GPU, 0))
     return limit.isdecimal() and int(limit) >= talker.vllm.tensor_parallel_size
@@ -171,7 +169,7 @@ _OUTSIDE_RESERVED_PATHS = Condition(
 )
 
 
-def _pairs_out_of_order(codec: CodecSpec) -> Iterator[tuple[Path, str]]:
+def _pairs_out_of_order(codec: spec.CodecSpec) -> Iterator[tuple[Path, str]]:
     for index, (before, pair) in enumerate(itertools.pairwise(codec.capture_pairs), 1):
         if (pair.rows, pair.frames) < (before.rows, before.frames):
             yield (index,), f"rows {pair.rows}, frames {pair.frames}"
@@ -185,7 +183,7 @@ _SORTED_PAIRS = ItemsCondition(
     _pairs_out_of_order,
 )
 _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
-    TTSPipeline: (
+    spec.TTSPipeline: (
         Rule(
             "metadata.name",
             Condition(f"self.metadata.name.size() <= {NAME_LENGTH}", lambda each: len(each.name) <= NAME_LENGTH)
@@ -245,7 +243,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
         ),
     ),
     spec.ModelCache: (exactly_one("claim", "storage"),),
-    PodFields: (
+    pods.PodFields: (
         _forbidden_key_prefixes("podLabels"),
         _forbidden_key_prefixes("podAnnotations"),
         unique("extraVolumes", "two volumes have the same mountPath", "mountPath"),
@@ -296,7 +294,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "port", ~equals("port", ADMIN_PORT), f"{ADMIN_PORT} is reserved for metrics and settings", cluster_only=True
         ),
     ),
-    TalkerSpec: (
+    spec.TalkerSpec: (
         _RESIDENT_ROWS,
         requires("vllm", equals("engine", "vllm"), "needs `engine: vllm`"),
         Rule(
@@ -314,7 +312,7 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             cluster_only=True,
         ),
     ),
-    CodecSpec: (
+    spec.CodecSpec: (
         _RESIDENT_ROWS,
         Rule(
             "capturePairs",

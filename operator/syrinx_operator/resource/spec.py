@@ -26,29 +26,20 @@ from syrinx_operator.resource.pods import (
     Storage,
     list_map,
 )
+from syrinx_stages.contract import settings
 from syrinx_stages.contract.family import TaskName
-from syrinx_stages.contract.settings import (
-    CodecSettings,
-    Frames,
-    GatewaySettings,
-    Ramp,
-    Rows,
-    Seconds,
-    StageConfig,
-    TalkerSettings,
-    VllmOptions,
-)
+from syrinx_stages.contract.settings import Frames, Ramp, Rows, Seconds
 
 API_VERSION: Final = "syrinx.dev/v1alpha1"
 KIND: Final = "TTSPipeline"
 BUNDLED_MODEL_NAME = "syrinx-us"
 """The default of `spec.model.name` for the bundled voice."""
 
-_TALKER = TalkerSettings()
-_CODEC = CodecSettings()
-_GATEWAY = GatewaySettings()
-_VLLM = VllmOptions()
-_MAX_RESIDENT = StageConfig(pipeline="p", generation="g", replica="r", model="bundled").max_resident
+_TALKER = settings.TalkerSettings()
+_CODEC = settings.CodecSettings()
+_GATEWAY = settings.GatewaySettings()
+_VLLM = settings.VllmOptions()
+_MAX_RESIDENT = settings.StageConfig(pipeline="p", generation="g", replica="r", model="bundled").max_resident
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
 DrainSeconds = Annotated[int, Meta(ge=0, le=3600)]

@@ -15,17 +15,8 @@ from syrinx_operator.resource.tuning_status import State
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Frames
 
-ConditionType = Literal[
-    "Ready",
-    "GatewayReady",
-    "TalkerReady",
-    "CodecReady",
-    "ConnectorReady",
-    "MetricsAvailable",
-    "TuningReady",
-    "Progressing",
-    "Degraded",
-]
+StageConditionType = Literal["GatewayReady", "TalkerReady", "CodecReady", "ConnectorReady"]
+ConditionType = Literal["Ready", StageConditionType, "MetricsAvailable", "TuningReady", "Progressing", "Degraded"]
 ConditionStatus = Literal["True", "False", "Unknown"]
 MAX_MESSAGE = 1024
 """Maximum number of characters; longer messages are truncated."""
