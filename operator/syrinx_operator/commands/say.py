@@ -126,7 +126,6 @@ def _samples(data: bytes, container: str) -> bytes:
 
 @contextlib.contextmanager
 def _sink(output: str, *, as_wav: bool) -> Iterator[Callable[[bytes], object]]:
-    """Yields a function that writes PCM to the output."""
     with _file_errors(output), contextlib.ExitStack() as stack:
         if output == "-":
             yield _flushed

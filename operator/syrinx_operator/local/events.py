@@ -43,9 +43,5 @@ def stopped(name: str, code: int, seconds: float) -> Event:
 
 def describe_exit(code: int) -> str:
     """Returns `exit code 3`, or `killed by SIGSEGV` for a negative code."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"exit code {code}" if code >= 0 else f"killed by {names.get(-code, f'signal {-code}')}"

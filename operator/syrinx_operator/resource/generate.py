@@ -168,7 +168,6 @@ def fields_file() -> str:
 
 
 def _structs(path: str, kind: inspect.Type) -> Iterator[tuple[str, type[Struct]]]:
-    """Yields path and type of each object in a type."""
     match kind:
         case inspect.Metadata(type=inner):
             yield from _structs(path, inner)

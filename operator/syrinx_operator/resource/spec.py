@@ -9,23 +9,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from syrinx_operator.resource.pods import (
-    KUBERNETES,
-    Annotations,
-    EnvName,
-    Labels,
-    Line,
-    Name,
-    Object,
-    Peer,
-    PodFields,
-    Port,
-    Resources,
-    SecretKey,
-    SecretName,
-    Storage,
-    list_map,
-)
+from syrinx_operator.resource import pods
+from syrinx_operator.resource.pods import KUBERNETES, Object, list_map
 from syrinx_stages.contract import settings
 from syrinx_stages.contract.family import TaskName
 from syrinx_stages.contract.settings import Frames, Ramp, Rows, Seconds
@@ -54,7 +39,7 @@ class Metadata(Object, frozen=True, kw_only=True):
     Redis keys and object names."""
     namespace: Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None = None
     """Namespace on Kubernetes. Default: the client's namespace."""
-    labels: Labels = {}
+    labels: pods.Labels = {}
     """Labels of the resource."""
     annotations: dict[str, str] = {}
     """Annotations of the resource."""
@@ -67,7 +52,7 @@ class HuggingFace(Object, frozen=True, kw_only=True):
     """Repository, for example Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice."""
     revision: Annotated[str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9][-A-Za-z0-9._/]*$")]
     """Commit, tag or branch. Only a commit (40 hex digits) pins the weights."""
-    token_secret: SecretKey | None = None
+    token_secret: pods.SecretKey | None = None
     """Access token, for gated or private repositories. Default: none."""
     endpoint: Annotated[str, Meta(pattern="^https?://[^ ]+$", max_length=512)] | None = None
     """URL of another hub, for example a mirror. Default: the public hub."""
@@ -76,9 +61,9 @@ class HuggingFace(Object, frozen=True, kw_only=True):
 class ModelCache(Object, frozen=True, kw_only=True):
     """Cache of downloaded checkpoints, shared by all pods. Exactly one of `claim` and `storage`."""
 
-    claim: Name | None = None
+    claim: pods.Name | None = None
     """Name of an existing PersistentVolumeClaim. It is kept when the pipeline is deleted."""
-    storage: Storage | None = None
+    storage: pods.Storage | None = None
     """A volume that is created for the pipeline and deleted with it."""
 
 
@@ -87,18 +72,18 @@ class ModelSpec(Object, frozen=True, kw_only=True):
 
     bundled: bool = False
     """Serve the small voice that is included in Syrinx."""
-    path: Annotated[Line, Meta(max_length=1024)] | None = None
+    path: Annotated[pods.Line, Meta(max_length=1024)] | None = None
     """Directory of a checkpoint in the official layout (config.json, model.safetensors, speech_tokenizer/). `syrinx up`
     resolves a relative path from the directory of the resource's file. On Kubernetes it is a directory in `claim`, or
     an absolute path in the container."""
-    claim: Annotated[Name | None, KUBERNETES] = None
+    claim: Annotated[pods.Name | None, KUBERNETES] = None
     """PersistentVolumeClaim that contains `path`. It is mounted read-only."""
     hugging_face: Annotated[HuggingFace | None, KUBERNETES] = None
     """A checkpoint on a Hugging Face hub, downloaded before a stage starts."""
     cache: Annotated[ModelCache | None, KUBERNETES] = None
     """Cache of downloaded checkpoints: exactly one of `claim` and `storage`. Default: none; each new pod downloads the
     checkpoint."""
-    name: Annotated[Line, Meta(max_length=128)] | None = None
+    name: Annotated[pods.Line, Meta(max_length=128)] | None = None
     """Name that clients send as `model`. Default: syrinx-us for the bundled voice, otherwise the last component of the
     path or of the repository."""
 
@@ -108,13 +93,13 @@ class ServiceSpec(Object, frozen=True, kw_only=True):
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """Type of the Service."""
-    node_port: Port | None = None
+    node_port: pods.Port | None = None
     """Port on each node, with type NodePort or LoadBalancer. Default: allocated by Kubernetes."""
-    annotations: Annotations = {}
+    annotations: pods.Annotations = {}
     """Annotations of the Service, for example for load balancers."""
 
 
-class GatewaySpec(PodFields, frozen=True, kw_only=True):
+class GatewaySpec(pods.PodFields, frozen=True, kw_only=True):
     """The public HTTP API."""
 
     replicas: Annotated[Replicas, KUBERNETES] = 1
@@ -134,11 +119,11 @@ class GatewaySpec(PodFields, frozen=True, kw_only=True):
     """Hosts from which reference audio may be downloaded by URL. Default: none."""
     drain_seconds: DrainSeconds = 120
     """Seconds in which a stopping gateway finishes its streams. Use the duration of your longest utterance."""
-    resources: Annotated[Resources, KUBERNETES] = Resources(requests={"cpu": "50m", "memory": "128Mi"})
+    resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(requests={"cpu": "50m", "memory": "128Mi"})
     """CPU and memory of the container."""
 
 
-class StageSpec(PodFields, frozen=True, kw_only=True):
+class StageSpec(pods.PodFields, frozen=True, kw_only=True):
     """Fields of both talker and codec."""
 
     device: Literal["cpu", "cuda"] | None = None
@@ -150,7 +135,7 @@ class StageSpec(PodFields, frozen=True, kw_only=True):
     a frame."""
     startup_seconds: Annotated[int, Meta(ge=10, le=86_400), KUBERNETES] = 600
     """Seconds in which a replica must load and warm up. After that it is restarted."""
-    resources: Annotated[Resources, KUBERNETES] = Resources(requests={"cpu": "200m", "memory": "512Mi"})
+    resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(requests={"cpu": "200m", "memory": "512Mi"})
     """CPU, memory and GPUs of the container."""
 
 
@@ -223,20 +208,20 @@ class ConnectorSpec(Object, frozen=True, kw_only=True):
     """Run a dedicated Redis for this pipeline."""
     image: Annotated[Image | None, KUBERNETES] = None
     """Image of the managed Redis (6.2 or newer). Default: configured in the operator."""
-    resources: Annotated[Resources, KUBERNETES] = Resources(
+    resources: Annotated[pods.Resources, KUBERNETES] = pods.Resources(
         requests={"cpu": "50m", "memory": "64Mi"}, limits={"memory": "512Mi"}
     )
     """CPU and memory of the managed Redis. Its maxmemory is three quarters of the memory limit."""
-    storage: Annotated[Storage | None, KUBERNETES] = None
+    storage: Annotated[pods.Storage | None, KUBERNETES] = None
     """A volume for the managed Redis, so that streams survive a restart of its pod. Default: none; active streams end
     with an error if Redis restarts."""
     url: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     """URL of an existing Redis (6.2 or newer): redis://HOST:PORT/DB, or rediss://… for TLS, without a password."""
-    password_secret: Annotated[SecretKey | None, KUBERNETES] = None
+    password_secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
     """Secret with the password of `url`. Default: no password."""
-    ca_secret: Annotated[SecretKey | None, KUBERNETES] = None
+    ca_secret: Annotated[pods.SecretKey | None, KUBERNETES] = None
     """Secret with the CA certificates (PEM) that verify a rediss:// server. Default: those of the image."""
-    password_env: EnvName | None = None
+    password_env: pods.EnvName | None = None
     """Environment variable of `syrinx up` with the password of `url`. Default: no password."""
 
 
@@ -326,7 +311,7 @@ class PodMonitorSpec(Object, frozen=True, kw_only=True):
 
     interval_seconds: Annotated[int, Meta(ge=1, le=3600)] = 15
     """Seconds between scrapes."""
-    labels: Labels = {}
+    labels: pods.Labels = {}
     """Labels that your Prometheus selects PodMonitors by."""
 
 
@@ -337,8 +322,8 @@ class MonitoringSpec(Object, frozen=True, kw_only=True):
     """Add the annotations prometheus.io/scrape, port and path to the pods."""
     pod_monitor: PodMonitorSpec | None = None
     """Create a PodMonitor. Needs the Prometheus operator. Default: none."""
-    allow_from: Annotated[tuple[Peer, ...], Meta(max_length=16)] = (
-        Peer(pod_labels={"app.kubernetes.io/name": "prometheus"}),
+    allow_from: Annotated[tuple[pods.Peer, ...], Meta(max_length=16)] = (
+        pods.Peer(pod_labels={"app.kubernetes.io/name": "prometheus"}),
     )
     """Clients besides the operator that may read metrics. Default: pods with the label app.kubernetes.io/name:
     prometheus, in all namespaces."""
@@ -352,7 +337,7 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     operator does not restart pods."""
     image_pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"] | None, KUBERNETES] = None
     """When images are pulled. Default: Kubernetes decides by the image's tag."""
-    image_pull_secrets: Annotated[tuple[SecretName, ...], Meta(max_length=8), KUBERNETES, list_map("name")] = ()
+    image_pull_secrets: Annotated[tuple[pods.SecretName, ...], Meta(max_length=8), KUBERNETES, list_map("name")] = ()
     """Secrets with registry credentials. Default: none."""
     model: ModelSpec = ModelSpec(bundled=True)
     """The checkpoint to serve: exactly one of `bundled`, `path` and `huggingFace`. Default: the bundled voice."""
