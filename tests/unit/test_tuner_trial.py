@@ -121,6 +121,17 @@ def test_a_pair_adds_one_difference_capped_by_the_number_of_good_requests():
     assert pair.strata[0].candidate.requests == 20 and pair.work.candidate_frames == 200
 
 
+@pytest.mark.parametrize(
+    ("design", "work"), [("Parallel", (100, 30.0, 70, 30.0)), ("Switchback", (9170, 90.0, 0, 0.0))]
+)
+def test_work_counts_only_the_replicas_that_are_compared(design, work):
+    """In the parallel trial codec-2 is in neither group."""
+    seen = evidence({}, frames=(100, 70, 9000))
+    found = count_period(a_trial(design), seen, Period(index=1, start_time=NOW)).first_period_work
+    candidate = found.candidate_frames, found.candidate_replica_seconds
+    assert (*candidate, found.baseline_frames, found.baseline_replica_seconds) == work
+
+
 def test_rates_are_compared_relative_to_the_larger_arm():
     work = ArmWork(
         candidate_frames=280,

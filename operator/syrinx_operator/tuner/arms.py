@@ -138,8 +138,11 @@ def _p95(routes: Mapping[Route, RouteStats], task_type: str) -> float | None:
 
 
 def _period_work(trial: Trial, evidence: Evidence) -> ArmWork:
-    work = ArmWork()
+    work, period = ArmWork(), trial.period
     for replica in evidence.replicas_of(trial.knob.stage):
+        # In a parallel trial only the two randomized groups are compared.
+        if trial.design == "Parallel" and replica.name not in period.candidate_replicas + period.baseline_replicas:
+            continue
         arm = "candidate" if runs_candidate(trial, replica.name) else "baseline"
         done: dict[str, Any] = {
             f"{arm}_frames": replica.frames or 0,
