@@ -1,4 +1,4 @@
-"""Writes a checkpoint in the official layout, in float16, for `syrinx_stages.model.checkpoint` and `qwen-tts`.
+"""Makes the files of a checkpoint in the official layout: text tokenizer, configs, and weights in float16.
 
 Settings that do not depend on the run are those of the bundled voice's config files.
 """
@@ -7,48 +7,73 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+from collections.abc import Iterable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import tokenizers
 import torch
 from safetensors.torch import save
+from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from syrinx_stages.model.codec_decoder import CodecDecoder
 from syrinx_stages.model.config import SPECIAL_IDS, DecoderConfig, ModelConfig, SpeechTokenizerConfig
+from syrinx_stages.model.describe import BUNDLED, checkpoint_directory
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.talker import Talker
+from syrinx_stages.model.tokenizer import PATTERN
 
 from .config import CodecConfig, TrainingConfig
 from .talker_forward import share_norms
-from .tokenizer import SPECIAL_TOKENS, bundled_settings
 
 MAX_BYTES = 25_000_000
 """Limit of the weights' size, because the bundled voice is part of the package."""
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
+_ASSISTANT_COUNT = 60_000
+"""Repetitions of "assistant" in the training text: the prompt layout needs it to become a single token."""
 
-# Offsets from the number of codes, as in the official checkpoints, which have 2,048 codes.
-_LANGUAGES = {"english": 2, "german": 5}
-_CODEC_SPECIAL_TOKENS = {
-    "codec_pad_id": 100,
-    "codec_bos_id": 101,
-    "codec_eos_token_id": 102,
-    "codec_think_id": 106,
-    "codec_nothink_id": 107,
-    "codec_think_bos_id": 108,
-    "codec_think_eos_id": 109,
-}
-_FIRST_SPEAKER = 900
+
+def _bundled_settings(path: str) -> dict[str, Any]:
+    """Returns a config file of the bundled voice: the settings that all runs share."""
+    settings: dict[str, Any] = json.loads((checkpoint_directory(BUNDLED) / path).read_text("utf-8"))
+    return settings
+
+
+SPECIAL_TOKENS: list[dict[str, Any]] = list(_bundled_settings("tokenizer_config.json")["added_tokens_decoder"].values())
+"""The special tokens, which follow the vocabulary, with their options."""
+
+
+def train_tokenizer(corpus: Iterable[str], merges: int, directory: Path) -> None:
+    """Learns `merges` merges and writes `vocab.json`, `merges.txt` and `tokenizer_config.json`."""
+    bpe = tokenizers.Tokenizer(models.BPE())
+    bpe.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=len(alphabet) + merges, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator(chain(corpus, repeat("assistant", _ASSISTANT_COUNT)), trainer)
+    model = json.loads(bpe.to_str())["model"]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), "utf-8")
+    pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]), "utf-8")
+    special = {str(number): token for number, token in enumerate(SPECIAL_TOKENS, len(model["vocab"]))}
+    settings = _bundled_settings("tokenizer_config.json") | {"added_tokens_decoder": special}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
 
 
 def model_settings(config: TrainingConfig, tokenizer: Path) -> dict[str, Any]:
     """Returns `config.json`. tokenizer: directory of the tokenizer's files."""
-    training, codes, speakers = config.talker, config.codec.codebook_size, list(config.synthesis.speakers)
+    codes, speakers = decoder_config(config.codec).codebook_size, config.synthesis.speakers
     vocabulary = json.loads((tokenizer / "vocab.json").read_text("utf-8"))
     special = {token["content"]: number for number, token in enumerate(SPECIAL_TOKENS, len(vocabulary))}
-    settings = bundled_settings("config.json") | {
+    settings = _bundled_settings("config.json") | {
         "assistant_token_id": vocabulary["assistant"],
         "im_start_token_id": special["<|im_start|>"],
         "im_end_token_id": special["<|im_end|>"],
@@ -56,32 +81,22 @@ def model_settings(config: TrainingConfig, tokenizer: Path) -> dict[str, Any]:
         "tts_bos_token_id": special["<tts_text_bos>"],
         "tts_eos_token_id": special["<tts_text_eod>"],
     }
-    half = training.head_dim // 2
-    rope_sections = [half - 2 * (half * 10 // 32), half * 10 // 32, half * 10 // 32]
     talker = settings["talker_config"]
-    talker |= {name: codes + index for name, index in _CODEC_SPECIAL_TOKENS.items()} | {
-        "vocab_size": codes + SPECIAL_IDS,
-        "hidden_size": training.hidden,
-        "intermediate_size": training.feed_forward,
-        "num_hidden_layers": training.layers,
-        "num_attention_heads": training.heads,
-        "head_dim": training.head_dim,
-        # The three axes of positions are always equal, so the sections have no effect.
-        "rope_scaling": talker["rope_scaling"] | {"mrope_section": rope_sections},
-        "text_hidden_size": training.text_hidden,
-        # Rounded up to a multiple of 32 for speed.
-        "text_vocab_size": math.ceil((256 + training.merges + len(SPECIAL_TOKENS)) / 32) * 32,
-        "spk_id": {name: codes + _FIRST_SPEAKER + index for index, name in enumerate(speakers)},
-        "spk_is_dialect": dict.fromkeys(speakers, False),
-        "codec_language_id": {name: codes + index for name, index in _LANGUAGES.items()},
+    talker["code_predictor_config"] |= {"vocab_size": codes, **config.talker.predictor_shape}
+    # Languages, control tokens and speakers follow the codes, at the same distances as in the official checkpoints.
+    shift = codes + SPECIAL_IDS - talker["vocab_size"]
+    first_speaker = min(talker["spk_id"].values()) + shift
+    talker |= {
+        name: number + shift for name, number in talker.items() if re.fullmatch("codec_.*(?<!language)_id", name)
     }
-    talker["code_predictor_config"] |= {
-        "vocab_size": codes,
-        "hidden_size": training.predictor_hidden,
-        "intermediate_size": training.predictor_feed_forward,
-        "num_hidden_layers": training.predictor_layers,
-        "num_attention_heads": training.predictor_heads,
-        "head_dim": training.head_dim,
+    talker |= {
+        "vocab_size": codes + SPECIAL_IDS,
+        # Rounded up to a multiple of 32 for speed.
+        "text_vocab_size": math.ceil((256 + config.talker.merges + len(SPECIAL_TOKENS)) / 32) * 32,
+        "spk_id": {name: first_speaker + index for index, name in enumerate(speakers)},
+        "spk_is_dialect": dict.fromkeys(speakers, False),
+        "codec_language_id": {name: number + shift for name, number in talker["codec_language_id"].items()},
+        **config.talker.shape,
     }
     return settings
 
@@ -93,20 +108,8 @@ def model_config(config: TrainingConfig, tokenizer: Path) -> ModelConfig:
 
 def codec_settings(codec: CodecConfig) -> dict[str, Any]:
     """Returns `speech_tokenizer/config.json`."""
-    settings = bundled_settings("speech_tokenizer/config.json")
-    settings["decoder_config"] |= {
-        "codebook_size": codec.codebook_size,
-        "codebook_dim": codec.codebook_dim,
-        "hidden_size": codec.hidden,
-        "latent_dim": codec.latent,
-        "num_attention_heads": codec.heads,
-        "num_key_value_heads": codec.heads,
-        "head_dim": codec.hidden // codec.heads,
-        "intermediate_size": codec.feed_forward,
-        "num_hidden_layers": codec.layers,
-        "semantic_codebook_size": codec.codebook_size,
-        "decoder_dim": codec.decoder_dim,
-    }
+    settings = _bundled_settings("speech_tokenizer/config.json")
+    settings["decoder_config"] |= codec.shape
     return settings
 
 

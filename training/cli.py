@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from . import checkpoint, codec, codes, corpus, crops, synthesis, talker, tokenizer
+from . import checkpoint, codec, codec_loss, codes, corpus, synthesis, talker
 from .config import FULL, SMOKE, TrainingConfig
-from .speak import Case, Speaker, Utterance, case_utterances, cases, read, write
+from .speak import Case, Speaker, case_utterances, cases, read, write
 
 _PRESETS = {"full": FULL, "smoke": SMOKE}
 _STEPS = ("all", "corpus", "codec", "codes", "talker", "finetune", "export", "speak", "score", "show")
@@ -100,7 +100,7 @@ class Steps:
     def codec(self) -> bool:
         """Trains the codec on the first hours of round 0 while the rest is synthesized."""
         shards = self._shards(0)
-        audio = crops.load_audio(shards, self.config.codec.hours, self.device)
+        audio = codec_loss.load_audio(shards, self.config.codec.hours, self.device)
         finished = codec.train(self.config, audio, self.out, self.device, self.time_is_up, _log)
         for _ in shards:
             pass
@@ -111,7 +111,7 @@ class Steps:
         args, sentences = self.args, corpus.read(self.corpus_path)
         if not (self.out / "tokenizer" / "tokenizer_config.json").exists():
             texts = (sentence.text for sentence in sentences)
-            tokenizer.train(texts, self.config.talker.merges, self.out / "tokenizer")
+            checkpoint.train_tokenizer(texts, self.config.talker.merges, self.out / "tokenizer")
         options = ["--out", str(self.out), "--preset", args.preset, "--workers", str(max(1, args.workers - 2))]
         options += ["--device", args.device] if args.device else []
         with codes.round_loader(self.out, self.config.synthesis.rounds, options, _log) as load_round:
@@ -123,7 +123,7 @@ class Steps:
         if codec.is_finetuned(self.out, self.config.codec.finetune_steps):
             return True
         number, shards = self.config.synthesis.rounds, self._shards(self.config.synthesis.rounds)
-        audio = crops.load_audio(shards, self.config.codec.hours, self.device)
+        audio = codec_loss.load_audio(shards, self.config.codec.hours, self.device)
         shards.close()
         finished = codec.train(self.config, audio, self.out, self.device, self.time_is_up, _log, decoder_only=True)
         if finished:
@@ -141,26 +141,23 @@ class Steps:
 
     def speak(self) -> bool:
         """Speaks the held-out sentences in the checkpoint's languages; passes espeak-ng's through the trained codec."""
-        speaker, voices = self._speaker(), list(self.config.synthesis.speakers)
-        for case in cases(voices):
-            if corpus.HELD_OUT[case.sentences] in speaker.languages:
-                self._write_case(case.name, speaker.speak(case_utterances(case, corpus.held_out(case.sentences))))
+        speaker, voices, spoken = self._speaker(), list(self.config.synthesis.speakers), self.out / "spoken"
+        sets = {name: corpus.held_out(name) for name, each in corpus.HELD_OUT.items() if each in speaker.languages}
         if self.args.random:
             sentences = [each for each in corpus.read(self.corpus_path) if each.language in speaker.languages]
-            drawn = random.Random(self.config.corpus.seed).sample(sentences, self.args.random)
-            case = Case(voice=voices[0], streaming=False, sentences="random")
-            self._write_case(case.name, speaker.speak(case_utterances(case, drawn)))
+            sets["random"] = random.Random(self.config.corpus.seed).sample(sentences, self.args.random)
+        for case in cases(voices):
+            if case.sentences in sets:
+                write(spoken / f"{case.name}.msgpack", speaker.speak(case_utterances(case, sets[case.sentences])))
+                _log(f"speak: {case.name}")
         if not self.args.checkpoint and (self.out / "codec.pt").exists():
             trained = codec.load(self.config, self.out, self.device)
             for voice, name in [*((voice, "templates") for voice in voices), (voices[0], "german")]:
-                case = Case(voice=voice, streaming=False, sentences=name)
-                utterances = case_utterances(case, corpus.held_out(name))
-                self._write_case(f"codec-{voice}-{name}", speaker.reconstruct(utterances, trained, self.config))
+                utterances = case_utterances(Case(voice, False, name), corpus.held_out(name))
+                decoded = speaker.reconstruct(utterances, trained, self.config.synthesis)
+                write(spoken / f"codec-{voice}-{name}.msgpack", decoded)
+                _log(f"speak: codec-{voice}-{name}")
         return True
-
-    def _write_case(self, name: str, utterances: list[Utterance]) -> None:
-        write(self.out / "spoken" / f"{name}.msgpack", utterances)
-        _log(f"speak: {name}")
 
     def score(self) -> bool:
         """Scores the generated speech."""

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
 
-from .codec_loss import CodecLoss
+from .codec_loss import Audio, CodecLoss
 from .codec_model import Codec, build
 from .config import TrainingConfig
-from .crops import Audio
 from .run import Log, ShouldStop, TrainingRun
 
 _DECODER_STATE = "decoder.pt"

@@ -24,29 +24,25 @@ from syrinx_stages.model.codec_layers import (
 )
 from syrinx_stages.model.codec_transformer import Layer, PreTransformer, rotate
 
-_LAYER_SCALE, _BLOCK_SCALE = 0.01, 0.01
-"""Initial scales of the residual branches of the transformer and of the ConvNeXt blocks."""
-_CODEBOOKS = ("cluster_usage", "embedding_sum")
+_BRANCH_SCALE = 0.01
+"""Initial scale of the residual branches of the transformer and of the ConvNeXt blocks."""
 
 
 def initialize(decoder: CodecDecoder, generator: torch.Generator) -> None:
     """Sets the weights to their initial values. Codebooks get none and no gradient: `QuantizerTraining` sets them."""
     for name, weight in decoder.named_parameters():
         with torch.no_grad():
-            if name.endswith(_CODEBOOKS):
+            if name.endswith(("cluster_usage", "embedding_sum")):
                 weight.requires_grad_(False)
             elif weight.dim() > 1:
-                weight.uniform_(-1, 1, generator=generator).mul_(_fan_in(decoder, name, weight) ** -0.5)
+                # The number of products that each output sums.
+                parent = decoder.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
+                fan_in = weight[0].numel()
+                if isinstance(parent, CausalTransposedConv):
+                    fan_in = weight.shape[0] * weight.shape[2] // parent.stride
+                weight.uniform_(-1, 1, generator=generator).mul_(fan_in**-0.5)
             elif name.endswith(("layer_scale.scale", "gamma")):
-                weight.fill_(_BLOCK_SCALE if name.endswith("gamma") else _LAYER_SCALE)
-
-
-def _fan_in(decoder: CodecDecoder, name: str, weight: Tensor) -> int:
-    """Returns the number of products that each output sums."""
-    parent = decoder.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
-    if isinstance(parent, CausalTransposedConv):
-        return weight.shape[0] * weight.shape[2] // parent.stride
-    return weight[0].numel()
+                weight.fill_(_BRANCH_SCALE)
 
 
 def hidden_states(decoder: CodecDecoder, vectors: Tensor) -> Tensor:
@@ -128,13 +124,11 @@ def _transformer(module: PreTransformer, x: Tensor) -> Tensor:
 def _attention(layer: Layer, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
     """mask: [F, F] bool, the frames each frame attends to."""
     attention = layer.self_attn
-    size = attention.head_dim
-    heads = (*x.shape[:2], -1, size)
-    query = rotate(F.linear(x, attention.q_proj.weight).view(heads), rotation)
-    key = rotate(F.linear(x, attention.k_proj.weight).view(heads), rotation)
-    value = F.linear(x, attention.v_proj.weight).view(heads)
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    query, key, value = (F.linear(x, each.weight).view(*x.shape[:2], -1, attention.head_dim) for each in projections)
     repeats = attention.heads // attention.kv_heads
-    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    query, key, value = (each.transpose(1, 2) for each in (rotate(query, rotation), rotate(key, rotation), value))
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=math.sqrt(1 / size))
+    scale = math.sqrt(1 / attention.head_dim)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
     return F.linear(out.transpose(1, 2).flatten(2), attention.o_proj.weight)

@@ -1,5 +1,8 @@
 """The codec's trainable modules: encoder, codebooks and decoder.
 
+Codebooks are trained as running means (van den Oord et al. 2017). They hold sums and counts, as the checkpoint does: an
+entry is `embedding_sum / cluster_usage`.
+
 The encoder, which only training needs, is causal. With a non-causal encoder the codes contain information about the
 future: the talker learns to read it from the codes it is fed, ignores the text, and babbles in free-running generation.
 """
@@ -13,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.model.codec_decoder import CodecDecoder
+from syrinx_stages.model.codec_decoder import Codebook, CodecDecoder, Quantizer, ResidualQuantizer
 
 from . import codec_forward
 from .checkpoint import decoder_config
 from .config import CodecConfig
-from .quantizer import QuantizerTraining
 from .run import seeded_generator
 
 _HOP, _WINDOW = 240, 1_024
@@ -26,6 +28,14 @@ LOOKAHEAD = _WINDOW // 2 - _HOP
 """Samples after a frame that its code depends on (11 ms); the STFT window tapers off the frame's last samples."""
 _KERNEL_SIZES = (7, 7, 3, 3)
 """Of the blocks at each of the four rates."""
+_EMA_DECAY = 0.99
+_KMEANS_ITERATIONS = 12
+_QUANTIZER_DROPOUT = 0.25
+"""Share of utterances quantized with fewer codebooks, so that the first codebooks carry most of the information."""
+_REVIVE_EVERY = 10
+"""Steps between two replacements of unused entries."""
+_UNUSED = 0.02
+"""Entries with less than this share of the average usage are replaced."""
 
 
 class _CausalConv(nn.Conv1d):
@@ -59,7 +69,7 @@ class Encoder(nn.Module):
 
     window: Tensor
 
-    def __init__(self, config: CodecConfig) -> None:
+    def __init__(self, config: CodecConfig, codebook_dim: int) -> None:
         super().__init__()
         width = config.encoder_width
         self.register_buffer("window", torch.hann_window(_WINDOW), persistent=False)
@@ -70,7 +80,7 @@ class Encoder(nn.Module):
             layers += [_Block(width, kernel_size) for _ in range(config.encoder_blocks)]
         self.layers = nn.Sequential(*layers)
         self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, config.codebook_dim)
+        self.out = nn.Linear(width, codebook_dim)
 
     def forward(self, samples: Tensor) -> Tensor:
         """samples: [B, N] in -1..1. Raises ValueError if N is not a multiple of 1,920."""
@@ -89,6 +99,113 @@ class Encoder(nn.Module):
         return (spectrum.abs()[..., :-1].clamp(min=1e-3).log() + 2) / 3
 
 
+class Quantized(NamedTuple):
+    """Quantized vectors."""
+
+    vectors: Tensor
+    """[B, codebook_dim, F]: the decoder's input, with a straight-through gradient."""
+    codes: Tensor
+    """[B, F, quantizers]."""
+    commitment: Tensor
+    """Mean squared error of the encoder's vectors, a scalar."""
+
+
+def nearest(x: Tensor, entries: Tensor) -> Tensor:
+    """Returns the index [N] of the entry [K, D] nearest to each x [N, D]."""
+    return (entries.square().sum(1) - 2 * x @ entries.T).argmin(1)
+
+
+def kmeans(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Returns k-means centers [count, D] of x [N, D]."""
+    index = torch.randint(len(x), (count,), generator=generator, device=x.device)
+    centers = x[index] + 1e-4 * torch.randn(count, x.shape[1], generator=generator, device=x.device)
+    for _ in range(_KMEANS_ITERATIONS):
+        assigned = nearest(x, centers)
+        members = F.one_hot(assigned, count).to(x).T
+        sizes = members.sum(1)
+        replacements = x[torch.randint(len(x), (count,), generator=generator, device=x.device)]
+        centers = torch.where(sizes[:, None] > 0, members @ x / sizes.clamp(min=1)[:, None], replacements)
+    return centers
+
+
+class QuantizerTraining:
+    """Quantizes vectors with a decoder's codebooks and updates the codebooks."""
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        self.quantizer = quantizer
+
+    def __call__(self, x: Tensor, generator: torch.Generator, *, first: bool, step: int) -> Quantized:
+        """Quantizes the encoder's vectors x [B, codebook_dim, F]. first: initializes the codebooks from them."""
+        rest = self.quantizer.rvq_rest
+        count = len(rest._books)
+        dropped = torch.rand(len(x), generator=generator, device=x.device) < _QUANTIZER_DROPOUT
+        kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
+        depth = torch.where(dropped & (not first), kept, count)
+        updater = _CodebookUpdater(generator, first, step)
+        semantic = _quantize(self.quantizer.rvq_first, x, None, updater)
+        acoustic = _quantize(rest, x - semantic.vectors.detach(), depth, updater)
+        codes = torch.cat((semantic.codes, acoustic.codes), 2)
+        return Quantized(semantic.vectors + acoustic.vectors, codes, semantic.commitment + acoustic.commitment)
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Tensor:
+        """Returns codes [B, F, quantizers] of the encoder's vectors [B, codebook_dim, F]; changes no codebook."""
+        semantic = _quantize(self.quantizer.rvq_first, x, None, None)
+        acoustic = _quantize(self.quantizer.rvq_rest, x - semantic.vectors, None, None)
+        return torch.cat((semantic.codes, acoustic.codes), 2)
+
+
+def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, updater: _CodebookUpdater | None) -> Quantized:
+    """depth: [B], number of the part's codebooks used for each utterance; None for all."""
+    batch, _, frames = x.shape
+    projected = F.conv1d(x, part.input_proj.weight).transpose(1, 2).flatten(0, 1).float()
+    residual, total = projected.detach(), torch.zeros_like(projected)
+    codes = []
+    for index, book in enumerate(part._books):
+        if updater and updater.first:
+            updater.initialize(book, residual)
+        chosen = nearest(residual, book.entries())
+        entries = book.entries()[chosen]
+        if updater:
+            updater.update(book, residual, chosen)
+        if depth is not None:
+            entries = entries * (index < depth).float().repeat_interleave(frames)[:, None]
+        total, residual = total + entries, residual - entries
+        codes.append(chosen.view(batch, frames))
+    straight_through = (projected + (total - projected).detach()).view(batch, frames, -1).transpose(1, 2)
+    vectors = F.conv1d(straight_through, part.output_proj.weight)
+    return Quantized(vectors, torch.stack(codes, 2), F.mse_loss(projected, total))
+
+
+class _CodebookUpdater(NamedTuple):
+    """Initializes codebooks and moves their entries toward the vectors they quantize."""
+
+    generator: torch.Generator
+    first: bool
+    step: int
+
+    @torch.no_grad()
+    def initialize(self, book: Codebook, x: Tensor) -> None:
+        """Sets the entries to k-means centers of x [N, D]."""
+        book.embedding_sum.copy_(kmeans(x, len(book.cluster_usage), self.generator))
+        book.cluster_usage.fill_(1)
+
+    @torch.no_grad()
+    def update(self, book: Codebook, x: Tensor, chosen: Tensor) -> None:
+        """Moves each entry toward the x [N, D] that chose it [N]; replaces rarely used entries now and then."""
+        size = len(book.cluster_usage)
+        members = F.one_hot(chosen, size).to(x).T
+        # Usage is relative to the average entry's, so that the sums do not scale with the batch.
+        scale = size / len(x)
+        book.cluster_usage.mul_(_EMA_DECAY).add_(members.sum(1) * scale, alpha=1 - _EMA_DECAY)
+        book.embedding_sum.mul_(_EMA_DECAY).add_(members @ x * scale, alpha=1 - _EMA_DECAY)
+        if self.step % _REVIVE_EVERY == 0:
+            unused = book.cluster_usage < _UNUSED
+            replacements = x[torch.randint(len(x), (size,), generator=self.generator, device=x.device)]
+            book.embedding_sum.copy_(torch.where(unused[:, None], replacements * 0.3, book.embedding_sum))
+            book.cluster_usage.masked_fill_(unused, 0.3)
+
+
 class Codec(NamedTuple):
     """The modules that are trained together."""
 
@@ -104,6 +221,7 @@ class Codec(NamedTuple):
 def build(config: CodecConfig, device: torch.device) -> Codec:
     """Returns an untrained codec, which depends on the seed but not on the device."""
     torch.manual_seed(config.seed)
-    encoder, decoder = Encoder(config), CodecDecoder(decoder_config(config))
+    decoder_settings = decoder_config(config)
+    encoder, decoder = Encoder(config, decoder_settings.codebook_dim), CodecDecoder(decoder_settings)
     codec_forward.initialize(decoder, seeded_generator(torch.device("cpu"), config.seed))
     return Codec(encoder.to(device), decoder.to(device))

@@ -14,29 +14,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from .codec import encode
 from .codec_model import Codec
 from .run import Log
-from .synthesis import read_shard, shard_path
+from .synthesis import Shard, read_shard, shard_path
 
-
-class RoundCodes(NamedTuple):
-    """The encoded utterances of a round; the last three fields are [utterances] each, as in a shard."""
-
-    codes: npt.NDArray[np.integer]
-    """[sum of frames, 16]."""
-    frames: npt.NDArray[np.int32]
-    speakers: npt.NDArray[np.int32]
-    sentences: npt.NDArray[np.int32]
-
-
-LoadRound = Callable[[int], RoundCodes]
+LoadRound = Callable[[int], Shard]
 """Returns the codes of a round, waiting for them if necessary."""
 
 
@@ -49,12 +36,9 @@ def encode_round(codec: Codec, shards: Iterable[Path], path: Path, device: torch
     """Encodes a round's shards and writes the result to `path` atomically."""
     parts = []
     for shard in map(read_shard, shards):
-        codes = encode(codec, torch.from_numpy(shard.audio).to(device), shard.frames).cpu().numpy()
-        parts.append(RoundCodes(codes, shard.frames, shard.speakers, shard.sentences))
-    unfinished = path.with_suffix(".unfinished.npz")
-    merged = RoundCodes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    np.savez(unfinished, **merged._asdict())
-    unfinished.rename(path)
+        codes = encode(codec, torch.from_numpy(shard.content).to(device), shard.frames)
+        parts.append(shard._replace(content=codes.cpu().numpy()))
+    Shard(*(np.concatenate(columns) for columns in zip(*parts, strict=True))).write(path)
 
 
 @contextmanager
@@ -71,7 +55,7 @@ def round_loader(directory: Path, rounds: int, options: Sequence[str], log: Log)
             command = [sys.executable, "-m", "training", "codes", *options, "--round", str(number)]
             processes[number] = subprocess.Popen(command, start_new_session=True)
 
-    def load(number: int) -> RoundCodes:
+    def load(number: int) -> Shard:
         start(number)
         if number in processes:
             started = time.monotonic()
@@ -79,8 +63,7 @@ def round_loader(directory: Path, rounds: int, options: Sequence[str], log: Log)
                 raise RuntimeError(f"the process for round {number} failed")
             log(f"codes: waited {time.monotonic() - started:.0f} s for round {number}")
         start(number + 1)
-        with np.load(codes_path(directory, number)) as file:
-            return RoundCodes(*(file[field] for field in RoundCodes._fields))
+        return read_shard(codes_path(directory, number))
 
     try:
         yield load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import field
@@ -50,14 +51,8 @@ class SynthesisConfig(msgspec.Struct, frozen=True, kw_only=True):
 class CodecConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The codec's shape and training."""
 
-    codebook_size: int = 256
-    codebook_dim: int = 128
-    latent: int = 192
-    hidden: int = 192
-    layers: int = 4
-    heads: int = 3
-    feed_forward: int = 320
-    decoder_dim: int = 256
+    shape: dict[str, int] = {}
+    """What differs from the `decoder_config` of the bundled voice's `speech_tokenizer/config.json`."""
     encoder_width: int = 256
     encoder_blocks: int = 3
     """ConvNeXt blocks at each of four rates."""
@@ -85,16 +80,10 @@ class TalkerTrainingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     merges: int = 1_000
     """BPE merges of the text tokenizer."""
-    text_hidden: int = 128
-    hidden: int = 320
-    layers: int = 6
-    heads: int = 5
-    head_dim: int = 64
-    feed_forward: int = 512
-    predictor_hidden: int = 192
-    predictor_layers: int = 3
-    predictor_heads: int = 3
-    predictor_feed_forward: int = 384
+    shape: dict[str, Any] = {}
+    """What differs from the `talker_config` of the bundled voice's `config.json`, apart from token ids."""
+    predictor_shape: dict[str, Any] = {}
+    """The same of its `code_predictor_config`."""
     seed: int = 17
     steps: int = 24_700
     rows: int = 128

@@ -26,21 +26,17 @@ _SEGMENT = 25
 
 Features = npt.NDArray[np.float32]
 """[frames of 20 ms, 24]."""
-
-
-def _cosines() -> npt.NDArray[np.float64]:
-    """Returns [_BANDS, _CEPSTRA], the transform to cepstra 1 to 12; cepstrum 0, the level, is left out."""
-    band, number = np.arange(_BANDS)[:, None], np.arange(1, _CEPSTRA + 1)
-    cosines: npt.NDArray[np.float64] = np.cos(np.pi * (band + 0.5) * number / _BANDS)
-    return cosines
+_FILTERS = mel_filters(_WINDOW, _BANDS, _MIN_HZ, _MAX_HZ).numpy().T
+_COSINES = np.cos(np.pi * (np.arange(_BANDS)[:, None] + 0.5) * np.arange(1, _CEPSTRA + 1) / _BANDS)
+"""[bands, cepstra]: the transform to cepstra 1 to 12; cepstrum 0, the level, is left out."""
 
 
 def features(samples: Samples) -> Features:
     """Returns the features of 16-bit samples at 24 kHz, padded with silence to at least two windows."""
     padded = np.pad(samples.astype(np.float64), (0, max(0, 2 * _WINDOW - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_HOP] * np.hanning(_WINDOW)
-    bands = np.abs(np.fft.rfft(frames)) ** 2 @ mel_filters(_WINDOW, _BANDS, _MIN_HZ, _MAX_HZ).numpy().T
-    cepstra = np.log(np.maximum(bands, _FLOOR * bands.max() + 1)) @ _cosines()
+    bands = np.abs(np.fft.rfft(frames)) ** 2 @ _FILTERS
+    cepstra = np.log(np.maximum(bands, _FLOOR * bands.max() + 1)) @ _COSINES
     both = np.concatenate((cepstra, np.gradient(cepstra, axis=0)), 1)
     normalized: Features = ((both - both.mean(0)) / (both.std(0) + 1e-9)).astype(np.float32)
     return normalized

@@ -91,8 +91,7 @@ class Batch(NamedTuple):
 
 def lengths(tokens: Integers, frames: Integers, streaming: Integers, auto_language: Integers) -> Integers:
     """Returns the number of positions of each sentence; all arrays are [sentences]."""
-    prompt = 9 - auto_language + np.where(streaming == 1, 1, tokens + 2)
-    total: Integers = prompt + frames
+    total: Integers = 9 - auto_language + np.where(streaming == 1, 1, tokens + 2) + frames
     return total
 
 
@@ -148,9 +147,8 @@ def epoch_steps(
     sizes = lengths(tokens, frames, streaming, auto_language)
     fitting = np.flatnonzero(sizes <= training.row_positions)
     order = fitting[rng.permutation(len(fitting))]
-    for placed in pack(
-        sizes.tolist(), order.tolist(), training.rows, training.row_positions, keep_partial=keep_partial
-    ):
+    rows, width = training.rows, training.row_positions
+    for placed in pack(sizes.tolist(), order.tolist(), rows, width, keep_partial=keep_partial):
         starts, chosen = np.array(placed).T
         columns = (chosen, starts, streaming[chosen] == 1, auto_language[chosen] == 1)
         yield PackedStep(*(torch.from_numpy(column.copy()).to(data.codes.device) for column in columns))
@@ -172,7 +170,7 @@ class BatchBuilder:
 
     def build(self, data: Utterances, placed: PackedStep, generator: torch.Generator | None) -> Batch:
         """Returns a step's batch. Without a generator there is no noise, and the first frames are predicted."""
-        training, device = self._training, data.codes.device
+        training, config, talker, device = self._training, self._config, self._talker, data.codes.device
         flat = torch.arange(training.rows * training.row_positions, device=device)
         sentence = torch.searchsorted(placed.starts, flat, right=True) - 1
         slot = sentence.clamp(min=0)
@@ -183,65 +181,46 @@ class BatchBuilder:
         first = torch.where(streaming, begin + 1, begin + tokens + 2)
         inside = (sentence >= 0) & (position < first + frames)
 
-        is_frame = inside & (position >= first)
-        next_frame = position - first + 1
+        index = position - begin
+        is_text = (index >= 0) & (index < tokens) & inside
+        row = torch.where(is_text, data.first_token[utterance] + index, 0)
+        text = torch.where(is_text, data.tokens[row].long(), config.tts_pad_token_id)
+        text = torch.where(index == tokens, config.tts_eos_token_id, text)
+        text = torch.where(index == -1, config.tts_bos_token_id, text)
+        text = torch.where(position < len(self._role), self._role[position.clamp(0, 2)], text)
+
+        prompt = self._prompts[auto_language, (position - 3).clamp(0, 5)]
+        prompt = torch.where(prompt == _LANGUAGE, data.languages[utterance], prompt)
+        prompt = torch.where(prompt == _SPEAKER, data.speakers[utterance], prompt)
+        codec = torch.where((position >= 3) & (position < begin), prompt, -1)
+        codec = torch.where((position >= begin) & (position < first - 1), talker.codec_pad_id, codec)
+        codec = torch.where(position == first - 1, talker.codec_bos_id, codec)
+
+        is_frame, next_frame = inside & (position >= first), position - first + 1
         before_frame = inside & (next_frame >= 0) & (next_frame < frames)
         codes = _frames_at(data, utterance, position - first, is_frame)
         next_codes = _frames_at(data, utterance, next_frame, before_frame)
         labels = torch.where(before_frame, next_codes[:, 0], IGNORED)
-        labels = torch.where(inside & (next_frame == frames), self._talker.codec_eos_token_id, labels)
+        labels = torch.where(inside & (next_frame == frames), talker.codec_eos_token_id, labels)
         predicted = self._choose_predicted(before_frame, generator)
-        predicted_codes = next_codes[predicted]
-        predicted_inputs = predicted_codes
+        predicted_codes = predicted_inputs = next_codes[predicted]
         if generator is not None:
             codes = self._add_noise(codes, generator, whole_frames=True)
             predicted_inputs = self._add_noise(predicted_codes, generator, whole_frames=False)
-        by_position = {
-            "text": self._text(data, utterance, position, begin, tokens, inside),
-            "codec": self._codec(data, utterance, position, begin, first, auto_language, inside),
-            "frames": codes,
-            "is_frame": is_frame,
-            "positions": torch.where(inside, position, 0),
-            "sentences": torch.where(inside, sentence, -1),
-            "labels": labels,
-        }
         shape = (training.rows, training.row_positions)
         return Batch(
-            **{name: column.view(*shape, *column.shape[1:]) for name, column in by_position.items()},
+            text=text.view(shape),
+            codec=torch.where(inside, codec, -1).view(shape),
+            frames=codes.view(*shape, CODE_GROUPS),
+            is_frame=is_frame.view(shape),
+            positions=torch.where(inside, position, 0).view(shape),
+            sentences=torch.where(inside, sentence, -1).view(shape),
+            labels=labels.view(shape),
             predicted=predicted,
             predicted_codes=predicted_codes,
             predicted_inputs=predicted_inputs[:, :-1],
             predicted_weight=before_frame[predicted].float(),
         )
-
-    def _text(
-        self, data: Utterances, utterance: Tensor, position: Tensor, begin: Tensor, count: Tensor, inside: Tensor
-    ) -> Tensor:
-        config, index = self._config, position - begin
-        is_text = (index >= 0) & (index < count) & inside
-        row = torch.where(is_text, data.first_token[utterance] + index, 0)
-        text = torch.where(is_text, data.tokens[row].long(), config.tts_pad_token_id)
-        text = torch.where(index == count, config.tts_eos_token_id, text)
-        text = torch.where(index == -1, config.tts_bos_token_id, text)
-        return torch.where(position < len(self._role), self._role[position.clamp(0, 2)], text)
-
-    def _codec(
-        self,
-        data: Utterances,
-        utterance: Tensor,
-        position: Tensor,
-        begin: Tensor,
-        first: Tensor,
-        auto_language: Tensor,
-        inside: Tensor,
-    ) -> Tensor:
-        prompt = self._prompts[auto_language, (position - 3).clamp(0, 5)]
-        prompt = torch.where(prompt == _LANGUAGE, data.languages[utterance], prompt)
-        prompt = torch.where(prompt == _SPEAKER, data.speakers[utterance], prompt)
-        codec = torch.where((position >= 3) & (position < begin), prompt, -1)
-        codec = torch.where((position >= begin) & (position < first - 1), self._talker.codec_pad_id, codec)
-        codec = torch.where(position == first - 1, self._talker.codec_bos_id, codec)
-        return torch.where(inside, codec, -1)
 
     def _choose_predicted(self, before_frame: Tensor, generator: torch.Generator | None) -> Tensor:
         """Returns `predicted_frames` positions, random ones among those before a frame."""

@@ -15,11 +15,11 @@ from . import corpus
 from .speak import Case, Speaker, case_utterances
 
 SHOWN = (
-    Case(voice="us", streaming=False, sentences="templates"),
-    Case(voice="us_f", streaming=False, sentences="natural"),
-    Case(voice="us_m", streaming=True, sentences="natural"),
-    Case(voice="gb", streaming=False, sentences="numbers"),
-    Case(voice="us", streaming=False, sentences="german"),
+    Case("us", False, "templates"),
+    Case("us_f", False, "natural"),
+    Case("us_m", True, "natural"),
+    Case("gb", False, "numbers"),
+    Case("us", False, "german"),
 )
 """The first sentence of each is shown, if the checkpoint has its language."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +25,7 @@ from syrinx_stages.talker.engine import TalkerEngine
 from . import corpus, synthesis
 from .codec import encode
 from .codec_model import Codec
-from .config import SynthesisConfig, TrainingConfig
+from .config import SynthesisConfig
 from .corpus import Sentence
 
 _MAX_FRAMES = 500
@@ -45,7 +46,7 @@ class Utterance(msgspec.Struct, frozen=True, kw_only=True):
     """False for a runaway, which was stopped at the frame limit."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class Case(NamedTuple):
     """A set of sentences, spoken by one voice with whole or streaming text."""
 
     voice: str
@@ -60,12 +61,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cases(voices: Sequence[str]) -> list[Case]:
-    """Returns the cases: templates by every voice, the other sets by the first; each with whole and streaming text."""
+    """Returns the cases, with whole and streaming text: templates by every voice, the other sets by the first."""
     others = [name for name in corpus.HELD_OUT if name != "templates"]
     pairs = [(voice, "templates") for voice in voices] + [(voices[0], name) for name in others]
-    return [
-        Case(voice=voice, streaming=streaming, sentences=name) for voice, name in pairs for streaming in (False, True)
-    ]
+    both = [Case(voice, streaming, name) for voice, name in pairs for streaming in (False, True)]
+    return [*both, Case(voices[0], False, "random")]
 
 
 def case_utterances(case: Case, sentences: Sequence[Sentence]) -> list[Utterance]:
@@ -95,7 +95,13 @@ class Speaker:
         self._device, self._concurrency = device, concurrency
         self.languages = frozenset(Checkpoint(checkpoint).config.talker_config.codec_language_id)
         """The checkpoint's languages."""
-        self._talker = _load_talker(checkpoint, device, concurrency)
+        self._talker: TalkerEngine
+        if device.type == "cuda":
+            from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
+
+            self._talker = CudaTalkerEngine(Checkpoint(checkpoint, device, torch.bfloat16), concurrency)
+        else:
+            self._talker = EagerTalkerEngine(Checkpoint(checkpoint, device))
         self._talker.warm_up()
         self._decoder = Checkpoint(checkpoint, device).load_codec_decoder()
 
@@ -127,13 +133,13 @@ class Speaker:
         pcm = self._decode([torch.from_numpy(each).to(self._device) for each in codes])
         return [msgspec.structs.replace(each, pcm=pcm[i], ended=ended[i]) for i, each in enumerate(utterances)]
 
-    def reconstruct(self, utterances: Sequence[Utterance], codec: Codec, config: TrainingConfig) -> list[Utterance]:
+    def reconstruct(self, utterances: Sequence[Utterance], codec: Codec, config: SynthesisConfig) -> list[Utterance]:
         """Returns the utterances read by espeak-ng, encoded with `codec` and decoded with the checkpoint's decoder.
 
         It is the quality that a perfect talker would reach with this codec.
         """
         codes = []
-        for reading in espeak_readings(utterances, config.synthesis):
+        for reading in espeak_readings(utterances, config):
             frames = np.array([len(reading) // FAMILY.samples_per_frame], np.int32)
             codes.append(encode(codec, torch.from_numpy(reading).to(self._device), frames).long())
         pcm = self._decode(codes)
@@ -167,15 +173,6 @@ def espeak_readings(utterances: Sequence[Utterance], config: SynthesisConfig) ->
         )
         for each in utterances
     ]
-
-
-def _load_talker(checkpoint: str, device: torch.device, concurrency: int) -> TalkerEngine:
-    """Returns the engine that a service uses on this device."""
-    if device.type == "cuda":
-        from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-
-        return CudaTalkerEngine(Checkpoint(checkpoint, device, torch.bfloat16), concurrency)
-    return EagerTalkerEngine(Checkpoint(checkpoint, device))
 
 
 def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:

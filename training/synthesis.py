@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +46,7 @@ GAIN = 0.75
 """espeak-ng reaches full scale at times, and models overshoot a little; the output has to stay below -1 dB."""
 
 
+@cache
 class Espeak:
     """espeak-ng's library, of which a process has one instance."""
 
@@ -80,18 +81,12 @@ class Espeak:
         return np.concatenate(self._chunks) if self._chunks else np.zeros(0, np.int16)
 
 
-@cache
-def espeak() -> Espeak:
-    """Returns this process's instance."""
-    return Espeak()
-
-
 def utterance(sentence: Sentence, voice: str, words_per_minute: int) -> Samples:
     """Returns a sentence as training audio: 16-bit samples at 24 kHz, whole frames, short silence at both ends.
 
     Empty if espeak-ng produces no audible sound. Raises ValueError for an unknown voice.
     """
-    raw = espeak().synthesize(sentence.spoken(), voice, words_per_minute)
+    raw = Espeak().synthesize(sentence.spoken(), voice, words_per_minute)
     audible = np.flatnonzero(np.abs(raw.astype(np.int32)) > _SILENCE_THRESHOLD)
     if not len(audible):
         return raw[:0]
@@ -102,15 +97,21 @@ def utterance(sentence: Sentence, voice: str, words_per_minute: int) -> Samples:
 
 
 class Shard(NamedTuple):
-    """Concatenated utterances; the last three fields are [utterances] each."""
+    """Concatenated utterances, as audio or as codes; the last three fields are [utterances] each."""
 
-    audio: Samples
-    """[sum of frames x 1,920] at 24 kHz."""
+    content: npt.NDArray[np.integer]
+    """Samples [sum of frames x 1,920] int16 at 24 kHz, or codes [sum of frames, 16]."""
     frames: npt.NDArray[np.int32]
     speakers: npt.NDArray[np.int32]
     """Indices of the config's speakers."""
     sentences: npt.NDArray[np.int32]
     """Line numbers in the corpus, from 0."""
+
+    def write(self, path: Path) -> None:
+        """Writes the shard atomically."""
+        unfinished = path.with_suffix(".unfinished.npz")
+        np.savez(unfinished, **self._asdict())
+        unfinished.rename(path)
 
 
 def shard_count(config: SynthesisConfig, lines: int) -> int:
@@ -156,33 +157,19 @@ def make_shard(config: SynthesisConfig, sentences: list[Sentence], number: int, 
     )
 
 
-class _Job(NamedTuple):
-    """A worker's arguments; it reads the corpus itself."""
-
-    config: SynthesisConfig
-    corpus: Path
-    directory: Path
-    number: int
-
-
 @cache
 def _sentences(path: Path) -> list[Sentence]:
     return corpus.read(path)
 
 
-def _write_shard(job: _Job, index: int) -> None:
-    """Writes one shard atomically."""
-    path = shard_path(job.directory, job.number, index)
-    unfinished = path.with_suffix(".unfinished.npz")
-    np.savez(unfinished, **make_shard(job.config, _sentences(job.corpus), job.number, index)._asdict())
-    unfinished.rename(path)
+def _write_shard(config: SynthesisConfig, corpus_path: Path, directory: Path, number: int, index: int) -> None:
+    make_shard(config, _sentences(corpus_path), number, index).write(shard_path(directory, number, index))
 
 
 def make_round(
     config: SynthesisConfig, corpus_path: Path, directory: Path, number: int, workers: int, log: Callable[[str], None]
 ) -> Generator[Path]:
     """Yields a round's shards in order as they become available; `workers` processes make the missing ones."""
-    job = _Job(config, corpus_path, directory, number)
     count = shard_count(config, len(_sentences(corpus_path)))
     paths = [shard_path(directory, number, index) for index in range(count)]
     paths[0].parent.mkdir(parents=True, exist_ok=True)
@@ -191,9 +178,10 @@ def make_round(
     # the library does not work in children forked after its first use.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), os.nice, (_NICE,), max_tasks_per_child=1)
     try:
-        made, pending = pool.map(_write_shard, [job] * len(missing), missing), set(missing)
+        # A worker reads the corpus itself.
+        made = pool.map(partial(_write_shard, config, corpus_path, directory, number), missing)
         for index, path in enumerate(paths):
-            if index in pending:
+            if index in missing:
                 next(made)
             yield path
     finally:

@@ -16,11 +16,12 @@ from syrinx_stages.model.tokenizer import Tokenizer, load_tokenizer
 
 from . import talker_forward
 from .checkpoint import model_config
-from .codes import LoadRound, RoundCodes
+from .codes import LoadRound
 from .config import TalkerTrainingConfig, TrainingConfig
 from .corpus import Sentence
 from .layout import Batch, BatchBuilder, PackedStep, Utterances, epoch_steps
 from .run import Log, ShouldStop, TrainingRun, seeded_generator
+from .synthesis import Shard
 
 _VALIDATION_ROWS = 16
 
@@ -139,7 +140,7 @@ class Dataset:
         self._config, self._talker, self._device = config, model.talker_config, device
         self._sentences, self._load_round = sentences, load_round
         self._tokens = cache(lambda line: np.array(tokenizer.encode(sentences[line].text), np.int16))
-        self._rounds: list[RoundCodes] = []
+        self._rounds: list[Shard] = []
         self._training: Utterances | None = None
 
     def training(self, step: int) -> Utterances:
@@ -167,7 +168,7 @@ class Dataset:
         tokens = np.array([len(ids) for ids in texts])
         speakers = np.array([talker.speakers[name] for name in self._config.synthesis.speakers])
         columns = {
-            "codes": np.concatenate([each.codes for each in rounds]),
+            "codes": np.concatenate([each.content for each in rounds]),
             "first_frame": np.cumsum(frames) - frames,
             "frames": frames,
             "tokens": np.concatenate(texts),

@@ -128,16 +128,10 @@ def embed(talker: Talker, batch: Batch, dtype: torch.dtype) -> Tensor:
     return inputs
 
 
-def attention_mask(sentences: Tensor) -> Tensor:
-    """Returns the mask [rows, 1, positions, positions], causal within each sentence."""
-    same = sentences[:, :, None] == sentences[:, None, :]
-    return same.tril()[:, None]
-
-
 def talker_states(talker: Talker, inputs: Tensor, batch: Batch) -> Tensor:
-    """Returns the talker's states [rows, positions, width]."""
-    eps = talker.config.rms_norm_eps
-    return run_stack(talker.model, inputs.float(), batch.positions, attention_mask(batch.sentences), eps)
+    """Returns the talker's states [rows, positions, width]; attention is causal within each sentence."""
+    mask = (batch.sentences[:, :, None] == batch.sentences[:, None, :]).tril()[:, None]
+    return run_stack(talker.model, inputs.float(), batch.positions, mask, talker.config.rms_norm_eps)
 
 
 def predictor_logits(talker: Talker, states: Tensor, codes: Tensor) -> Tensor:
@@ -150,10 +144,9 @@ def predictor_logits(talker: Talker, states: Tensor, codes: Tensor) -> Tensor:
     embedded = torch.bmm(one_hot, tables.to(one_hot.dtype)).transpose(0, 1)
     inputs = predictor.small_to_mtp_projection(torch.cat((states[:, None], embedded.to(states.dtype)), 1))
     positions = torch.arange(CODE_GROUPS, device=codes.device)[None]
-    eps = predictor.config.rms_norm_eps
-    hidden = run_stack(predictor.model, inputs.float(), positions, None, eps)[:, 1:].transpose(0, 1)
+    hidden = run_stack(predictor.model, inputs.float(), positions, None, predictor.config.rms_norm_eps)
     heads = torch.stack([head.get_parameter("weight") for head in predictor.lm_head])
-    return torch.bmm(hidden, heads.mT)
+    return torch.bmm(hidden[:, 1:].transpose(0, 1), heads.mT)
 
 
 def losses(talker: Talker, inputs: Tensor, batch: Batch) -> TalkerLosses:

@@ -8,7 +8,7 @@ import torch
 from syrinx_stages.model.config import ModelConfig
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer, load_tokenizer
-from training import checkpoint, corpus, talker_forward, tokenizer
+from training import checkpoint, corpus, talker_forward
 from training.config import SMOKE, CorpusConfig
 
 
@@ -17,7 +17,7 @@ def tokenizer_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tokenizer")
     config = CorpusConfig(generated={"english": 200, "german": 100}, max_sentences_per_source=0)
     sentences = corpus.build(config, Path("/nowhere"), lambda line: None)
-    tokenizer.train([sentence.text for sentence in sentences], SMOKE.talker.merges, directory)
+    checkpoint.train_tokenizer([sentence.text for sentence in sentences], SMOKE.talker.merges, directory)
     return directory
 
 

@@ -19,12 +19,11 @@ from safetensors.torch import load_file
 from support import training as small
 from support.talker_recipe import VOICE
 from syrinx_stages.model.checkpoint import Checkpoint
-from training import codec, corpus, show, speak
+from training import checkpoint, codec, corpus, show, speak
 from training.cli import UNFINISHED, main
-from training.codec_loss import CodecLoss
+from training.codec_loss import Audio, CodecLoss
 from training.codec_model import Codec
-from training.config import SMOKE
-from training.crops import Audio
+from training.config import FULL, SMOKE
 
 SMOKE_RUN = ["--preset", "smoke", "--device", "cpu", "--workers", "1"]
 
@@ -146,11 +145,16 @@ def test_configs_have_the_official_keys(out: Path) -> None:
         assert keys(ours) == keys(official), file
 
 
+def test_full_preset_has_the_bundled_voices_configs() -> None:
+    assert checkpoint.model_settings(FULL, VOICE) == json.loads((VOICE / "config.json").read_text())
+    codec_settings = json.loads((VOICE / "speech_tokenizer" / "config.json").read_text())
+    assert checkpoint.codec_settings(FULL.codec) == codec_settings
+
+
 def test_weights_are_float16_and_small(out: Path) -> None:
     for file in (out / "checkpoint").rglob("*.safetensors"):
         assert {tensor.dtype for tensor in load_file(file).values()} == {torch.float16}
-    checkpoint = Checkpoint(str(out / "checkpoint"))
-    assert checkpoint.config.talker_config.speakers.keys() == {"us", "us_f", "us_m", "gb"}
+    assert Checkpoint(str(out / "checkpoint")).config.talker_config.speakers.keys() == {"us", "us_f", "us_m", "gb"}
 
 
 def test_codes_are_kept_and_audio_is_deleted(out: Path) -> None:

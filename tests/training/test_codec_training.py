@@ -8,10 +8,9 @@ from support import training as small
 from syrinx_stages.contract.family import FAMILY
 from training import codec as codecs
 from training import codec_forward
-from training.codec_model import LOOKAHEAD, Codec, build
+from training.codec_model import LOOKAHEAD, Codec, build, kmeans, nearest
 from training.config import SMOKE
 from training.corpus import Sentence
-from training.quantizer import kmeans, nearest
 from training.run import seeded_generator
 from training.synthesis import Shard
 
@@ -63,7 +62,9 @@ def test_codes_depend_on_their_own_frame(codec: Codec) -> None:
 
 @torch.no_grad()
 def test_forward_pass_matches_the_streaming_decoder(codec: Codec) -> None:
-    codes = torch.randint(SMOKE.codec.codebook_size, (2, FRAMES, 16), generator=torch.Generator().manual_seed(1))
+    codes = torch.randint(
+        SMOKE.codec.shape["codebook_size"], (2, FRAMES, 16), generator=torch.Generator().manual_seed(1)
+    )
     decoder = codec.decoder.eval()
     vectors = decoder.quantizer(codes).transpose(1, 2)
     trained = codec_forward.waveform(decoder, codec_forward.hidden_states(decoder, vectors)).clamp(-1, 1)
@@ -104,7 +105,7 @@ def test_kmeans_finds_the_centers() -> None:
 
 
 def encode(codec: Codec, shard: Shard) -> Tensor:
-    return codecs.encode(codec, torch.from_numpy(shard.audio), shard.frames)
+    return codecs.encode(codec, torch.from_numpy(shard.content), shard.frames)
 
 
 def test_utterances_are_encoded_independently(codec: Codec) -> None:

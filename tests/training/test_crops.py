@@ -9,7 +9,7 @@ from torch import Tensor
 
 from support import training as small
 from syrinx_stages.contract.family import FAMILY
-from training import crops
+from training import codec_loss as crops
 from training.config import SMOKE
 from training.corpus import Sentence
 from training.run import seeded_generator
@@ -44,8 +44,8 @@ def test_audio_has_utterance_starts(audio: crops.Audio) -> None:
 
 def test_loading_stops_at_the_requested_hours(shards: list[Path]) -> None:
     first = small.tone_shard(SENTENCES, np.array([0, 1], np.int32))
-    audio = crops.load_audio(shards, len(first.audio) / FAMILY.sample_rate / 3600, CPU)
-    assert len(audio.samples) == len(first.audio)
+    audio = crops.load_audio(shards, len(first.content) / FAMILY.sample_rate / 3600, CPU)
+    assert len(audio.samples) == len(first.content)
 
 
 def crop(audio: crops.Audio, seed: int, *, utterance_starts: bool, alignment: int = 1) -> Tensor:

@@ -66,7 +66,7 @@ def test_inaudible_sentence_is_empty() -> None:
 
 def test_shard_leaves_out_inaudible_sentences() -> None:
     shard = make_shard(CONFIG, SENTENCES, 0, 0)
-    assert len(shard.audio) == shard.frames.sum() * FAMILY.samples_per_frame
+    assert len(shard.content) == shard.frames.sum() * FAMILY.samples_per_frame
     assert set(shard.sentences.tolist()) == set(synthesis.round_lines(CONFIG, 5, 0)[:3].tolist()) - {3}
 
 

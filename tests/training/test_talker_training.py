@@ -15,7 +15,6 @@ from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import Tokenizer
 from syrinx_stages.talker.prompt import Prompt, build_prompt
 from training import talker_forward
-from training.codes import RoundCodes
 from training.config import SMOKE
 from training.corpus import Sentence
 from training.layout import (
@@ -29,6 +28,7 @@ from training.layout import (
     pack,
 )
 from training.run import seeded_generator
+from training.synthesis import Shard
 from training.talker import Dataset
 
 CPU = torch.device("cpu")
@@ -49,13 +49,13 @@ TRAINING = structs.replace(SMOKE.talker, rows=3, row_positions=128)
 @pytest.fixture
 def codes() -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return [torch.randint(SMOKE.codec.codebook_size, (count, 16), generator=generator) for count in FRAMES]
+    return [torch.randint(SMOKE.codec.shape["codebook_size"], (count, 16), generator=generator) for count in FRAMES]
 
 
 @pytest.fixture
 def data(bpe: Tokenizer, model_config: ModelConfig, codes: list[Tensor]) -> Utterances:
     numbers = np.arange(len(SENTENCES), dtype=np.int32)
-    coded = RoundCodes(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers % 4, numbers)
+    coded = Shard(torch.cat(codes).to(torch.uint8).numpy(), np.array(FRAMES, np.int32), numbers % 4, numbers)
     return Dataset(SMOKE, model_config, bpe, SENTENCES, lambda number: coded, CPU).utterances(1)
 
 
