@@ -162,7 +162,7 @@ class Steps:
     def score(self) -> bool:
         """Scores the generated speech."""
         from . import score
-        from .recognizer import Recognizer
+        from .intelligibility import Recognizer
 
         recognizers = {}
         for name, language in corpus.HELD_OUT.items():

@@ -29,7 +29,7 @@ _BRANCH_SCALE = 0.01
 
 
 def initialize(decoder: CodecDecoder, generator: torch.Generator) -> None:
-    """Sets the weights to their initial values. Codebooks get none and no gradient: `QuantizerTraining` sets them."""
+    """Sets the weights to their initial values. Codebooks get none and no gradient: `quantize` sets them."""
     for name, weight in decoder.named_parameters():
         with torch.no_grad():
             if name.endswith(("cluster_usage", "embedding_sum")):

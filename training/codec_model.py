@@ -128,31 +128,28 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return centers
 
 
-class QuantizerTraining:
-    """Quantizes vectors with a decoder's codebooks and updates the codebooks."""
+def quantize(quantizer: Quantizer, x: Tensor, generator: torch.Generator, *, first: bool, step: int) -> Quantized:
+    """Quantizes the encoder's vectors x [B, codebook_dim, F] and updates the codebooks.
 
-    def __init__(self, quantizer: Quantizer) -> None:
-        self.quantizer = quantizer
+    first: initializes the codebooks from x.
+    """
+    count = len(quantizer.rvq_rest._books)
+    dropped = torch.rand(len(x), generator=generator, device=x.device) < _QUANTIZER_DROPOUT
+    kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
+    depth = torch.where(dropped & (not first), kept, count)
+    updater = _CodebookUpdater(generator, first, step)
+    semantic = _quantize(quantizer.rvq_first, x, None, updater)
+    acoustic = _quantize(quantizer.rvq_rest, x - semantic.vectors.detach(), depth, updater)
+    codes = torch.cat((semantic.codes, acoustic.codes), 2)
+    return Quantized(semantic.vectors + acoustic.vectors, codes, semantic.commitment + acoustic.commitment)
 
-    def __call__(self, x: Tensor, generator: torch.Generator, *, first: bool, step: int) -> Quantized:
-        """Quantizes the encoder's vectors x [B, codebook_dim, F]. first: initializes the codebooks from them."""
-        rest = self.quantizer.rvq_rest
-        count = len(rest._books)
-        dropped = torch.rand(len(x), generator=generator, device=x.device) < _QUANTIZER_DROPOUT
-        kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
-        depth = torch.where(dropped & (not first), kept, count)
-        updater = _CodebookUpdater(generator, first, step)
-        semantic = _quantize(self.quantizer.rvq_first, x, None, updater)
-        acoustic = _quantize(rest, x - semantic.vectors.detach(), depth, updater)
-        codes = torch.cat((semantic.codes, acoustic.codes), 2)
-        return Quantized(semantic.vectors + acoustic.vectors, codes, semantic.commitment + acoustic.commitment)
 
-    @torch.no_grad()
-    def encode(self, x: Tensor) -> Tensor:
-        """Returns codes [B, F, quantizers] of the encoder's vectors [B, codebook_dim, F]; changes no codebook."""
-        semantic = _quantize(self.quantizer.rvq_first, x, None, None)
-        acoustic = _quantize(self.quantizer.rvq_rest, x - semantic.vectors, None, None)
-        return torch.cat((semantic.codes, acoustic.codes), 2)
+@torch.no_grad()
+def quantized_codes(quantizer: Quantizer, x: Tensor) -> Tensor:
+    """Returns codes [B, F, quantizers] of the encoder's vectors [B, codebook_dim, F]; changes no codebook."""
+    semantic = _quantize(quantizer.rvq_first, x, None, None)
+    acoustic = _quantize(quantizer.rvq_rest, x - semantic.vectors, None, None)
+    return torch.cat((semantic.codes, acoustic.codes), 2)
 
 
 def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, updater: _CodebookUpdater | None) -> Quantized:
@@ -211,11 +208,6 @@ class Codec(NamedTuple):
 
     encoder: Encoder
     decoder: CodecDecoder
-
-    @property
-    def quantizer(self) -> QuantizerTraining:
-        """The decoder's codebooks, in training."""
-        return QuantizerTraining(self.decoder.quantizer)
 
 
 def build(config: CodecConfig, device: torch.device) -> Codec:

@@ -13,8 +13,7 @@ from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
 
 from .config import SynthesisConfig
 from .corpus import HELD_OUT
-from .dtw import ReadingMatcher
-from .recognizer import Recognizer
+from .intelligibility import ReadingMatcher, Recognizer
 from .speak import Utterance, espeak_readings
 from .synthesis import Samples
 

@@ -26,13 +26,6 @@ from .synthesis import Shard
 _VALIDATION_ROWS = 16
 
 
-def build(config: ModelConfig, training: TalkerTrainingConfig, device: torch.device) -> Talker:
-    """Returns an untrained talker, which depends on the seed but not on the device."""
-    talker = Talker(config.talker_config)
-    talker_forward.initialize(talker, seeded_generator(torch.device("cpu"), training.seed))
-    return talker.to(device)
-
-
 class Trainer:
     """The talker with its tokenizer, batch builder and training run."""
 
@@ -41,7 +34,10 @@ class Trainer:
         self.config, self.training, self.device = config, config.talker, device
         self.model_config = model_config(config, directory / "tokenizer")
         self.tokenizer = load_tokenizer(directory / "tokenizer", self.model_config)
-        self.talker = build(self.model_config, config.talker, device)
+        self.talker = Talker(self.model_config.talker_config)
+        # Initialized on the CPU, so that the weights do not depend on the device.
+        talker_forward.initialize(self.talker, seeded_generator(torch.device("cpu"), config.talker.seed))
+        self.talker.to(device)
         self.batches = self._batch_builder(config.talker)
         self.run = TrainingRun(
             directory / "talker.pt",

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 
 from training.corpus import held_out
-from training.recognizer import Recognizer
+from training.intelligibility import Recognizer
 
 SENTENCES = [sentence.text for sentence in held_out("templates")]
 

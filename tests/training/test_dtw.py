@@ -6,7 +6,7 @@ import pytest
 from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
 from training.config import FULL
-from training.dtw import ReadingMatcher, features
+from training.intelligibility import ReadingMatcher, features
 from training.synthesis import Samples
 
 HELD = corpus.held_out("german")

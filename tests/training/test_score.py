@@ -10,7 +10,7 @@ from syrinx_stages.contract.family import FAMILY
 from training import corpus, score, synthesis
 from training.config import SMOKE
 from training.corpus import Sentence
-from training.recognizer import Recognizer
+from training.intelligibility import Recognizer
 from training.speak import Utterance
 
 TIME = np.arange(10 * FAMILY.samples_per_frame) / FAMILY.sample_rate

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from training.sources import SOURCES, dictionary
+from training.corpus import SOURCES, dictionary
 
 
 def write_file(root: Path, file: str, text: str) -> None:

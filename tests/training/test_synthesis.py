@@ -10,7 +10,7 @@ from syrinx_stages.contract.family import FAMILY
 from training import corpus, synthesis
 from training.config import FULL, SMOKE, TrainingConfig
 from training.corpus import Sentence
-from training.recognizer import Recognizer
+from training.intelligibility import Recognizer
 from training.synthesis import make_round, make_shard, read_shard, shard_count, shard_path
 
 SENTENCES = [
