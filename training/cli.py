@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from . import checkpoint, codec, codec_loss, codes, corpus, synthesis, talker
 from .config import FULL, SMOKE, TrainingConfig
-from .speak import Case, Speaker, case_utterances, cases, read, write
+from .speak import Case, Speaker, case_utterances, cases, read, show, write
 
 _PRESETS = {"full": FULL, "smoke": SMOKE}
 _STEPS = ("all", "corpus", "codec", "codes", "talker", "finetune", "export", "speak", "score", "show")
@@ -180,9 +180,7 @@ class Steps:
 
     def show(self) -> bool:
         """Writes audio files and spectrograms of a few sentences."""
-        from . import show
-
-        show.show(self._speaker(), self.out / "shown")
+        show(self._speaker(), self.out / "shown")
         return True
 
     def _speaker(self) -> Speaker:

@@ -31,6 +31,11 @@ from .corpus import Sentence
 _MAX_FRAMES = 500
 _CHUNK_FRAMES = 32
 """Frames decoded at once."""
+_WINDOW, _HOP = 1_024, 256
+"""Of the spectrograms, in samples."""
+_MIN_DB, _MAX_DB = -95, -35
+"""The range of the colors."""
+_INCHES_PER_SECOND, _INCHES_HIGH = 2.5, 2.0
 
 
 class Utterance(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +71,16 @@ def cases(voices: Sequence[str]) -> list[Case]:
     pairs = [(voice, "templates") for voice in voices] + [(voices[0], name) for name in others]
     both = [Case(voice, streaming, name) for voice, name in pairs for streaming in (False, True)]
     return [*both, Case(voices[0], False, "random")]
+
+
+SHOWN = (
+    Case("us", False, "templates"),
+    Case("us_f", False, "natural"),
+    Case("us_m", True, "natural"),
+    Case("gb", False, "numbers"),
+    Case("us", False, "german"),
+)
+"""The first sentence of each is shown, if the checkpoint has its language."""
 
 
 def case_utterances(case: Case, sentences: Sequence[Sentence]) -> list[Utterance]:
@@ -187,3 +202,31 @@ def _speech_request(number: int, utterance: Utterance) -> SpeechRequest:
         max_frames=_MAX_FRAMES,
         seed=utterance.seed,
     )
+
+
+def show(speaker: Speaker, directory: Path) -> None:
+    """Writes a FLAC file for each case of `SHOWN`, and `spectrograms.png`, all on the same time scale."""
+    import matplotlib
+    import soundfile
+    from matplotlib.figure import Figure
+
+    directory.mkdir(parents=True, exist_ok=True)
+    shown = [case for case in SHOWN if corpus.HELD_OUT[case.sentences] in speaker.languages]
+    spoken = speaker.speak([case_utterances(case, corpus.held_out(case.sentences))[0] for case in shown])
+    matplotlib.use("Agg")
+    seconds = max(len(each.pcm) for each in spoken) / 2 / FAMILY.sample_rate
+    figure = Figure(figsize=(1 + _INCHES_PER_SECOND * seconds, _INCHES_HIGH * len(spoken)), layout="constrained")
+    axes = figure.subplots(len(spoken), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for row, case, each in zip(axes, shown, spoken, strict=True):
+        pcm = np.frombuffer(each.pcm, "<i2")
+        soundfile.write(directory / f"{case.name}.flac", pcm, FAMILY.sample_rate, "PCM_16")
+        samples = np.pad(pcm / 32768, (0, max(0, _WINDOW - len(pcm))))
+        # Noise avoids the logarithm of digital silence.
+        samples += np.random.default_rng(0).normal(0, 1e-6, len(samples))
+        overlap = _WINDOW - _HOP
+        row.specgram(samples, NFFT=_WINDOW, Fs=FAMILY.sample_rate, noverlap=overlap, vmin=_MIN_DB, vmax=_MAX_DB)
+        text = "streaming text" if each.streaming else "whole text"
+        row.set_title(f"{each.voice}, {text}: {each.sentence.text}", loc="left", fontsize="medium")
+        row.set(ylabel="Hz")
+    axes[-1].set(xlabel="s", xlim=(0, seconds))
+    figure.savefig(directory / "spectrograms.png", dpi=80)

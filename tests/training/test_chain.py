@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from support import training as small
 from support.talker_recipe import VOICE
 from syrinx_stages.model.checkpoint import Checkpoint
-from training import checkpoint, codec, corpus, show, speak
+from training import checkpoint, codec, corpus, speak
 from training.cli import UNFINISHED, main
 from training.codec_loss import Audio, CodecLoss
 from training.codec_model import Codec
@@ -97,7 +97,7 @@ def test_checkpoint_generates_speech(out: Path, tmp_path: Path) -> None:
 def test_show_writes_audio_and_spectrograms(out: Path) -> None:
     assert run("show", out) == 0
     shown = {path.name: path for path in (out / "shown").iterdir()}
-    assert shown.keys() == {f"{case.name}.flac" for case in show.SHOWN} | {"spectrograms.png"}
+    assert shown.keys() == {f"{case.name}.flac" for case in speak.SHOWN} | {"spectrograms.png"}
     sound = soundfile.info(shown["us-whole-templates.flac"])
     assert (sound.samplerate, sound.channels, sound.frames % 1_920) == (24_000, 1, 0) and sound.frames
     height, width, _ = imread(shown["spectrograms.png"]).shape
@@ -114,7 +114,7 @@ def test_checkpoint_files_have_default_permissions(out: Path) -> None:
 def test_show_skips_languages_missing_in_the_checkpoint(tmp_path: Path) -> None:
     assert run("show", tmp_path, "--checkpoint", "bundled") == 0
     languages = Checkpoint("bundled").config.talker_config.codec_language_id
-    shown = {case.name for case in show.SHOWN if corpus.HELD_OUT[case.sentences] in languages}
+    shown = {case.name for case in speak.SHOWN if corpus.HELD_OUT[case.sentences] in languages}
     assert {path.stem for path in (tmp_path / "shown").glob("*.flac")} == shown
 
 
