@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -120,29 +120,26 @@ class Trainer:
         return float(np.mean(losses))
 
 
+@dataclass
 class Dataset:
     """The utterances of the rounds that have joined the training data, on the device."""
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        model: ModelConfig,
-        tokenizer: Tokenizer,
-        sentences: list[Sentence],
-        load_round: LoadRound,
-        device: torch.device,
-    ) -> None:
-        """sentences: the corpus, tokenized at the first use of each."""
-        self._config, self._talker, self._device = config, model.talker_config, device
-        self._sentences, self._load_round = sentences, load_round
-        self._tokens = cache(lambda line: np.array(tokenizer.encode(sentences[line].text), np.int16))
-        self._rounds: list[Shard] = []
-        self._training: Utterances | None = None
+    config: TrainingConfig
+    model: ModelConfig
+    tokenizer: Tokenizer
+    sentences: list[Sentence]
+    """The corpus."""
+    load_round: LoadRound
+    device: torch.device
+    _rounds: list[Shard] = field(default_factory=list)
+    _tokens: dict[int, np.ndarray] = field(default_factory=dict)
+    """Token ids of the sentences used so far."""
+    _training: Utterances | None = None
 
     def training(self, step: int) -> Utterances:
         """Returns the training data of an epoch that starts at `step`."""
-        settings = self._config.talker
-        count = min(self._config.synthesis.rounds, 1 + step // settings.steps_per_round)
+        settings = self.config.talker
+        count = min(self.config.synthesis.rounds, 1 + step // settings.steps_per_round)
         if self._training is None or count > len(self._rounds):
             data = self.utterances(count)
             sentences = np.concatenate([each.sentences for each in self._rounds])
@@ -152,17 +149,20 @@ class Dataset:
 
     def validation(self) -> Utterances:
         """Returns round 0's first utterances, whose sentences are excluded from training for all speakers."""
-        return _select(self.utterances(1), np.arange(self._config.talker.validation_sentences))
+        return _select(self.utterances(1), np.arange(self.config.talker.validation_sentences))
 
     def utterances(self, count: int) -> Utterances:
         """Returns all utterances of the first `count` rounds."""
-        self._rounds += [self._load_round(number) for number in range(len(self._rounds), count)]
-        rounds, talker = self._rounds[:count], self._talker
+        self._rounds += [self.load_round(number) for number in range(len(self._rounds), count)]
+        rounds, talker = self._rounds[:count], self.model.talker_config
         lines = [line for each in rounds for line in each.sentences.tolist()]
-        texts = [self._tokens(line) for line in lines]
+        for line in lines:
+            if line not in self._tokens:
+                self._tokens[line] = np.array(self.tokenizer.encode(self.sentences[line].text), np.int16)
+        texts = [self._tokens[line] for line in lines]
         frames = np.concatenate([each.frames for each in rounds]).astype(np.int64)
         tokens = np.array([len(ids) for ids in texts])
-        speakers = np.array([talker.speakers[name] for name in self._config.synthesis.speakers])
+        speakers = np.array([talker.speakers[name] for name in self.config.synthesis.speakers])
         columns = {
             "codes": np.concatenate([each.content for each in rounds]),
             "first_frame": np.cumsum(frames) - frames,
@@ -171,12 +171,12 @@ class Dataset:
             "first_token": np.cumsum(tokens) - tokens,
             "token_counts": tokens,
             "speakers": speakers[np.concatenate([each.speakers for each in rounds])],
-            "languages": np.array([talker.codec_language_id[self._sentences[line].language] for line in lines]),
+            "languages": np.array([talker.codec_language_id[self.sentences[line].language] for line in lines]),
         }
-        return Utterances(**{name: torch.from_numpy(column).to(self._device) for name, column in columns.items()})
+        return Utterances(**{name: torch.from_numpy(column).to(self.device) for name, column in columns.items()})
 
 
 def _select(data: Utterances, indices: np.ndarray) -> Utterances:
     index = torch.from_numpy(indices).to(data.codes.device)
-    fields = ("first_frame", "frames", "first_token", "token_counts", "speakers", "languages")
-    return data._replace(**{field: getattr(data, field)[index] for field in fields})
+    names = ("first_frame", "frames", "first_token", "token_counts", "speakers", "languages")
+    return data._replace(**{name: getattr(data, name)[index] for name in names})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -192,13 +191,9 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="1b7")
     parser.add_argument("--configs", action="store_true", help="write all files except the weights")
     args = parser.parse_args()
-    begin = time.monotonic()
     write_configs(args.directory, args.size)
-    if args.configs:
-        return
-    write_weights(args.directory)
-    size = sum(file.stat().st_size for file in args.directory.rglob("*.safetensors"))
-    print(f"{args.directory}: {size / 1e9:.1f} GB in {time.monotonic() - begin:.1f} s")
+    if not args.configs:
+        write_weights(args.directory)
 
 
 if __name__ == "__main__":
