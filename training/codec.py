@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from syrinx_stages.contract.family import FAMILY
 
 from .codec_loss import Audio, CodecLoss
-from .codec_model import Codec, build, quantized_codes
+from .codec_model import Codec, build, quantize
 from .config import TrainingConfig
 from .run import Log, ShouldStop, TrainingRun
 
@@ -109,6 +109,6 @@ def encode(codec: Codec, audio: Tensor, frames: npt.NDArray[np.integer]) -> Tens
         is_utterance = sample < count * FAMILY.samples_per_frame
         index = torch.where(is_utterance, first * FAMILY.samples_per_frame + sample, 0)
         samples = torch.where(is_utterance, audio[index].float() / 32768, 0.0)
-        encoded = quantized_codes(codec.decoder.quantizer, codec.encoder(samples))
+        encoded = quantize(codec.decoder.quantizer, codec.encoder(samples)).codes
         codes[(first + frame)[frame < count]] = encoded[frame < count].to(codes.dtype)
     return codes

@@ -15,7 +15,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.model.codec_decoder import CodecDecoder
 
 from . import codec_forward
-from .codec_model import Codec, quantize
+from .codec_model import CodebookUpdater, Codec, quantize
 from .config import CodecConfig, TrainingConfig
 from .run import seeded_generator
 from .synthesis import read_shard
@@ -146,7 +146,8 @@ class CodecLoss:
         unquantized = self._config.unquantized_steps
         if step < unquantized:
             return encoded, encoded.new_zeros(())
-        quantized = quantize(self._codec.decoder.quantizer, encoded, generator, first=step == unquantized, step=step)
+        updater = CodebookUpdater(generator, step, first=step == unquantized)
+        quantized = quantize(self._codec.decoder.quantizer, encoded, updater)
         return quantized.vectors, quantized.commitment
 
     def _spectral_loss(self, vectors: Tensor, samples: Tensor, window: DecodeWindow) -> Tensor:

@@ -128,58 +128,13 @@ def kmeans(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return centers
 
 
-def quantize(quantizer: Quantizer, x: Tensor, generator: torch.Generator, *, first: bool, step: int) -> Quantized:
-    """Quantizes the encoder's vectors x [B, codebook_dim, F] and updates the codebooks.
-
-    first: initializes the codebooks from x.
-    """
-    count = len(quantizer.rvq_rest._books)
-    dropped = torch.rand(len(x), generator=generator, device=x.device) < _QUANTIZER_DROPOUT
-    kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
-    depth = torch.where(dropped & (not first), kept, count)
-    updater = _CodebookUpdater(generator, first, step)
-    semantic = _quantize(quantizer.rvq_first, x, None, updater)
-    acoustic = _quantize(quantizer.rvq_rest, x - semantic.vectors.detach(), depth, updater)
-    codes = torch.cat((semantic.codes, acoustic.codes), 2)
-    return Quantized(semantic.vectors + acoustic.vectors, codes, semantic.commitment + acoustic.commitment)
-
-
-@torch.no_grad()
-def quantized_codes(quantizer: Quantizer, x: Tensor) -> Tensor:
-    """Returns codes [B, F, quantizers] of the encoder's vectors [B, codebook_dim, F]; changes no codebook."""
-    semantic = _quantize(quantizer.rvq_first, x, None, None)
-    acoustic = _quantize(quantizer.rvq_rest, x - semantic.vectors, None, None)
-    return torch.cat((semantic.codes, acoustic.codes), 2)
-
-
-def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, updater: _CodebookUpdater | None) -> Quantized:
-    """depth: [B], number of the part's codebooks used for each utterance; None for all."""
-    batch, _, frames = x.shape
-    projected = F.conv1d(x, part.input_proj.weight).transpose(1, 2).flatten(0, 1).float()
-    residual, total = projected.detach(), torch.zeros_like(projected)
-    codes = []
-    for index, book in enumerate(part._books):
-        if updater and updater.first:
-            updater.initialize(book, residual)
-        chosen = nearest(residual, book.entries())
-        entries = book.entries()[chosen]
-        if updater:
-            updater.update(book, residual, chosen)
-        if depth is not None:
-            entries = entries * (index < depth).float().repeat_interleave(frames)[:, None]
-        total, residual = total + entries, residual - entries
-        codes.append(chosen.view(batch, frames))
-    straight_through = (projected + (total - projected).detach()).view(batch, frames, -1).transpose(1, 2)
-    vectors = F.conv1d(straight_through, part.output_proj.weight)
-    return Quantized(vectors, torch.stack(codes, 2), F.mse_loss(projected, total))
-
-
-class _CodebookUpdater(NamedTuple):
+class CodebookUpdater(NamedTuple):
     """Initializes codebooks and moves their entries toward the vectors they quantize."""
 
     generator: torch.Generator
-    first: bool
     step: int
+    first: bool
+    """True to initialize the codebooks."""
 
     @torch.no_grad()
     def initialize(self, book: Codebook, x: Tensor) -> None:
@@ -201,6 +156,42 @@ class _CodebookUpdater(NamedTuple):
             replacements = x[torch.randint(len(x), (size,), generator=self.generator, device=x.device)]
             book.embedding_sum.copy_(torch.where(unused[:, None], replacements * 0.3, book.embedding_sum))
             book.cluster_usage.masked_fill_(unused, 0.3)
+
+
+def quantize(quantizer: Quantizer, x: Tensor, updater: CodebookUpdater | None = None) -> Quantized:
+    """Quantizes the encoder's vectors x [B, codebook_dim, F]; in training with `updater`, which updates the codebooks."""
+    depth = None
+    if updater:
+        count, generator = len(quantizer.rvq_rest._books), updater.generator
+        dropped = torch.rand(len(x), generator=generator, device=x.device) < _QUANTIZER_DROPOUT
+        kept = torch.randint(1, count + 1, (len(x),), generator=generator, device=x.device)
+        depth = torch.where(dropped & (not updater.first), kept, count)
+    semantic = _quantize(quantizer.rvq_first, x, None, updater)
+    acoustic = _quantize(quantizer.rvq_rest, x - semantic.vectors.detach(), depth, updater)
+    codes = torch.cat((semantic.codes, acoustic.codes), 2)
+    return Quantized(semantic.vectors + acoustic.vectors, codes, semantic.commitment + acoustic.commitment)
+
+
+def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, updater: CodebookUpdater | None) -> Quantized:
+    """depth: [B], number of the part's codebooks used for each utterance; None for all."""
+    batch, _, frames = x.shape
+    projected = F.conv1d(x, part.input_proj.weight).transpose(1, 2).flatten(0, 1).float()
+    residual, total = projected.detach(), torch.zeros_like(projected)
+    codes = []
+    for index, book in enumerate(part._books):
+        if updater and updater.first:
+            updater.initialize(book, residual)
+        chosen = nearest(residual, book.entries())
+        entries = book.entries()[chosen]
+        if updater:
+            updater.update(book, residual, chosen)
+        if depth is not None:
+            entries = entries * (index < depth).float().repeat_interleave(frames)[:, None]
+        total, residual = total + entries, residual - entries
+        codes.append(chosen.view(batch, frames))
+    straight_through = (projected + (total - projected).detach()).view(batch, frames, -1).transpose(1, 2)
+    vectors = F.conv1d(straight_through, part.output_proj.weight)
+    return Quantized(vectors, torch.stack(codes, 2), F.mse_loss(projected, total))
 
 
 class Codec(NamedTuple):

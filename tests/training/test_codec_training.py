@@ -8,7 +8,7 @@ from support import training as small
 from syrinx_stages.contract.family import FAMILY
 from training import codec as codecs
 from training import codec_forward
-from training.codec_model import LOOKAHEAD, Codec, build, kmeans, nearest, quantize, quantized_codes
+from training.codec_model import LOOKAHEAD, CodebookUpdater, Codec, build, kmeans, nearest, quantize
 from training.config import SMOKE
 from training.corpus import Sentence
 from training.run import seeded_generator
@@ -31,7 +31,7 @@ def codec() -> Codec:
                 weight.uniform_(0.5, 1.5, generator=generator)
             elif name.endswith(("bias", "alpha", "beta")):
                 weight.normal_(0, 0.1, generator=generator)
-    quantize(codec.decoder.quantizer, codec.encoder(audio(3)), generator, first=True, step=0)
+    quantize(codec.decoder.quantizer, codec.encoder(audio(3)), CodebookUpdater(generator, 0, first=True))
     return codec
 
 
@@ -48,7 +48,7 @@ def test_codes_do_not_depend_on_the_future(codec: Codec, frame: int) -> None:
     changed[:, known:] = other[:, known:]
     vectors, after = codec.encoder(samples), codec.encoder(changed)
     torch.testing.assert_close(after[..., :frame], vectors[..., :frame], rtol=0, atol=1e-5)
-    before, later = (quantized_codes(codec.decoder.quantizer, each)[:, :frame] for each in (vectors, after))
+    before, later = (quantize(codec.decoder.quantizer, each).codes[:, :frame] for each in (vectors, after))
     assert (before == later).all()
     assert (after[..., frame:] - vectors[..., frame:]).abs().max() > 1e-3
 
@@ -79,8 +79,8 @@ def test_quantized_vectors_match_the_decoders_lookup(codec: Codec) -> None:
     codec.decoder.quantizer._values = None
     vectors = codec.encoder(audio(0))
     generator = torch.Generator().manual_seed(0)
-    before = codec.decoder.quantizer(quantized_codes(codec.decoder.quantizer, vectors)).transpose(1, 2)
-    found = quantize(codec.decoder.quantizer, vectors, generator, first=False, step=1)
+    before = codec.decoder.quantizer(quantize(codec.decoder.quantizer, vectors).codes).transpose(1, 2)
+    found = quantize(codec.decoder.quantizer, vectors, CodebookUpdater(generator, 1, first=False))
     assert found.vectors.shape == before.shape and found.codes.shape == (2, FRAMES, 16)
     assert found.commitment > 0
     (found.vectors.square().sum() + found.commitment).backward()
@@ -91,10 +91,8 @@ def test_codebook_updates_reduce_the_error(codec: Codec) -> None:
     """On the same vectors again and again."""
     vectors = codec.encoder(audio(4, 40)).detach()
     generator = seeded_generator(CPU, 1)
-    quantizer = codec.decoder.quantizer
-    errors = [
-        float(quantize(quantizer, vectors, generator, first=False, step=step).commitment.detach()) for step in range(60)
-    ]
+    updaters = [CodebookUpdater(generator, step, first=False) for step in range(60)]
+    errors = [float(quantize(codec.decoder.quantizer, vectors, each).commitment.detach()) for each in updaters]
     assert sum(errors[-10:]) < 0.9 * sum(errors[:10])
 
 
