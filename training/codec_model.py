@@ -159,7 +159,7 @@ class CodebookUpdater(NamedTuple):
 
 
 def quantize(quantizer: Quantizer, x: Tensor, updater: CodebookUpdater | None = None) -> Quantized:
-    """Quantizes the encoder's vectors x [B, codebook_dim, F]; in training with `updater`, which updates the codebooks."""
+    """Quantizes the encoder's vectors x [B, codebook_dim, F]. updater: updates the codebooks, in training."""
     depth = None
     if updater:
         count, generator = len(quantizer.rvq_rest._books), updater.generator
