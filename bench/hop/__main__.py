@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from hop import naive, syrinx
-from hop.cases import CASES, RESULTS
-from hop.measure import measure
+from hop import sides
+from hop.measure import CASES, measure
 from hop.report import report, row, table
 from syrinx_stages.connector.server import find_redis_server
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
@@ -23,8 +24,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for case in CASES:
-        hop = measure(case, syrinx.write, syrinx.read, arguments.seconds)
-        rows.append(row(case, hop, measure(case, naive.write, naive.read, arguments.seconds)))
+        hop = measure(case, sides.write, sides.read, arguments.seconds)
+        rows.append(row(case, hop, measure(case, sides.write_naive, sides.read_naive, arguments.seconds)))
         print(f"{case.kind} x {case.streams}: p50 {hop.p50_ms} ms, p99 {hop.p99_ms} ms", flush=True)
     result = report(rows, _redis_version())
     arguments.results.mkdir(parents=True, exist_ok=True)

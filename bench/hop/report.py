@@ -6,7 +6,7 @@ import datetime
 
 from msgspec import Struct
 
-from hop.cases import Case, Hop
+from hop.measure import Case, Hop
 from syrinx_operator.local.machine import Machine, describe, revision
 
 COLUMNS = (

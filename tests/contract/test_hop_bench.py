@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from hop import naive, syrinx
-from hop.cases import CASES, WARM_UP_STEPS
-from hop.measure import measure
+from hop.measure import CASES, WARM_UP_STEPS, measure
 from hop.report import Report, report, row, table
+from hop.sides import read, read_naive, write, write_naive
 from syrinx_stages.contract.keys import StreamKind
 
 
@@ -14,7 +13,8 @@ from syrinx_stages.contract.keys import StreamKind
 def test_both_loops_see_every_entry_and_the_table_shows_it(kind):
     case = next(case for case in CASES if case.kind is kind)
     case = msgspec.structs.replace(case, streams=3)
-    hops = [measure(case, loop.write, loop.read, 20 * case.period) for loop in (syrinx, naive)]
+    loops = ((write, read), (write_naive, read_naive))
+    hops = [measure(case, *loop, 20 * case.period) for loop in loops]
     for hop in hops:
         assert hop.entries == 20 * 3, f"the first {WARM_UP_STEPS} steps are not counted"
         assert 0 < hop.p50_ms <= hop.p99_ms <= hop.max_ms

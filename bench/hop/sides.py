@@ -1,0 +1,139 @@
+"""The two ends of a hop: as the stages run them, and the naive loop to compare with.
+
+The stages run a `Publisher`, and a `Reader` with a `PlaybackReporter`. The naive loop is redis-py: a pipeline of XADD,
+and XREAD over all streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from prometheus_client import Histogram
+from redis.asyncio import Redis
+
+from hop.measure import Case
+from syrinx_stages.connector.base import AdmissionLimits, Append, Gone, StreamEntry, Superseded
+from syrinx_stages.connector.redis_streams import RedisConnector
+from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
+from syrinx_stages.contract.messages import Audio, Codes, SpeechRequest, TaskType
+from syrinx_stages.gateway.fanout import PlaybackReporter
+from syrinx_stages.runtime.publisher import Publisher
+
+KEYS = Keys("hop", "1")
+_ADMISSION = AdmissionLimits(max_queue=100_000, max_queue_seconds=3600)
+
+Start = Callable[[], Awaitable[None]]
+
+
+async def write(url: str, case: Case, steps: int, start: Start) -> list[float]:
+    """Creates the streams and writes to all of them in each step."""
+    connector, names = RedisConnector(url, KEYS), _names(case)
+    for name in names:
+        request = SpeechRequest(id=name, accepted_at=time.time(), text="text", task_type=TaskType.CUSTOM_VOICE)
+        await connector.submit(request, _ADMISSION)
+    remaining, all_written = steps * case.streams, asyncio.Event()
+
+    def written(append: Append) -> None:
+        nonlocal remaining
+        remaining -= 1
+        if not remaining:
+            all_written.set()
+
+    publisher = Publisher(connector, written, _refused, Histogram("seconds", "", registry=None))
+    running = asyncio.create_task(publisher.run())
+    _freeze()
+    await start()
+    entry = (Codes if case.kind is StreamKind.CODES else Audio)(bytes(case.payload))
+    put: list[float] = []
+    async for step in case.paced(steps):
+        position = Position(step * case.frames)
+        appends = [Append(name, case.kind, position, entry) for name in names]
+        put.append(time.monotonic())
+        publisher.put(appends)
+    await all_written.wait()
+    running.cancel()
+    return put
+
+
+async def read(url: str, case: Case, steps: int, start: Start) -> list[tuple[int, float]]:
+    """Reads until it has seen every step of every stream, and reports playback like a gateway if it reads audio."""
+    connector = RedisConnector(url, KEYS)
+    reader, reporter = connector.reader(), PlaybackReporter(connector)
+    reporting = asyncio.create_task(reporter.run())
+    for name in _names(case):
+        reader.subscribe(name, case.kind, STREAM_CREATED)
+    seen: list[tuple[int, float]] = []
+
+    async def read_all() -> None:
+        while len(seen) < steps * case.streams:
+            events = await reader.read()
+            now = time.monotonic()
+            for event in events:
+                if isinstance(event, StreamEntry):
+                    seen.append((event.position.frames // case.frames, now))
+                    if case.kind is StreamKind.AUDIO:
+                        reporter.report(event.request_id, event.position.frames)
+
+    reading = asyncio.create_task(read_all())
+    # Wait until the reader blocks in Redis.
+    await asyncio.sleep(0.3)
+    _freeze()
+    await start()
+    await reading
+    reporting.cancel()
+    return seen
+
+
+async def write_naive(url: str, case: Case, steps: int, start: Start) -> list[float]:
+    """Writes to all streams in each step by a pipeline of XADD."""
+    client, payload = Redis.from_url(url, protocol=2), bytes(case.payload)
+    streams = _naive_streams(case)
+    await client.ping()
+    await start()
+    put: list[float] = []
+    async for step in case.paced(steps):
+        put.append(time.monotonic())
+        pipeline = client.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xadd(stream, {"d": payload}, id=f"{step}-0")
+        await pipeline.execute()
+    return put
+
+
+async def read_naive(url: str, case: Case, steps: int, start: Start) -> list[tuple[int, float]]:
+    """Reads all streams by XREAD."""
+    client = Redis.from_url(url, protocol=2)
+    after: dict[Any, Any] = dict.fromkeys(_naive_streams(case), "0-0")
+    await client.ping()
+    await start()
+    seen: list[tuple[int, float]] = []
+    while len(seen) < steps * case.streams:
+        reply: Any = await client.xread(after, block=1000)
+        now = time.monotonic()
+        for name, entries in reply:
+            after[name.decode()] = entries[-1][0]
+            seen += [(int(at.partition(b"-")[0]), now) for at, _ in entries]
+    return seen
+
+
+def _freeze() -> None:
+    """Excludes everything loaded so far from garbage collection, as every stage process does after its start."""
+    gc.collect()
+    gc.freeze()
+
+
+def _names(case: Case) -> list[str]:
+    """Returns request IDs of the usual length."""
+    return [f"{index:032x}" for index in range(case.streams)]
+
+
+def _naive_streams(case: Case) -> list[str]:
+    return [f"{{hop:naive:0}}:{name}" for name in _names(case)]
+
+
+def _refused(append: Append, outcome: Gone | Superseded) -> None:
+    raise outcome
