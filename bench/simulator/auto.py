@@ -43,7 +43,7 @@ class Tuned(NamedTuple):
         return [each for each in self.events if each.event.reason in ("Promoted", "RolledBack", "Inconclusive")]
 
 
-def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
+def policy(scenario: Scenario) -> Policy:
     """Returns an Auto policy within the replicas' capacity."""
     usual = policy_of(default_pipeline().spec)
     limits = {Knob.TALKER_ROWS: scenario.talker_resident, Knob.CODEC_ROWS: scenario.codec_resident}
@@ -51,7 +51,7 @@ def policy(scenario: Scenario, interval: float = 30.0) -> Policy:
     return msgspec.structs.replace(
         usual,
         mode="Auto",
-        interval=interval,
+        interval=30.0,
         requested=scenario.initial,
         objectives=dict(scenario.objectives),
         rows=rows,

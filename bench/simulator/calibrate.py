@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulator.cases import METRICS, RESULTS, Case, benched, error, published, simulate
+from simulator.cases import HERE, METRICS, RESULTS, Case, benched, error, published, simulate
 from simulator.costs import fitted_cpu, fitted_gpu
 from simulator.scenario import Costs
 
@@ -19,10 +19,7 @@ SECONDS = 40.0
 _FIRST_STEP = 0.25
 """Initial step of a log parameter."""
 
-Build = Callable[..., Costs]
-
-
-START: dict[str, tuple[Build, tuple[float, ...]]] = {
+START: dict[str, tuple[Callable[..., Costs], tuple[float, ...]]] = {
     "CPU2": (fitted_cpu, (0.0095, 0.002, 0.8, 0.004, 1.1)),
     "H100_CUSTOMVOICE": (fitted_gpu, (0.0100, 0.0018, 0.055, 0.0032, 0.000014, 0.1, 0.012)),
     "H100_BASE": (fitted_gpu, (0.0112, 0.00006, 0.241, 0.04, 0.0004, 0.2, 0.04)),
@@ -40,30 +37,6 @@ value. The error of a group is its typical factor minus one.
 
 | costs | values | kind | typical error |
 |---|---|---|---|""".splitlines()
-_DOES_NOT_FIT = """\
-## Known deviations
-
-- **The published service is a different program.** Its codec decodes 72 frames of left context again in every call and
-  serves the oldest request first, its talker accepts no more than `max_num_seqs` requests, and with one codec row a
-  clone occupies the codec until it ends. The simulator models this for these tables (`admission`, `context_frames`);
-  Syrinx does none of it. The costs therefore describe that service on that GPU, not Syrinx.
-- **Chunks, and the scope of a row limit, are inferred** from how often its talker emitted codes and from the TTFA of
-  four concurrent requests. Captured shapes are assumed to have one row, and 1, 2, 4 and 8 rows "with pairs".
-- **Throughput of preset voices.** No single set of costs reproduces both TTFA and requests per second of these tables:
-  fitted to all of them, one codec row serves 36 and 39 % fewer requests than measured at 8 and 32 concurrent requests.
-- **Batched decoding cost preset voices more than in the simulator**: at 4 and 8 concurrent requests the talker's frames
-  took 50 % longer. The simulator only models that each further row of a decoder call slows the talker on the same
-  device (`crowding`), and that calls at shapes that are not captured cost more. With pairs it therefore predicts a gain
-  where one study measured a loss. That study attributes the loss to padding within a captured frame count, which is
-  not modeled.
-- **Tables of one machine contradict each other.** The same H100, model and task have a p95 of 61,551 ms, 101,508 ms
-  and 3,080 ms with one codec row at 8 concurrent requests; the first two were measured before #3306. The costs are
-  fitted to the last one. The others are predictions, and no constant cost reproduces them.
-- **Percentiles of few requests.** The published tables do not state the number of requests.
-- **Two cores**: `syrinx bench`, the gateway and Redis share the two cores with the stages. One factor (`interference`)
-  and one `hop` model this, so the simulated service saturates earlier than the machine: at 6 and 8 requests/s it is
-  slower. Engine times were measured as CPU time.
-"""
 
 
 def compare(cases: Iterable[Case]) -> list[dict[str, Any]]:
@@ -72,15 +45,8 @@ def compare(cases: Iterable[Case]) -> list[dict[str, Any]]:
     for case in cases:
         found = simulate(case.scenario, seeds=SEEDS)
         for name, measured in case.measured.items():
-            row = {
-                "costs": case.group,
-                "case": case.variant,
-                "load": case.load,
-                "metric": name,
-                "measured": round(measured, 3),
-                "simulated": round(found[name], 3),
-                "fitted": case.fitted,
-            }
+            row: dict[str, Any] = {"costs": case.group, "case": case.variant, "load": case.load, "metric": name}
+            row |= {"measured": round(measured, 3), "simulated": round(found[name], 3), "fitted": case.fitted}
             if name in METRICS:
                 row["error"] = round(float(np.exp(error(found[name], measured))) - 1, 3)
             rows.append(row)
@@ -106,14 +72,9 @@ def _markdown(rows: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) 
     for each in groups:
         kind = "fitted" if each["fitted"] else "predicted"
         lines.append(f"| {each['costs']} | {each['figures']} | {kind} | {100 * each['error']:.0f} % |")
-    lines += ["", _DOES_NOT_FIT]
+    lines += ["", (HERE / "deviations.md").read_text()]
     for group in START:
-        lines += [
-            f"## {group}",
-            "",
-            "| case | load | metric | measured | simulated | error |",
-            "|---|---|---|---|---|---|",
-        ]
+        lines += [f"## {group}", "", "| case | load | metric | measured | simulated | error |", "|---|" + "---|" * 5]
         lines += [_line(row) for row in rows if row["costs"] == group]
         lines.append("")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from simulator import costs
 from simulator.scenario import Costs, Scenario
@@ -18,7 +19,6 @@ from syrinx_operator.resource.knobs import Setting
 from syrinx_operator.resource.spec import CaptureShape
 
 HERE = Path(__file__).parent
-PUBLISHED = HERE / "published.csv"
 RESULTS = HERE.parent / "results"
 
 SIMULATED_SECONDS = 120.0
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     """Whether the costs were fitted to this case; otherwise it is a prediction."""
 
 
-class _Table(NamedTuple):
+class _Table(Struct, frozen=True):
     """A published table and the variants that are compared."""
 
     group: str
@@ -52,43 +52,6 @@ class _Table(NamedTuple):
     fitted: bool
 
 
-_TABLES = (
-    _Table(
-        "H100_CUSTOMVOICE",
-        "vllm-omni#3322 profile",
-        "H100",
-        "CustomVoice",
-        {"main (codec mns 1)": 1, "codec mns 10 only": 10, "batched codec + pairs": 10},
-        True,
-    ),
-    _Table(
-        "H100_CUSTOMVOICE",
-        "vllm-omni#3322",
-        "H100",
-        "CustomVoice",
-        {"main (codec mns 1)": 1, "batched codec, mns 10, pairs": 10},
-        True,
-    ),
-    _Table(
-        "H100_BASE",
-        "vllm-omni#3322 after #3306",
-        "H100",
-        "Base",
-        {"codec mns 1, after #3306": 1, "codec mns 10, after #3306": 10},
-        True,
-    ),
-    _Table("H100_BASE", "vllm-omni#3322 restructure", "H100", "Base", {"codec mns 1": 1, "codec mns 10": 10}, False),
-    _Table(
-        "H100_BASE",
-        "vllm-omni#3322 profile",
-        "H100",
-        "Base",
-        {"main (codec mns 1)": 1, "codec mns 10 only": 10, "batched codec + pairs": 10},
-        False,
-    ),
-    _Table("H20_CUSTOMVOICE", "vllm-omni#3322", "H20-3e", "CustomVoice", {"main": 1, "+batched codec": 10}, True),
-    _Table("H20_BASE", "vllm-omni#3322", "H20-3e", "Base", {"main": 1, "+batched codec": 10}, True),
-)
 _RAMPS = {"CustomVoice": (1,), "Base": (1, 25)}
 """Inferred chunk ramps: in the profile of #3322 the talker emitted preset voices every 22.9 ms (a frame) and clones
 every 263 ms (25 frames)."""
@@ -105,21 +68,22 @@ CAPTURED_ROWS = (1, 2, 4, 8)
 def published() -> list[Case]:
     """Returns the closed-loop cases of the published tables that vary the codec's rows or captured pairs."""
     measured: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-    with PUBLISHED.open() as file:
+    tables = msgspec.json.decode((HERE / "published.json").read_bytes(), type=list[_Table])
+    with (HERE / "published.csv").open() as file:
         for row in csv.DictReader(file):
             if row["metric"] in METRICS and row["concurrency"].isdecimal():
                 key = (row["source"], row["hardware"], row["model"], row["task"], row["variant"], row["concurrency"])
                 measured[key][row["metric"]] = float(row["value"])
     return [
         Case(
-            table.group,
-            f"{table.source}: {variant}",
-            key[5],
-            _listening(table, variant, rows, int(key[5])),
-            found,
-            table.fitted,
+            group=table.group,
+            variant=f"{table.source}: {variant}",
+            load=key[5],
+            scenario=_listening(table, variant, rows, int(key[5])),
+            measured=found,
+            fitted=table.fitted,
         )
-        for table in _TABLES
+        for table in tables
         for variant, rows in table.variants.items()
         for key, found in measured.items()
         if key[:5] == (table.source, table.hardware, "1.7B", table.task, variant)
@@ -156,13 +120,24 @@ def benched() -> list[Case]:
     """Returns the cases that `syrinx bench` measured on two cores."""
     report = json.loads((RESULTS / "cpu.json").read_text())
     return [
-        Case("CPU2", f"{point['loop']} loop", f"{point['load']:g}", _bench(report, point), _bench_point(point), True)
+        Case(
+            group="CPU2",
+            variant=f"{point['loop']} loop",
+            load=f"{point['load']:g}",
+            scenario=_bench(report["pipeline"]["spec"], point),
+            measured={
+                "ttfa_mean": 1000 * point["ttfa"]["mean"],
+                "ttfa_p95": 1000 * point["ttfa"]["p95"],
+                "throughput": point["requests_per_second"],
+                "underruns": 100 * point["underrun_share"],
+            },
+            fitted=True,
+        )
         for point in report["points"]
     ]
 
 
-def _bench(report: dict[str, Any], point: dict[str, Any]) -> Scenario:
-    spec = report["pipeline"]["spec"]
+def _bench(spec: dict[str, Any], point: dict[str, Any]) -> Scenario:
     task, load = "CustomVoice", point["load"]
     closed = point["loop"] == "closed"
     setting = Setting(
@@ -187,15 +162,6 @@ def _bench(report: dict[str, Any], point: dict[str, Any]) -> Scenario:
         silence=BUNDLED_SILENCE,
         scrape_seconds=SIMULATED_SECONDS,
     )
-
-
-def _bench_point(point: dict[str, Any]) -> dict[str, float]:
-    return {
-        "ttfa_mean": 1000 * point["ttfa"]["mean"],
-        "ttfa_p95": 1000 * point["ttfa"]["p95"],
-        "throughput": point["requests_per_second"],
-        "underruns": 100 * point["underrun_share"],
-    }
 
 
 def simulate(scenario: Scenario, given: Costs | None = None, seeds: int = 1) -> dict[str, float]:

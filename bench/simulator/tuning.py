@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from simulator import aa_test
-from simulator.aa_test import AaResult
+from simulator import costs
+from simulator.auto import harm, policy, tune
 from simulator.cases import RESULTS
-from simulator.regret import Result, measure_all
+from simulator.scenario import Scenario
 from simulator.workloads import workloads
-from syrinx_operator.resource.knobs import Setting
+from simulator.world import fixed
+from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.tuner.policy import Objective, Policy
 
 COMMAND = "PYTHONPATH=bench python -m simulator tuning"
+ROUNDS = ((120.0, 30), (600.0, 8), (7200.0, 1))
+"""(simulated seconds, settings kept) of each elimination round. The first round has all settings."""
+DAY = 24 * 3600.0
+AA_HOURS = 2.0
+AA_ROWS = 4
+"""Capacity of a replica in the A/A tests. More rows have no effect."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """Result of one workload."""
+
+    name: str
+    start: Setting
+    best: Setting
+    """The best fixed setting within the bounds."""
+    chosen: Setting
+    """The tuner's setting at the end."""
+    asked: float
+    """Requests per second."""
+    goodput_start: float
+    """Good requests per second under the starting setting."""
+    goodput_best: float
+    goodput_chosen: float
+    regret: float
+    """(best - chosen) / best goodput."""
+    trials: int
+    """Within the day."""
+    trials_to_choice: int
+    """Up to the last promotion."""
+    hours_to_choice: float
+    harm: float
+    """Ratio of the day's requests that trials made bad."""
+
+
+class AaResult(Struct, frozen=True, kw_only=True):
+    """Result of all runs."""
+
+    runs: int
+    trials: int
+    false_promotions: int
+    """Runs with a promotion."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -27,14 +72,92 @@ class Report(Struct, frozen=True, kw_only=True):
     aa: AaResult
 
 
+def measure(scenario: Scenario) -> Result:
+    """Finds the best setting by brute force, runs the tuner for a day, and compares them."""
+    rules = policy(scenario)
+    best = brute_force(scenario, rules)
+    day = tune(msgspec.structs.replace(scenario, seconds=DAY), rules)
+    promoted = [each for each in day.events if each.event.reason == "Promoted"]
+    last = promoted[-1].at if promoted else 0.0
+    ended = [each for each in day.finished() if each.at <= last]
+    judged = msgspec.structs.replace(scenario, seconds=ROUNDS[-1][0])
+    goodput = {setting: fixed(judged, setting) for setting in {best, day.chosen, scenario.initial}}
+    return Result(
+        name=scenario.name,
+        start=scenario.initial,
+        best=best,
+        chosen=day.chosen,
+        asked=sum(sum(rates.values()) for _, rates in scenario.load) / len(scenario.load),
+        goodput_start=goodput[scenario.initial],
+        goodput_best=goodput[best],
+        goodput_chosen=goodput[day.chosen],
+        regret=max(0.0, 1 - goodput[day.chosen] / goodput[best]) if goodput[best] else 0.0,
+        trials=len(day.finished()),
+        trials_to_choice=len(ended),
+        hours_to_choice=last / 3600,
+        harm=harm(day),
+    )
+
+
+def brute_force(scenario: Scenario, rules: Policy) -> Setting:
+    """Returns the best setting by successive elimination: the best ones are simulated for longer."""
+    candidates = [
+        msgspec.structs.replace(scenario.initial, talker_max_num_seqs=talker, codec_max_num_seqs=codec, chunk_ramp=ramp)
+        for talker, codec, ramp in itertools.product(
+            rules.rows[Knob.TALKER_ROWS], rules.rows[Knob.CODEC_ROWS], rules.ramps
+        )
+    ]
+    for seconds, kept in ROUNDS:
+        judged = msgspec.structs.replace(scenario, seconds=seconds)
+        candidates.sort(key=lambda setting: fixed(judged, setting), reverse=True)
+        candidates = candidates[:kept]
+    return candidates[0]
+
+
+def aa_scenario(seed: int) -> Scenario:
+    """Returns a service that misses its objective under any setting; the seed selects the replicas and the load."""
+    replicas, load = (3, 1, 1, 1)[seed % 4], (0.8, 1.2, 1.6)[seed % 3]
+    return Scenario(
+        name=f"A/A {seed}",
+        seed=seed,
+        seconds=AA_HOURS * 3600,
+        load=((1e9, {"CustomVoice": load * replicas}),),
+        burst=1.0 + seed % 2,
+        objectives={"CustomVoice": Objective(0.1, 0.95)},
+        initial=Setting(talker_max_num_seqs=4, codec_max_num_seqs=4, chunk_ramp=(2, 2, 4, 8, 12)),
+        talkers=replicas,
+        codecs=replicas,
+        talker_resident=AA_ROWS,
+        codec_resident=AA_ROWS,
+        costs=costs.CPU2,
+    )
+
+
+def aa_run(seed: int) -> tuple[int, bool]:
+    """Tunes a service on which no allowed setting has an effect.
+
+    Returns the number of ended trials, and whether one was promoted.
+    """
+    simulated = aa_scenario(seed)
+    rules = policy(simulated)
+    rows = (AA_ROWS, 8, 16, 32)
+    rules = msgspec.structs.replace(
+        rules, rows={Knob.TALKER_ROWS: rows, Knob.CODEC_ROWS: rows}, ramps=(simulated.initial.chunk_ramp,)
+    )
+    ended = tune(simulated, rules).finished()
+    return len(ended), any(each.event.reason == "Promoted" for each in ended)
+
+
 def main(runs: int) -> None:
     """Measures and writes the results. Takes about a quarter of an hour on two cores."""
-    processes = os.cpu_count() or 1
     results = []
-    for result in measure_all(workloads(), processes):
-        print(_row(result), flush=True)
-        results.append(result)
-    report = Report(command=COMMAND, workloads=tuple(results), aa=aa_test.measure(runs, processes))
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for result in pool.map(measure, workloads()):
+            print(_row(result), flush=True)
+            results.append(result)
+        trials, promoted = zip(*pool.map(aa_run, range(runs), chunksize=8), strict=True)
+    aa = AaResult(runs=runs, trials=sum(trials), false_promotions=sum(promoted))
+    report = Report(command=COMMAND, workloads=tuple(results), aa=aa)
     (RESULTS / "tuning.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     write_table(RESULTS / "tuning.json", RESULTS / "tuning.md")
     plot(results, RESULTS / "tuning.png")
@@ -66,7 +189,7 @@ def write_table(source: Path, target: Path) -> None:
                 f"Largest regret: {worst.regret:.1%} ({worst.name}). "
                 f"Largest harm: {max(result.harm for result in report.workloads):.2%}.",
                 "",
-                f"A/A: {aa.runs} runs of {aa_test.HOURS:g} hours in which no knob has an effect and an objective is "
+                f"A/A: {aa.runs} runs of {AA_HOURS:g} hours in which no knob has an effect and an objective is "
                 f"always missed; {aa.trials} trials; {aa.false_promotions} runs had a false promotion "
                 f"({aa.false_promotions / aa.runs:.1%}).",
                 "",

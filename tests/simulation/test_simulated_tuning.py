@@ -2,7 +2,7 @@
 
 import msgspec
 
-from simulator import aa_test
+from simulator import tuning
 from simulator.auto import harm, policy, tune
 from simulator.cases import RESULTS
 from simulator.scenario import Failure
@@ -42,7 +42,7 @@ def test_a_crash_during_a_trial_ends_it():
 
 
 def test_ineffective_candidates_are_not_promoted():
-    assert [aa_test.run(seed)[1] for seed in range(4)] == [False] * 4
+    assert [tuning.aa_run(seed)[1] for seed in range(4)] == [False] * 4
 
 
 def test_the_published_table_matches_the_measurements(tmp_path):
