@@ -15,9 +15,9 @@ from support.http_server import ScriptedResponse, http_server
 from support.prometheus import OWNER, find_prometheus, history, recorded, running
 from support.tls import Authority
 from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.measure import MetricsReader, window
 from syrinx_operator.cluster.prometheus import CLOCK_QUERY, DEFAULT_ACCESS, Access, access, counters_query, selector
 from syrinx_operator.cluster.state import Component, Owner, Replica
+from syrinx_operator.cluster.tuning import MetricsReader, window
 from syrinx_operator.resource.knobs import Identity, Stage
 from syrinx_operator.resource.spec import (
     MonitoringSpec,
@@ -368,7 +368,7 @@ async def test_text_of_an_invalid_response_is_not_repeated(answer, message):
 
 
 async def test_a_too_large_response_is_refused(monkeypatch):
-    monkeypatch.setattr(prometheus, "MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr(prometheus, "MAX_ANSWER_BYTES", 1 << 20)
     async with http_server(answers(body=b" " * (3 << 20))) as server:
         assert "larger than 1 MiB" in (await measured(server.url)).problem
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from syrinx_operator.cluster.drift import differs
+from syrinx_operator.cluster.plan.objects import differs
 
 WORKLOAD = {
     "apiVersion": "apps/v1",

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from support.stage_metrics import Gateway
-from syrinx_operator.cluster import measure
-from syrinx_operator.cluster.measure import MetricsReader, window
+from syrinx_operator.cluster import tuning
 from syrinx_operator.cluster.state import Component, Owner, Replica
+from syrinx_operator.cluster.tuning import MetricsReader, window
 from syrinx_operator.resource.knobs import Identity
 from syrinx_operator.resource.spec import PipelineSpec, SloSpec, TtfaObjective, TuningSpec, default_pipeline
 from syrinx_operator.resource.status import SloStatus
@@ -227,7 +227,7 @@ async def test_a_short_outage_keeps_the_figures_and_a_long_one_is_reported():
 
 
 async def test_a_hanging_scrape_times_out(monkeypatch):
-    monkeypatch.setattr(measure, "SCRAPE_SECONDS", 0.01)
+    monkeypatch.setattr(tuning, "SCRAPE_SECONDS", 0.01)
 
     async def scrape(replica):
         await asyncio.Event().wait()

@@ -16,8 +16,8 @@ from syrinx_operator.cluster.plan.objects import (
     short_hash,
     with_applied_hash,
 )
+from syrinx_operator.cluster.plan.pods import models_source, volumes
 from syrinx_operator.cluster.plan.settings import model_directory
-from syrinx_operator.cluster.plan.volumes import models_source, volumes
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
 from syrinx_operator.cluster.state import Component, ObjectKey
 

@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError
 
 from support.cluster_plan import owner_of, pipeline, planned, pod_template
-from syrinx_operator.cluster.drift import quantity
+from syrinx_operator.cluster.plan.objects import quantity
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts

@@ -11,11 +11,10 @@ from syrinx_operator.cluster.api import ApiError
 from syrinx_operator.cluster.config import options
 from syrinx_operator.cluster.kinds import LEASE
 from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.measure import MetricsReader
 from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.telemetry import Telemetry
-from syrinx_operator.cluster.tuning import TuningRunner
+from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.tuner.runner import Tuner
 

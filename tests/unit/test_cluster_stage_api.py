@@ -101,7 +101,7 @@ async def test_an_invalid_or_missing_answer_leaves_the_replica_without_reported_
 
 
 async def test_a_too_large_answer_is_refused(stages, replica, admin, monkeypatch):
-    monkeypatch.setattr(stage_api, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(stage_api, "MAX_ANSWER_BYTES", 1000)
     admin.answer = web.Response(body=b"x" * 2000)
     with pytest.raises(StageError, match="larger than 1000 bytes"):
         await stages.scrape("default", replica)

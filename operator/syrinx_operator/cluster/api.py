@@ -23,7 +23,6 @@ from syrinx_operator.cluster.telemetry import Telemetry
 TIMEOUT: Final = 15.0
 """Seconds per request; longer than the default timeout of admission webhooks (10 s)."""
 PAGE_SIZE: Final = 500
-"""Objects per page of a list."""
 RENEW_SECONDS: Final = 5.0
 """Minimum seconds between two attempts to renew credentials."""
 UNREACHABLE: Final = "Unreachable"

@@ -26,7 +26,6 @@ class StatusInputs(Struct, frozen=True, kw_only=True):
     pipeline: TTSPipeline
     owner: Owner
     before: PipelineStatus
-    """The previous status."""
     plan: Plan
     observed: Observed
     problems: Sequence[Problem]
@@ -35,7 +34,6 @@ class StatusInputs(Struct, frozen=True, kw_only=True):
     tuning: State
     """The state after the tuner's decision."""
     now: datetime
-    """With a time zone."""
 
     @property
     def previous(self) -> dict[ConditionType, Condition]:

@@ -44,7 +44,6 @@ class Options(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 15.0
     """Duration of a Lease: how long other operators wait for a silent one."""
     port: int = 8080
-    """Port of /metrics, /healthz and /readyz."""
 
 
 _VARIABLES: Mapping[str, tuple[str, Any, str]] = {

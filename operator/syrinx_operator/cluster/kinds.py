@@ -30,12 +30,9 @@ class Kind(Struct, frozen=True):
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
         """Returns the API path of an object, of all objects in a namespace, or of all in the cluster (None)."""
-        parts = [self.group_path]
-        if namespace is not None:
-            parts += ["namespaces", quote(namespace, safe="")]
-        parts.append(self.plural)
-        parts += [quote(part, safe="") for part in (name, subresource) if part is not None]
-        return "/".join(parts)
+        scope = [] if namespace is None else ["namespaces", namespace]
+        parts = [*scope, self.plural, *(part for part in (name, subresource) if part is not None)]
+        return "/".join([self.group_path, *(quote(part, safe="") for part in parts)])
 
 
 PIPELINE = Kind(API_VERSION, PIPELINE_KIND, "ttspipelines")
@@ -72,16 +69,16 @@ class PolicyRule(Struct, frozen=True):
 
 
 def _rule(kind: Kind, *verbs: str, subresource: str = "") -> PolicyRule:
-    return PolicyRule(kind.group, f"{kind.plural}/{subresource}" if subresource else kind.plural, verbs)
+    return PolicyRule(kind.group, kind.plural + subresource, verbs)
 
 
 _WATCH: Final = ("get", "list", "watch")
+# Server-side apply of a new object requires `create` and `patch`.
 _WRITE: Final = ("create", "patch", "delete")
-"""Server-side apply of a new object requires `create` and `patch`."""
 
 RBAC_RULES: Final = (
     _rule(PIPELINE, *_WATCH),
-    _rule(PIPELINE, "patch", subresource="status"),
+    _rule(PIPELINE, "patch", subresource="/status"),
     *(_rule(kind, *_WATCH, *_WRITE) for kind in WATCHED),
     *(_rule(kind, "get", "list", *_WRITE) for kind in OPTIONAL),
     _rule(POD, "list", "watch"),
@@ -93,5 +90,5 @@ RBAC_RULES: Final = (
 )
 """Rules for every namespace with pipelines. Charts and kustomization are tested against them."""
 
-PROXY_RBAC_RULES: Final = (_rule(POD, "get", "update", subresource="proxy"),)
+PROXY_RBAC_RULES: Final = (_rule(POD, "get", "update", subresource="/proxy"),)
 """Additional rules if the operator reaches the stages through the API server; the verbs are those of GET and PUT."""

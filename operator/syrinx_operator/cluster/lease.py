@@ -59,7 +59,6 @@ class Leases:
         self._seconds = seconds
         self._clock = clock
         self._leases: dict[tuple[str, str], _Lease] = {}
-        """By the pipeline's namespace and name."""
 
     async def hold(self, owner: Owner) -> None:
         """Acquires or renews a pipeline's Lease. Raises LeaseTaken or ApiError."""

@@ -26,7 +26,6 @@ HTTP_PORT_NAME: Final = "http"
 ADMIN_PORT_NAME: Final = "admin"
 CODEC_ADMIN_PORT_NAME: Final = "admin-codec"
 CODEC_ADMIN_PORT: Final = 9091
-"""Admin port of a colocated codec."""
 REDIS_PORT_NAME: Final = "redis"
 REDIS_PORT: Final = 6379
 

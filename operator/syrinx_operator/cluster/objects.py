@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -13,8 +13,8 @@ from msgspec import Struct, structs
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.diagnosis import replicas
-from syrinx_operator.cluster.drift import differs
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
+from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.state import (
     STAGES,
     Component,
@@ -36,15 +36,23 @@ DISCOVERY_SECONDS: Final = 60.0
 _PRUNED = frozenset(kind.kind for kind in (*WATCHED, *OPTIONAL))
 
 
-class Applied(Struct, frozen=True, kw_only=True):
+class Applied(Struct, kw_only=True):
     """The result of applying or pruning."""
 
-    objects: Mapping[ObjectKey, Manifest]
+    objects: dict[ObjectKey, Manifest]
     """The observed objects, updated with the API server's answers."""
-    problems: Sequence[Problem] = ()
+    problems: list[Problem] = []
     """What the user should know or fix."""
     failure: ApiError | None = None
     """The most severe API error that is worth a retry."""
+
+    def add_error(self, key: ObjectKey, error: ApiError, action: str) -> None:
+        """Adds an API error. A conflict (409) is no problem: the next reconcile sees the new version."""
+        if self.failure is None or error.unavailable:
+            self.failure = error
+        if not error.unavailable and error.status != 409:
+            message = f"{key.kind} {key.name} cannot be {action}: {error} ({error.reason})"
+            self.problems.append(Problem("ApplyFailed", message))
 
 
 class Objects:
@@ -80,13 +88,10 @@ class Objects:
     async def with_conflicts(self, owner: Owner, observed: Observed, keys: Iterable[ObjectKey]) -> Observed:
         """Returns the state with unlabeled objects that have one of the planned names. Raises ApiError."""
         unseen = [key for key in keys if key not in observed.objects]
-        found = await asyncio.gather(
-            *(if_found(self._api.get(BY_KIND[key.kind], owner.namespace, key.name)) for key in unseen)
-        )
+        requests = (self._api.get(BY_KIND[key.kind], owner.namespace, key.name) for key in unseen)
+        found = await asyncio.gather(*map(if_found, requests))
         conflicts = {key: each for key, each in zip(unseen, found, strict=True) if each is not None}
-        if not conflicts:
-            return observed
-        return structs.replace(observed, objects={**observed.objects, **conflicts})
+        return structs.replace(observed, objects={**observed.objects, **conflicts}) if conflicts else observed
 
     async def _password_uid(self, owner: Owner) -> str | None:
         """Returns the UID of the password Secret, whose data is never read."""
@@ -104,30 +109,31 @@ class Objects:
     async def apply(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
         """Applies every manifest that differs from its live object. Raises LeaseLost.
 
-        A rejected object does not stop the others; an unavailable server does. A conflict (409) is no problem: the next
-        reconcile sees the new version.
+        A rejected object does not stop the others; an unavailable server does.
         """
-        objects, problems, failure = dict(live), [], None
+        result = Applied(objects=dict(live))
         for manifest in manifests:
             key = key_of(manifest)
-            conflict = _conflict(owner, objects.get(key))
-            if conflict is not None:
-                problems.append(conflict)
+            before = live.get(key)
+            if before is not None and not is_owned(before, owner):
+                result.problems.append(name_conflict(owner, before))
+                continue
+            if before is not None and "deletionTimestamp" in before["metadata"]:
+                message = f"{key.kind} {key.name} is being deleted and will be recreated."
+                result.problems.append(Problem("BeingDeleted", message))
                 continue
             try:
-                objects[key] = await self._apply_one(owner, manifest, objects.get(key))
+                result.objects[key] = await self._apply_one(owner, manifest, before)
             except ApiError as error:
-                failure = _more_severe(failure, error)
+                result.add_error(key, error, "applied")
                 if error.unavailable:
                     break
-                if error.status != 409:
-                    problems.append(_rejection(key, error, "applied"))
-        return Applied(objects=objects, problems=problems, failure=failure)
+        return result
 
     async def prune(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
         """Deletes the pipeline's objects that are not planned. Raises LeaseLost."""
         planned = {key_of(manifest) for manifest in manifests}
-        objects, problems, failure = dict(live), [], None
+        result = Applied(objects=dict(live))
         for key, manifest in live.items():
             if key in planned or key.kind not in _PRUNED or not is_owned(manifest, owner):
                 continue
@@ -135,13 +141,12 @@ class Objects:
                 continue
             try:
                 await self._delete(owner, key, manifest)
-                del objects[key]
+                del result.objects[key]
             except ApiError as error:
-                failure = _more_severe(failure, error)
+                result.add_error(key, error, "deleted")
                 if error.unavailable:
                     break
-                problems.append(_rejection(key, error, "deleted"))
-        return Applied(objects=objects, problems=problems, failure=failure)
+        return result
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
         """Returns the live object, applied if it differs."""
@@ -157,7 +162,8 @@ class Objects:
         except ApiError:
             self._telemetry.object_writes.labels(kind.kind, "rejected").inc()
             raise
-        unchanged = live is not None and _version(answer) == _version(live)
+        version = answer["metadata"].get("resourceVersion")
+        unchanged = live is not None and version == live["metadata"].get("resourceVersion")
         self._telemetry.object_writes.labels(kind.kind, "unchanged" if unchanged else "applied").inc()
         level = logging.DEBUG if unchanged else logging.INFO
         log.log(level, "%s/%s: applied %s %s", owner.namespace, owner.name, kind.kind, manifest["metadata"]["name"])
@@ -189,17 +195,6 @@ def settings_generations(status: Mapping[str, Any]) -> dict[Component, int]:
     return {stage: generation for stage, generation in found.items() if isinstance(generation, int)}
 
 
-def _conflict(owner: Owner, live: Manifest | None) -> Problem | None:
-    """Returns why an existing object must not be changed."""
-    if live is None:
-        return None
-    if not is_owned(live, owner):
-        return name_conflict(owner, live)
-    if "deletionTimestamp" in live["metadata"]:
-        return Problem("BeingDeleted", f"{_label(live)} is being deleted and will be recreated.")
-    return None
-
-
 def name_conflict(owner: Owner, live: Manifest) -> Problem:
     """Returns the problem of an object that has a planned name but does not belong to the pipeline."""
     references = live["metadata"].get("ownerReferences") or ()
@@ -210,21 +205,4 @@ def name_conflict(owner: Owner, live: Manifest) -> Problem:
             "exists and does not belong to this pipeline, so it is not changed. "
             "Delete or rename it, or rename the pipeline."
         )
-    return Problem("NameConflict", f"{_label(live)} {message}")
-
-
-def _label(live: Manifest) -> str:
-    return f"{live['kind']} {live['metadata']['name']}"
-
-
-def _rejection(key: ObjectKey, error: ApiError, action: str) -> Problem:
-    return Problem("ApplyFailed", f"{key.kind} {key.name} cannot be {action}: {error} ({error.reason})")
-
-
-def _version(manifest: Manifest) -> str | None:
-    version: str | None = manifest["metadata"].get("resourceVersion")
-    return version
-
-
-def _more_severe(before: ApiError | None, error: ApiError) -> ApiError:
-    return error if before is None or error.unavailable else before
+    return Problem("NameConflict", f"{live['kind']} {live['metadata']['name']} {message}")

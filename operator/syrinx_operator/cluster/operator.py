@@ -14,12 +14,11 @@ from syrinx_operator.cluster.api import Api, ApiError, load_configuration
 from syrinx_operator.cluster.config import Options, config_line
 from syrinx_operator.cluster.kinds import PIPELINE, POD, WATCHED
 from syrinx_operator.cluster.lease import Leases
-from syrinx_operator.cluster.measure import MetricsReader
 from syrinx_operator.cluster.objects import Objects
 from syrinx_operator.cluster.reconcile import Reconciler
 from syrinx_operator.cluster.stage_api import StageApi
 from syrinx_operator.cluster.telemetry import HealthServer, Telemetry
-from syrinx_operator.cluster.tuning import TuningRunner
+from syrinx_operator.cluster.tuning import MetricsReader, TuningRunner
 from syrinx_operator.cluster.workqueue import NamespacedName, WorkQueue
 from syrinx_operator.tuner.runner import Tuner
 

@@ -34,8 +34,7 @@ from syrinx_operator.tuner.snapshot import (
 
 TIMEOUT = 10.0
 """Seconds for all queries of one read."""
-MAX_ANSWER = 8 << 20
-"""Maximum size of a response in bytes."""
+MAX_ANSWER_BYTES = 8 << 20
 MAX_TOKEN = 16_384
 MAX_SKEW = 5.0
 """Maximum difference between Prometheus's clock and ours in seconds."""
@@ -223,8 +222,8 @@ async def _query(client: httpx.AsyncClient, url: str, query: str) -> list[_Serie
     async with client.stream("GET", f"{url.rstrip('/')}/api/v1/query", params={"query": query}) as response:
         async for chunk in response.aiter_raw():
             body += chunk
-            if len(body) > MAX_ANSWER:
-                raise PrometheusError(f"the response is larger than {MAX_ANSWER >> 20} MiB")
+            if len(body) > MAX_ANSWER_BYTES:
+                raise PrometheusError(f"the response is larger than {MAX_ANSWER_BYTES >> 20} MiB")
     code = response.status_code
     try:
         answer = msgspec.json.decode(body, type=_Answer)

@@ -15,12 +15,12 @@ from syrinx_operator.cluster import names
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.conditions import StatusInputs
 from syrinx_operator.cluster.config import Options
-from syrinx_operator.cluster.drift import differs
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
 from syrinx_operator.cluster.lease import LeaseForeign, LeaseLost, Leases, LeaseTaken
 from syrinx_operator.cluster.objects import Applied, Objects, name_conflict
 from syrinx_operator.cluster.plan import Plan, plan
+from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import (
@@ -150,11 +150,9 @@ class Reconciler:
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any], failures: int
     ) -> Result:
         before, tuning, planned, applied = await self._apply_plan(pipeline, owner, previous)
-        problems = [*applied.problems]
-        if not problems and applied.failure is None:
+        if not applied.problems and applied.failure is None:
             applied = await self._objects.prune(owner, planned.manifests, applied.objects)
-            problems = [*applied.problems]
-        failure = applied.failure
+        problems, failure = applied.problems, applied.failure
         if failure is not None and _is_unreportable(failure, failures):
             raise failure
         if failure is not None and not problems:
@@ -180,9 +178,9 @@ class Reconciler:
         )
         await self._update_status(owner, previous, new, decision.events)
         message = "; ".join(problem.message for problem in problems)
-        outcome = Outcome.SUCCEEDED
-        if problems:
-            outcome = Outcome.FAILED if failure is not None and failure.unavailable else Outcome.BLOCKED
+        outcome = Outcome.BLOCKED if problems else Outcome.SUCCEEDED
+        if failure is not None and failure.unavailable:
+            outcome = Outcome.FAILED
         seconds = requeue_after(pipeline, tuning, decision, self._options.resync_seconds)
         return _result(outcome, new, message, failure, seconds)
 

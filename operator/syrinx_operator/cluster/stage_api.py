@@ -27,9 +27,7 @@ log = logging.getLogger(__name__)
 TIMEOUT: Final = 3.0
 """Seconds per request to a replica."""
 MAX_CONCURRENT_REQUESTS: Final = 16
-"""Limit over all pipelines."""
-MAX_ANSWER: Final = 8 * 1024 * 1024
-"""Maximum size of a response in bytes."""
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 
 class StageError(Exception):
@@ -164,8 +162,8 @@ class StageApi:
             data = bytearray()
             async for chunk in answer.aiter_bytes():
                 data += chunk
-                if len(data) > MAX_ANSWER:
-                    raise StageError(f"the answer is larger than {MAX_ANSWER} bytes")
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise StageError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
             return answer.status_code, bytes(data)
 
 

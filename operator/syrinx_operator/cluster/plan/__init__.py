@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import state
-from syrinx_operator.cluster.plan import network, pods, redis, volumes, workloads
+from syrinx_operator.cluster.plan import network, pods, redis, workloads
 from syrinx_operator.cluster.plan import release as releases
 from syrinx_operator.cluster.plan import settings as stage_settings
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
@@ -28,9 +28,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     release: Release
     """Images, model generation and pod templates; also the first manifest."""
     settings: Mapping[Component, Settings]
-    """Live settings of each stage."""
     replicas: Mapping[Component, int]
-    """Desired number of pods of each component."""
 
     @property
     def generation(self) -> str:
@@ -64,7 +62,7 @@ def plan(
         *(stage_settings.tuning_config_maps(owner, tuning) if tuning is not None else ()),
         *(stage_settings.settings_config_map(owner, stage, live[stage]) for stage in STAGES),
         *network.service_accounts(owner, spec),
-        *volumes.model_claims(owner, spec.model),
+        *pods.model_claims(owner, spec.model),
         *redis.redis_claims(owner, spec.connector),
         *network.services(owner, spec),
         *network.network_policies(owner, spec, config),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from syrinx_operator.cluster import names
+from syrinx_operator.cluster.kinds import POD_MONITOR
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
 from syrinx_operator.cluster.state import (
     STAGES,
@@ -21,9 +22,6 @@ from syrinx_operator.resource.pods import Peer
 from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import PipelineSpec
 
-_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-POD_MONITOR_KIND = "PodMonitor"
-
 
 def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the gateways' public Service, the headless ones of talkers and codecs, and the managed Redis's."""
@@ -33,22 +31,25 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
         "appProtocol": "http",
         **omit_empty(nodePort=public.node_port),
     }
-    redis = [_service(owner, Component.REDIS, [_port(names.REDIS_PORT_NAME, names.REDIS_PORT)], type="ClusterIP")]
-    return [
-        _service(owner, Component.GATEWAY, [http], annotations=public.annotations, type=public.type),
-        *(_headless(owner, spec, stage) for stage in workload_stages(spec) if stage is not Component.GATEWAY),
-        *(redis if spec.connector.managed else ()),
-    ]
+    found = [_service(owner, Component.GATEWAY, [http], annotations=public.annotations, type=public.type)]
+    for stage in workload_stages(spec)[1:]:
+        ports = [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)]
+        ports += [_port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
+        # Pods that are not ready need a DNS name too, for debugging.
+        headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
+        found.append(_service(owner, stage, ports, **headless))
+    if spec.connector.managed:
+        port = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
+        found.append(_service(owner, Component.REDIS, [port], type="ClusterIP"))
+    return found
 
 
 def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the pods' ServiceAccounts, without a token: pods do not call the Kubernetes API."""
-    accounts = [(names.service_account(owner.name, Component.GATEWAY), "stages")]
-    if spec.connector.managed:
-        accounts.append((names.service_account(owner.name, Component.REDIS), Component.REDIS))
+    accounts = ["stages", *([Component.REDIS.value] if spec.connector.managed else [])]
     return [
-        manifest(owner, "v1", "ServiceAccount", name, component, automountServiceAccountToken=False)
-        for name, component in accounts
+        manifest(owner, "v1", "ServiceAccount", f"{owner.name}-{each}", each, automountServiceAccountToken=False)
+        for each in accounts
     ]
 
 
@@ -70,7 +71,7 @@ def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -
 def pod_monitors(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[Manifest]:
     """Returns the PodMonitor of all stages, if the spec requests one and the cluster serves the kind."""
     requested = spec.monitoring.pod_monitor
-    if requested is None or POD_MONITOR_KIND not in observed.served_kinds:
+    if requested is None or POD_MONITOR.kind not in observed.served_kinds:
         return []
     endpoint = {
         "port": names.ADMIN_PORT_NAME,
@@ -82,17 +83,10 @@ def pod_monitors(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[M
         ],
     }
     body = {"selector": _stage_pods(owner), "podMetricsEndpoints": [endpoint]}
-    monitor = manifest(owner, "monitoring.coreos.com/v1", POD_MONITOR_KIND, owner.name, "monitoring", spec=body)
+    monitor = manifest(owner, POD_MONITOR.api_version, POD_MONITOR.kind, owner.name, "monitoring", spec=body)
     # User labels, by which a Prometheus selects monitors; they never override the operator's.
     monitor["metadata"]["labels"] = {**requested.labels, **monitor["metadata"]["labels"]}
     return [monitor]
-
-
-def _headless(owner: Owner, spec: PipelineSpec, stage: Component) -> Manifest:
-    ports = [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)]
-    ports += [_port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
-    # Pods that are not ready need a DNS name too, for debugging.
-    return _service(owner, stage, ports, type="ClusterIP", clusterIP="None", publishNotReadyAddresses=True)
 
 
 def _service(
@@ -128,6 +122,8 @@ def _stage_pods(owner: Owner) -> Manifest:
 def _peer(peer: Peer) -> Manifest:
     if peer.cidr is not None:
         return {"ipBlock": {"cidr": peer.cidr}}
-    namespaces = {"matchLabels": {_NAMESPACE_LABEL: peer.namespace}} if peer.namespace is not None else {}
-    pods = {"matchLabels": dict(peer.pod_labels)} if peer.pod_labels else {}
-    return {"namespaceSelector": namespaces, "podSelector": pods}
+    namespace = omit_empty(**{"kubernetes.io/metadata.name": peer.namespace})
+    return {
+        "namespaceSelector": omit_empty(matchLabels=namespace),
+        "podSelector": omit_empty(matchLabels=dict(peer.pod_labels)),
+    }

@@ -7,11 +7,9 @@ import hashlib
 from typing import Any
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.drift import quantity
 from syrinx_operator.cluster.plan import pods
-from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
+from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
 from syrinx_operator.cluster.plan.release import RenderContext
-from syrinx_operator.cluster.plan.volumes import TMP, claims, mounted
 from syrinx_operator.cluster.state import Component, Manifest, Owner
 from syrinx_operator.resource.spec import ConnectorSpec, TTSPipeline
 
@@ -76,9 +74,9 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
     secret = {"secret": {"secretName": password_key.name, "items": items, "defaultMode": 0o440}}
     volumes = [
-        mounted("syrinx-data", {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
-        mounted("syrinx-acl", secret, names.REDIS_DIRECTORY),
-        TMP,
+        pods.mounted("syrinx-data", {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
+        pods.mounted("syrinx-acl", secret, names.REDIS_DIRECTORY),
+        pods.TMP,
     ]
     password = {"name": "REDISCLI_AUTH", "valueFrom": secret_ref(pods.managed_password(pipeline.name))}
     container = pods.container(
@@ -111,7 +109,7 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
 
 def redis_claims(owner: Owner, connector: ConnectorSpec) -> list[Manifest]:
     """Returns Redis's volume claim. It is no volumeClaimTemplate, which could not be added later."""
-    return claims(owner, names.workload(owner.name, Component.REDIS), Component.REDIS, connector.storage)
+    return pods.claims(owner, names.workload(owner.name, Component.REDIS), Component.REDIS, connector.storage)
 
 
 def _run(command: str) -> Manifest:

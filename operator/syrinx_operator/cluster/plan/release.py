@@ -43,7 +43,6 @@ class Release(Struct, frozen=True, kw_only=True):
     image: str
     """Stage image if the spec names none: the operator's default when the pipeline was created."""
     redis_image: str
-    """Image of the managed Redis if the spec names none."""
     generation: str
     """Model generation; stages of different generations exchange no data."""
     generation_inputs: dict[str, Any]
