@@ -3,8 +3,6 @@
 Watch events only enqueue a pipeline; `cluster.reconcile` reads its state from the cluster.
 """
 
-from __future__ import annotations
-
 import os
 
 import kopf

@@ -1,7 +1,5 @@
 """Client of the Kubernetes API with the calls that the operator needs. Every call has a timeout and raises ApiError."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

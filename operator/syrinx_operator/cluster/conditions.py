@@ -1,7 +1,5 @@
 """The conditions of a pipeline's status. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple

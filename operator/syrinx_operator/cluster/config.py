@@ -1,7 +1,5 @@
 """The operator's configuration from environment variables."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Mapping
@@ -48,11 +46,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 _VARIABLES: Mapping[str, tuple[str, Any, str]] = {
     "access": ("SYRINX_STAGE_ACCESS", StageAccess, "direct or proxy"),
-    "resync_seconds": (
-        "SYRINX_RESYNC_SECONDS",
-        Annotated[float, Meta(ge=0.1, le=3600)],
-        "a number from 0.1 to 3600",
-    ),
+    "resync_seconds": ("SYRINX_RESYNC_SECONDS", Annotated[float, Meta(ge=0.1, le=3600)], "a number from 0.1 to 3600"),
     "lease_seconds": ("SYRINX_LEASE_SECONDS", Annotated[float, Meta(ge=1, le=3600)], "a number from 1 to 3600"),
     "port": ("SYRINX_PORT", Annotated[int, Meta(ge=0, le=65_535)], "a port from 0 to 65535"),
 }

@@ -1,7 +1,5 @@
 """Why pods are not ready: turns pods into replicas, and diagnoses replicas and workloads without pods. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta

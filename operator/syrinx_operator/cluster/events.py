@@ -1,7 +1,5 @@
 """Kubernetes Events of a pipeline: which ones a status change causes, and writing them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

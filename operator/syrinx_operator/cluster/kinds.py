@@ -1,7 +1,5 @@
 """The Kubernetes kinds that the operator uses, and the RBAC rules it needs for them."""
 
-from __future__ import annotations
-
 from typing import Final
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """Leases: one operator at a time writes a pipeline's objects; others stand by until it stops renewing."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

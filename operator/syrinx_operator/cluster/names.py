@@ -1,7 +1,5 @@
 """Names, labels, ports and paths of a pipeline's objects. They never change during a pipeline's lifetime."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from syrinx_operator.cluster.state import Component, ObjectKey, Owner

@@ -1,7 +1,5 @@
 """A pipeline's objects in the cluster: reads them, applies those that differ, and deletes those no longer planned."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -15,17 +13,7 @@ from syrinx_operator.cluster.api import Api, ApiError, if_found
 from syrinx_operator.cluster.diagnosis import replicas
 from syrinx_operator.cluster.kinds import AUTOSCALER, BY_KIND, OPTIONAL, POD, SECRET, WATCHED, Kind
 from syrinx_operator.cluster.plan.objects import differs
-from syrinx_operator.cluster.state import (
-    STAGES,
-    Component,
-    Manifest,
-    ObjectKey,
-    Observed,
-    Owner,
-    Problem,
-    is_owned,
-    key_of,
-)
+from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, is_owned, key_of
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.spec import KIND
 
@@ -82,7 +70,7 @@ class Objects:
             autoscaled=frozenset(autoscaler_targets(autoscalers)),
             password_uid=password,
             served_kinds=frozenset(kind.kind for kind in served),
-            status_generations=settings_generations(status),
+            status_generations=Observed.settings_generations(status),
         )
 
     async def with_conflicts(self, owner: Owner, observed: Observed, keys: Iterable[ObjectKey]) -> Observed:
@@ -187,12 +175,6 @@ def autoscaler_targets(autoscalers: Iterable[Manifest]) -> Iterable[ObjectKey]:
         target = autoscaler.get("spec", {}).get("scaleTargetRef") or {}
         if target.get("kind") in ("Deployment", "StatefulSet"):
             yield ObjectKey(target["kind"], target.get("name", ""))
-
-
-def settings_generations(status: Mapping[str, Any]) -> dict[Component, int]:
-    """Returns the settings generation of each stage in a status."""
-    found = {stage: (status.get(stage.value) or {}).get("settingsGeneration") for stage in STAGES}
-    return {stage: generation for stage, generation in found.items() if isinstance(generation, int)}
 
 
 def name_conflict(owner: Owner, live: Manifest) -> Problem:

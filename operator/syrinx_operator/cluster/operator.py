@@ -1,7 +1,5 @@
 """The operator process: creates and connects its parts, and maps watch events to reconciles."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

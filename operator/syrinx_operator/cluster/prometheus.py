@@ -5,8 +5,6 @@ redirects and no proxies from the environment, repeats nothing from a response e
 sends its token only to the URL that the installation configures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl

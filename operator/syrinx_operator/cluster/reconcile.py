@@ -1,7 +1,5 @@
 """Reconciles one pipeline: reads its state, applies the plan, writes the status. Level-based and stateless."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Iterable, Mapping
@@ -11,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from syrinx_operator.cluster import names
+from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.conditions import StatusInputs
 from syrinx_operator.cluster.config import Options
@@ -23,19 +21,7 @@ from syrinx_operator.cluster.plan import Plan, plan
 from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
-from syrinx_operator.cluster.state import (
-    InvalidSpec,
-    Manifest,
-    ObjectKey,
-    Observed,
-    Owner,
-    Problem,
-    Replica,
-    is_owned,
-    key_of,
-    owner_of,
-    parse_pipeline,
-)
+from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
 from syrinx_operator.cluster.status import failed, status
 from syrinx_operator.cluster.tuning import (
     Tuning,
@@ -70,14 +56,7 @@ class Reconciler:
     """Reconciles pipelines. `reconcile` returns a `Result` for every outcome."""
 
     def __init__(
-        self,
-        *,
-        api: Api,
-        leases: Leases,
-        objects: Objects,
-        stages: StageApi,
-        tuning: TuningRunner,
-        options: Options,
+        self, *, api: Api, leases: Leases, objects: Objects, stages: StageApi, tuning: TuningRunner, options: Options
     ) -> None:
         self._api = api
         self._leases = leases
@@ -98,7 +77,7 @@ class Reconciler:
             live = await self._api.get(PIPELINE, key.namespace, key.name)
             if "deletionTimestamp" in live["metadata"]:
                 return Result(outcome=Outcome.DELETED)
-            owner, previous = owner_of(live), live.get("status") or {}
+            owner, previous = state.owner_of(live), live.get("status") or {}
             await self._acquire_lease(owner, previous)
             return await self._reconcile(owner, live, previous, failures)
         except LeaseTaken as taken:
@@ -125,8 +104,8 @@ class Reconciler:
         """Reconciles with the Lease held, and writes errors to the status."""
         outcome, failure = Outcome.BLOCKED, None
         try:
-            return await self._reconcile_valid(parse_pipeline(live), owner, previous, failures)
-        except InvalidSpec as invalid:
+            return await self._reconcile_valid(state.parse_pipeline(live), owner, previous, failures)
+        except state.InvalidSpec as invalid:
             message = f"the pipeline keeps running unchanged until this is corrected: {invalid}"
             outcome, problem = Outcome.INVALID, Problem("Invalid", message)
         except Blocked as blocked:

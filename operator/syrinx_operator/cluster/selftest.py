@@ -3,8 +3,6 @@
 `helm test` runs it. All requests are dry runs and create nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Client of the stages' admin ports: live settings and metrics of replicas."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """A pipeline and its observed state in the cluster: the inputs of planning, rollout and status. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -91,6 +89,12 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Optional kinds that this cluster serves (`PodMonitor`)."""
     status_generations: Mapping[Component, int] = {}
     """Settings generation in the pipeline's status, by stage."""
+
+    @staticmethod
+    def settings_generations(status: Mapping[str, Any]) -> dict[Component, int]:
+        """Returns the settings generation of each stage in a status."""
+        found = {stage: (status.get(stage.value) or {}).get("settingsGeneration") for stage in STAGES}
+        return {stage: generation for stage, generation in found.items() if isinstance(generation, int)}
 
     def replicas_of(self, component: Component) -> tuple[Replica, ...]:
         """Returns a component's replicas, sorted by name."""

@@ -1,7 +1,5 @@
 """The status of a TTSPipeline, built from the state observed in one reconcile. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The operator's own metrics, and the HTTP server for metrics and probes."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Self

@@ -1,7 +1,5 @@
 """Tuning on Kubernetes: reads the stages' counters, runs the tuner, and derives settings from its decisions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Schedules reconciles: soon after a change, at the latest after the resync period, one at a time per pipeline."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """The plan: every Kubernetes object of a pipeline, in the order in which it is applied. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

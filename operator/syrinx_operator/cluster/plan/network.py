@@ -1,7 +1,5 @@
 """Network access to the pods: Services, NetworkPolicies and the PodMonitor; and the pods' ServiceAccounts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Building blocks of manifests: metadata, hashes, records, defaults; and the comparison with live objects. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Pod templates and volumes of gateway, talker and codec, and what they share with the managed Redis's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The managed Redis: its password Secret with ACL, pod template and volume."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from typing import Any

@@ -3,8 +3,6 @@
 A template is rendered again only if its inputs have changed; otherwise the recorded one is applied unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

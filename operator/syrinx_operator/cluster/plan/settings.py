@@ -1,7 +1,5 @@
 """Stage configuration: the start configuration in the pod template, and live settings in a ConfigMap."""
 
-from __future__ import annotations
-
 import json
 import posixpath
 from collections.abc import Mapping

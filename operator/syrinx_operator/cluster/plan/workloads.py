@@ -3,8 +3,6 @@
 A rolling update of talkers or codecs replaces one replica at a time and stops at the first that does not become ready.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
@@ -53,11 +51,7 @@ def replica_count(owner: Owner, stage: Component, desired: int, observed: Observ
 
 
 def stage_workload(
-    owner: Owner,
-    stage: Component,
-    template: FrozenTemplate,
-    replicas: ReplicaCount,
-    partition: int | None,
+    owner: Owner, stage: Component, template: FrozenTemplate, replicas: ReplicaCount, partition: int | None
 ) -> Manifest:
     """Returns the StatefulSet of a talker, codec or Redis; pods of ordinals below `partition` keep their template."""
     rolling_update = {} if partition is None else {"rollingUpdate": {"partition": partition}}
@@ -143,12 +137,7 @@ def stage_partition(
 
 
 def partition(
-    replicas: int,
-    template: str,
-    pods: Sequence[Replica],
-    *,
-    settings_generation: int,
-    keep_last_old: bool,
+    replicas: int, template: str, pods: Sequence[Replica], *, settings_generation: int, keep_last_old: bool
 ) -> int:
     """Returns a StatefulSet's partition: pods of this ordinal and above get `template`, those below keep theirs.
 
