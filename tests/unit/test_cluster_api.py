@@ -104,7 +104,7 @@ async def test_discovery_says_whether_a_kind_is_served(answer, served):
 
 def test_paths():
     assert POD.path("voices", "demo") == "/api/v1/namespaces/voices/pods/demo"
-    assert PIPELINE.path(None) == "/apis/syrinx.dev/v1alpha1/ttspipelines"
+    assert PIPELINE.path("voices") == "/apis/syrinx.dev/v1alpha1/namespaces/voices/ttspipelines"
     assert (
         PIPELINE.path("v/x", "demo", "status") == "/apis/syrinx.dev/v1alpha1/namespaces/v%2Fx/ttspipelines/demo/status"
     )

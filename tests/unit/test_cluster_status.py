@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from support.fake_api import FakeApi
-from syrinx_operator.cluster.conditions import StatusInputs
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.state import (
@@ -24,7 +23,7 @@ from syrinx_operator.cluster.state import (
     Replica,
     key_of,
 )
-from syrinx_operator.cluster.status import failed, status
+from syrinx_operator.cluster.status import StatusInputs, failed, status
 from syrinx_operator.resource.knobs import Identity, Knob, Setting
 from syrinx_operator.resource.spec import (
     CaptureShape,

@@ -61,7 +61,7 @@ def trial(*candidates, everywhere=False):
 
 def planned(subject, state, observed=EMPTY):
     tuned = tuning.tuning_of(subject, state)
-    return plan(tuning.with_setting(subject, tuned.assignment.base), owner_of(subject), observed, CONFIG, tuned.state)
+    return plan(tuned.applied_to(subject), owner_of(subject), observed, CONFIG, tuned.state)
 
 
 def rows(plan):
@@ -122,7 +122,7 @@ def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
     assert rows(planned(smaller, tuned_state())) == INITIAL.codec_max_num_seqs
     between = auto(codec={"replicas": 4, "maxResident": 20})
     tuned = tuning.tuning_of(between, tuned_state(trial=trial("demo-codec-0")))
-    assert not tuned.has_overrides and tuned.assignment.base == setting_of(between.spec)
+    assert not tuned.assignment.replica_overrides and tuned.assignment.base == setting_of(between.spec)
 
 
 # Backup -------------------------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ class Cluster:
     def observed(self):
         return after(self.plan, replicas=tuple(self.pods.values()))
 
-    def change_in_progress(self, generation=1):
-        return tuning.change_in_progress(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
+    def disruption(self, generation=1):
+        return tuning.disruption_of(self.plan, self.observed, self.problems, generation, owner_of(AUTO))
 
     def identity(self, devices, before=None, subject=AUTO):
         return tuning.identity(subject, self.plan, self.observed, devices, before)
@@ -211,7 +211,7 @@ def test_replica_stats_of_talkers_and_codecs():
 
 
 def test_no_change_is_in_progress():
-    assert Cluster().change_in_progress() == ""
+    assert Cluster().disruption() == ""
 
 
 @pytest.mark.parametrize("component", STAGES)
@@ -225,24 +225,20 @@ def test_no_change_is_in_progress():
         ({"reported": None}, "has not confirmed settings generation 1"),
     ],
 )
-def test_a_replica_that_differs_from_the_plan_is_a_change_in_progress(component, fields, message):
-    assert message in Cluster().set(f"demo-{component}-0", **fields).change_in_progress()
+def test_a_replica_that_differs_from_the_plan_is_a_disruption(component, fields, message):
+    assert message in Cluster().set(f"demo-{component}-0", **fields).disruption()
 
 
 def test_overrides_of_a_confirmed_base_are_no_change():
     limited = ReportedSettings(1, {"max_num_seqs": 32}, {"max_num_seqs": 8}, 20.0)
-    assert Cluster().set("demo-codec-0", reported=limited).change_in_progress() == ""
+    assert Cluster().set("demo-codec-0", reported=limited).disruption() == ""
 
 
-def test_edits_and_problems_are_a_change_in_progress():
-    assert (
-        Cluster().change_in_progress(generation=None)
-        == Cluster().change_in_progress(generation=0)
-        == "the resource was edited"
-    )
+def test_edits_and_problems_are_a_disruption():
+    assert Cluster().disruption(generation=None) == Cluster().disruption(generation=0) == "the resource was edited"
     cluster = Cluster()
     cluster.problems = [Problem("ApplyFailed", "Service demo-gateway cannot be applied")]
-    assert cluster.change_in_progress() == "Service demo-gateway cannot be applied"
+    assert cluster.disruption() == "Service demo-gateway cannot be applied"
 
 
 def devices(cluster, **others):

@@ -1,1 +1,1 @@
-"""TTSPipelines on Kubernetes: pure planning and status (`plan`, `conditions`, `status`), and the operator process."""
+"""TTSPipelines on Kubernetes: pure planning and status (`plan`, `status`), and the operator process."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster.names import CODEC_CONFIG_ANNOTATION, COMPONENT_LABEL, CONFIG_ANNOTATION, TEMPLATE_LABEL
-from syrinx_operator.cluster.state import Component, Manifest, Replica
+from syrinx_operator.cluster.state import Component, Manifest, Problem, Replica
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
 
@@ -19,8 +19,7 @@ MISSING_AFTER = timedelta(seconds=60)
 _MAX_PROBLEM = 300
 """Characters of a pod's or workload's own message that are repeated."""
 
-_GATEWAY_SECONDS = 300
-_REDIS_SECONDS = 120
+_STARTUP_SECONDS = {Component.GATEWAY: 300, Component.REDIS: 120}
 _MARGIN_SECONDS = 30
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -45,16 +44,6 @@ class _StartConfig(Struct):
     generation: str = ""
 
 
-class Diagnosis(Struct, frozen=True):
-    """Why one replica is not ready."""
-
-    reason: str
-    """The cluster's reason in CamelCase."""
-    message: str
-    needs_intervention: bool
-    """Whether it does not resolve by waiting."""
-
-
 def replicas(pods: Iterable[Manifest]) -> tuple[Replica, ...]:
     """Returns the replicas in a pipeline's pods; finished pods, such as evicted ones, are skipped."""
     components = set(Component)
@@ -69,8 +58,8 @@ def replicas(pods: Iterable[Manifest]) -> tuple[Replica, ...]:
 
 def diagnose(
     replica: Replica, limit: timedelta, now: datetime, *, crash_looping: bool = False, since: datetime | None = None
-) -> Diagnosis | None:
-    """Returns why a replica is not ready; None if it is ready, terminating or starting.
+) -> tuple[Problem, bool] | None:
+    """Returns why a replica is not ready, and whether waiting does not help; None if it is ready or starting.
 
     `limit` is the time that it may take to become ready, counted from `since` if that is later than when it became
     unready. `crash_looping` says that the last status reported a crash loop: between two crashes it seems to start.
@@ -84,11 +73,11 @@ def diagnose(
         reason, problem = CRASH_LOOP, f"restarted {replica.restarts} times"
     if reason:
         advice = _ADVICE.get(reason, "see `kubectl describe pod {pod}`").format(pod=replica.name)
-        return Diagnosis(reason, f"{replica.name}: {problem}; {advice}", is_late or reason not in _TRANSIENT)
+        return Problem(reason, f"{replica.name}: {problem}; {advice}"), is_late or reason not in _TRANSIENT
     if is_late:
         minutes = limit.total_seconds() / 60
         advice = f"see `kubectl logs {replica.name} --all-containers`"
-        return Diagnosis("NotReady", f"{replica.name} has not been ready for over {minutes:g} minutes; {advice}", True)
+        return Problem("NotReady", f"{replica.name} has not been ready for over {minutes:g} minutes; {advice}"), True
     return None
 
 
@@ -114,12 +103,8 @@ def missing_pods(workload: Manifest, since: datetime, now: datetime) -> str:
 
 def startup_limit(spec: PipelineSpec, component: Component) -> timedelta:
     """Returns how long a replica may take to become ready before it is diagnosed as failing."""
-    seconds = {
-        Component.GATEWAY: _GATEWAY_SECONDS,
-        Component.TALKER: spec.talker.startup_seconds,
-        Component.CODEC: codec_process(spec).startup_seconds,
-        Component.REDIS: _REDIS_SECONDS,
-    }[component]
+    stages = {Component.TALKER: spec.talker, Component.CODEC: codec_process(spec)}
+    seconds = stages[component].startup_seconds if component in stages else _STARTUP_SECONDS[component]
     return timedelta(seconds=seconds + _MARGIN_SECONDS)
 
 

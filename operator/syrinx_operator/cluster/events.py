@@ -25,9 +25,6 @@ _EXPECTED = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotVerified", 
 
 _Reason = tuple[Literal["Normal", "Warning"], str]
 
-_NO_METRICS_YET = "MetricsMissing"
-"""Reason of missing metrics before there is a gateway; it causes an Event only if there were metrics before."""
-
 
 class EventRecorder:
     """Writes Events. An Event that cannot be written is logged and dropped."""
@@ -57,17 +54,12 @@ def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: E
     message = event.message[:MAX_MESSAGE]
     change = [owner.uid, previous.get("conditions"), previous.get("tuning"), event.kind, event.reason, message]
     digest = hashlib.sha256(json.dumps(change, sort_keys=True).encode()).hexdigest()[:16]
+    pipeline = {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid}
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
         "metadata": {"name": f"{owner.name}.{digest}", "namespace": owner.namespace},
-        "involvedObject": {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "name": owner.name,
-            "namespace": owner.namespace,
-            "uid": owner.uid,
-        },
+        "involvedObject": {**pipeline, "namespace": owner.namespace},
         "type": event.kind,
         "reason": event.reason,
         "message": message,
@@ -128,7 +120,7 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[_Reason
         case "MetricsAvailable":
             if new.status == "True":
                 yield "Normal", new.reason
-            elif new.status == "False" and (new.reason != _NO_METRICS_YET or was_true):
+            elif new.reason != "MetricsMissing" or was_true:  # They are missing until there is a gateway.
                 yield "Warning", new.reason
         case "TuningReady":
             # The tuner has Events of its own, and missing metrics are reported above.

@@ -26,10 +26,9 @@ class Kind(Struct, frozen=True):
         """Discovery path of its group and version."""
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
 
-    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """Returns the API path of an object, of all objects in a namespace, or of all in the cluster (None)."""
-        scope = [] if namespace is None else ["namespaces", namespace]
-        parts = [*scope, self.plural, *(part for part in (name, subresource) if part is not None)]
+    def path(self, namespace: str, name: str | None = None, subresource: str | None = None) -> str:
+        """Returns the API path of an object or of all objects in a namespace."""
+        parts = ["namespaces", namespace, self.plural, *filter(None, (name, subresource))]
         return "/".join([self.group_path, *(quote(part, safe="") for part in parts)])
 
 

@@ -55,24 +55,14 @@ def workload_key(pipeline: str, component: Component) -> ObjectKey:
     return ObjectKey(kind, workload(pipeline, component))
 
 
-def password_key(pipeline: str) -> ObjectKey:
-    """Returns the key of the managed Redis's Secret."""
-    return ObjectKey("Secret", workload(pipeline, Component.REDIS))
+def password_secret(pipeline: str) -> str:
+    """Returns the name of the managed Redis's Secret."""
+    return workload(pipeline, Component.REDIS)
 
 
 def lease(pipeline: str) -> str:
     """Returns the name of the Lease that keeps other operators from writing."""
     return f"{pipeline}-operator"
-
-
-def models_claim(pipeline: str) -> str:
-    """Returns the name of the PersistentVolumeClaim for downloaded checkpoints."""
-    return f"{pipeline}-models"
-
-
-def service_account(pipeline: str, component: Component) -> str:
-    """Returns the name of a component's ServiceAccount."""
-    return f"{pipeline}-redis" if component is Component.REDIS else f"{pipeline}-stages"
 
 
 def selector(pipeline: str, component: Component) -> dict[str, str]:

@@ -83,7 +83,7 @@ class Objects:
 
     async def _password_uid(self, owner: Owner) -> str | None:
         """Returns the UID of the password Secret, whose data is never read."""
-        name = names.password_key(owner.name).name
+        name = names.password_secret(owner.name)
         found = await if_found(self._api.get_metadata(SECRET, owner.namespace, name))
         return found["metadata"]["uid"] if found and is_owned(found, owner) else None
 

@@ -44,39 +44,39 @@ class Operator:
         """
         configure(settings)
         log.info("configuration: %s", config_line(self._options))
-        server = HealthServer(
-            self._options.port,
-            self._telemetry,
-            healthy=self._unhealthy,
-            ready=lambda: None if self._queue else "waiting for the API server to serve TTSPipelines",
-            before_scrape=self._set_gauges,
+        options, telemetry, enter = self._options, self._telemetry, self._cleanup.enter_async_context
+        await enter(
+            HealthServer(
+                options.port,
+                telemetry,
+                healthy=self._unhealthy,
+                ready=lambda: None if self._queue else "waiting for the API server to serve TTSPipelines",
+                before_scrape=self._set_gauges,
+            )
         )
-        await self._cleanup.enter_async_context(server)
-        api = await self._cleanup.enter_async_context(Api(self._telemetry))
+        api = await enter(Api(telemetry))
         await _wait_for_crd(api)
-        stages = await self._cleanup.enter_async_context(StageApi(api, self._options.access, self._telemetry))
-        leases = Leases(api, self._options.identity, self._options.lease_seconds)
+        stages = await enter(StageApi(api, options.access, telemetry))
+        leases = Leases(api, options.identity, options.lease_seconds)
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
         self._cleanup.push_async_callback(_cancel, self._lease_keeper)
         reconciler = Reconciler(
             api=api,
             leases=leases,
-            objects=Objects(api, self._telemetry, leases.fence),
+            objects=Objects(api, telemetry, leases.fence),
             stages=stages,
-            tuning=TuningRunner(
-                MetricsReader(self._options.prometheus), Tuner(), self._telemetry.tuning, stages.scrape
-            ),
-            options=self._options,
+            tuning=TuningRunner(MetricsReader(options.prometheus), Tuner(), telemetry.tuning, stages.scrape),
+            options=options,
         )
         self._queue = WorkQueue(
             reconciler.reconcile,
-            resync_seconds=self._options.resync_seconds,
-            telemetry=self._telemetry,
+            resync_seconds=options.resync_seconds,
+            telemetry=telemetry,
             forget=reconciler.forget,
         )
         self._cleanup.push_async_callback(self._queue.close)
-        log.info("operator %s is ready", self._options.identity)
+        log.info("operator %s is ready", options.identity)
 
     async def stop(self, **_: Any) -> None:
         """Cancels running reconciles and releases the Leases."""

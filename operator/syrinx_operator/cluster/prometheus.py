@@ -63,7 +63,6 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_ACCESS = Access()
-"""No token, and the CA certificates of the image."""
 
 
 class _Series(Struct):
@@ -142,9 +141,13 @@ async def read(
             headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
             async with httpx.AsyncClient(headers=headers, verify=context, trust_env=False, timeout=TIMEOUT) as client:
                 asked_at = clock()
-                times = await _query(client, url, CLOCK_QUERY)
-                skew = _skew(times, asked_at, clock())
+                times = [one.value for one in await _query(client, url, CLOCK_QUERY)]
+                theirs, answered_at = float(times[0][1]) if len(times) == 1 and times[0] else -1.0, clock()
                 series = await _query(client, url, counters_query(owner, seconds, split_by))
+        # This form of the comparison also rejects NaN.
+        if not 0 <= theirs <= MAX_COUNT:
+            raise ValueError("no time")
+        skew = max(theirs - answered_at.timestamp(), 0.0) + min(theirs - asked_at.timestamp(), 0.0)
         if abs(skew) > MAX_SKEW:
             raise PrometheusError(f"its clock differs from the operator's by {abs(skew):.0f} seconds")
         # After a sample in the future, all samples until then would count as old.
@@ -161,17 +164,6 @@ async def read(
         raise PrometheusError(f"the query failed: {type(error).__name__}") from None
     except (ValueError, OverflowError):
         raise PrometheusError("Prometheus returned values that are not counters") from None
-
-
-def _skew(times: list[_Series], before: datetime, after: datetime) -> float:
-    """Returns by how many seconds Prometheus's clock is ahead, as a lower bound. Raises ValueError."""
-    if len(times) != 1 or times[0].value is None:
-        raise ValueError("no time")
-    theirs = float(times[0].value[1])
-    # This form of the comparison also rejects NaN.
-    if not 0 <= theirs <= MAX_COUNT:
-        raise ValueError("no time")
-    return max(theirs - after.timestamp(), 0.0) + min(theirs - before.timestamp(), 0.0)
 
 
 def snapshots(owner: Owner, found: Iterable[_Series], split_by: frozenset[Stage]) -> tuple[Snapshot, ...]:

@@ -11,7 +11,6 @@ from msgspec import structs
 
 from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.api import Api, ApiError
-from syrinx_operator.cluster.conditions import StatusInputs
 from syrinx_operator.cluster.config import Options
 from syrinx_operator.cluster.events import EventRecorder, status_events
 from syrinx_operator.cluster.kinds import PIPELINE, SECRET
@@ -22,16 +21,8 @@ from syrinx_operator.cluster.plan.objects import differs
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi
 from syrinx_operator.cluster.state import Manifest, ObjectKey, Observed, Owner, Problem, Replica, is_owned, key_of
-from syrinx_operator.cluster.status import failed, status
-from syrinx_operator.cluster.tuning import (
-    Tuning,
-    TuningRunner,
-    change_in_progress,
-    requeue_after,
-    tuner_state,
-    tuning_of,
-    with_setting,
-)
+from syrinx_operator.cluster.status import StatusInputs, failed, status
+from syrinx_operator.cluster.tuning import Tuning, TuningRunner, disruption_of, requeue_after, tuner_state, tuning_of
 from syrinx_operator.cluster.workqueue import NamespacedName, Outcome, Result
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.status import read
@@ -138,7 +129,7 @@ class Reconciler:
             problems.append(Problem("ApiUnavailable", f"The API server is unavailable: {failure}"))
         replicas = await self._push_settings(owner, tuning, planned, before, applied.objects)
         observed = _without_foreign(owner, structs.replace(before, objects=applied.objects, replicas=replicas))
-        disruption = change_in_progress(planned, observed, problems, previous.get("observedGeneration"), owner)
+        disruption = disruption_of(planned, observed, problems, previous.get("observedGeneration"), owner)
         decision, metrics = await self._tuning.decide(
             pipeline, owner, tuning, planned, before, observed, disruption, _now
         )
@@ -171,7 +162,7 @@ class Reconciler:
             everything = await self._observe(pipeline, owner, previous)
             observed = _without_foreign(owner, everything)
             tuning = tuning_of(pipeline, tuner_state(previous, owner, observed))
-            tuned = with_setting(pipeline, tuning.assignment.base)
+            tuned = tuning.applied_to(pipeline)
             planned = plan(tuned, owner, observed, self._options.pipelines, tuning.state)
             with_conflicts = await self._objects.with_conflicts(owner, everything, map(key_of, planned.manifests))
             if with_conflicts is not everything:
@@ -251,19 +242,14 @@ def _is_unreportable(failure: ApiError, failures: int) -> bool:
 
 
 def _result(
-    outcome: Outcome,
-    new: Mapping[str, Any],
-    message: str,
-    failure: ApiError | None = None,
-    requeue_after: float | None = None,
+    outcome: Outcome, new: Mapping[str, Any], message: str, failure: ApiError | None, requeue_after: float | None = None
 ) -> Result:
-    conditions = {condition["type"]: condition["status"] for condition in new.get("conditions") or ()}
     return Result(
         outcome=outcome,
         message=message,
         retry_after=None if failure is None else failure.retry_after,
         requeue_after=requeue_after,
-        conditions=conditions,
+        conditions={condition["type"]: condition["status"] for condition in new.get("conditions") or ()},
     )
 
 

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster import prometheus
-from syrinx_operator.cluster.conditions import incomplete
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.settings import recorded_tuning
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
+from syrinx_operator.cluster.status import incomplete
 from syrinx_operator.resource import knobs
 from syrinx_operator.resource.knobs import Identity, Setting, Stage, live_settings
 from syrinx_operator.resource.rules import cluster_violations, violations
@@ -34,7 +34,6 @@ RENEW_SECONDS: Final = OVERRIDE_TTL_SECONDS / 3
 TRIAL_METRICS_SECONDS: Final = 1.0
 """Minimum seconds between two readings of the metrics during a trial."""
 
-
 WINDOW = 300.0
 """Measurement window in seconds; two tuning intervals if that is longer."""
 SCRAPE_SECONDS = 10.0
@@ -51,10 +50,9 @@ class Tuning(Struct, frozen=True, kw_only=True):
     state: State
     assignment: Assignment
 
-    @property
-    def has_overrides(self) -> bool:
-        """Whether any replica has overrides."""
-        return self.assignment.has_overrides
+    def applied_to(self, pipeline: TTSPipeline) -> TTSPipeline:
+        """Returns the pipeline with the setting of replicas without overrides in its spec."""
+        return _with_setting(pipeline, self.assignment.base)
 
     def overrides_for(self, replica: Replica) -> dict[str, Any] | None:
         """Returns a replica's overrides in the format of `PUT /settings`; None if it has none."""
@@ -73,14 +71,13 @@ def tuning_of(pipeline: TTSPipeline, state: State) -> Tuning:
     policy = policy_of(pipeline.spec)
     assigned = assignment(policy, state)
     settings = (assigned.base, assigned.candidate if assigned.has_overrides else None)
-    tuned = [with_setting(pipeline, setting) for setting in settings if setting is not None]
+    tuned = [_with_setting(pipeline, setting) for setting in settings if setting is not None]
     if any(violations(each) or cluster_violations(each) for each in tuned):
         assigned = Assignment(base=policy.requested)
     return Tuning(policy=policy, state=state, assignment=assigned)
 
 
-def with_setting(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
-    """Returns the pipeline with a tuned setting in its spec."""
+def _with_setting(pipeline: TTSPipeline, setting: Setting) -> TTSPipeline:
     return msgspec.structs.replace(pipeline, spec=knobs.with_setting(pipeline.spec, setting))
 
 
@@ -89,7 +86,7 @@ def requeue_after(pipeline: TTSPipeline, before: Tuning, decision: Decision, res
     after = tuning_of(pipeline, decision.state)
     if after.assignment != before.assignment:
         return 0.0
-    return min(resync_seconds, decision.requeue_after, *([RENEW_SECONDS] if after.has_overrides else []))
+    return min(resync_seconds, decision.requeue_after, *([RENEW_SECONDS] if after.assignment.has_overrides else []))
 
 
 def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
@@ -107,7 +104,7 @@ def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
     )
 
 
-def change_in_progress(
+def disruption_of(
     plan: Plan, observed: Observed, problems: Sequence[Problem], observed_generation: int | None, owner: Owner
 ) -> str:
     """Returns what else is changing, which would distort a trial; empty if nothing is.
@@ -234,22 +231,22 @@ class MetricsReader:
         assert spec.tuning.prometheus is not None
         monitor = spec.monitoring.pod_monitor
         interval = float(monitor.interval_seconds) if monitor else 0.0
-        reading = Reading(source="prometheus", scrape_interval=interval)
         seconds = round(max(span, 3 * interval, prometheus.MIN_SPAN))
-        url = spec.tuning.prometheus.url
+        found: tuple[Snapshot, ...] = ()
+        reason = problem = ""
         try:
-            found = await prometheus.read(url, owner, seconds, split_by, self._access, self._clock)
+            found = await prometheus.read(
+                spec.tuning.prometheus.url, owner, seconds, split_by, self._access, self._clock
+            )
         except prometheus.PrometheusError as error:
-            problem = f"spec.tuning.prometheus: {error}"
-            return msgspec.structs.replace(reading, reason="Error", problem=problem)
-        reading = msgspec.structs.replace(reading, snapshots=found)
-        if any(each.stage == Component.GATEWAY for each in found):
-            return reading
-        problem = (
-            f"Prometheus has no samples from the last {seconds} seconds for pods {owner.name}-gateway-… with labels "
-            f"pod and namespace ({owner.namespace}): check that it scrapes them (spec.monitoring)"
-        )
-        return msgspec.structs.replace(reading, reason="Missing", problem=problem)
+            reason, problem = "Error", f"spec.tuning.prometheus: {error}"
+        if not problem and not any(each.stage == Component.GATEWAY for each in found):
+            reason = "Missing"
+            problem = (
+                f"Prometheus has no samples from the last {seconds} seconds for pods {owner.name}-gateway-… with "
+                f"labels pod and namespace ({owner.namespace}): check that it scrapes them (spec.monitoring)"
+            )
+        return Reading(source="prometheus", scrape_interval=interval, snapshots=found, reason=reason, problem=problem)
 
 
 def window(policy: Policy) -> float:

@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from syrinx_operator.cluster import state
+from syrinx_operator.cluster import names, state
 from syrinx_operator.cluster.plan import network, pods, redis, workloads
 from syrinx_operator.cluster.plan import release as releases
 from syrinx_operator.cluster.plan import settings as stage_settings
@@ -58,10 +58,12 @@ def plan(
     manifests: list[Manifest] = [
         record(owner, "release", release),
         *(stage_settings.tuning_config_maps(owner, tuning) if tuning is not None else ()),
-        *(stage_settings.settings_config_map(owner, stage, live[stage]) for stage in STAGES),
+        # Mounted into the stages' pods, and the operator's own record.
+        *(record(owner, stage, live[stage], names.SETTINGS_KEY) for stage in STAGES),
         *network.service_accounts(owner, spec),
-        *pods.model_claims(owner, spec.model),
-        *redis.redis_claims(owner, spec.connector),
+        *pods.claims(owner, "models", spec.model.cache.storage if spec.model.cache else None),
+        # Not a volumeClaimTemplate, which could not be added later.
+        *pods.claims(owner, Component.REDIS, spec.connector.storage),
         *network.services(owner, spec),
         *network.network_policies(owner, spec, config),
         *(workloads.disruption_budget(owner, stage) for stage in own_workload if counts[stage].count > 1),

@@ -93,12 +93,15 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
     spec = pipeline.spec
     part = settings.stage_spec(spec, stage)
     mounted = volumes(pipeline.name, stage, spec, part.extra_volumes)
+    # Stages in one pod run in one process.
+    module, *files = ("colocated", names.CODEC_START_FILE) if len(stages_in_pod(spec, stage)) > 1 else (stage.value,)
+    command = ["python", "-m", f"syrinx_stages.{module}", names.START_FILE, *files]
     own = container(
         spec,
         stage.value,
         context.image,
         part.resources,
-        {"command": _command(spec, stage), "env": _environment(pipeline.name, spec.connector, part.env)},
+        {"command": command, "env": _environment(pipeline.name, spec.connector, part.env)},
         ports=_ports(spec, stage),
         mounts=[mount for _, mount in mounted],
     )
@@ -121,7 +124,7 @@ def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderConte
 def pod_base(pipeline: TTSPipeline, component: Component, user: int) -> Manifest:
     """Returns the fields common to every pod of the pipeline, with the security context of the restricted profile."""
     return {
-        "serviceAccountName": names.service_account(pipeline.name, component),
+        "serviceAccountName": f"{pipeline.name}-{component if component is Component.REDIS else 'stages'}",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -169,7 +172,7 @@ def container(
 
 def managed_password(pipeline: str) -> SecretKey:
     """Returns the Secret key of the managed Redis's password."""
-    return SecretKey(name=names.password_key(pipeline).name, key=names.PASSWORD_KEY)
+    return SecretKey(name=names.password_secret(pipeline), key=names.PASSWORD_KEY)
 
 
 def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
@@ -205,13 +208,6 @@ def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, 
     }
     name = "fetch" if stage in workload_stages(pipeline.spec) else f"fetch-{stage}"
     return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
-
-
-def _command(spec: PipelineSpec, stage: Component) -> list[str]:
-    """Returns the container's command; stages in one pod run in one process."""
-    if stages_in_pod(spec, stage) == (stage,):
-        return ["python", "-m", f"syrinx_stages.{stage}", names.START_FILE]
-    return ["python", "-m", "syrinx_stages.colocated", names.START_FILE, names.CODEC_START_FILE]
 
 
 def _environment(pipeline: str, connector: ConnectorSpec, user: Sequence[EnvVar]) -> list[Manifest]:
@@ -251,19 +247,19 @@ def port(name: str, port: int) -> Manifest:
 
 def _probes(part: PodFields) -> Manifest:
     """Returns the probes. A gateway, which waits for the other stages, has started once it is alive, not ready."""
+
+    def get(path: str) -> Manifest:
+        return {"httpGet": {"path": path, "port": names.ADMIN_PORT_NAME, "scheme": "HTTP"}}
+
     if isinstance(part, StageSpec):
         started, seconds = "/readyz", part.startup_seconds
     else:
         started, seconds = "/healthz", GATEWAY_STARTUP_SECONDS
     return {
-        "startupProbe": probe(_get(started), period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
-        "readinessProbe": probe(_get("/readyz"), period=5, failures=2),
-        "livenessProbe": probe(_get("/healthz"), period=10, failures=6),
+        "startupProbe": probe(get(started), period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
+        "readinessProbe": probe(get("/readyz"), period=5, failures=2),
+        "livenessProbe": probe(get("/healthz"), period=10, failures=6),
     }
-
-
-def _get(path: str) -> Manifest:
-    return {"httpGet": {"path": path, "port": names.ADMIN_PORT_NAME, "scheme": "HTTP"}}
 
 
 def probe(action: Manifest, *, period: int, failures: int) -> Manifest:
@@ -290,11 +286,14 @@ def _placement(pipeline: str, stage: Component, part: PodFields) -> Manifest:
 def volumes(pipeline: str, stage: Component, spec: PipelineSpec, extra: Sequence[ExtraVolume]) -> list[Mounted]:
     """Returns all volumes of a stage's pod; its containers mount them read-only except /tmp and extra volumes."""
     start = [_start_file(names.START_FILE, names.CONFIG_ANNOTATION)]
-    settings = [_settings("syrinx-settings", pipeline, stage, names.SETTINGS_DIRECTORY)]
+    settings = [("syrinx-settings", stage, names.SETTINGS_DIRECTORY)]
     for codec in stages_in_pod(spec, stage)[1:]:
         start.append(_start_file(names.CODEC_START_FILE, names.CODEC_CONFIG_ANNOTATION))
-        settings.append(_settings("syrinx-codec-settings", pipeline, codec, names.CODEC_SETTINGS_DIRECTORY))
-    result = [mounted("syrinx-start", {"downwardAPI": {"items": start}}, names.START_DIRECTORY), *settings, TMP]
+        settings.append(("syrinx-codec-settings", codec, names.CODEC_SETTINGS_DIRECTORY))
+    result = [mounted("syrinx-start", {"downwardAPI": {"items": start}}, names.START_DIRECTORY)]
+    for name, each, path in settings:
+        result.append(mounted(name, {"configMap": {"name": names.workload(pipeline, each)}}, path))
+    result.append(TMP)
     if (source := models_source(pipeline, spec.model)) is not None:
         result.append(mounted(_MODELS, source, names.MODELS_DIRECTORY))
     if (ca := spec.connector.ca_secret) is not None:
@@ -318,16 +317,11 @@ def models_source(pipeline: str, model: ModelSpec) -> Manifest | None:
         return None
     if model.cache is None:
         return {"emptyDir": {}}
-    return {"persistentVolumeClaim": {"claimName": model.cache.claim or names.models_claim(pipeline)}}
+    return {"persistentVolumeClaim": {"claimName": model.cache.claim or f"{pipeline}-models"}}
 
 
-def model_claims(owner: Owner, model: ModelSpec) -> list[Manifest]:
-    """Returns the PersistentVolumeClaim for downloaded checkpoints, if there is one."""
-    return claims(owner, names.models_claim(owner.name), "models", model.cache.storage if model.cache else None)
-
-
-def claims(owner: Owner, name: str, component: str, storage: Storage | None) -> list[Manifest]:
-    """Returns the PersistentVolumeClaim of a storage, if there is one."""
+def claims(owner: Owner, purpose: str, storage: Storage | None) -> list[Manifest]:
+    """Returns the PersistentVolumeClaim NAME-PURPOSE, if there is one."""
     if storage is None:
         return []
     spec = {
@@ -335,15 +329,11 @@ def claims(owner: Owner, name: str, component: str, storage: Storage | None) -> 
         "resources": {"requests": {"storage": storage.size}},
         **omit_empty(storageClassName=storage.storage_class_name),
     }
-    return [manifest(owner, "v1", "PersistentVolumeClaim", name, component, spec=spec)]
+    return [manifest(owner, "v1", "PersistentVolumeClaim", f"{owner.name}-{purpose}", purpose, spec=spec)]
 
 
 def _start_file(path: str, annotation: str) -> Manifest:
     return {"path": path.rpartition("/")[2], "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
-
-
-def _settings(name: str, pipeline: str, stage: Component, path: str) -> Mounted:
-    return mounted(name, {"configMap": {"name": names.workload(pipeline, stage)}}, path)
 
 
 def _extra(extra: Sequence[ExtraVolume]) -> list[Mounted]:

@@ -27,7 +27,7 @@ def password_secret(owner: Owner, password: str) -> Manifest:
     """Returns the Secret that Redis and the stages share. Deleting it creates a new password and restarts the pods."""
     data = {names.PASSWORD_KEY: password, names.ACL_KEY: acl(owner.name, password)}
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    name = names.password_key(owner.name).name
+    name = names.password_secret(owner.name)
     return manifest(owner, "v1", "Secret", name, Component.REDIS, type="Opaque", immutable=True, data=encoded)
 
 
@@ -67,10 +67,10 @@ def redis_inputs(pipeline: TTSPipeline, context: RenderContext) -> dict[str, Any
 
 def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
     """Returns the pod template of the managed Redis."""
-    connector, password_key = pipeline.spec.connector, names.password_key(pipeline.name)
+    connector = pipeline.spec.connector
     claim = {"persistentVolumeClaim": {"claimName": names.workload(pipeline.name, Component.REDIS)}}
     items = [{"key": names.ACL_KEY, "path": names.ACL_KEY}]
-    secret = {"secret": {"secretName": password_key.name, "items": items, "defaultMode": 0o440}}
+    secret = {"secret": {"secretName": names.password_secret(pipeline.name), "items": items, "defaultMode": 0o440}}
     volumes = [
         pods.mounted("syrinx-data", {"emptyDir": {}} if connector.storage is None else claim, "/data", read_only=False),
         pods.mounted("syrinx-acl", secret, names.REDIS_DIRECTORY),
@@ -103,11 +103,6 @@ def redis_template(pipeline: TTSPipeline, context: RenderContext) -> Manifest:
         "metadata": {"labels": names.labels(pipeline.name, Component.REDIS), "annotations": annotations},
         "spec": pod,
     }
-
-
-def redis_claims(owner: Owner, connector: ConnectorSpec) -> list[Manifest]:
-    """Returns Redis's volume claim. It is no volumeClaimTemplate, which could not be added later."""
-    return pods.claims(owner, names.workload(owner.name, Component.REDIS), Component.REDIS, connector.storage)
 
 
 def _run(command: str) -> Manifest:

@@ -80,15 +80,12 @@ def model_directory(model: ModelSpec) -> str:
 
 def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Observed) -> Settings:
     """Returns a stage's live settings. Their generation increases on a change and exceeds all known generations."""
-    live: GatewaySettings | TalkerSettings | CodecSettings
-    match stage:
-        case Component.GATEWAY:
-            live = process.gateway_settings(spec.gateway)
-        case Component.TALKER:
-            live = process.talker_settings(spec.talker)
-        case _:
-            live = process.codec_settings(spec.codec)
-    desired = msgspec.json.decode(msgspec.json.encode(live))
+    live: dict[Component, GatewaySettings | TalkerSettings | CodecSettings] = {
+        Component.GATEWAY: process.gateway_settings(spec.gateway),
+        Component.TALKER: process.talker_settings(spec.talker),
+        Component.CODEC: process.codec_settings(spec.codec),
+    }
+    desired = msgspec.json.decode(msgspec.json.encode(live[stage]))
     recorded = recorded_settings(owner, stage, observed)
     reported = [each.reported.generation for each in observed.replicas_of(stage) if each.reported is not None]
     # A generation above the ConfigMap's was set by someone else or comes from a lost ConfigMap.
@@ -96,11 +93,6 @@ def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Obser
     if recorded is not None and recorded.settings == desired and recorded.generation >= max(highest, 1):
         return recorded
     return Settings(max(highest, recorded.generation if recorded else 0) + 1, desired)
-
-
-def settings_config_map(owner: Owner, stage: Component, body: Settings) -> Manifest:
-    """Returns the ConfigMap of live settings: mounted into the stage's pods, and the operator's own record."""
-    return record(owner, stage, body, names.SETTINGS_KEY)
 
 
 def recorded_settings(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
