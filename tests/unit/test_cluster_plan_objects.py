@@ -17,7 +17,7 @@ from syrinx_operator.cluster.plan.objects import (
     with_applied_hash,
 )
 from syrinx_operator.cluster.plan.pods import models_source, volumes
-from syrinx_operator.cluster.plan.settings import model_directory
+from syrinx_operator.cluster.plan.records import model_directory
 from syrinx_operator.cluster.plan.workloads import ReplicaCount, replica_count
 from syrinx_operator.cluster.state import Component, ObjectKey
 
@@ -43,7 +43,7 @@ def test_only_values_that_differ_from_defaults_are_kept():
 
 
 def test_the_applied_hash_ignores_the_resource_version():
-    plain = manifest(OWNER, "v1", "Service", "demo-gateway", "gateway", spec={"type": "ClusterIP"})
+    plain = manifest(OWNER, "v1", "Service", "gateway", spec={"type": "ClusterIP"})
     conditional = {**plain, "metadata": {**plain["metadata"], "resourceVersion": "7"}}
     annotations = [with_applied_hash(each)["metadata"]["annotations"] for each in (plain, conditional)]
     assert annotations[0] == annotations[1]

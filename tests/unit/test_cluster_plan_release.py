@@ -23,7 +23,8 @@ from support.cluster_plan import (
     templates,
 )
 from syrinx_operator.cluster.plan import plan, pods, redis
-from syrinx_operator.cluster.plan.release import Release, recorded_release
+from syrinx_operator.cluster.plan.objects import read_record
+from syrinx_operator.cluster.plan.records import Release
 from syrinx_operator.cluster.state import STAGES, Component, ObjectKey, OperatorConfig
 from syrinx_operator.resource.rules import RESERVED_ENV
 from syrinx_operator.resource.spec import TTSPipeline
@@ -130,7 +131,7 @@ def test_a_record_edited_by_hand_does_not_reach_the_pods():
 def test_the_record_survives_a_round_trip():
     plan = planned(pipeline({"model": HUB}))
     subject = pipeline()
-    assert recorded_release(owner_of(subject), after(plan)) == plan.release
+    assert read_record(owner_of(subject), after(plan), "release", Release) == plan.release
     assert msgspec.json.decode(msgspec.json.encode(plan.release), type=Release) == plan.release
     for component, frozen in plan.release.templates.items():
         assert frozen.template == pod_template(plan, subject, component)

@@ -14,7 +14,7 @@ from syrinx_operator.cluster import stage_api
 from syrinx_operator.cluster.api import Api
 from syrinx_operator.cluster.config import StageAccess
 from syrinx_operator.cluster.lease import LeaseLost
-from syrinx_operator.cluster.plan.settings import Settings
+from syrinx_operator.cluster.plan.records import Settings
 from syrinx_operator.cluster.stage_api import DesiredSettings, StageApi, StageError
 from syrinx_operator.cluster.state import Component, Replica
 from syrinx_operator.cluster.telemetry import Telemetry

@@ -62,14 +62,8 @@ def test_a_rollout_waits_for_the_settings_of_both_stages(codec, expected):
         replica(0, CODEC, "old", 3),
     ]
     observed = msgspec.structs.replace(EMPTY, replicas=tuple(pods))
-    found = stage_partition(
-        TALKER,
-        template,
-        2,
-        observed,
-        generation="g",
-        settings_generations={TALKER: 7, CODEC: 3},
-    )
+    release = msgspec.structs.replace(plan().release, generation="g", templates={TALKER: template})
+    found = stage_partition(TALKER, release, 2, observed, {TALKER: 7, CODEC: 3})
     assert found == expected
 
 

@@ -228,10 +228,7 @@ class Api:
 
 
 async def load_configuration() -> client.Configuration:
-    """Returns address and credentials from KUBECONFIG or ~/.kube/config, in a pod from its service account.
-
-    Raises ConfigException.
-    """
+    """Returns address and credentials from KUBECONFIG, ~/.kube/config, or the pod. Raises ConfigException."""
     loaded = client.Configuration()
     if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
         config.load_incluster_config(loaded)  # type: ignore[no-untyped-call]

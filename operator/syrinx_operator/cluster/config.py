@@ -82,11 +82,9 @@ def options(environment: Mapping[str, str]) -> Options:
 
 
 def config_line(options: Options) -> str:
-    """Returns the log line with the resolved configuration and its hash, without secrets.
-
-    The identity is not hashed, so that replicas of one installation log equal hashes.
-    """
+    """Returns the log line with the resolved configuration and its hash, without secrets."""
     config = msgspec.to_builtins(options)
+    # Not hashed, so that replicas of one installation log equal hashes.
     del config["identity"]
     # The token itself is never part of the options, but a URL may contain a password.
     url = urlsplit(options.prometheus.url)

@@ -20,7 +20,6 @@ _MAX_PROBLEM = 300
 """Characters of a pod's or workload's own message that are repeated."""
 
 _STARTUP_SECONDS = {Component.GATEWAY: 300, Component.REDIS: 120}
-_MARGIN_SECONDS = 30
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 _FINISHED = frozenset({"Failed", "Succeeded"})
@@ -105,7 +104,7 @@ def startup_limit(spec: PipelineSpec, component: Component) -> timedelta:
     """Returns how long a replica may take to become ready before it is diagnosed as failing."""
     stages = {Component.TALKER: spec.talker, Component.CODEC: codec_process(spec)}
     seconds = stages[component].startup_seconds if component in stages else _STARTUP_SECONDS[component]
-    return timedelta(seconds=seconds + _MARGIN_SECONDS)
+    return timedelta(seconds=seconds + 30)
 
 
 def parse_time(text: str) -> datetime | None:

@@ -23,8 +23,6 @@ MAX_MESSAGE = 1000
 _EXPECTED = frozenset({"Starting", "RollingOut", "ScaledToZero", "NotVerified", "Invalid"})
 """Reasons of an unready component that cause no Event, unless the component was ready before."""
 
-_Reason = tuple[Literal["Normal", "Warning"], str]
-
 
 class EventRecorder:
     """Writes Events. An Event that cannot be written is logged and dropped."""
@@ -34,11 +32,7 @@ class EventRecorder:
         self._identity = identity
 
     async def record(self, owner: Owner, previous: Mapping[str, Any], events: Iterable[Event]) -> None:
-        """Writes the Events that follow from a change of the status `previous`.
-
-        An Event's name is a hash of the change: an operator that was killed before it wrote the new status creates
-        the same Event again and gets a conflict.
-        """
+        """Writes the Events that follow from a change of the status `previous`."""
         for event in events:
             try:
                 await self._api.create(EVENT, owner.namespace, _manifest(owner, self._identity, previous, event))
@@ -52,6 +46,7 @@ class EventRecorder:
 def _manifest(owner: Owner, identity: str, previous: Mapping[str, Any], event: Event) -> Manifest:
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     message = event.message[:MAX_MESSAGE]
+    # An operator that was killed before it wrote the new status creates the same Event again and gets a conflict.
     change = [owner.uid, previous.get("conditions"), previous.get("tuning"), event.kind, event.reason, message]
     digest = hashlib.sha256(json.dumps(change, sort_keys=True).encode()).hexdigest()[:16]
     pipeline = {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid}
@@ -95,7 +90,7 @@ def _edits(before: PipelineStatus, after: PipelineStatus) -> Iterator[Event]:
         yield Event(reason="ModelChanged", message=f"model generation changed {change}")
 
 
-def _condition_events(old: Condition | None, new: Condition) -> Iterator[_Reason]:
+def _condition_events(old: Condition | None, new: Condition) -> Iterator[tuple[Literal["Normal", "Warning"], str]]:
     is_new_status = old is None or old.status != new.status
     was_true = old is not None and old.status == "True"
     match new.type:

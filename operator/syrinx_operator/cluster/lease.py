@@ -44,8 +44,7 @@ class _Lease:
     """0 if we do not hold it."""
     version: str = ""
     """Resource version of another operator's Lease, which is abandoned if it keeps it for its duration."""
-    seen_at: float = 0.0
-    """When `version` was first seen."""
+    version_seen_at: float = 0.0
 
 
 class Leases:
@@ -130,8 +129,8 @@ class Leases:
         if holder in ("", self._identity):
             return
         if lease.version != metadata["resourceVersion"]:
-            lease.version, lease.seen_at = metadata["resourceVersion"], self._clock()
-        if self._clock() - lease.seen_at <= float(spec.get("leaseDurationSeconds") or self._seconds):
+            lease.version, lease.version_seen_at = metadata["resourceVersion"], self._clock()
+        if self._clock() - lease.version_seen_at <= float(spec.get("leaseDurationSeconds") or self._seconds):
             raise LeaseTaken(f"operator {holder} holds the Lease")
 
     def _manifest(self, owner: Owner, live: Manifest | None) -> Manifest:
@@ -146,8 +145,8 @@ class Leases:
             "renewTime": now,
             "leaseTransitions": transitions if is_ours or live is None else transitions + 1,
         }
-        name, version = names.lease(owner.name), live["metadata"]["resourceVersion"] if live else None
-        return manifest(owner, LEASE.api_version, LEASE.kind, name, "operator", resource_version=version, spec=spec)
+        version = live["metadata"]["resourceVersion"] if live else None
+        return manifest(owner, LEASE.api_version, LEASE.kind, "operator", resource_version=version, spec=spec)
 
     async def _release(self, owner: Owner) -> None:
         try:

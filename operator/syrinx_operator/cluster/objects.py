@@ -19,8 +19,7 @@ from syrinx_operator.resource.spec import KIND
 
 log = logging.getLogger(__name__)
 
-DISCOVERY_SECONDS: Final = 60.0
-"""How long the list of served optional kinds is cached."""
+DISCOVERY_CACHE_SECONDS: Final = 60.0
 _PRUNED = frozenset(kind.kind for kind in (*WATCHED, *OPTIONAL))
 
 
@@ -91,14 +90,11 @@ class Objects:
         if time.monotonic() >= self._served_until:
             served = await asyncio.gather(*(self._api.serves(kind) for kind in OPTIONAL))
             self._served = frozenset(kind for kind, is_served in zip(OPTIONAL, served, strict=True) if is_served)
-            self._served_until = time.monotonic() + DISCOVERY_SECONDS
+            self._served_until = time.monotonic() + DISCOVERY_CACHE_SECONDS
         return self._served
 
     async def apply(self, owner: Owner, manifests: Iterable[Manifest], live: Mapping[ObjectKey, Manifest]) -> Applied:
-        """Applies every manifest that differs from its live object. Raises LeaseLost.
-
-        A rejected object does not stop the others; an unavailable server does.
-        """
+        """Applies the manifests that differ from the live objects until the server is unavailable. Raises LeaseLost."""
         result = Applied(objects=dict(live))
         for manifest in manifests:
             key = key_of(manifest)

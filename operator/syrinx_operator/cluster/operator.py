@@ -22,8 +22,7 @@ from syrinx_operator.tuner.runner import Tuner
 
 log = logging.getLogger(__name__)
 
-CRD_SECONDS: Final = 5.0
-"""Seconds between two checks for the CRD while it is not installed."""
+CRD_CHECK_SECONDS: Final = 5.0
 MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
 
 
@@ -60,7 +59,7 @@ class Operator:
         leases = Leases(api, options.identity, options.lease_seconds)
         self._cleanup.push_async_callback(leases.release)
         self._lease_keeper = asyncio.create_task(leases.keep(), name="leases")
-        self._cleanup.push_async_callback(_cancel, self._lease_keeper)
+        self._cleanup.callback(self._lease_keeper.cancel)
         reconciler = Reconciler(
             api=api,
             leases=leases,
@@ -70,10 +69,7 @@ class Operator:
             options=options,
         )
         self._queue = WorkQueue(
-            reconciler.reconcile,
-            resync_seconds=options.resync_seconds,
-            telemetry=telemetry,
-            forget=reconciler.forget,
+            reconciler.reconcile, resync_seconds=options.resync_seconds, telemetry=telemetry, forget=reconciler.forget
         )
         self._cleanup.push_async_callback(self._queue.close)
         log.info("operator %s is ready", options.identity)
@@ -163,10 +159,4 @@ async def _wait_for_crd(api: Api) -> None:
             log.warning("the cluster does not serve TTSPipelines (%s): install the CRD", PIPELINE.api_version)
         except ApiError as error:
             log.warning("cannot start yet: %s", error)
-        await asyncio.sleep(CRD_SECONDS)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        await asyncio.sleep(CRD_CHECK_SECONDS)

@@ -19,16 +19,8 @@ from msgspec import Struct
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.state import STAGES, Component, Owner
 from syrinx_operator.resource.knobs import Stage
-from syrinx_operator.tuner.snapshot import (
-    LABELS,
-    MAX_COUNT,
-    WANTED_METRICS,
-    Sample,
-    Snapshot,
-    build_snapshot,
-    is_export_of,
-    wanted_series,
-)
+from syrinx_operator.tuner import snapshot
+from syrinx_operator.tuner.snapshot import LABELS, MAX_COUNT, Sample, Snapshot
 
 TIMEOUT = 10.0
 """Seconds for all queries of one read."""
@@ -83,11 +75,8 @@ class _Answer(Struct, rename="camel"):
 
 def access(environment: Mapping[str, str]) -> Access:
     """Returns the access in an environment. Raises ValueError for a token without a URL."""
-    found = Access(
-        url=environment.get("SYRINX_PROMETHEUS_URL", ""),
-        token_file=environment.get("SYRINX_PROMETHEUS_TOKEN_FILE", ""),
-        ca_file=environment.get("SYRINX_PROMETHEUS_CA_FILE", ""),
-    )
+    variables = {field: f"SYRINX_PROMETHEUS_{field.upper()}" for field in Access.__struct_fields__}
+    found = Access(**{field: environment.get(name, "") for field, name in variables.items()})
     if found.token_file and _origin(found.url) is None:
         raise ValueError("SYRINX_PROMETHEUS_TOKEN_FILE needs SYRINX_PROMETHEUS_URL, the address that the token is for")
     return found
@@ -99,7 +88,7 @@ def counters_query(owner: Owner, seconds: int, split_by: frozenset[Stage]) -> st
     It selects raw samples with their timestamps: `increase` extrapolates and misses a series' first value. With many
     replicas that would be too many samples, so without both stages in `split_by` Prometheus sums over replicas.
     """
-    names = sorted({name for stage in WANTED_METRICS.values() for name in stage})
+    names = sorted({name for stage in snapshot.WANTED_METRICS.values() for name in stage})
     series = f'{{__name__=~"{"|".join(names)}",{selector(owner)}}}'
     if split_by == frozenset(Stage):
         return f"{series}[{seconds}s]"
@@ -196,14 +185,14 @@ def _one_target(targets: Mapping[_Target, list[_Series]]) -> list[_Series]:
 def _pod_snapshots(pod: str, stage: Component, found: Iterable[_Series], split_by: frozenset[Stage]) -> list[Snapshot]:
     by_time: dict[float, list[Sample]] = {}
     for one in found:
-        if (key := wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)) is not None:
+        if (key := snapshot.wanted_series(stage.value, one.metric.get("__name__", ""), one.metric)) is not None:
             for at, value in one.values:
                 by_time.setdefault(at, []).append((key, float(value)))
     stages = frozenset(str(each) for each in split_by)
     return [
-        build_snapshot(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, stages)
+        snapshot.build_snapshot(pod, stage.value, datetime.fromtimestamp(at, UTC), samples, stages)
         for at, samples in sorted(by_time.items())
-        if is_export_of(stage.value, samples)
+        if snapshot.is_export_of(stage.value, samples)
     ]
 
 

@@ -32,15 +32,10 @@ log = logging.getLogger(__name__)
 
 MAX_PLANS: Final = 3
 """Plans per reconcile while others change the objects that it is made from (409)."""
-_PASSWORD_BYTES: Final = 32
 
 
 class Blocked(Exception):
-    """No plan can be made; the problem says why."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
+    """No plan can be made; its argument is the Problem."""
 
 
 class Reconciler:
@@ -100,7 +95,7 @@ class Reconciler:
             message = f"the pipeline keeps running unchanged until this is corrected: {invalid}"
             outcome, problem = Outcome.INVALID, Problem("Invalid", message)
         except Blocked as blocked:
-            problem = blocked.problem
+            problem = blocked.args[0]
         except ApiError as error:
             if _is_unreportable(error, failures):
                 raise
@@ -184,7 +179,7 @@ class Reconciler:
     async def _create_password(self, owner: Owner) -> str:
         """Creates the managed Redis's Secret with a new password and returns its UID. Raises Blocked."""
         self._leases.fence(owner)
-        manifest = password_secret(owner, secrets.token_urlsafe(_PASSWORD_BYTES))
+        manifest = password_secret(owner, secrets.token_urlsafe(32))
         try:
             created = await self._api.create(SECRET, owner.namespace, manifest)
         except ApiError as error:

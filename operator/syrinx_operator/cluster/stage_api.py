@@ -13,7 +13,7 @@ from syrinx_operator.cluster.api import Api, ApiError
 from syrinx_operator.cluster.config import StageAccess
 from syrinx_operator.cluster.kinds import POD
 from syrinx_operator.cluster.names import CODEC_ADMIN_PORT
-from syrinx_operator.cluster.plan.settings import Settings
+from syrinx_operator.cluster.plan.records import Settings
 from syrinx_operator.cluster.state import STAGES, Replica
 from syrinx_operator.cluster.telemetry import Telemetry
 from syrinx_operator.resource.rules import ADMIN_PORT
@@ -166,10 +166,8 @@ class StageApi:
 
 
 def _has_base(reported: ReportedSettings, desired: DesiredSettings) -> bool:
-    """Returns whether the base settings need not be sent.
-
-    A newer generation than the desired one is left alone: the next plan continues counting from it.
-    """
+    """Returns whether the base settings need not be sent."""
+    # A newer generation than the desired one is left alone: the next plan continues counting from it.
     if reported.generation != desired.base.generation:
         return reported.generation > desired.base.generation
     # Sending the base again ends overrides that are no longer desired.

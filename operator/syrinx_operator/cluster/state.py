@@ -135,12 +135,11 @@ class Metrics(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True):
-    """Something that kept the operator from applying the plan, or how the state differs from it."""
+    """What prevented applying the plan, or how the state differs from it; the message says how to fix it."""
 
     reason: str
     """A CamelCase reason such as ApplyFailed."""
     message: str
-    """What happened to which object, and how to fix it."""
 
 
 class InvalidSpec(Exception):
@@ -177,8 +176,7 @@ def parse_pipeline(live: Manifest) -> TTSPipeline:
         "metadata": {"name": live["metadata"]["name"]},
         "spec": live.get("spec") or {},
     }
-    found = [f"{field_name(path)}: {message}" for path, message in problems_of(document)]
-    if found:
+    if found := [f"{field_name(path)}: {message}" for path, message in problems_of(document)]:
         raise InvalidSpec("; ".join(found))
     pipeline = msgspec.convert(document, TTSPipeline)
     if broken := [f"{field_name(each.path)}: {each.message}" for each in cluster_violations(pipeline)]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from syrinx_operator.cluster import diagnosis, names
 from syrinx_operator.cluster.diagnosis import parse_time
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.settings import recorded_settings
+from syrinx_operator.cluster.plan.records import recorded_settings
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem
 from syrinx_operator.resource import status as report
 from syrinx_operator.resource.spec import CaptureShape, TTSPipeline
@@ -21,7 +21,6 @@ from syrinx_stages.contract.metrics import TTFA_BUCKETS
 
 _MAX_TTFA_MS = TTFA_BUCKETS[-1] * 1000
 _ACTIVE_PHASES: frozenset[Phase] = frozenset({"Watching", "Trial", "Promoting", "Soaking"})
-_STAGES_READY: tuple[ConditionType, ...] = ("TalkerReady", "CodecReady")
 _SOURCES = {"gateways": "the gateways", "prometheus": "Prometheus"}
 
 
@@ -41,7 +40,7 @@ class StatusInputs(Struct, frozen=True, kw_only=True):
     now: datetime
 
     @property
-    def previous(self) -> dict[ConditionType, Condition]:
+    def previous(self) -> dict[str, Condition]:
         """Conditions of the previous status, by type."""
         return {condition.type: condition for condition in self.before.conditions}
 
@@ -90,10 +89,7 @@ def status(inputs: StatusInputs) -> dict[str, Any]:
 
 
 def failed(before: PipelineStatus, owner: Owner, problem: Problem, now: datetime) -> dict[str, Any]:
-    """Returns the previous status with Degraded set for a problem, if no plan could be made.
-
-    All other conditions stay, each with the generation that it was observed for.
-    """
+    """Returns the previous status with Degraded set for a problem, if no plan could be made; other conditions stay."""
     kept: dict[str, Condition] = {condition.type: condition for condition in before.conditions}
     if "Ready" not in kept:
         not_ready = ConditionValue("False", problem.reason, problem.message)
@@ -159,7 +155,10 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
     }
     found: dict[ConditionType, ConditionValue] = {"Ready": _ready(inputs, components, serving), **components}
     if inputs.pipeline.spec.tuning.mode != "Off":
-        found["MetricsAvailable"] = _metrics_available(inputs.metrics)
+        metrics, problem = inputs.metrics, inputs.metrics.evidence.problem
+        available = ConditionValue("True", "MetricsFound", f"read from {_SOURCES.get(metrics.source, metrics.source)}")
+        missing = ConditionValue("False", f"Metrics{metrics.reason}", problem)
+        found["MetricsAvailable"] = missing if problem else available
         found["TuningReady"] = _tuning_ready(inputs)
     found["Progressing"] = _progressing(inputs)
     found["Degraded"] = _degraded(inputs)
@@ -261,12 +260,6 @@ def _connector(inputs: StatusInputs) -> ConditionValue:
     return ConditionValue("Unknown", "NotVerified", message)
 
 
-def _metrics_available(metrics: Metrics) -> ConditionValue:
-    if problem := metrics.evidence.problem:
-        return ConditionValue("False", f"Metrics{metrics.reason}", problem)
-    return ConditionValue("True", "MetricsFound", f"read from {_SOURCES.get(metrics.source, metrics.source)}")
-
-
 def _tuning_ready(inputs: StatusInputs) -> ConditionValue:
     """Returns whether tuning is active; the reason is the tuner's phase."""
     phase, message = inputs.tuning.phase, inputs.tuning.message
@@ -328,7 +321,7 @@ def _diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem
     since = None
     if component is Component.GATEWAY:
         # Gateways wait until talker and codec are both ready.
-        since = max(_true_since(inputs, kind) or inputs.now for kind in _STAGES_READY)
+        since = max(_true_since(inputs, kind) or inputs.now for kind in ("TalkerReady", "CodecReady"))
     limit = diagnosis.startup_limit(inputs.pipeline.spec, component)
     loops = [before.message for before in inputs.previous.values() if before.reason == diagnosis.CRASH_LOOP]
     found = [
@@ -340,7 +333,7 @@ def _diagnoses(inputs: StatusInputs, component: Component) -> list[tuple[Problem
     return sorted((each for each in found if each is not None), key=lambda each: not each[1])
 
 
-def _true_since(inputs: StatusInputs, kind: ConditionType) -> datetime | None:
+def _true_since(inputs: StatusInputs, kind: str) -> datetime | None:
     """Returns since when a condition of the previous status is true; None if it is not."""
     before = inputs.previous.get(kind)
     return parse_time(before.last_transition_time) if before is not None and before.status == "True" else None

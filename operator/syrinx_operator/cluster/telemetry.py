@@ -9,8 +9,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from syrinx_operator.tuner.telemetry import TunerTelemetry
 
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
 Probe = Callable[[], str | None]
 """Returns None if healthy, otherwise the problem."""
 
@@ -28,7 +26,7 @@ class Telemetry:
         self.reconcile_seconds = Histogram(
             "syrinx_operator_reconcile_seconds",
             "Duration of a reconcile in seconds.",
-            buckets=_SECONDS,
+            buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
             registry=self.registry,
         )
         self.api_requests = counter(

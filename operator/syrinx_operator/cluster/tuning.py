@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.settings import recorded_tuning
+from syrinx_operator.cluster.plan.records import recorded_tuning
 from syrinx_operator.cluster.state import STAGES, Component, Metrics, Observed, Owner, Problem, Replica
 from syrinx_operator.cluster.status import incomplete
 from syrinx_operator.resource import knobs
@@ -105,15 +105,12 @@ def replica_stats(observed: Observed) -> tuple[ReplicaStats, ...]:
 
 
 def disruption_of(
-    plan: Plan, observed: Observed, problems: Sequence[Problem], observed_generation: int | None, owner: Owner
+    plan: Plan, observed: Observed, problems: Sequence[Problem], applied_generation: int | None, owner: Owner
 ) -> str:
-    """Returns what else is changing, which would distort a trial; empty if nothing is.
-
-    `observed_generation` is the generation of the resource that was applied last.
-    """
+    """Returns what else is changing, which would distort a trial; empty if nothing is."""
     if problems:
         return problems[0].message
-    if observed_generation != owner.generation:
+    if applied_generation != owner.generation:
         return "the resource was edited"
     for component in plan.templates:
         if terminating := [pod.name for pod in observed.replicas_of(component) if pod.terminating]:
@@ -133,12 +130,13 @@ def identity(
     """
     image = pipeline.spec.image or plan.release.image
     reported = {component: {devices.get(pod.name, "") for pod in observed.live(component)} for component in TUNED}
+    device = ""
     if all(found and "" not in found for found in reported.values()):
         text = "; ".join(f"{component}: {', '.join(sorted(found))}" for component, found in reported.items())
-        return Identity(model=plan.generation, image=image, device=f"{text}{engine_suffix(pipeline.spec)}"[:256])
-    if before is not None and (before.model, before.image) == (plan.generation, image):
+        device = f"{text}{engine_suffix(pipeline.spec)}"[:256]
+    elif before is not None and (before.model, before.image) == (plan.generation, image):
         return before
-    return Identity(model=plan.generation, image=image, device="")
+    return Identity(model=plan.generation, image=image, device=device)
 
 
 class Reading(Struct, frozen=True, kw_only=True):

@@ -6,12 +6,9 @@ from functools import partial
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names, state
-from syrinx_operator.cluster.plan import network, pods, redis, workloads
-from syrinx_operator.cluster.plan import release as releases
-from syrinx_operator.cluster.plan import settings as stage_settings
+from syrinx_operator.cluster.plan import network, pods, records, redis, workloads
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
-from syrinx_operator.cluster.plan.release import Release
-from syrinx_operator.cluster.plan.settings import Settings
+from syrinx_operator.cluster.plan.records import Release, Settings
 from syrinx_operator.cluster.plan.workloads import ReplicaCount
 from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner
 from syrinx_operator.resource.spec import TTSPipeline
@@ -49,15 +46,15 @@ def plan(
     """
     spec = pipeline.spec
     release = _release(pipeline, owner, observed, config)
-    live = {stage: stage_settings.settings(spec, stage, owner, observed) for stage in STAGES}
+    live = {stage: records.settings(spec, stage, owner, observed) for stage in STAGES}
     own_workload = state.workload_stages(spec)
     counts = {
-        stage: workloads.replica_count(owner, stage, stage_settings.stage_spec(spec, stage).replicas, observed)
+        stage: workloads.replica_count(owner, stage, records.stage_spec(spec, stage).replicas, observed)
         for stage in own_workload
     }
     manifests: list[Manifest] = [
         record(owner, "release", release),
-        *(stage_settings.tuning_config_maps(owner, tuning) if tuning is not None else ()),
+        *(records.tuning_config_maps(owner, tuning) if tuning is not None else ()),
         # Mounted into the stages' pods, and the operator's own record.
         *(record(owner, stage, live[stage], names.SETTINGS_KEY) for stage in STAGES),
         *network.service_accounts(owner, spec),
@@ -74,14 +71,7 @@ def plan(
         manifests.append(workloads.stage_workload(owner, Component.REDIS, redis_template, ReplicaCount(1), None))
     for stage in own_workload[1:]:
         generations = {each: live[each].generation for each in state.stages_in_pod(spec, stage)}
-        partition = workloads.stage_partition(
-            stage,
-            release.templates[stage],
-            counts[stage].count,
-            observed,
-            generation=release.generation,
-            settings_generations=generations,
-        )
+        partition = workloads.stage_partition(stage, release, counts[stage].count, observed, generations)
         manifests.append(workloads.stage_workload(owner, stage, release.templates[stage], counts[stage], partition))
     gateway = release.templates[Component.GATEWAY]
     manifests.append(workloads.gateway_workload(owner, spec, gateway, counts[Component.GATEWAY]))
@@ -98,15 +88,15 @@ def plan(
 
 def _release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
     """Returns the release with its current templates."""
-    release = releases.resolve_release(pipeline, owner, observed, config)
-    context = releases.render_context(pipeline.spec, release, observed)
+    release = records.resolve_release(pipeline, owner, observed, config)
+    context = records.render_context(pipeline.spec, release, observed)
     templates = {}
     for stage in state.workload_stages(pipeline.spec):
         inputs = pods.stage_inputs(pipeline, stage, context)
         render = partial(pods.stage_template, pipeline, stage, context)
-        templates[stage] = releases.freeze(release, stage, inputs, render)
+        templates[stage] = records.freeze(release, stage, inputs, render)
     if pipeline.spec.connector.managed:
         inputs = redis.redis_inputs(pipeline, context)
         render = partial(redis.redis_template, pipeline, context)
-        templates[Component.REDIS] = releases.freeze(release, Component.REDIS, inputs, render)
+        templates[Component.REDIS] = records.freeze(release, Component.REDIS, inputs, render)
     return structs.replace(release, templates=templates)

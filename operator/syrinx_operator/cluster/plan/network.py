@@ -6,35 +6,22 @@ from typing import Any
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.kinds import POD_MONITOR
 from syrinx_operator.cluster.plan.objects import manifest, omit_empty
-from syrinx_operator.cluster.state import (
-    STAGES,
-    Component,
-    Manifest,
-    Observed,
-    OperatorConfig,
-    Owner,
-    stages_in_pod,
-    workload_stages,
-)
+from syrinx_operator.cluster.plan.pods import admin_ports
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, workload_stages
 from syrinx_operator.resource.pods import Peer
-from syrinx_operator.resource.rules import ADMIN_PORT
 from syrinx_operator.resource.spec import PipelineSpec
 
 
 def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the gateways' public Service, the headless ones of talkers and codecs, and the managed Redis's."""
     public = spec.gateway.service
-    http = {
-        **_port(names.HTTP_PORT_NAME, spec.gateway.port),
-        "appProtocol": "http",
-        **omit_empty(nodePort=public.node_port),
-    }
-    found = [_service(owner, Component.GATEWAY, [http], annotations=public.annotations, type=public.type)]
+    http = _port(names.HTTP_PORT_NAME, spec.gateway.port) | {"appProtocol": "http"}
+    http |= omit_empty(nodePort=public.node_port)
+    found = [_service(owner, Component.GATEWAY, [http], public.annotations, type=public.type)]
+    # Pods that are not ready need a DNS name too, for debugging.
+    headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
     for stage in workload_stages(spec)[1:]:
-        ports = [_port(names.ADMIN_PORT_NAME, ADMIN_PORT)]
-        ports += [_port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
-        # Pods that are not ready need a DNS name too, for debugging.
-        headless: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
+        ports = [_port(name, port) for name, port in admin_ports(spec, stage)]
         found.append(_service(owner, stage, ports, **headless))
     if spec.connector.managed:
         port = _port(names.REDIS_PORT_NAME, names.REDIS_PORT)
@@ -45,21 +32,18 @@ def services(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
 def service_accounts(owner: Owner, spec: PipelineSpec) -> list[Manifest]:
     """Returns the pods' ServiceAccounts, without a token: pods do not call the Kubernetes API."""
     accounts = ["stages", *([Component.REDIS.value] if spec.connector.managed else [])]
-    return [
-        manifest(owner, "v1", "ServiceAccount", f"{owner.name}-{each}", each, automountServiceAccountToken=False)
-        for each in accounts
-    ]
+    return [manifest(owner, "v1", "ServiceAccount", each, automountServiceAccountToken=False) for each in accounts]
 
 
 def network_policies(owner: Owner, spec: PipelineSpec, config: OperatorConfig) -> list[Manifest]:
     """Returns policies that open the API to all, admin ports to operator and Prometheus, and Redis to the stages."""
     operator = Peer(namespace=config.operator_namespace, pod_labels={"app.kubernetes.io/name": "syrinx-operator"})
     admin_peers = [_peer(peer) for peer in (operator, *spec.monitoring.allow_from)]
-    admin = _rule(ADMIN_PORT, admin_peers)
-    policies = [_policy(owner, Component.GATEWAY, [_rule(spec.gateway.port), admin])]
-    for stage in workload_stages(spec)[1:]:
-        colocated = [_rule(names.CODEC_ADMIN_PORT, admin_peers) for _ in stages_in_pod(spec, stage)[1:]]
-        policies.append(_policy(owner, stage, [admin, *colocated]))
+    policies = []
+    for stage in workload_stages(spec):
+        public = [_rule(spec.gateway.port)] if stage is Component.GATEWAY else []
+        admin = [_rule(port, admin_peers) for _, port in admin_ports(spec, stage)]
+        policies.append(_policy(owner, stage, public + admin))
     if spec.connector.managed:
         peers = [{"podSelector": _stage_pods(owner)}]
         policies.append(_policy(owner, Component.REDIS, [_rule(names.REDIS_PORT, peers)]))
@@ -81,7 +65,8 @@ def pod_monitors(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[M
         ],
     }
     body = {"selector": _stage_pods(owner), "podMetricsEndpoints": [endpoint]}
-    monitor = manifest(owner, POD_MONITOR.api_version, POD_MONITOR.kind, owner.name, "monitoring", spec=body)
+    monitor = manifest(owner, POD_MONITOR.api_version, POD_MONITOR.kind, "monitoring", spec=body)
+    monitor["metadata"]["name"] = owner.name
     # User labels, by which a Prometheus selects monitors; they never override the operator's.
     monitor["metadata"]["labels"] = {**requested.labels, **monitor["metadata"]["labels"]}
     return [monitor]
@@ -90,9 +75,8 @@ def pod_monitors(owner: Owner, spec: PipelineSpec, observed: Observed) -> list[M
 def _service(
     owner: Owner, component: Component, ports: list[Manifest], annotations: dict[str, str] | None = None, **spec: Any
 ) -> Manifest:
-    name = names.workload(owner.name, component)
     body = {**spec, "selector": names.selector(owner.name, component), "ports": ports}
-    return manifest(owner, "v1", "Service", name, component, annotations=annotations, spec=body)
+    return manifest(owner, "v1", "Service", component, annotations=annotations, spec=body)
 
 
 def _port(name: str, port: int) -> Manifest:
@@ -100,10 +84,9 @@ def _port(name: str, port: int) -> Manifest:
 
 
 def _policy(owner: Owner, component: Component, ingress: list[Manifest]) -> Manifest:
-    name = names.workload(owner.name, component)
     pods = {"matchLabels": names.selector(owner.name, component)}
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": ingress}
-    return manifest(owner, "networking.k8s.io/v1", "NetworkPolicy", name, component, spec=spec)
+    return manifest(owner, "networking.k8s.io/v1", "NetworkPolicy", component, spec=spec)
 
 
 def _rule(port: int, peers: Sequence[Manifest] = ()) -> Manifest:

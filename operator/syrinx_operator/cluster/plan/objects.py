@@ -29,21 +29,21 @@ def manifest(
     owner: Owner,
     api_version: str,
     kind: str,
-    name: str,
-    component: str,
+    purpose: str,
     *,
     annotations: Mapping[str, str] | None = None,
     resource_version: str | None = None,
     **body: Any,
 ) -> Manifest:
-    """Returns an object of the pipeline with labels and owner reference; `body` holds its other top-level fields.
+    """Returns the object NAME-PURPOSE with labels and owner reference; `body` holds its other top-level fields.
 
-    With `resource_version`, it can be written only while the live object has that version.
+    `purpose` is a component or another purpose (`release`). With `resource_version`, the object can be written only
+    while the live object has that version.
     """
     metadata: Manifest = {
-        "name": name,
+        "name": f"{owner.name}-{purpose}",
         "namespace": owner.namespace,
-        "labels": names.labels(owner.name, component),
+        "labels": names.labels(owner.name, purpose),
         **omit_empty(annotations=dict(annotations or {})),
         "ownerReferences": [names.owner_reference(owner)],
         **omit_empty(resourceVersion=resource_version),
@@ -63,7 +63,7 @@ def with_applied_hash(manifest: Manifest) -> Manifest:
 def record(owner: Owner, purpose: str, value: Any, field: str = "") -> Manifest:
     """Returns the ConfigMap NAME-PURPOSE with a value as JSON in a data field (PURPOSE.json by default)."""
     data = {field or f"{purpose}.json": msgspec.json.encode(value, order="sorted").decode()}
-    return manifest(owner, "v1", "ConfigMap", f"{owner.name}-{purpose}", purpose, data=data)
+    return manifest(owner, "v1", "ConfigMap", purpose, data=data)
 
 
 def read_record(owner: Owner, observed: Observed, purpose: str, kind: type[T], field: str = "") -> T | None:
@@ -139,14 +139,12 @@ def _map_contains(live: Manifest, desired: Manifest, field: str, keyed: frozense
     if field in _ATOMIC and not set(live) <= set(desired):
         return False
     return all(
-        _contains(live[name], value, _inner(field, name), keyed) if name in live else _is_empty(value)
+        # The `matchLabels` of a selector are atomic too; the API server may omit an empty value.
+        _contains(live[name], value, field if field in _ATOMIC and name == "matchLabels" else name, keyed)
+        if name in live
+        else value in (None, "", 0, [], {})
         for name, value in desired.items()
     )
-
-
-def _inner(field: str, name: str) -> str:
-    """Returns the field name for a nested value; the `matchLabels` of a selector are atomic too."""
-    return field if field in _ATOMIC and name == "matchLabels" else name
 
 
 def _list_contains(live: list[Any], desired: list[Any], field: str, keyed: frozenset[str]) -> bool:
@@ -155,11 +153,6 @@ def _list_contains(live: list[Any], desired: list[Any], field: str, keyed: froze
     return len(desired) == len(live) and all(
         _contains(other, item, "", keyed) for item, other in zip(desired, live, strict=True)
     )
-
-
-def _is_empty(value: Any) -> bool:
-    """Returns whether the API server may omit the value."""
-    return value in (None, "", 0, [], {})
 
 
 def quantity(value: Any) -> Decimal:

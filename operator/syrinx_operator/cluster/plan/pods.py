@@ -7,21 +7,13 @@ from typing import Any
 import msgspec
 
 from syrinx_operator.cluster import names
-from syrinx_operator.cluster.plan import settings
+from syrinx_operator.cluster.plan import records
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, secret_ref
-from syrinx_operator.cluster.plan.release import RenderContext
+from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner, stages_in_pod, workload_stages
 from syrinx_operator.resource.pods import EnvVar, ExtraVolume, PodFields, Resources, SecretKey, Storage
 from syrinx_operator.resource.rules import ADMIN_PORT
-from syrinx_operator.resource.spec import (
-    ConnectorSpec,
-    GatewaySpec,
-    HuggingFace,
-    ModelSpec,
-    PipelineSpec,
-    StageSpec,
-    TTSPipeline,
-)
+from syrinx_operator.resource.spec import GatewaySpec, HuggingFace, ModelSpec, PipelineSpec, StageSpec, TTSPipeline
 
 USER = 65_532
 """An unprivileged UID that owns no file in the image."""
@@ -64,8 +56,8 @@ TMP = mounted("syrinx-tmp", {"emptyDir": {}}, "/tmp", read_only=False)
 def stage_inputs(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> dict[str, Any]:
     """Returns the inputs of a stage's pod template, without live settings and fields of other stages."""
     spec = pipeline.spec
-    part = settings.stage_spec(spec, stage)
-    live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in settings.LIVE_FIELDS[stage]}
+    part = records.stage_spec(spec, stage)
+    live = {field.encode_name for field in msgspec.structs.fields(part) if field.name in records.LIVE_FIELDS[stage]}
     model = non_defaults(spec.model)
     if stage is not Component.GATEWAY:
         model.pop("name", None)
@@ -91,18 +83,19 @@ def pull_inputs(spec: PipelineSpec) -> dict[str, Any]:
 def stage_template(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
     """Returns the pod template of a stage."""
     spec = pipeline.spec
-    part = settings.stage_spec(spec, stage)
+    part = records.stage_spec(spec, stage)
     mounted = volumes(pipeline.name, stage, spec, part.extra_volumes)
     # Stages in one pod run in one process.
     module, *files = ("colocated", names.CODEC_START_FILE) if len(stages_in_pod(spec, stage)) > 1 else (stage.value,)
+    public = [(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
     command = ["python", "-m", f"syrinx_stages.{module}", names.START_FILE, *files]
     own = container(
         spec,
         stage.value,
         context.image,
         part.resources,
-        {"command": command, "env": _environment(pipeline.name, spec.connector, part.env)},
-        ports=_ports(spec, stage),
+        {"command": command, "env": _environment(pipeline, part.env)},
+        ports=[port(*each) for each in (*public, *admin_ports(spec, stage))],
         mounts=[mount for _, mount in mounted],
     )
     pod = {
@@ -176,9 +169,9 @@ def managed_password(pipeline: str) -> SecretKey:
 
 
 def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -> Manifest:
-    part = settings.stage_spec(pipeline.spec, stage)
+    part = records.stage_spec(pipeline.spec, stage)
     configs = {
-        annotation: settings.start_config(pipeline, each, context.generation)
+        annotation: records.start_config(pipeline, each, context.generation)
         for annotation, each in zip(_CONFIG_ANNOTATIONS, stages_in_pod(pipeline.spec, stage), strict=False)
     }
     annotations = {
@@ -192,7 +185,7 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
 
 def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, context: RenderContext) -> Manifest:
     """Returns the container that downloads the files a stage needs."""
-    part = settings.stage_spec(pipeline.spec, stage)
+    part = records.stage_spec(pipeline.spec, stage)
     # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
     resources = Resources(
         requests={name: amount for name, amount in part.resources.requests.items() if "/" not in name},
@@ -210,11 +203,12 @@ def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, 
     return container(pipeline.spec, name, context.image, resources, process, mounts=fetch_mounts(part.extra_volumes))
 
 
-def _environment(pipeline: str, connector: ConnectorSpec, user: Sequence[EnvVar]) -> list[Manifest]:
+def _environment(pipeline: TTSPipeline, user: Sequence[EnvVar]) -> list[Manifest]:
     """Returns a stage's environment. The resource's rules refuse user variables with the names used here."""
+    connector = pipeline.spec.connector
     if connector.url is None:
-        url = f"redis://{names.workload(pipeline, Component.REDIS)}:{names.REDIS_PORT}/0"
-        password: SecretKey | None = managed_password(pipeline)
+        url = f"redis://{names.workload(pipeline.name, Component.REDIS)}:{names.REDIS_PORT}/0"
+        password: SecretKey | None = managed_password(pipeline.name)
     else:
         url, password = connector.url, connector.password_secret
     environment: list[Manifest] = [{"name": "REDIS_URL", "value": url}]
@@ -234,10 +228,10 @@ def _variable(variable: EnvVar) -> Manifest:
     return {"name": variable.name, "value": variable.value}
 
 
-def _ports(spec: PipelineSpec, stage: Component) -> list[Manifest]:
-    ports = [port(names.HTTP_PORT_NAME, spec.gateway.port)] if stage is Component.GATEWAY else []
-    ports.append(port(names.ADMIN_PORT_NAME, ADMIN_PORT))
-    return ports + [port(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT) for _ in stages_in_pod(spec, stage)[1:]]
+def admin_ports(spec: PipelineSpec, stage: Component) -> list[tuple[str, int]]:
+    """Returns name and number of the admin ports of a stage's pod."""
+    colocated = [(names.CODEC_ADMIN_PORT_NAME, names.CODEC_ADMIN_PORT)] if len(stages_in_pod(spec, stage)) > 1 else []
+    return [(names.ADMIN_PORT_NAME, ADMIN_PORT), *colocated]
 
 
 def port(name: str, port: int) -> Manifest:
@@ -329,7 +323,7 @@ def claims(owner: Owner, purpose: str, storage: Storage | None) -> list[Manifest
         "resources": {"requests": {"storage": storage.size}},
         **omit_empty(storageClassName=storage.storage_class_name),
     }
-    return [manifest(owner, "v1", "PersistentVolumeClaim", f"{owner.name}-{purpose}", purpose, spec=spec)]
+    return [manifest(owner, "v1", "PersistentVolumeClaim", purpose, spec=spec)]
 
 
 def _start_file(path: str, annotation: str) -> Manifest:

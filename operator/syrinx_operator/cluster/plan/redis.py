@@ -7,7 +7,7 @@ from typing import Any
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan import pods
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, omit_empty, quantity, secret_ref
-from syrinx_operator.cluster.plan.release import RenderContext
+from syrinx_operator.cluster.plan.records import RenderContext
 from syrinx_operator.cluster.state import Component, Manifest, Owner
 from syrinx_operator.resource.spec import ConnectorSpec, TTSPipeline
 
@@ -27,8 +27,7 @@ def password_secret(owner: Owner, password: str) -> Manifest:
     """Returns the Secret that Redis and the stages share. Deleting it creates a new password and restarts the pods."""
     data = {names.PASSWORD_KEY: password, names.ACL_KEY: acl(owner.name, password)}
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    name = names.password_secret(owner.name)
-    return manifest(owner, "v1", "Secret", name, Component.REDIS, type="Opaque", immutable=True, data=encoded)
+    return manifest(owner, "v1", "Secret", Component.REDIS, type="Opaque", immutable=True, data=encoded)
 
 
 def acl(pipeline: str, password: str) -> str:

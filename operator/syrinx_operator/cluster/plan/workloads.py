@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.plan.objects import manifest
-from syrinx_operator.cluster.plan.release import FrozenTemplate
+from syrinx_operator.cluster.plan.records import FrozenTemplate, Release
 from syrinx_operator.cluster.state import Component, Manifest, Observed, Owner, Replica
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.stage_config import codec_process
@@ -25,11 +25,6 @@ class ReplicaCount(Struct, frozen=True):
     """Whether the operator applies `spec.replicas`; False if the autoscaler owns the field."""
     resource_version: str | None = None
     """Precondition of the apply: the autoscaler may change the count at any time."""
-
-    @property
-    def fields(self) -> Manifest:
-        """The `replicas` field of the workload's spec; empty if an autoscaler owns it."""
-        return {"replicas": self.count} if self.applied else {}
 
 
 def replica_count(owner: Owner, stage: Component, desired: int, observed: Observed) -> ReplicaCount:
@@ -56,7 +51,6 @@ def stage_workload(
     """Returns the StatefulSet of a talker, codec or Redis; pods of ordinals below `partition` keep their template."""
     rolling_update = {} if partition is None else {"rollingUpdate": {"partition": partition}}
     spec = {
-        **replicas.fields,
         "serviceName": names.workload(owner.name, stage),
         "podManagementPolicy": "Parallel",
         "revisionHistoryLimit": 3,
@@ -72,7 +66,6 @@ def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate,
     # A gateway becomes ready only once a talker and a codec of its model generation are.
     deadline = max(spec.talker.startup_seconds, codec_process(spec).startup_seconds) + _PROGRESS_SECONDS
     body = {
-        **replicas.fields,
         "revisionHistoryLimit": 3,
         "progressDeadlineSeconds": deadline,
         "selector": {"matchLabels": names.selector(owner.name, Component.GATEWAY)},
@@ -83,8 +76,9 @@ def gateway_workload(owner: Owner, spec: PipelineSpec, template: FrozenTemplate,
 
 
 def _workload(owner: Owner, component: Component, replicas: ReplicaCount, spec: Manifest) -> Manifest:
-    key, version = names.workload_key(owner.name, component), replicas.resource_version
-    return manifest(owner, "apps/v1", key.kind, key.name, component, resource_version=version, spec=spec)
+    kind, version = names.workload_key(owner.name, component).kind, replicas.resource_version
+    count = {"replicas": replicas.count} if replicas.applied else {}
+    return manifest(owner, "apps/v1", kind, component, resource_version=version, spec={**count, **spec})
 
 
 def disruption_budget(owner: Owner, component: Component) -> Manifest:
@@ -95,18 +89,11 @@ def disruption_budget(owner: Owner, component: Component) -> Manifest:
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": names.selector(owner.name, component)},
     }
-    name = names.workload(owner.name, component)
-    return manifest(owner, "policy/v1", "PodDisruptionBudget", name, component, spec=spec)
+    return manifest(owner, "policy/v1", "PodDisruptionBudget", component, spec=spec)
 
 
 def stage_partition(
-    stage: Component,
-    template: FrozenTemplate,
-    replicas: int,
-    observed: Observed,
-    *,
-    generation: str,
-    settings_generations: Mapping[Component, int],
+    stage: Component, release: Release, replicas: int, observed: Observed, settings_generations: Mapping[Component, int]
 ) -> int:
     """Returns the partition of a stage's StatefulSet: pods of this ordinal and above get the new template.
 
@@ -124,12 +111,12 @@ def stage_partition(
         structs.replace(pod, reported=None) if pod.name in unconfirmed else pod for pod in observed.replicas_of(stage)
     ]
     gateways = observed.replicas_of(Component.GATEWAY)
-    has_old_replica = any(replica.model_generation != generation for replica in pods)
-    has_new_gateway = any(gateway.ready and gateway.model_generation == generation for gateway in gateways)
-    has_old_gateway = any(gateway.model_generation != generation for gateway in gateways)
+    has_old_replica = any(replica.model_generation != release.generation for replica in pods)
+    has_new_gateway = any(gateway.ready and gateway.model_generation == release.generation for gateway in gateways)
+    has_old_gateway = any(gateway.model_generation != release.generation for gateway in gateways)
     return partition(
         replicas,
-        template.hash,
+        release.templates[stage].hash,
         pods,
         settings_generation=settings_generations[stage],
         keep_last_old=has_old_replica and (has_old_gateway or not has_new_gateway),

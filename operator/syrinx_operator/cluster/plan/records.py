@@ -1,0 +1,236 @@
+"""Records of a pipeline in ConfigMaps: its release, live settings and tuning results; and stages' start configuration.
+
+The release record keeps images, model generation and pod templates, so that an operator upgrade restarts no pod: a
+template is rendered again only if its inputs have changed; otherwise the recorded one is applied unchanged.
+"""
+
+import json
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from syrinx_operator.cluster import names, state
+from syrinx_operator.cluster.plan.objects import non_defaults, read_record, record, short_hash
+from syrinx_operator.cluster.state import STAGES, Component, Manifest, Observed, OperatorConfig, Owner, is_owned
+from syrinx_operator.resource import stage_config as process
+from syrinx_operator.resource.rules import ADMIN_PORT
+from syrinx_operator.resource.spec import CodecSpec, GatewaySpec, ModelSpec, PipelineSpec, TalkerSpec, TTSPipeline
+from syrinx_operator.resource.tuning_status import State
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, StageConfig, TalkerSettings
+
+AnyStage = GatewaySpec | TalkerSpec | CodecSpec
+
+LIVE_FIELDS: Mapping[Component, frozenset[str]] = {
+    Component.GATEWAY: frozenset({*GatewaySettings.__struct_fields__, "replicas", "service"}),
+    Component.TALKER: frozenset({*TalkerSettings.__struct_fields__, "replicas"}),
+    Component.CODEC: frozenset({*CodecSettings.__struct_fields__, "replicas"}),
+}
+"""Python names of the stage spec fields that the pod template does not depend on."""
+_BACKED_UP = ("requested", "chosen", "lastGood", "identity", "trialCount")
+"""The part of the tuner's state that takes longer than minutes to measure again."""
+
+
+class FrozenTemplate(Struct, frozen=True):
+    """A pod template and the hash of its inputs."""
+
+    inputs: str
+    template: Manifest
+
+    @property
+    def hash(self) -> str:
+        """The value of the label `syrinx.dev/template` on its pods."""
+        value: str = self.template["metadata"]["labels"][names.TEMPLATE_LABEL]
+        return value
+
+    @property
+    def intact(self) -> bool:
+        """Whether the recorded template matches its hash, as it does unless edited by hand."""
+        try:
+            return with_template_label(self.template) == self.template
+        except (KeyError, TypeError):
+            return False
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """The release record (ConfigMap NAME-release)."""
+
+    image: str
+    """Stage image if the spec names none: the operator's default when the pipeline was created."""
+    redis_image: str
+    generation: str
+    """Model generation; stages of different generations exchange no data."""
+    generation_inputs: dict[str, Any]
+    """The inputs of `generation`, which is kept while these are equal."""
+    templates: dict[Component, FrozenTemplate] = {}
+
+
+class RenderContext(Struct, frozen=True):
+    """What pod templates depend on besides the spec."""
+
+    image: str
+    redis_image: str
+    generation: str
+    password_uid: str | None
+    """UID of the managed Redis's Secret; None with an external Redis."""
+
+
+def resolve_release(pipeline: TTSPipeline, owner: Owner, observed: Observed, config: OperatorConfig) -> Release:
+    """Returns the release with recorded images and templates, and a new generation only if its inputs changed."""
+    # Without a readable record all templates are rendered.
+    before = read_record(owner, observed, "release", Release)
+    image = before.image if before else _live_image(owner, observed, STAGES) or config.stages_image
+    redis = before.redis_image if before else _live_image(owner, observed, (Component.REDIS,)) or config.redis_image
+    inputs = _generation_inputs(pipeline.spec, owner, pipeline.spec.image or image)
+    return Release(
+        image=image,
+        redis_image=redis,
+        generation=before.generation if before and before.generation_inputs == inputs else short_hash(inputs),
+        generation_inputs=inputs,
+        templates=before.templates if before else {},
+    )
+
+
+def render_context(spec: PipelineSpec, release: Release, observed: Observed) -> RenderContext:
+    """Returns the context of all templates. Raises ValueError if the managed Redis has no password Secret yet."""
+    if spec.connector.managed and observed.password_uid is None:
+        raise ValueError("the managed Redis's password Secret must exist before its pods are planned")
+    return RenderContext(
+        image=spec.image or release.image,
+        redis_image=spec.connector.image or release.redis_image,
+        generation=release.generation,
+        password_uid=observed.password_uid if spec.connector.managed else None,
+    )
+
+
+def freeze(
+    release: Release, component: Component, inputs: dict[str, Any], render: Callable[[], Manifest]
+) -> FrozenTemplate:
+    """Returns the recorded template if its inputs are unchanged, otherwise a newly rendered one."""
+    inputs_hash = short_hash(inputs)
+    before = release.templates.get(component)
+    if before is not None and before.inputs == inputs_hash and before.intact:
+        return before
+    return FrozenTemplate(inputs_hash, with_template_label(render()))
+
+
+def with_template_label(template: Manifest) -> Manifest:
+    """Returns a pod template with its hash as a label."""
+    metadata = template["metadata"]
+    labels = {name: value for name, value in metadata["labels"].items() if name != names.TEMPLATE_LABEL}
+    bare = {**template, "metadata": {**metadata, "labels": labels}}
+    return {**template, "metadata": {**metadata, "labels": {**labels, names.TEMPLATE_LABEL: short_hash(bare)}}}
+
+
+def _generation_inputs(spec: PipelineSpec, owner: Owner, image: str) -> dict[str, Any]:
+    """Returns what determines the weights and the code of stages that exchange data."""
+    model = non_defaults(spec.model)
+    weights: dict[str, Any] = {field: value for field, value in model.items() if field in ("bundled", "path", "claim")}
+    if spec.model.hugging_face is not None:
+        hub = non_defaults(spec.model.hugging_face)
+        weights["huggingFace"] = {field: value for field, value in hub.items() if field != "tokenSecret"}
+    if spec.model.path is not None and spec.model.claim is None:
+        # The user's volumes that contain the checkpoint.
+        volumes = [
+            non_defaults(volume)
+            for stage in (spec.gateway, spec.talker, spec.codec)
+            for volume in stage.extra_volumes
+            if f"{spec.model.path}/".startswith(volume.mount_path.rstrip("/") + "/")
+        ]
+        weights |= {"volumes": volumes} if volumes else {}
+    # Omitted for the default, so that an operator upgrade creates no new generation.
+    topology = {} if spec.topology == "Separate" else {"topology": spec.topology}
+    # The owner's UID, because pipelines of the same name, in two namespaces or clusters, may share a Redis.
+    return {"owner": owner.uid, "image": image, "model": weights, **topology}
+
+
+def _live_image(owner: Owner, observed: Observed, components: tuple[Component, ...]) -> str | None:
+    """Returns the image of an existing workload, in case the record was deleted."""
+    workloads = (observed.objects.get(names.workload_key(owner.name, component)) for component in components)
+    owned = (each["spec"]["template"]["spec"] for each in workloads if each is not None and is_owned(each, owner))
+    return next((pod["containers"][0]["image"] for pod in owned), None)
+
+
+class Settings(Struct, frozen=True):
+    """The body of `PUT /settings`: a stage's live settings and their generation."""
+
+    generation: int
+    settings: dict[str, Any]
+
+
+def stage_spec(spec: PipelineSpec, stage: Component) -> AnyStage:
+    """Returns the spec of a stage and its process."""
+    part: AnyStage = process.codec_process(spec) if stage is Component.CODEC else getattr(spec, stage.value)
+    return part
+
+
+def start_config(pipeline: TTSPipeline, stage: Component, generation: str) -> str:
+    """Returns a stage's start configuration as JSON, without defaults, live settings and the replica's name."""
+    part = stage_spec(pipeline.spec, stage)
+    colocated = stage not in state.workload_stages(pipeline.spec)
+    own: dict[str, Any]
+    if isinstance(part, GatewaySpec):
+        own = {"model_name": pipeline.model_name, "port": part.port, "reference_hosts": part.reference_hosts}
+    else:
+        has_gpu = any(name.startswith(("nvidia.com/", "amd.com/")) for name in part.resources.limits)
+        own = {"device": part.device or ("cuda" if has_gpu else "cpu"), "max_resident": part.max_resident}
+        if isinstance(part, TalkerSpec):
+            own |= {"engine": part.engine, "vllm": process.vllm_options(part)}
+    config = StageConfig(
+        pipeline=pipeline.name,
+        generation=generation,
+        model=model_directory(pipeline.spec.model),
+        host="",
+        admin_port=names.CODEC_ADMIN_PORT if colocated else ADMIN_PORT,
+        drain_seconds=part.drain_seconds,
+        settings_file=names.CODEC_SETTINGS_FILE if colocated else names.SETTINGS_FILE,
+        **own,
+    )
+    return json.dumps(non_defaults(config), sort_keys=True)
+
+
+def model_directory(model: ModelSpec) -> str:
+    """Returns the checkpoint in a stage's start configuration: a path, or `bundled`."""
+    if (hub := model.hugging_face) is not None:
+        # The layout of `syrinx_stages.fetch`.
+        return posixpath.join(names.MODELS_DIRECTORY, hub.id.replace("/", "--"), hub.revision)
+    if model.path is not None and model.claim is not None:
+        return posixpath.normpath(posixpath.join(names.MODELS_DIRECTORY, model.path.lstrip("/")))
+    return "bundled" if model.path is None else model.path
+
+
+def settings(spec: PipelineSpec, stage: Component, owner: Owner, observed: Observed) -> Settings:
+    """Returns a stage's live settings. Their generation increases on a change and exceeds all known generations."""
+    live: dict[Component, GatewaySettings | TalkerSettings | CodecSettings] = {
+        Component.GATEWAY: process.gateway_settings(spec.gateway),
+        Component.TALKER: process.talker_settings(spec.talker),
+        Component.CODEC: process.codec_settings(spec.codec),
+    }
+    desired = msgspec.json.decode(msgspec.json.encode(live[stage]))
+    recorded = recorded_settings(owner, stage, observed)
+    reported = [each.reported.generation for each in observed.replicas_of(stage) if each.reported is not None]
+    # A generation above the ConfigMap's was set by someone else or comes from a lost ConfigMap.
+    highest = max(observed.status_generations.get(stage, 0), *reported, 0)
+    if recorded is not None and recorded.settings == desired and recorded.generation >= max(highest, 1):
+        return recorded
+    return Settings(max(highest, recorded.generation if recorded else 0) + 1, desired)
+
+
+def recorded_settings(owner: Owner, stage: Component, observed: Observed) -> Settings | None:
+    """Returns the live settings in a stage's ConfigMap; None if there is no readable one."""
+    return read_record(owner, observed, stage, Settings, names.SETTINGS_KEY)
+
+
+def tuning_config_maps(owner: Owner, tuning: State) -> list[Manifest]:
+    """Returns the backup of the tuner's state, for a pipeline restored without its status, once a setting is chosen."""
+    if tuning.requested is None or tuning.chosen is None:
+        return []
+    kept = {name: value for name, value in msgspec.to_builtins(tuning).items() if name in _BACKED_UP}
+    return [record(owner, "tuning", kept)]
+
+
+def recorded_tuning(owner: Owner, observed: Observed) -> State:
+    """Returns the tuner's state in the backup; an initial state if there is no readable one."""
+    return read_record(owner, observed, "tuning", State) or State()
