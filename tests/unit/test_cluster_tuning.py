@@ -122,7 +122,7 @@ def test_tuned_settings_that_an_edit_made_invalid_are_dropped():
     assert rows(planned(smaller, tuned_state())) == INITIAL.codec_max_num_seqs
     between = auto(codec={"replicas": 4, "maxResident": 20})
     tuned = tuning.tuning_of(between, tuned_state(trial=trial("demo-codec-0")))
-    assert not tuned.assignment.replica_overrides and tuned.assignment.base == setting_of(between.spec)
+    assert not tuned.assignment.has_overrides and tuned.assignment.base == setting_of(between.spec)
 
 
 # Backup -------------------------------------------------------------------------------------------------------
