@@ -126,9 +126,8 @@ class CodecLoss:
         window = decode_window(self._config, step)
         generator = seeded_generator(self._device, self._config.seed, step)
         alignment = 1 if self._codes is None else FAMILY.samples_per_frame
-        indices = crop_indices(
-            self._config, self._audio, generator, utterance_starts=window.utterance_starts, alignment=alignment
-        )
+        starts = window.utterance_starts
+        indices = crop_indices(self._config, self._audio, generator, utterance_starts=starts, alignment=alignment)
         samples = self._audio.samples[indices].float() / 32768
         if self._codes is None:
             vectors, commitment = self._quantize(samples, generator, step)
