@@ -122,15 +122,8 @@ def _bench(options: argparse.Namespace, given: list[str]) -> int:
 def _tune(options: argparse.Namespace, given: list[str]) -> int:
     from syrinx_operator.commands.tune.command import tune  # Only this command needs it.
 
-    tune(
-        options.name,
-        options.namespace,
-        watching=options.watch,
-        as_json=options.json,
-        plot=options.plot,
-        trial=options.trial,
-        audit=options.audit,
-    )
+    plot = {name: getattr(options, name) for name in ("plot", "trial", "audit")}
+    tune(options.name, options.namespace, watching=options.watch, as_json=options.json, **plot)
     return 0
 
 

@@ -10,19 +10,16 @@ from rich.console import Console
 
 from syrinx_operator.local.console import PipelineView
 from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.local.running import PipelineDirectory, claim, state_directory
+from syrinx_operator.local.running import claim, state_directory
 from syrinx_operator.local.tuner import LocalTuner
 from syrinx_operator.resource.spec import TTSPipeline
 from syrinx_operator.resource.stage_config import ignored_locally
 
-KILLED = 130
-"""Exit status after a second Ctrl-C."""
-
 
 async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs: bool) -> int:
-    """Runs the pipeline until a signal and returns the exit status.
+    """Runs the pipeline until a signal, which drains it; a second one kills it. Raises `LocalError` if it cannot start.
 
-    The first signal drains, the second kills. Raises `LocalError` if it cannot start.
+    Returns the exit status: 0, or 130 if it was killed.
     """
     with claim(state_directory(os.environ), pipeline.name) as slot, PipelineView(console, logs=logs) as view:
         tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
@@ -33,8 +30,15 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         console.print(f"configuration and logs in {slot.directory}", markup=False)
         if ignored := list(ignored_locally(pipeline.spec)):
             console.print(f"ignored without Kubernetes: {', '.join(ignored)}", markup=False)
-        serving = asyncio.create_task(_serve(local, tuner, slot, console))
         signals = 0
+
+        async def serve() -> None:
+            async with local:
+                slot.announce(local.gateway_url, local.gateway.admin_url or "", local.pipeline.spec.tuning.mode)
+                console.print(f"[bold green]ready at {local.gateway_url}[/bold green]   (Ctrl-C stops)")
+                console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
+                # Runs until a signal cancels it.
+                await (tuner.run(local.members) if tuner else asyncio.get_running_loop().create_future())
 
         def on_signal() -> None:
             nonlocal signals
@@ -45,19 +49,11 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
                 console.print("stopping: active streams finish first (press Ctrl-C again to kill)")
                 serving.cancel()
 
+        serving = asyncio.create_task(serve())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, on_signal)
         try:
             await serving
         except asyncio.CancelledError:
             console.print("stopped")
-        return KILLED if signals > 1 else 0
-
-
-async def _serve(local: LocalPipeline, tuner: LocalTuner | None, slot: PipelineDirectory, console: Console) -> None:
-    async with local:
-        slot.announce(local.gateway_url, local.gateway.admin_url or "", local.pipeline.spec.tuning.mode)
-        console.print(f"[bold green]ready at {local.gateway_url}[/bold green]   (Ctrl-C stops)")
-        console.print('try: syrinx say "The farmer opened the garden gate." -o speech.wav')
-        # Runs until a signal cancels it.
-        await (tuner.run(local.members) if tuner else asyncio.get_running_loop().create_future())
+        return 130 if signals > 1 else 0

@@ -33,8 +33,9 @@ class Machine(Struct, frozen=True):
 
 def describe() -> Machine:
     """Returns a description of this machine."""
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
     return Machine(
-        cpu=_cpu(),
+        cpu=model[1] if model else platform.machine(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         system=f"{platform.system()} {platform.machine()}",
@@ -76,11 +77,6 @@ def _publishable(text: str) -> str:
     elif value.startswith(("/", "~")):
         value = f"…/{Path(value).name}"
     return option + equals + value
-
-
-def _cpu() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
-    return found[1] if found else platform.machine()
 
 
 def _git(*arguments: str) -> str:

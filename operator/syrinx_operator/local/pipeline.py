@@ -82,9 +82,8 @@ class LocalPipeline:
 
     @property
     def gateway_url(self) -> str:
-        """URL of the pipeline's API."""
-        assert self.gateway.url is not None, "set when the pipeline is ready"
-        return self.gateway.url
+        """URL of the pipeline's API; empty before it is ready."""
+        return self.gateway.url or ""
 
     async def __aenter__(self) -> Self:
         try:

@@ -237,7 +237,11 @@ class Child:
             ):
                 announced = {each.replica: each for each in [await announcements.get() for _ in self.members]}
                 for each in announced.values():
-                    await _wait_for_ok(client, f"{each.admin_url}/readyz")
+                    while True:
+                        with contextlib.suppress(httpx.HTTPError):
+                            if (await client.get(f"{each.admin_url}/readyz")).status_code == httpx.codes.OK:
+                                break
+                        await asyncio.sleep(PROBE_SECONDS)
         except TimeoutError:
             self._tail.append(f"not ready within {self._start_timeout:g} s")
             self._signal(signal.SIGKILL)
@@ -247,14 +251,6 @@ class Child:
         self._ready.set()
         urls = " and ".join(each.url for each in announced.values())
         self._observe(ready(self.name, urls, time.monotonic() - self._started_at))
-
-
-async def _wait_for_ok(client: httpx.AsyncClient, url: str) -> None:
-    while True:
-        with contextlib.suppress(httpx.HTTPError):
-            if (await client.get(url)).status_code == httpx.codes.OK:
-                return
-        await asyncio.sleep(PROBE_SECONDS)
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -119,9 +119,9 @@ class LocalTuner:
             self._observe(Event("warning", "tuner", f"the saved state of tuning is lost: {error}"))
             return State()
         state = found.state if found else State()
-        if state.identity != self._identity:  # Settings of another machine or model do not apply.
-            return msgspec.structs.replace(state, chosen=None, last_good=None)
-        return state
+        # Settings of another machine or model do not apply.
+        is_same = state.identity == self._identity
+        return state if is_same else msgspec.structs.replace(state, chosen=None, last_good=None)
 
     def _save(self, state: State, now: datetime) -> None:
         objectives = self._pipeline.spec.slo.ttfa

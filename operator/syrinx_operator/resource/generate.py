@@ -186,13 +186,11 @@ def _section(struct: type[Struct], paths: list[str]) -> str:
     """Returns one table. The common fields of pods have their own table."""
     shared = struct is not PodFields and issubclass(struct, PodFields)
     common = {field.name: _default(field) for field in fields_of(PodFields)} if shared else {}
-    rows = [
-        _row(field) for field in fields_of(struct) if field.name not in common or common[field.name] != _default(field)
-    ]
+    own = [each for each in fields_of(struct) if each.name not in common or common[each.name] != _default(each)]
     more = f"\nAnd the fields of [all stages' pods](#{PodFields.__name__.lower()}).\n" if shared else ""
     title = f'<a id="{struct.__name__.lower()}"></a>\n## {", ".join(f"`{path}`" for path in paths)}'
     head = "| field | type | default | |\n|---|---|---|---|"
-    return "\n".join([f"{title}\n\n{_docstring(struct)}\n", head, *rows, more])
+    return "\n".join([f"{title}\n\n{_docstring(struct)}\n", head, *map(_row, own), more])
 
 
 def _row(field: FieldInfo) -> str:

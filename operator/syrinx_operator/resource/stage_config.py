@@ -132,8 +132,7 @@ def model_generation(spec: PipelineSpec, version: str) -> str:
     The bundled voice is part of Syrinx, so `version` identifies its weights.
     """
     identity = f"bundled {version}" if spec.model.path is None else f"path {spec.model.path}"
-    if spec.topology != "Separate":
-        identity += f", {spec.topology}"
+    identity += "" if spec.topology == "Separate" else f", {spec.topology}"
     return hashlib.sha256(identity.encode()).hexdigest()[:10]
 
 
