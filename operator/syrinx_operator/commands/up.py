@@ -25,8 +25,8 @@ async def up(pipeline: TTSPipeline, console: Console, *, port: int | None, logs:
         tuner = None if pipeline.spec.tuning.mode == "Off" else LocalTuner(pipeline, slot.directory, view)
         start = tuner.with_chosen_settings() if tuner else pipeline
         local = LocalPipeline(start, directory=slot.directory, port=port, observe=view)
-        model = f"model {pipeline.model_name}, configuration {local.configuration_hash}"
-        console.print(f"pipeline {pipeline.name}: {model}", markup=False)
+        summary = f"model {pipeline.model_name}, configuration {local.configuration_hash}"
+        console.print(f"pipeline {pipeline.name}: {summary}", markup=False)
         console.print(f"configuration and logs in {slot.directory}", markup=False)
         if ignored := list(ignored_locally(pipeline.spec)):
             console.print(f"ignored without Kubernetes: {', '.join(ignored)}", markup=False)

@@ -14,7 +14,6 @@ class Event(Struct, frozen=True):
 
     kind: Literal["starting", "ready", "log", "exited", "stopping", "stopped", "notice", "warning"]
     name: str
-    """Name of the process."""
     text: str
     """What happened, or the line of a log."""
     code: int = 0

@@ -53,7 +53,6 @@ class Member:
         self.stage = stage
         self.name = config.replica
         self.is_ready = False
-        """Whether it is ready now."""
         self.restarts = 0
         self.url: str | None = None
         self.admin_url: str | None = None

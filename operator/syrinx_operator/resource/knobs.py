@@ -74,8 +74,7 @@ class Setting(StatusStruct, frozen=True, kw_only=True):
         return tuple(knob for knob in Knob if self.value(knob) != other.value(knob))
 
 
-# Both are in the same order.
-_FIELDS = dict(zip(Knob, Setting.__struct_fields__, strict=True))
+_FIELDS = dict(zip(Knob, Setting.__struct_fields__, strict=True))  # Both are in the same order.
 
 ROWS_LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Values of `maxNumSeqs`. A trial of some minutes cannot distinguish factors below two."""
