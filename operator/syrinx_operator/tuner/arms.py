@@ -225,6 +225,7 @@ def suspected_harm(policy: Policy, trial: Trial, evidence: Evidence) -> str:
     """Returns why the candidate seems to do harm in this period; empty if it does not, or if data is missing."""
     if evidence.problem:
         return ""
+    routes = arm_routes(trial, evidence, candidate=True)
     baseline = arm_counts(trial, evidence, candidate=False)
     strata: dict[str, Stratum] = {stratum.task_type: stratum for stratum in trial.strata}
     for task_type, counts in arm_counts(trial, evidence, candidate=True).items():
@@ -237,19 +238,11 @@ def suspected_harm(policy: Policy, trial: Trial, evidence: Evidence) -> str:
         noise = 2 * math.sqrt(before * (1 - before) / counts.requests)
         if before - now > COLLAPSE + noise:
             return f"{task_type}: {now:.0%} good requests, at least {before:.0%} under the baseline"
-        slow = _slow(policy, trial, evidence, stratum) if before - now > noise else ""
-        if slow:
-            return slow
+        objective, usual = policy.objectives.get(task_type), stratum.baseline_ttfa_p95
+        p95 = _p95(routes, task_type) if before - now > noise else None
+        if objective and usual and p95 and p95 > max(2 * usual, objective.seconds):
+            return f"{task_type}: TTFA p95 {p95 * 1000:.0f} ms, {usual * 1000:.0f} ms under the baseline"
     return ""
-
-
-def _slow(policy: Policy, trial: Trial, evidence: Evidence, stratum: Stratum) -> str:
-    objective = policy.objectives.get(stratum.task_type)
-    before = stratum.baseline_ttfa_p95
-    now = _p95(arm_routes(trial, evidence, candidate=True), stratum.task_type)
-    if objective is None or before is None or now is None or now <= max(2 * before, objective.seconds):
-        return ""
-    return f"{stratum.task_type}: TTFA p95 {now * 1000:.0f} ms, {before * 1000:.0f} ms under the baseline"
 
 
 def recovered(trial: Trial, evidence: Evidence) -> bool:

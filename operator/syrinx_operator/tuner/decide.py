@@ -18,7 +18,7 @@ from syrinx_operator.tuner.builder import DecisionBuilder, Event, format_change,
 from syrinx_operator.tuner.evidence import MIN_REQUESTS, Evidence, classify_workload, missed_objective, similar
 from syrinx_operator.tuner.policy import Policy
 from syrinx_operator.tuner.promotion import advance_promotion, advance_soak
-from syrinx_operator.tuner.search import Proposal, ladder, propose
+from syrinx_operator.tuner.search import Proposal, propose, within_bounds
 from syrinx_operator.tuner.trial import advance_trial, start_trial
 
 __all__ = ["Assignment", "Decision", "Event", "assignment", "decide", "window_start"]
@@ -118,7 +118,7 @@ def _apply_spec(builder: DecisionBuilder) -> bool:
     policy, state = builder.policy, builder.state
     if state.requested is not None and state.requested != policy.requested:
         _reset(builder, "the resource was edited; its values are in force")
-    elif state.chosen is not None and not _within_bounds(policy, state.chosen):
+    elif state.chosen is not None and not within_bounds(policy, state.chosen):
         _reset(builder, "the bounds were edited; the values of the resource are in force")
     builder.set(requested=policy.requested, mode=policy.mode)
     _apply_identity(builder)
@@ -132,12 +132,6 @@ def _apply_spec(builder: DecisionBuilder) -> bool:
     if policy.mode == "Recommend":
         _revert_to_requested(builder, builder.state.phase, builder.state.message)
     return True
-
-
-def _within_bounds(policy: Policy, setting: Setting) -> bool:
-    changed = policy.requested.differing_knobs(setting)
-    inside = all(setting.value(knob) in ladder(policy, knob) for knob in changed if knob is not Knob.PAIRS)
-    return inside and (Knob.PAIRS not in changed or len(setting.capture_pairs) <= policy.budget.count)
 
 
 def _apply_identity(builder: DecisionBuilder) -> None:

@@ -50,14 +50,20 @@ def propose(
         moves = (_best_known(state, current), _ladder_moves(policy, state, evidence, current))
     for proposal in chain(*moves, _captures(policy, evidence, current)):
         knob, setting = proposal.knob, proposal.setting
-        allowed = knob is Knob.PAIRS or setting.value(knob) in ladder(policy, knob)
+        allowed = knob is Knob.PAIRS or setting.value(knob) in _ladder(policy, knob)
         if allowed and setting != current and setting not in quarantined:
             return proposal
     return None
 
 
-def ladder(policy: Policy, knob: Knob) -> Sequence[object]:
-    """Returns the allowed values of a knob in order."""
+def within_bounds(policy: Policy, setting: Setting) -> bool:
+    """Returns whether the knobs that differ from the requested setting are within the bounds."""
+    changed = policy.requested.differing_knobs(setting)
+    inside = all(setting.value(knob) in _ladder(policy, knob) for knob in changed if knob is not Knob.PAIRS)
+    return inside and (Knob.PAIRS not in changed or len(setting.capture_pairs) <= policy.budget.count)
+
+
+def _ladder(policy: Policy, knob: Knob) -> Sequence[object]:
     return policy.ramps if knob is Knob.RAMP else policy.rows[knob]
 
 
@@ -82,7 +88,7 @@ def _ladder_moves(policy: Policy, state: State, evidence: Evidence, current: Set
     failures = {q.setting: q.failures for q in state.quarantine if similar(q.workload, state.workload)}
     moves = []
     for knob in _LADDER_KNOBS:
-        values, value = ladder(policy, knob), current.value(knob)
+        values, value = _ladder(policy, knob), current.value(knob)
         for index, other in enumerate(values) if value in values else ():
             distance = abs(index - values.index(value))
             if not 1 <= distance <= _MAX_DISTANCE:
