@@ -9,7 +9,7 @@ import msgspec
 from simulator.layout import Array
 from simulator.scenario import Scenario
 from simulator.world import World, clock, good, run_fixed
-from syrinx_operator.resource.knobs import Knob, Setting
+from syrinx_operator.resource.knobs import ROWS_LADDER, Knob, Setting
 from syrinx_operator.resource.spec import default_pipeline
 from syrinx_operator.resource.tuning_status import State
 from syrinx_operator.tuner.decide import Event, assignment, decide, window_start
@@ -47,7 +47,10 @@ def policy(scenario: Scenario) -> Policy:
     """Returns an Auto policy within the replicas' capacity."""
     usual = policy_of(default_pipeline().spec)
     limits = {Knob.TALKER_ROWS: scenario.talker_resident, Knob.CODEC_ROWS: scenario.codec_resident}
-    rows = {knob: tuple(sorted({*_rungs(bound), scenario.initial.value(knob)})) for knob, bound in limits.items()}
+    rows = {
+        knob: tuple(sorted({scenario.initial.value(knob), *(rows for rows in ROWS_LADDER if rows <= limit)}))
+        for knob, limit in limits.items()
+    }
     return msgspec.structs.replace(
         usual,
         mode="Auto",
@@ -81,22 +84,14 @@ def harm(tuned: Tuned) -> float:
     well = good(outcomes, scenario)
     untouched: dict[Setting, Array] = {}
     lost = 0
-    for begin, end, baseline in _trials(tuned):
+    for at, event in tuned.events:
+        trial = event.data.get("trial")
+        if trial is None or event.reason == "TrialExtended":
+            continue
+        baseline = trial.baseline
         if baseline not in untouched:
             untouched[baseline] = good(run_fixed(scenario, baseline), scenario)
-        during = (outcomes.accepted >= begin) & (outcomes.accepted < end + _AFTER)
+        begin = (trial.start_time - clock(0.0)).total_seconds()
+        during = (outcomes.accepted >= begin) & (outcomes.accepted < at + _AFTER)
         lost += max(0, int(untouched[baseline][: len(well)][during].sum()) - int(well[during].sum()))
     return lost / len(well) if len(well) else 0.0
-
-
-def _trials(tuned: Tuned) -> list[tuple[float, float, Setting]]:
-    """Returns start, end and baseline of each trial that ended."""
-    return [
-        ((trial.start_time - clock(0.0)).total_seconds(), each.at, trial.baseline)
-        for each in tuned.events
-        if (trial := each.event.data.get("trial")) is not None and each.event.reason != "TrialExtended"
-    ]
-
-
-def _rungs(limit: int) -> tuple[int, ...]:
-    return tuple(rung for rung in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rung <= limit)

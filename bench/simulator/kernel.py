@@ -184,11 +184,11 @@ def _dispatch(m: Memory, s: int, now: float) -> None:
         if fresh and replica.held < replica.capacity and stage.queue_head < w.queue_tail:
             stage.queue_head += 1
             _claim(m, k, m.queue[stage.queue_head - 1], now)
-        _poll(m, k, now)
+        poll(m, k, now)
 
 
 @njit(cache=True)
-def _poll(m: Memory, k: int, now: float) -> None:
+def poll(m: Memory, k: int, now: float) -> None:
     """A replica with free capacity claims waiting requests, those of dead replicas first, or joins the pollers."""
     replica = m.replicas[k]
     s = replica.stage
@@ -420,7 +420,7 @@ def _finish_step(m: Memory, k: int, now: float) -> None:
             request.talker = k
     _send(m, CODES, talker.batch, now)
     talker.busy = False
-    _poll(m, k, now)
+    poll(m, k, now)
     _talker_turn(m, k, now)
 
 
@@ -528,7 +528,7 @@ def _ready_rows(m: Memory, k: int, now: float) -> int:
 def codec_turn(m: Memory, k: int, now: float) -> None:
     """Ends decoded streams and starts the most urgent call. Rows with the same number of frames share it."""
     _finish_streams(m, k, now)
-    _poll(m, k, now)
+    poll(m, k, now)
     n = _ready_rows(m, k, now)
     if n == 0:
         return
@@ -567,8 +567,10 @@ def _decode(m: Memory, k: int, n: int, wanted: int, now: float) -> None:
 
 
 @njit(cache=True)
-def _count_call(m: Memory, k: int) -> None:
+def _finish_decode(m: Memory, k: int, now: float) -> None:
+    """Counts a finished call and sends the audio to the listeners, except for replayed frames."""
     w, codec = m.pipeline[0], m.replicas[k]
+    message = m.messages[w.sent % len(m.messages)]
     rows, frames, result = codec.batch, codec.batch_frames, codec.batch_result
     if m.columns[rows, frames, result] < 0:
         m.columns[rows, frames, result] = w.columns
@@ -578,23 +580,15 @@ def _count_call(m: Memory, k: int) -> None:
     call.count += 1
     call.seconds += codec.batch_seconds
     _count_step(codec)
-    codec.frames += codec.batch * codec.batch_frames
-
-
-@njit(cache=True)
-def _finish_decode(m: Memory, k: int, now: float) -> None:
-    """Sends decoded audio to the listeners, except for replayed frames."""
-    w, codec = m.pipeline[0], m.replicas[k]
-    message = m.messages[w.sent % len(m.messages)]
-    _count_call(m, k)
+    codec.frames += rows * frames
     n = 0
-    for i in range(codec.batch):
+    for i in range(rows):
         request = m.requests[m.batch[k, i]]
-        request.taken += codec.batch_frames
+        request.taken += frames
         if request.replay_frames > 0:
-            request.replay_frames -= codec.batch_frames
+            request.replay_frames -= frames
             continue
-        request.emitted += codec.batch_frames
+        request.emitted += frames
         if request.first_audio == NEVER:
             request.first_audio = now
         if request.codec < 0:
@@ -719,7 +713,7 @@ def _end_lease(m: Memory, k: int, now: float) -> None:
     _dispatch(m, s, now)
     for other in range(len(m.replicas)):
         if m.replicas[other].stage == s and stage.orphans_head < stage.orphans_tail:
-            _poll(m, other, now)
+            poll(m, other, now)
 
 
 @njit(cache=True)
@@ -732,7 +726,7 @@ def _return(m: Memory, k: int, now: float) -> None:
     replica.prepares_until = now
     for i in range(held):
         _claim(m, k, m.slots[k, i], now)
-    _poll(m, k, now)
+    poll(m, k, now)
 
 
 # The loop -----------------------------------------------------------------------------------------------------
@@ -769,13 +763,6 @@ def _handle(m: Memory, kind: int, a: int, b: int, now: float) -> None:
         _end_lease(m, a, now)
     else:
         _return(m, a, now)
-
-
-@njit(cache=True)
-def start(m: Memory) -> None:
-    """Lets all replicas poll for requests."""
-    for k in range(len(m.replicas)):
-        _poll(m, k, 0.0)
 
 
 @njit(cache=True)

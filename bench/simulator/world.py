@@ -77,7 +77,8 @@ class World:
         for task, task_type in enumerate(TASK_TYPES):
             for listener in range(scenario.listeners.get(task_type, 0)):
                 kernel.push(self._state, 0.0, kernel.ASK, listener, task)
-        kernel.start(self._state)
+        for k in range(len(self._names)):
+            kernel.poll(self._state, k, 0.0)
         self._scrape()
 
     def run(self, until: float) -> None:

@@ -6,8 +6,7 @@ from simulator import tuning
 from simulator.auto import harm, policy, tune
 from simulator.cases import RESULTS
 from simulator.scenario import Failure
-from simulator.tuning import Report, write_table
-from simulator.workloads import workloads
+from simulator.tuning import Report, workloads, write_table
 from simulator.world import fixed
 from syrinx_operator.resource.knobs import Stage
 from syrinx_operator.tuner.decide import assignment
