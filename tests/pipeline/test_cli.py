@@ -123,7 +123,7 @@ def test_up_prints_plain_lines_without_a_terminal(up):
     for name in ("redis", "talker-0", "codec-0", "gateway-0"):
         assert re.search(rf"^{name} +ready after [\d.]+ s at ", up.text, re.MULTILINE)
     assert "\x1b" not in up.text
-    assert 'try: syrinx say "' in up.text
+    up.wait_for('try: syrinx say "')
     assert re.search(r"^pipeline demo: model syrinx-us, configuration [0-9a-f]{12}$", up.text, re.MULTILINE)
 
 
