@@ -16,15 +16,16 @@ from prometheus_client import Histogram
 from redis.asyncio import Redis
 
 from hop.measure import Case
-from syrinx_stages.connector.base import AdmissionLimits, Append, Gone, StreamEntry, Superseded
+from syrinx_stages.connector.base import Append, Gone, StreamEntry, Superseded
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_CREATED, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, SpeechRequest, TaskType
+from syrinx_stages.contract.settings import GatewaySettings
 from syrinx_stages.gateway.fanout import PlaybackReporter
 from syrinx_stages.runtime.publisher import Publisher
 
 KEYS = Keys("hop", "1")
-_ADMISSION = AdmissionLimits(max_queue=100_000, max_queue_seconds=3600)
+_ADMISSION = GatewaySettings(max_queue=100_000, max_queue_seconds=3600)
 
 Start = Callable[[], Awaitable[None]]
 

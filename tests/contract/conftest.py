@@ -10,10 +10,10 @@ import pytest
 from redis.asyncio import Redis
 
 from support import streams
-from syrinx_stages.connector.base import AdmissionLimits
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import Group, Keys, StreamKind
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
+from syrinx_stages.contract.settings import GatewaySettings
 
 HERE = Path(__file__).parent
 DEADLINE = 20.0
@@ -40,7 +40,7 @@ def with_deadline(test):
 class World:
     """The streams of a pipeline, and any number of replicas of its stages."""
 
-    admission = AdmissionLimits(max_queue=10_000, max_queue_seconds=60)
+    admission = GatewaySettings(max_queue=10_000, max_queue_seconds=60)
 
     def __init__(self, url):
         self.url = url

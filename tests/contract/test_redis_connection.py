@@ -12,8 +12,7 @@ from redis import Redis as Client
 
 from syrinx_stages.connector import redis_connection
 from syrinx_stages.connector.base import ConnectorError
-from syrinx_stages.connector.redis_address import Address
-from syrinx_stages.connector.redis_connection import Connection, Refused, ReplyError
+from syrinx_stages.connector.redis_connection import Address, Connection, Refused, ReplyError
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer, find_redis_server
 from syrinx_stages.contract.keys import Group, Keys

@@ -11,7 +11,6 @@ from redis.asyncio import Redis
 from syrinx_stages.connector.base import (
     RETRY_SECONDS,
     STREAM_TTL_SECONDS,
-    AdmissionLimits,
     Append,
     Cancelled,
     ConnectorError,
@@ -22,6 +21,7 @@ from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Codes, End, EndReason, StreamCreated
+from syrinx_stages.contract.settings import GatewaySettings
 
 CODES, AUDIO = StreamKind.CODES, StreamKind.AUDIO
 
@@ -62,7 +62,7 @@ async def kill_connections(client, tenths):
 
 async def test_all_keys_of_a_request_expire(world):
     world, gateway = world, world.connector()
-    admission = AdmissionLimits(max_queue=9, max_queue_seconds=30)
+    admission = GatewaySettings(max_queue=9, max_queue_seconds=30)
     await gateway.submit(world.request(has_reference=True), admission, b"sound")
     own = [world.keys.stream("one", kind) for kind in StreamKind] + [world.keys.reference("one")]
     assert await world.names() == {world.keys.requests, *own}

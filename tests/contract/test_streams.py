@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from syrinx_stages.connector.base import AdmissionLimits, Append, ConnectorError, Gone, QueueFull, Superseded
+from syrinx_stages.connector.base import Append, ConnectorError, Gone, QueueFull, Superseded
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, PlaybackProgress, StreamCreated
+from syrinx_stages.contract.settings import GatewaySettings
 
 CODES, AUDIO, PLAYBACK = StreamKind.CODES, StreamKind.AUDIO, StreamKind.PLAYBACK
 
@@ -186,7 +187,7 @@ async def test_only_output_streams_can_finish_a_claim():
 @pytest.mark.parametrize("limit", [0, 1, 3])
 async def test_admission_is_limited_by_count(world, limit):
     gateway = world.connector()
-    admission = AdmissionLimits(max_queue=limit, max_queue_seconds=60)
+    admission = GatewaySettings(max_queue=limit, max_queue_seconds=60)
     for index in range(limit):
         await gateway.submit(world.request(f"r{index}"), admission)
     with pytest.raises(QueueFull) as refused:
@@ -198,7 +199,7 @@ async def test_admission_is_limited_by_count(world, limit):
 
 async def test_claimed_requests_do_not_count_toward_the_limit(world):
     gateway, talker = world.connector(), world.replica(Group.TALKERS, "t")
-    admission = AdmissionLimits(max_queue=2, max_queue_seconds=60)
+    admission = GatewaySettings(max_queue=2, max_queue_seconds=60)
     for index in range(2):
         await gateway.submit(world.request(f"r{index}"), admission)
     assert len(await talker.claim(1)) == 1
@@ -218,14 +219,14 @@ async def test_admission_is_limited_by_age(world, until):
 
     await until(has_waited)
     with pytest.raises(QueueFull, match="wait for a talker"):
-        await gateway.submit(world.request("late"), AdmissionLimits(max_queue=100, max_queue_seconds=0.02))
+        await gateway.submit(world.request("late"), GatewaySettings(max_queue=100, max_queue_seconds=0.02))
     assert len(await talker.claim(1)) == 1
-    await gateway.submit(world.request("next"), AdmissionLimits(max_queue=100, max_queue_seconds=0.02))
+    await gateway.submit(world.request("next"), GatewaySettings(max_queue=100, max_queue_seconds=0.02))
 
 
 async def test_a_released_request_leaves_the_queue(world):
     gateway = world.connector()
-    admission = AdmissionLimits(max_queue=1, max_queue_seconds=60)
+    admission = GatewaySettings(max_queue=1, max_queue_seconds=60)
     await gateway.release(await gateway.submit(world.request("one"), admission))
     await gateway.submit(world.request("two"), admission)
     state = await gateway.queue(Group.TALKERS)
@@ -239,7 +240,7 @@ async def test_an_empty_queue_has_no_age(world):
 
 async def test_concurrent_gateways_respect_the_limit(world):
     gateways = [world.connector() for _ in range(4)]
-    admission = AdmissionLimits(max_queue=5, max_queue_seconds=60)
+    admission = GatewaySettings(max_queue=5, max_queue_seconds=60)
     submits = [gateways[i % 4].submit(world.request(f"r{i}"), admission) for i in range(20)]
     results = await asyncio.gather(*submits, return_exceptions=True)
     assert sum(isinstance(result, QueueFull) for result in results) == 15

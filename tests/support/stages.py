@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 from support.streams import Streams
 from syrinx_stages.codec.eager_engine import EagerCodecEngine
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.connector.base import AdmissionLimits, Cancelled, Ticket
+from syrinx_stages.connector.base import Cancelled, Ticket
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract.keys import STREAM_START, StreamKind
 from syrinx_stages.contract.messages import Audio, End, SpeechRequest, TaskType
-from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
+from syrinx_stages.contract.settings import CodecSettings, GatewaySettings, TalkerSettings
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime import ownership
 from syrinx_stages.runtime.metrics import Metrics
@@ -136,7 +136,7 @@ def metrics() -> Metrics:
 
 
 async def submit(connector: RedisConnector, item: SpeechRequest, reference: bytes | None = None) -> Ticket:
-    return await connector.submit(item, AdmissionLimits(100, 60.0), reference)
+    return await connector.submit(item, GatewaySettings(max_queue=100, max_queue_seconds=60.0), reference)
 
 
 async def until(condition: Callable[[], object], description: str) -> None:

@@ -20,11 +20,12 @@ from syrinx_operator.cluster.plan.objects import quantity
 from syrinx_operator.cluster.plan.redis import password_secret
 from syrinx_operator.cluster.state import Component
 from syrinx_stages.connector import redis_scripts
-from syrinx_stages.connector.base import AdmissionLimits, Append
+from syrinx_stages.connector.base import Append
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.connector.server import find_redis_server
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_START, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, Codes, End, EndReason, SpeechRequest, TaskType
+from syrinx_stages.contract.settings import GatewaySettings
 
 CONNECTOR = Path(redis_scripts.__file__).parent
 PASSWORD = 'with "quotes", spaces and ü'
@@ -165,7 +166,7 @@ async def test_a_request_completes_with_these_permissions(port):
         talkers, codecs = talker.consumer(Group.TALKERS, "t-0"), codec.consumer(Group.CODECS, "c-0")
         reader = gateway.reader()
         request = SpeechRequest(id="one", accepted_at=0.0, text="hello", task_type=TaskType.CUSTOM_VOICE)
-        ticket = await gateway.submit(request, AdmissionLimits(max_queue=10, max_queue_seconds=60), b"reference")
+        ticket = await gateway.submit(request, GatewaySettings(max_queue=10, max_queue_seconds=60), b"reference")
         reader.subscribe("one", StreamKind.AUDIO, STREAM_START)
         (claim,) = await talkers.claim(1)
         assert await talkers.refresh([claim.entry_id]) == [] and await talker.reference("one") == b"reference"

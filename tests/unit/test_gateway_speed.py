@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.speed import stretch
+from syrinx_stages.gateway.encoders import stretch
 
 SPEEDS = [0.25, 0.5, 0.9, 1.1, 1.5, 2.0, 4.0]
 

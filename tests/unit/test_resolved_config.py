@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from syrinx_stages.contract.resolved_config import resolved_config_line
-from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.settings import StageConfig, resolved_config_line
 from syrinx_stages.runtime.process import log_config
 from syrinx_stages.runtime.start import load_start_config
 

@@ -10,7 +10,8 @@ from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 
 def test_omitted_fields_keep_their_values() -> None:
     live = LiveSettings(TalkerSettings(max_num_seqs=4, lead_limit_seconds=3.0), generation=7)
-    assert live.apply(SettingsUpdate({"max_num_seqs": 2})) == TalkerSettings(max_num_seqs=2, lead_limit_seconds=3.0)
+    live.apply(SettingsUpdate({"max_num_seqs": 2}))
+    assert live.current == TalkerSettings(max_num_seqs=2, lead_limit_seconds=3.0)
     assert live.generation == 8
 
 

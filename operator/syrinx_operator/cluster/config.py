@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from syrinx_operator import __version__
 from syrinx_operator.cluster import prometheus
 from syrinx_operator.cluster.state import OperatorConfig
-from syrinx_stages.contract.resolved_config import resolved_config_line
+from syrinx_stages.contract.settings import resolved_config_line
 
 
 class ConfigError(Exception):

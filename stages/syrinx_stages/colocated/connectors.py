@@ -1,16 +1,24 @@
-"""The connectors of a talker and a codec that share a process: codes pass in memory, everything else through Redis."""
+"""The connectors of a talker and a codec that share a process: codes pass in memory, everything else through Redis.
+
+A process claims a request once, in the talkers' group, and keeps the claim until its codec has written the end. So the
+codec serves exactly the requests that its own talker has claimed, and when a process dies, one replica takes both parts
+over. In the codecs' group the process only shows that it is alive.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from syrinx_stages.colocated.claims import SharedClaimConsumer, SharedClaimOwner
 from syrinx_stages.colocated.codes_buffer import CodesBuffer
 from syrinx_stages.connector.base import (
+    CLAIM_SECONDS,
     Append,
     Cancelled,
+    Claim,
+    Consumer,
     Event,
     Gone,
     Reader,
@@ -20,6 +28,121 @@ from syrinx_stages.connector.base import (
 )
 from syrinx_stages.contract.keys import Group, StreamKind
 from syrinx_stages.contract.messages import End
+
+
+class SharedClaimOwner:
+    """The talker's `base.Consumer`: offers what it claims to the codec of its process."""
+
+    def __init__(self, talkers: Consumer, codes: CodesBuffer) -> None:
+        self.offered: dict[str, Claim] = {}
+        """Claims that the codec has not taken yet by request ID, oldest first."""
+        self.changed = asyncio.Event()
+        """A claim was offered, or the codec should stop waiting."""
+        self._talkers = talkers
+        self._codes = codes
+        self._held: dict[str, Claim] = {}
+        """The claims of this process, by request ID."""
+        self._talker_ended: set[str] = set()
+        """Requests whose last code entry is written; their claims are kept for the codec only."""
+        self._evict: tuple[Callable[[str], None], ...] = ()
+        self.refresh = talkers.refresh
+        self.interrupt = talkers.interrupt
+        self.close = talkers.close
+
+    def bind(self, *evict: Callable[[str], None]) -> None:
+        """Sets the functions that evict a request from the two stages."""
+        self._evict = evict
+
+    async def claim(self, count: int) -> Sequence[Claim]:
+        return self._offer(await self._talkers.claim(count))
+
+    async def take_over(self, count: int) -> Sequence[Claim]:
+        return self._offer(await self._talkers.take_over(count))
+
+    def set_talker_ended(self, request_id: str) -> None:
+        """Records that the talker has written the end of a request."""
+        if request_id in self._held:
+            self._talker_ended.add(request_id)
+
+    def forget(self, request_id: str) -> None:
+        """Ends the request for both stages, unless the talker's part is complete."""
+        if request_id not in self._talker_ended:
+            self.release(request_id)
+
+    def release(self, request_id: str) -> None:
+        """Ends the request for both stages. If it is not finished, its lease expires."""
+        if self._held.pop(request_id, None) is None:
+            return
+        self._talker_ended.discard(request_id)
+        self.offered.pop(request_id, None)
+        self._talkers.forget(request_id)
+        self._codes.discard(request_id)
+        for evict in self._evict:
+            evict(request_id)
+
+    async def finish(self, entry_id: str) -> None:
+        """Finishes a claim. A claim that is still held was only completed by the talker: the codec finishes it."""
+        if all(claim.entry_id != entry_id for claim in self._held.values()):
+            await self._talkers.finish(entry_id)
+
+    async def hand_over(self, entry_ids: Sequence[str]) -> None:
+        """Hands over both parts of the requests."""
+        ids = set(entry_ids)
+        for request_id in [request_id for request_id, claim in self._held.items() if claim.entry_id in ids]:
+            self.release(request_id)
+        await self._talkers.hand_over(entry_ids)
+
+    def _offer(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        # A claim and a concurrent takeover may both return a request.
+        new = [claim for claim in claims if claim.request.id not in self._held]
+        for claim in new:
+            self._held[claim.request.id] = claim
+            self._codes.create(claim.request.id)
+            self.offered[claim.request.id] = claim
+        self.changed.set()
+        return new
+
+
+class SharedClaimConsumer:
+    """The codec's `base.Consumer`: claims only what the talker of its process has claimed."""
+
+    def __init__(self, owner: SharedClaimOwner, codecs: Consumer) -> None:
+        self._owner = owner
+        self._codecs = codecs
+        self._interrupted = False
+        self.forget = owner.release
+        self.finish = codecs.finish
+        self.hand_over = owner.hand_over
+
+    async def claim(self, count: int) -> Sequence[Claim]:
+        self._interrupted = False
+        offered, changed = self._owner.offered, self._owner.changed
+        try:
+            async with asyncio.timeout(CLAIM_SECONDS):
+                while not offered and not self._interrupted:
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return ()
+        return [offered.pop(request_id) for request_id in list(offered)[:count]]
+
+    async def take_over(self, count: int) -> Sequence[Claim]:
+        """Returns nothing, as the talker takes requests over; shows the codecs' group that this process is alive."""
+        await self._codecs.take_over(0)
+        return ()
+
+    async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
+        """Renews the shared leases, also after the talker's part is complete."""
+        await self._codecs.take_over(0)
+        return await self._owner.refresh(entry_ids)
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self._owner.changed.set()
+
+    async def close(self) -> None:
+        self.interrupt()
+        await self._codecs.close()
 
 
 class _ForwardingReader:

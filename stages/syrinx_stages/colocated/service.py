@@ -6,8 +6,7 @@ import asyncio
 
 from syrinx_stages.assembly import build_codec, build_talker
 from syrinx_stages.codec.service import CodecService
-from syrinx_stages.colocated.claims import SharedClaimOwner
-from syrinx_stages.colocated.connectors import CodecConnector, TalkerConnector
+from syrinx_stages.colocated.connectors import CodecConnector, SharedClaimOwner, TalkerConnector
 from syrinx_stages.connector.base import StageConnector
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.runtime.errors import StartError

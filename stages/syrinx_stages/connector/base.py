@@ -60,15 +60,6 @@ class Superseded(ConnectorError):
     """The stream is already past this position: another replica has taken the request over."""
 
 
-class AdmissionLimits(Struct, frozen=True):
-    """Limits on the requests that no talker has claimed. A request that would exceed either one is refused."""
-
-    max_queue: int
-    """Maximum number of waiting requests; 0 refuses every request."""
-    max_queue_seconds: float
-    """Maximum age of the oldest waiting request."""
-
-
 class Ticket(Struct, frozen=True):
     """Identifies a submitted request for `release`."""
 
@@ -158,9 +149,8 @@ class Consumer(Protocol):
     async def claim(self, count: int) -> Sequence[Claim]:
         """Waits up to `CLAIM_SECONDS` for up to `count` unclaimed requests, oldest first.
 
-        Returns an empty sequence at the timeout, after `interrupt` and after `close`. Requests that no client waits for
-        are finished and left out. Only one call at a time; requests delivered to a cancelled call are returned by the
-        next one, or handed over by `close`.
+        Returns an empty sequence at the timeout, after `interrupt` and after `close`. Only one call at a time; requests
+        delivered to a cancelled call are returned by the next one, or handed over by `close`.
         """
 
     async def take_over(self, count: int) -> Sequence[Claim]:

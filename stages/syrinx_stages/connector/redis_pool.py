@@ -8,8 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from syrinx_stages.connector.base import RETRY_SECONDS, ConnectorError
-from syrinx_stages.connector.redis_address import Address
-from syrinx_stages.connector.redis_connection import LOST, Command, Connection, NoScript, Refused, ReplyError
+from syrinx_stages.connector.redis_connection import LOST, Address, Command, Connection, NoScript, Refused, ReplyError
 from syrinx_stages.connector.redis_scripts import Script
 
 COMMAND_SECONDS = 5.0

@@ -14,7 +14,6 @@ from syrinx_stages.connector.base import (
     LEASE_SECONDS,
     STREAM_TTL_SECONDS,
     WRITER_GROUP,
-    AdmissionLimits,
     Append,
     ConnectorError,
     Gone,
@@ -24,14 +23,14 @@ from syrinx_stages.connector.base import (
     Superseded,
     Ticket,
 )
-from syrinx_stages.connector.redis_address import Address
 from syrinx_stages.connector.redis_change_feed import pack
-from syrinx_stages.connector.redis_connection import Command
+from syrinx_stages.connector.redis_connection import Address, Command
 from syrinx_stages.connector.redis_consumer import RedisConsumer
 from syrinx_stages.connector.redis_pool import CommandPool
 from syrinx_stages.connector.redis_reader import RedisReader, decode_or_end
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Group, Keys, Position, StreamKind
 from syrinx_stages.contract.messages import PlaybackProgress, SpeechRequest, StreamCreated, encode
+from syrinx_stages.contract.settings import GatewaySettings
 
 MAX_CANCELLATIONS = 10_000
 """Approximate length of the control stream: more than a reader can fall behind."""
@@ -63,7 +62,7 @@ class RedisConnector:
         self._readers: list[RedisReader] = []
         self._consumers: list[RedisConsumer] = []
 
-    async def submit(self, request: SpeechRequest, limits: AdmissionLimits, reference: bytes | None = None) -> Ticket:
+    async def submit(self, request: SpeechRequest, limits: GatewaySettings, reference: bytes | None = None) -> Ticket:
         """Atomically creates the streams of a request with a new ID and queues it. Raises `QueueFull`."""
         queue_ms = round(1000 * limits.max_queue_seconds)
         ttl = STREAM_TTL_SECONDS + queue_ms // 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -119,3 +120,15 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gateway: GatewaySettings = GatewaySettings()
     reference_hosts: tuple[str, ...] = ()
     """Hosts that the gateway may fetch `ref_audio` URLs from; none by default."""
+
+
+def resolved_config_line(process: str, replica: str, config: object) -> str:
+    """Returns the line that a process logs at its start: JSON with `process`, `replica`, `config_sha256` and `config`.
+
+    The hash is the first 12 hex digits of the SHA-256 of `config` as JSON with sorted keys. `config` is anything that
+    msgspec encodes. It must hold no secrets, and not the replica's name: replicas of one release then log equal hashes.
+    """
+    encoded = msgspec.json.encode(config, order="sorted")
+    digest = hashlib.sha256(encoded).hexdigest()[:12]
+    line = {"process": process, "replica": replica, "config_sha256": digest, "config": msgspec.Raw(encoded)}
+    return msgspec.json.encode(line).decode()

@@ -24,7 +24,7 @@ from syrinx_stages.gateway.request import model_not_found, parse_request
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.model.describe import Description
 from syrinx_stages.runtime.metrics import Metrics
-from syrinx_stages.runtime.server import allow_head
+from syrinx_stages.runtime.server import READ
 
 
 def build(config: StageConfig, connector: RedisConnector, metrics: Metrics) -> tuple[GatewayService, FastAPI]:
@@ -55,21 +55,20 @@ def create_app(service: GatewayService) -> FastAPI:
                 raise
             return SpeechResponse(service, parsed, reference, accepted)
 
-    @app.get("/v1/audio/voices")
+    @app.api_route("/v1/audio/voices", methods=READ)
     async def voices() -> Response:
         return JSONResponse(voice_list(service.checkpoint))
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=READ)
     async def models() -> Response:
         return JSONResponse({"object": "list", "data": [_model_card(service)]})
 
-    @app.get("/v1/models/{name:path}")
+    @app.api_route("/v1/models/{name:path}", methods=READ)
     async def model(name: str) -> Response:
         if name != service.model_name:
             raise model_not_found(name, service.model_name)
         return JSONResponse(_model_card(service))
 
-    allow_head(app)
     return app
 
 

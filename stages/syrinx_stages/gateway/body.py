@@ -52,14 +52,8 @@ async def read_body(http: Request, large_bodies: asyncio.Semaphore, releases: co
     except ClientDisconnect:
         message = "the client disconnected before the body was complete"
         raise bad_request(None, message, "client_disconnected") from None
-    await _discard(http)
-    raise too_large(None, f"the body is larger than {MAX_BODY // 2**20} MB")
-
-
-async def _discard(http: Request) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
-            more = True
-            while more:
-                message = await http.receive()
-                more = message["type"] != "http.disconnect" and message.get("more_body", False)
+            while (part := await http.receive())["type"] != "http.disconnect" and part.get("more_body", False):
+                pass
+    raise too_large(None, f"the body is larger than {MAX_BODY // 2**20} MB")

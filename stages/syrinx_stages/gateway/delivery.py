@@ -14,12 +14,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.encoders import MEDIA_TYPES, encode, stream_header
+from syrinx_stages.gateway.encoders import MEDIA_TYPES, encode, stream_header, stretch
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.request import Delivery, ParsedRequest
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.speech import SpeechStream
-from syrinx_stages.gateway.speed import stretch
 
 log = logging.getLogger(__name__)
 

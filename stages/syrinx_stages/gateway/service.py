@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from syrinx_stages.connector.base import AdmissionLimits, ConnectorError, QueueFull, Ticket
+from syrinx_stages.connector.base import ConnectorError, QueueFull, Ticket
 from syrinx_stages.connector.redis_streams import RedisConnector
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import StreamKind
@@ -182,10 +182,8 @@ class GatewayService:
                 self._idle.set()
 
     async def _submit(self, request: SpeechRequest, reference_pcm: bytes | None) -> Ticket:
-        settings = self.live.current
-        limits = AdmissionLimits(settings.max_queue, settings.max_queue_seconds)
         started = time.perf_counter()
-        submit = asyncio.create_task(self._connector.submit(request, limits, reference_pcm))
+        submit = asyncio.create_task(self._connector.submit(request, self.live.current, reference_pcm))
         try:
             async with asyncio.timeout(CONNECTOR_SECONDS):
                 ticket = await asyncio.shield(submit)

@@ -12,10 +12,9 @@ from syrinx_stages.connector.base import StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest
-from syrinx_stages.contract.silence import LeadingSilenceTrimmer
+from syrinx_stages.contract.silence import LeadingSilenceTrimmer, first_audible
 from syrinx_stages.gateway.errors import ApiError, bad_request, internal_error, unavailable
 from syrinx_stages.gateway.fanout import Inbox
-from syrinx_stages.gateway.playback import Playback
 from syrinx_stages.runtime.metrics import Metrics
 
 CHECK_SECONDS = 2.0
@@ -27,6 +26,40 @@ class Chunk(Struct, frozen=True):
 
     pcm: bytes
     frames: int
+
+
+class Playback:
+    """Simulates a player that starts with the first delivered chunk and stalls whenever its buffer is empty.
+
+    All times are seconds of one monotonic clock; `accepted` is when the request was accepted.
+    """
+
+    def __init__(self, accepted: float) -> None:
+        self.accepted = accepted
+        self.first_byte: float | None = None
+        """Seconds from accepted to the first delivered byte."""
+        self.ttfa: float | None = None
+        """Seconds from accepted to the moment the player reaches the first audible sample, leading silence included."""
+        self._plays_until: float | None = None
+
+    def stall(self, now: float) -> float:
+        """Returns the seconds that the buffer was empty up to `now` and that no earlier call has returned."""
+        if self._plays_until is None:
+            return 0.0
+        stalled = max(0.0, now - self._plays_until)
+        self._plays_until += stalled
+        return stalled
+
+    def deliver(self, now: float, pcm: bytes) -> float:
+        """Adds 16-bit mono PCM that was sent at `now`. Returns the same as `stall`."""
+        stalled = self.stall(now)
+        if self.first_byte is None:
+            self.first_byte = now - self.accepted
+        starts = now if self._plays_until is None else self._plays_until
+        if self.ttfa is None and (index := first_audible(pcm)) is not None:
+            self.ttfa = starts + index / FAMILY.sample_rate - self.accepted
+        self._plays_until = starts + len(pcm) / 2 / FAMILY.sample_rate
+        return stalled
 
 
 class SpeechStream:

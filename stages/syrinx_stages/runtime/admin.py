@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from syrinx_stages.runtime.errors import SettingsError
-from syrinx_stages.runtime.server import allow_head
+from syrinx_stages.runtime.server import READ
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 
 log = logging.getLogger(__name__)
@@ -56,52 +56,41 @@ class Service(Protocol):
         """Hands over the remaining work and frees all resources."""
 
 
-def add_health(app: FastAPI, stage: AdminTarget) -> None:
-    """Adds `/healthz` (the process responds) and `/readyz` (the stage is ready)."""
+def create_admin(stage: AdminTarget, registry: CollectorRegistry) -> FastAPI:
+    """Returns the admin application. `/healthz`: the process responds; `/readyz`: the stage is ready."""
+    app = FastAPI(openapi_url=None)
+    timer: asyncio.TimerHandle | None = None
 
-    @app.get("/healthz", include_in_schema=False)
+    def set_timer() -> None:
+        """Sets the timer to the end of the temporary settings, if there are any."""
+        nonlocal timer
+        if timer is not None:
+            timer.cancel()
+        left = stage.live.seconds_left
+        timer = None if left is None else asyncio.get_running_loop().call_later(left, on_timer)
+
+    def on_timer() -> None:
+        """Makes an idle stage apply its base settings."""
+        # A timer may fire slightly early; it is then set again.
+        set_timer()
+        if timer is None:
+            log.info("temporary settings have expired: generation %d is in force", stage.live.generation)
+            stage.settings_changed()
+
+    @app.api_route("/healthz", methods=READ)
     async def healthz() -> Response:
         return PlainTextResponse("ok\n")
 
-    @app.get("/readyz", include_in_schema=False)
+    @app.api_route("/readyz", methods=READ)
     async def readyz() -> Response:
         reason = stage.ready()
         return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
 
-
-class _ExpiryTimer:
-    """Calls `settings_changed` when temporary settings expire, so that an idle stage applies its base settings."""
-
-    def __init__(self, stage: AdminTarget) -> None:
-        self._stage = stage
-        self._timer: asyncio.TimerHandle | None = None
-
-    def schedule(self) -> None:
-        """Sets the timer to the end of the temporary settings, if there are any."""
-        if self._timer is not None:
-            self._timer.cancel()
-        left = self._stage.live.seconds_left
-        self._timer = None if left is None else asyncio.get_running_loop().call_later(left, self._on_timer)
-
-    def _on_timer(self) -> None:
-        # A timer may fire slightly early; it is then set again.
-        self.schedule()
-        if self._timer is None:
-            log.info("temporary settings have expired: generation %d is in force", self._stage.live.generation)
-            self._stage.settings_changed()
-
-
-def create_admin(stage: AdminTarget, registry: CollectorRegistry) -> FastAPI:
-    """Returns the admin application."""
-    app = FastAPI(openapi_url=None)
-    add_health(app, stage)
-    expiry = _ExpiryTimer(stage)
-
-    @app.get("/metrics")
+    @app.api_route("/metrics", methods=READ)
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/settings")
+    @app.api_route("/settings", methods=READ)
     async def get_settings() -> Response:
         return JSONResponse(_report(stage.live))
 
@@ -116,11 +105,10 @@ def create_admin(stage: AdminTarget, registry: CollectorRegistry) -> FastAPI:
             return _error(422, f'{error}; expected {{"settings": {{...}}, "generation": N, "seconds": S}}')
         except SettingsError as error:
             return _error(error.status, str(error))
-        expiry.schedule()
+        set_timer()
         stage.settings_changed()
         return JSONResponse(_report(stage.live))
 
-    allow_head(app)
     return app
 
 

@@ -23,18 +23,13 @@ class CompletedStep(Struct, Generic[C, T], frozen=True):
     """Busy time of the engine: from the step's launch, or from the end of the previous step if that came later."""
 
 
-class _LaunchedStep(Struct, Generic[C, T], frozen=True):
-    context: C
-    launched: float
-    read: Callable[[], T]
-
-
 class InFlightSteps(Generic[C, T]):
     """A FIFO queue of at most `depth` launched steps. Not thread-safe."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._steps: deque[_LaunchedStep[C, T]] = deque()
+        self._steps: deque[tuple[C, float, Callable[[], T]]] = deque()
+        """Context, launch time and read function of each step."""
         self._last_completed = time.monotonic()
 
     def __len__(self) -> int:
@@ -43,7 +38,7 @@ class InFlightSteps(Generic[C, T]):
     def launch(self, context: C, start: Callable[[], Callable[[], T]]) -> None:
         """Launches a step. `start` launches it and returns the function that waits for its result."""
         launched = time.monotonic()
-        self._steps.append(_LaunchedStep(context, launched, start()))
+        self._steps.append((context, launched, start()))
 
     def read_oldest(self, launched: bool) -> CompletedStep[C, T] | None:
         """Waits for the oldest step and returns it.
@@ -53,7 +48,7 @@ class InFlightSteps(Generic[C, T]):
         """
         if not self._steps or (launched and len(self._steps) < self._depth):
             return None
-        step = self._steps.popleft()
-        result = step.read()
-        started, self._last_completed = max(step.launched, self._last_completed), time.monotonic()
-        return CompletedStep(step.context, result, self._last_completed - started)
+        context, launched_at, read = self._steps.popleft()
+        result = read()
+        started, self._last_completed = max(launched_at, self._last_completed), time.monotonic()
+        return CompletedStep(context, result, self._last_completed - started)

@@ -19,8 +19,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.resolved_config import resolved_config_line
-from syrinx_stages.contract.settings import StageConfig
+from syrinx_stages.contract.settings import StageConfig, resolved_config_line
 from syrinx_stages.model.config import CheckpointError
 from syrinx_stages.runtime.admin import Service, create_admin
 from syrinx_stages.runtime.errors import SettingsError, StartError

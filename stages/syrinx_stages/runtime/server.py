@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 
 from syrinx_stages.runtime.errors import StartError
 
@@ -17,6 +16,8 @@ SHUTDOWN_SECONDS = 2
 """Time after the drain for responses in progress, so that a stalled client does not block the exit."""
 BACKLOG = 1024
 """Maximum number of connections that wait to be accepted."""
+READ = ["GET", "HEAD"]
+"""Methods of a route that only reads."""
 
 
 class _Server(uvicorn.Server):
@@ -54,14 +55,6 @@ class HttpServer:
         """Waits up to `SHUTDOWN_SECONDS` for responses in progress and closes the socket."""
         self._server.should_exit = True
         await self._task
-
-
-def allow_head(app: FastAPI) -> None:
-    """Makes HEAD respond like GET, without a body. Call it after all routes were added."""
-    for route in app.routes:
-        methods = route.methods if isinstance(route, APIRoute) else None
-        if methods is not None and "GET" in methods:
-            methods.add("HEAD")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -69,15 +69,19 @@ class LiveSettings(Generic[S]):
         """The settings in force."""
         return self.base if self.seconds_left is None else self._temporary
 
-    def apply(self, update: SettingsUpdate) -> S:
-        """Applies an update and returns the settings in force. Raises `SettingsError` and then changes nothing."""
-        if update.seconds is None:
-            self._set_base(update)
-        else:
-            self._set_temporary(update, update.seconds)
-        return self.current
-
-    def _set_base(self, update: SettingsUpdate) -> None:
+    def apply(self, update: SettingsUpdate) -> None:
+        """Applies an update. Raises `SettingsError` and then changes nothing."""
+        if update.seconds is not None:
+            # The sender meant a combination with its own base settings.
+            if update.generation not in (None, self.generation):
+                raise SettingsError(
+                    f"generation {update.generation} is not that of the base, {self.generation}: set the base first, "
+                    "without seconds",
+                    status=409,
+                )
+            self._temporary = merge(self.base, update, self._max_resident)
+            self._expires = self._clock() + update.seconds
+            return
         generation = self.generation + 1 if update.generation is None else update.generation
         if generation < self.generation:
             raise SettingsError(
@@ -86,17 +90,6 @@ class LiveSettings(Generic[S]):
         self.base = merge(self.base, update, self._max_resident)
         self.generation = generation
         self._expires = self._clock()
-
-    def _set_temporary(self, update: SettingsUpdate, seconds: float) -> None:
-        # The sender meant a combination with its own base settings.
-        if update.generation not in (None, self.generation):
-            raise SettingsError(
-                f"generation {update.generation} is not that of the base, {self.generation}: set the base first, "
-                "without seconds",
-                status=409,
-            )
-        self._temporary = merge(self.base, update, self._max_resident)
-        self._expires = self._clock() + seconds
 
 
 def _check(settings: StageSettings, max_resident: int | None) -> None:
