@@ -201,17 +201,6 @@ def _counted(metrics: str, verdict: str) -> bool:
     return line in metrics
 
 
-async def test_codecs_without_support_for_overrides_keep_the_base_settings(pipeline):
-    harness = pipeline
-    harness.cluster.kubelet.admins.old.update(CODECS)
-    write_state(harness, PHASES["Trial"]())
-    async with harness.operator() as operator:
-        await harness.wait(lambda: configured(harness) == 16, "what was chosen is written")
-        reconciles = harness.reconciles()
-        await harness.wait(lambda: harness.reconciles() >= reconciles + 3, f"three reconciles of {operator.name}")
-        assert not [put for _, put in harness.cluster.kubelet.admins.puts if "seconds" in put]
-
-
 async def test_an_unchanged_state_causes_no_writes(pipeline):
     harness = pipeline
     write_state(harness, tuner_state(soak=Soak(id=3, start_time=now(), end_time=now(), expected_good=0.9)))

@@ -142,8 +142,6 @@ class Admins:
         self._tasks: set[asyncio.Task[None]] = set()
         self.deaf: set[str] = set()
         """Pods that reject settings with status 500."""
-        self.old: set[str] = set()
-        """Pods that do not support overrides."""
         self.metrics: Callable[[str], str] = lambda pod: "ok\n"
         """Response to /metrics by pod name."""
         self.puts: list[tuple[str, dict[str, Any]]] = []
@@ -198,18 +196,16 @@ class Admins:
             return web.Response(text=self.metrics(name))
 
         async def get(request: web.Request) -> web.Response:
-            return web.json_response(self._told(uid, pod))
+            return web.json_response(self._live_of(uid, pod).report())
 
         async def put(request: web.Request) -> web.Response:
             asked = await request.json()
             if name in self.deaf:
                 return web.json_response({"error": {"message": "not now"}}, status=500)
-            if name in self.old and "seconds" in asked:
-                return web.json_response({"error": {"message": "unknown field"}}, status=422)
             if refusal := self._live_of(uid, pod).put(asked):
                 return web.json_response({"error": {"message": refusal}}, status=409)
             self.puts.append((name, asked))
-            return web.json_response(self._told(uid, pod))
+            return web.json_response(self._live_of(uid, pod).report())
 
         application = web.Application()
         application.router.add_get("/settings", get)
@@ -224,14 +220,6 @@ class Admins:
             mounted = self._kubelet.mounted_settings(pod)
             self._live[uid] = Live(mounted["generation"], mounted["settings"])
         return self._live[uid]
-
-    def _told(self, uid: str, pod: Object) -> dict[str, Any]:
-        report = self._live_of(uid, pod).report()
-        return {name: report[name] for name in ("generation", "settings")} if _pod_name(uid) in self.old else report
-
-
-def _pod_name(uid: str) -> str:
-    return uid.rpartition("/")[2]
 
 
 def _admin_port(pod: Object) -> int:
