@@ -386,7 +386,9 @@ def talker_step(m: Memory, k: int, now: float) -> None:
         _wake_at(m, k, wake, now)
         return
     n = _select(m, batch, n, talker.rows)
-    first = batch[:n].min()
+    first = batch[0]
+    for i in range(1, n):
+        first = min(first, batch[i])
     seconds = m.step_seconds[n] * talker.speed * _slowdown(m, k)
     seconds *= _noise(m, 1, first, m.requests[first].produced)
     talker.batch, talker.batch_seconds, talker.busy = n, seconds, True
@@ -559,7 +561,9 @@ def _decode(m: Memory, k: int, n: int, wanted: int, now: float) -> None:
             result = HIT if (rows == n and frames == wanted) else PADDED
     cost = w.eager if result == EAGER else w.captured
     seconds = cost[0] + cost[1] * rows + cost[2] * rows * (frames + w.context_frames)
-    first = m.batch[k, :n].min()
+    first = m.batch[k, 0]
+    for i in range(1, n):
+        first = min(first, m.batch[k, i])
     seconds *= codec.speed * _noise(m, 2, first, m.requests[first].taken) * _slowdown(m, k)
     codec.batch, codec.batch_frames, codec.batch_result, codec.busy = n, wanted, result, True
     codec.batch_seconds = seconds
