@@ -13,7 +13,7 @@ SENTENCES = [sentence.text for sentence in held_out("templates")]
 
 
 def recognizer() -> Recognizer:
-    """Resemaphore a recognizer of the sentences."""
+    """Returns a recognizer of the sentences."""
     return Recognizer(SENTENCES)
 
 
