@@ -3,8 +3,6 @@
 Run `python charts/generate.py` after the definition was generated. A test checks that the files are current.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """mkdocs hook: adds files outside docs/ to the site and keeps the repository's relative links working there."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from pathlib import Path

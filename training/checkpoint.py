@@ -3,8 +3,6 @@
 Settings that do not depend on the run are those of the bundled voice's config files.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -12,8 +12,6 @@ score       score the generated speech             scores.json, scores.md
 show        write audio samples and spectrograms   shown/
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

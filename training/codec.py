@@ -1,7 +1,5 @@
 """Trains the codec (encoder, codebooks and decoder), fine-tunes its decoder, and encodes audio with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

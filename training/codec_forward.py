@@ -3,8 +3,6 @@
 `CodecDecoder` streams, in place and without gradients; here the same layers are plain convolutions over [B, C, T].
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The loss of the codec's training on random audio crops, of the whole codec or of its decoder with fixed codes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple

@@ -7,8 +7,6 @@ The encoder, which only training needs, is causal. With a non-causal encoder the
 future: the talker learns to read it from the codes it is fed, ignores the text, and babbles in free-running generation.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

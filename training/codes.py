@@ -3,8 +3,6 @@
 The next round is synthesized and encoded in the background while the talker trains; then its audio is deleted.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

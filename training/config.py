@@ -1,7 +1,5 @@
 """The configuration of a training run, and its two presets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

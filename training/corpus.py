@@ -4,8 +4,6 @@ A corpus file has one sentence per line, after its language and a tab, in writte
 held-out set. Missing sources are logged and skipped; the grammars need none, so a corpus can be built on any machine.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

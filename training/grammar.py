@@ -1,7 +1,5 @@
 """Draws random sentences from a grammar file per language, with numbers in the language's written form."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

@@ -4,8 +4,6 @@ In any language, speech is compared with readings by dynamic time warping (DTW).
 slopes, normalized per utterance, so that level, microphone and most of the speaker's voice make no difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

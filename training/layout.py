@@ -11,8 +11,6 @@ A sentence is its prompt followed by its frames (teacher forcing). Positions wit
 The label of a position is code 0 of the following frame; the label of the last frame is the end-of-sequence token.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

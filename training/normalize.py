@@ -4,8 +4,6 @@ The talker learns from the written form, and espeak-ng reads the normalized one:
 English numbers are spelled out. Of German, only what espeak-ng reads differently from people is changed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ All random numbers of a step derive from (seed, step). The saved state is theref
 and a resumed run sees the same data as an uninterrupted one.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping

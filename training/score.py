@@ -1,7 +1,5 @@
 """Scores generated speech: intelligibility, duration, loudness and clicks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Speaking and scoring are separate steps with audio files in between, because a GPU machine may lack the recognizer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 It computes what `Talker.prefill`, `decode` and `predict` compute position by position.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ The kernels of a frame overlap and prefetch weights for each other, so the time 
 rest is the time that no part accounts for: what they have in common, or, below zero, the time that overlap saves.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -5,8 +5,6 @@ output is noise. The speed is that of the real checkpoint, with two differences 
 sampled, so requests set the utterance length, and the audio is audible from the first sample on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -5,8 +5,6 @@ larger of two times: the arithmetic of the call's frames at the peak rate of the
 and every row's state once at the peak memory bandwidth. Also measures each dtype's error against the float32 decoder.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -3,8 +3,6 @@
 Each engine serves the same requests with the calls of the service: launch, read, 0.2 ms of work, the next launch.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

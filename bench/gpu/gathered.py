@@ -1,7 +1,5 @@
 """All results of one GPU, the contents of `h200.json`: what was measured, beside targets and published figures."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Measure it with `python -m gpu.service --url URL`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 

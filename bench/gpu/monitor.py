@@ -1,7 +1,5 @@
 """Measures machine usage during a load point: GPUs (NVML), processes, and the stages' own metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib

@@ -3,8 +3,6 @@
 The engines sleep for about the times of an H200, and return zeros (codes) and noise (audio).
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

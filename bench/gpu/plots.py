@@ -1,7 +1,5 @@
 """Plots of the results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

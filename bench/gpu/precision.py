@@ -5,8 +5,6 @@ and samples with the same random number. The variants are the engine in bfloat16
 TF32), through its own launch and read, and, for comparison, `model/` in bfloat16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

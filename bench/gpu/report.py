@@ -5,8 +5,6 @@ The targets are in `targets.csv`; figures published by others, on other machines
 hand and included in the report.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The result file of the service benchmark, `..._service.json`, and its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal

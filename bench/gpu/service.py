@@ -4,8 +4,6 @@ Measures open loops (Poisson), closed loops, and the maximum number of listeners
 written after every point, so that an interrupted run keeps its points.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """The service under test: local processes of Redis, talker, codec and gateways, as in `syrinx up`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -6,8 +6,6 @@ the effect of the number format (`gpu.precision`). The floor is the time to move
 bandwidth, or to compute its products at the tensor cores' peak, whichever is longer.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -4,8 +4,6 @@ Run `python -m gpu.tiles`. Tiles are tried within a frame, one product at a time
 fastest alone is not the fastest in a frame. All candidates are compiled first, in parallel.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """An H200's peak rates, and timing of work on a device."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from itertools import pairwise

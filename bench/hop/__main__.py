@@ -1,7 +1,5 @@
 """`python -m hop`: measures the hops between stages and writes results/hop.json and results/hop.md."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 from pathlib import Path

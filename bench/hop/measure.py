@@ -1,7 +1,5 @@
 """The measured cases. Each runs with a private Redis, a writer process and a reader process."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import time

@@ -1,7 +1,5 @@
 """The results as a file and as a table."""
 
-from __future__ import annotations
-
 import datetime
 
 from msgspec import Struct

@@ -4,8 +4,6 @@ The stages run a `Publisher`, and a `Reader` with a `PlaybackReporter`. The naiv
 and XREAD over all streams.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

@@ -1,7 +1,5 @@
 """`python -m simulator scale | calibrate | engines | tuning`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs the tuner on a simulated pipeline: the operator's loop in simulated time."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import msgspec

@@ -1,7 +1,5 @@
 """Compares the simulator with measurements, row by row."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

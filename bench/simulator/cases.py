@@ -1,7 +1,5 @@
 """Published and own measurements, and the scenarios that reproduce them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import defaultdict

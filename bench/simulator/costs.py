@@ -1,7 +1,5 @@
 """Engine costs by machine. `calibrate` fits them and compares the simulation with measurements."""
 
-from __future__ import annotations
-
 from simulator.scenario import Costs, Decoder, line
 
 

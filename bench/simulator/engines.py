@@ -4,8 +4,6 @@ It reports CPU time of the engine's thread (median of several runs), which other
 time. `calibrate` fits the factor to the wall time of a pipeline.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import statistics

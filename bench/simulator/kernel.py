@@ -6,8 +6,6 @@ because numba's cache does not detect changes in other files. In all functions `
 of a replica (talkers first), and `now` the simulated time in seconds.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

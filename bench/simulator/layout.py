@@ -3,8 +3,6 @@
 Random numbers are a function of (seed, purpose, index), so that a request's draws do not depend on settings.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple

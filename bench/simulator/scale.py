@@ -1,7 +1,5 @@
 """Measures the speed of the simulator, for a small service and a very large one."""
 
-from __future__ import annotations
-
 import json
 import resource
 import time

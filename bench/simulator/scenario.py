@@ -1,7 +1,5 @@
 """The simulated scenario: load, replicas, engine costs and failures. Types only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Measures the tuner and writes bench/results/tuning.{json,md,png}: regret and harm over workloads, and A/A tests."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Mapping, Sequence

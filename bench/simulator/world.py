@@ -1,7 +1,5 @@
 """A simulated pipeline with the interface of a real one: settings in, evidence out."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, compress

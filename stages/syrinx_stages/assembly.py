@@ -1,7 +1,5 @@
 """Builds the services of a stage process: connects a service to the engine of its model family and device."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 import torch

@@ -1,7 +1,5 @@
 """The command line: `syrinx up | say | check | bench | tune`."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

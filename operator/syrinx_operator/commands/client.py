@@ -1,7 +1,5 @@
 """Client of the gateway's HTTP API."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self

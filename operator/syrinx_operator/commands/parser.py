@@ -1,7 +1,5 @@
 """The argument parser of `syrinx`."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """`syrinx say`: synthesizes a text to a file and prints latency."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """`syrinx up`: runs a pipeline in the foreground."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

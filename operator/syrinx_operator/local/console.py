@@ -1,7 +1,5 @@
 """Prints the events of a local pipeline."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn

@@ -1,7 +1,5 @@
 """Events of a local pipeline's processes."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Literal

@@ -1,7 +1,5 @@
 """Describes the machine of a measurement without host names and paths."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Runs a pipeline as local processes: Redis, talkers, codecs and the gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

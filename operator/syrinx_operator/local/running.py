@@ -4,8 +4,6 @@ Each pipeline has a directory, which is locked while its process runs. The kerne
 exits, so that a pipeline that was killed does not count as running.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Supervises a stage process: starts it, waits until it is ready, logs its output, restarts and stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

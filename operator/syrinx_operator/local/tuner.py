@@ -1,7 +1,5 @@
 """Runs the tuner for a local pipeline: collects metrics, applies decisions, and saves the state in files."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files of the local tuner in the pipeline's directory: its state, and a log of its decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

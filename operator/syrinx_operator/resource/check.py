@@ -1,7 +1,5 @@
 """Validates TTSPipeline resources and reports all problems with position, field and accepted values."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import sys

@@ -4,8 +4,6 @@ Stricter than YAML: no tags, no duplicate keys, only strings as keys, and limits
 (after expansion of aliases), so that a file can neither run code nor exhaust memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 `python -m syrinx_operator.resource.generate crd|fields` prints `crds/ttspipelines.syrinx.dev.yaml` or `docs/fields.md`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

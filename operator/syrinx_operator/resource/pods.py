@@ -1,7 +1,5 @@
 """Fields of the resource for pods: compute, placement, environment, volumes. Kubernetes only."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

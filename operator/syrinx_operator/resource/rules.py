@@ -4,8 +4,6 @@ Each rule is written once. `syrinx check` and the operator evaluate it in Python
 server. A rule belongs to a type and holds wherever that type is used. `self` is the value of the type.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator, Mapping

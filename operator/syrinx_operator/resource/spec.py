@@ -3,8 +3,6 @@
 The CRD is generated from this module and `pods`. Unknown fields are refused. Rules between fields are in `rules`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta

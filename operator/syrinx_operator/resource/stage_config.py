@@ -1,7 +1,5 @@
 """Derives the start configuration of each stage process from a pipeline."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from enum import StrEnum

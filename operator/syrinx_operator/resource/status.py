@@ -1,7 +1,5 @@
 """The status of a TTSPipeline: its fields and their descriptions, from which the CRD is generated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

@@ -4,8 +4,6 @@ The state is bounded and holds everything needed to continue after a restart. Th
 alone.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Literal, Self
 

@@ -4,8 +4,6 @@
 statistical test has a verdict.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

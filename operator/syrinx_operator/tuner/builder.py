@@ -1,7 +1,5 @@
 """Mutable working copy of one decision, with the bookkeeping that all phases share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal

@@ -13,8 +13,6 @@ shape fits the same calls as the largest candidate within it, which is no slower
 never costs time if times are nondecreasing in `rank`; the bound does not cover sets for which they are not.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect_left, bisect_right

@@ -4,8 +4,6 @@ Counters are differenced per replica when a snapshot is added, so resets are det
 the count of a window is a sum. Counts between the last snapshot of a process and its end are lost.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping

@@ -6,8 +6,6 @@ the resource, then advances whatever is in progress: a trial, a promotion or a s
 the objectives and starts the next trial.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from msgspec import Struct

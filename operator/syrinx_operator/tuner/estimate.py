@@ -5,8 +5,6 @@ per step of `a + b * rows` seconds. A codec is a server whose calls take `a + b 
 are exponential with the mean of an M/M/1 queue (talker) or of the Pollaczek-Khinchine formula (codec).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise

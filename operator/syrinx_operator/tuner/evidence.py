@@ -3,8 +3,6 @@
 An unknown value is None or absent, never zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The constraints and objectives of tuning, derived from the resource. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Rolls out a promoted setting replica by replica, then soaks it and reverts a regression. Pure."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 

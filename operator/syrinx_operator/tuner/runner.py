@@ -3,8 +3,6 @@
 The operator and `syrinx up` share it. It keeps only counters, which build up again within minutes after a restart.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta

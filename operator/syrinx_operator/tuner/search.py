@@ -1,7 +1,5 @@
 """Chooses the next candidate: known results first, then one-knob moves ranked by the load model. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime

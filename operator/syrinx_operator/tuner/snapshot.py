@@ -4,8 +4,6 @@ Names and labels are those of `contract.metrics`. A counter that is not exported
 for each pair of talker and codec, so parsing skips other lines without inspecting them and caches parsed series.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime

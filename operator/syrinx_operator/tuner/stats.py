@@ -15,8 +15,6 @@ Probability 1999 (symmetric differences); I. Waudby-Smith and A. Ramdas, "Estima
 by betting", JRSS-B 2024 (testing by betting, predictable stakes).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Prometheus metrics of the tuner, computed from its state at each scrape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import get_args

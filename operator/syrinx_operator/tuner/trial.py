@@ -4,8 +4,6 @@ Arms are parallel (on different replicas) or a switchback (alternating on all). 
 their arm, the effects of the change wash out, and requests are counted. Two periods with swapped arms make a pair.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Read `memory` (slots, buffers), `weights` and `forward` (the kernels of a call) first.
 """
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The CPU codec engine: eager PyTorch. A stream's samples do not depend on how its frames are grouped into calls."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

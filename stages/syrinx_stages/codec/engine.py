@@ -1,7 +1,5 @@
 """The interface of a codec engine: decodes batches of streams, each at its own position, to PCM."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 

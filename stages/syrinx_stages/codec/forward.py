@@ -4,8 +4,6 @@ Every buffer that a convolution reads starts with the tail of the previous call.
 the streams' slots and the last one stores the new ones, so the launches in between do not depend on the streams.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

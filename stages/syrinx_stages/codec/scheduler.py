@@ -5,8 +5,6 @@ about to underrun counts as ready. The most urgent ready row sets the call's num
 for the same number join the call; on an engine where padding is cheaper than another call, so do rows with fewer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate

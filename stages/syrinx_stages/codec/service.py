@@ -1,7 +1,5 @@
 """The codec service: reads code frames from the connector, decodes them on the engine and publishes PCM."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

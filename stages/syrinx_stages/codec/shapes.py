@@ -1,7 +1,5 @@
 """Keeps the engine's captured shapes in line with the settings, one shape at a time."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The tile of each matrix product of the codec: measured on an H200, cut down where a GPU has less shared memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from syrinx_stages.codec.weights import Conv

@@ -3,8 +3,6 @@
 Channels are zero-padded to a multiple of `CHANNEL_MULTIPLE`; padding channels stay zero through all layers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 

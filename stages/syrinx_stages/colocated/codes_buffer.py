@@ -4,8 +4,6 @@ An audio entry is written only after the codes that it was decoded from, so a re
 every frame that the client may have received.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_right
 from collections import deque

@@ -5,8 +5,6 @@ codec serves exactly the requests that its own talker has claimed, and when a pr
 over. In the codecs' group the process only shows that it is alive.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 

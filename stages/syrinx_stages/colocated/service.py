@@ -1,7 +1,5 @@
 """A talker and a codec in one process: two services on one event loop, each with its own engine thread and settings."""
 
-from __future__ import annotations
-
 import asyncio
 
 from syrinx_stages.assembly import build_codec, build_talker

@@ -10,8 +10,6 @@ If the streams cannot be reached, a method retries for `RETRY_SECONDS` and then 
 retries until it is closed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 

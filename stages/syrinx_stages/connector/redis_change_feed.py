@@ -4,8 +4,6 @@ A reader of a thousand request streams blocks on one feed. A feed entry holds th
 `d`) or, if they are large or some were refused, only the IDs of the requests whose streams to read (field `l`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence

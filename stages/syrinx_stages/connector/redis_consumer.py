@@ -1,7 +1,5 @@
 """The Redis consumer: the membership of one replica in a consumer group of the request stream."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """A small pool of connections for commands that do not block in Redis, with retries."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterator

@@ -1,7 +1,5 @@
 """The Redis reader: reads many request streams through the change feeds of their kinds."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence

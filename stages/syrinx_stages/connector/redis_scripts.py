@@ -4,8 +4,6 @@ All keys are passed in KEYS and carry the shard's hash tag. ARGV[1] is "1" if an
 have been executed: its connection was lost before the reply arrived. The only field of an entry is `d`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

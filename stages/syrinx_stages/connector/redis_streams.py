@@ -4,8 +4,6 @@ A write is one round trip, and changes that belong together are one script. A bl
 An entry has one field, `d`, with the encoded message.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A private redis-server for `syrinx up` and for tests. Not for production: it persists nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

@@ -1,7 +1,5 @@
 """The body of `POST /v1/audio/speech`: names, types and ranges of its fields."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -3,8 +3,6 @@
 `syrinx_stages.families` adds what needs torch. docs/model-families.md says what a second family would bring.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Final, Literal, get_args
 

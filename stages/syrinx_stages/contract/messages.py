@@ -1,7 +1,5 @@
 """The messages that stages exchange, encoded as msgpack by msgspec."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import msgspec

@@ -3,8 +3,6 @@
 `runtime.metrics` creates the prometheus-client objects from this list; dashboards, alerts and the tuner use its names.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Stage settings, which change live over `PUT /settings`, and the start configuration of a stage process."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Any, Literal
 

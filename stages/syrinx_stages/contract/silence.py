@@ -4,8 +4,6 @@ A model's first frame is mostly silent, so every listener would wait 50 to 80 ms
 silence; the codec tracks it, because playback starts that much further into the stream.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from syrinx_stages.contract.family import FAMILY

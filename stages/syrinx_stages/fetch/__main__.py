@@ -3,8 +3,6 @@
 Downloads the files of a checkpoint that a stage needs to DIR/ORG--NAME/REV and prints that directory.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import re

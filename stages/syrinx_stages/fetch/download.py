@@ -1,7 +1,5 @@
 """Downloads files from a Hugging Face hub: resumes, verifies the digest, retries a limited number of times."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

@@ -5,8 +5,6 @@ exists, which is written last. No locks are needed: processes that download the 
 same offsets, and files are verified before they are renamed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import uuid

@@ -1,7 +1,5 @@
 """The public HTTP routes."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 import uuid

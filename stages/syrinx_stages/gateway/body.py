@@ -1,7 +1,5 @@
 """Reads a request's body, with bounds on its size and time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

@@ -1,7 +1,5 @@
 """Sends the audio of a request to its client: as one body, as raw bytes or as server-sent events."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

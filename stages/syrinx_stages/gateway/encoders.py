@@ -1,7 +1,5 @@
 """Audio formats and speed of responses. The input is 16-bit little-endian mono PCM at the family's sample rate."""
 
-from __future__ import annotations
-
 import io
 import struct
 from enum import StrEnum

@@ -5,8 +5,6 @@ not arrive in time. 413: the body or the reference is too large. 422: the reques
 500: a stage failed. 503 with `Retry-After`: temporarily unavailable.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """One connector reader and one playback reporter for all requests of the process."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -4,8 +4,6 @@ The standard library decodes the JSON: msgspec accepts duplicate names, and its 
 do not name the field.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

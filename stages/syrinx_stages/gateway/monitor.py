@@ -1,7 +1,5 @@
 """Monitors what the gateway depends on: Redis, the queue, and a live talker and codec."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """Decodes the reference audio of a voice clone: base64, a data: URI or a URL to mono 16-bit PCM at 24 kHz."""
 
-from __future__ import annotations
-
 import binascii
 import io
 import re

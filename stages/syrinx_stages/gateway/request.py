@@ -1,7 +1,5 @@
 """Translates request fields to a `SpeechRequest` for the stages, or to an error that says what is accepted."""
 
-from __future__ import annotations
-
 import secrets
 import unicodedata
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The gateway of one process: admission, submission and release of requests, readiness and drain."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """The audio stream of one submitted request, and its metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable

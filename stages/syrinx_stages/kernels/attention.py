@@ -4,8 +4,6 @@ The cache is [pages, 2, KV heads, page size, head size]; its keys are normalized
 [rows, pages]: each row's pages in order. Head vectors are processed as two halves, as the rotary embedding pairs them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import triton

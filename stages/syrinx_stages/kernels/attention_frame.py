@@ -5,8 +5,6 @@ every layout conversion is a barrier for all warps. Here every thread keeps its 
 registers, and no warp waits for another. It uses no instruction that is newer than Ampere (sm_80), apart from PDL.
 """
 
-from __future__ import annotations
-
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

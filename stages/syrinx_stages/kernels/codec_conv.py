@@ -5,8 +5,6 @@ Activations are channels-last. A convolution reads a buffer [rows, tail + positi
 convolution with S * channels outputs per input position.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

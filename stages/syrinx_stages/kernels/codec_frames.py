@@ -4,8 +4,6 @@ In all docstrings: F = frames per row of a call, T = positions per row at a laye
 float16 or bfloat16; arithmetic is in float32.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -1,7 +1,5 @@
 """Device functions of the codec kernels: rounding, activations and saturating stores."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice

@@ -1,7 +1,5 @@
 """The properties of a GPU that the choice of tiles depends on."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ that waits before it launches its dependents gives its successor a stronger guar
 earlier kernels wrote without waiting. Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ for the next norm. There are two kernels: `direct_kernel` for up to 64 rows of a
 any number of rows and any type. Both run on every GPU since Ampere (sm_80).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

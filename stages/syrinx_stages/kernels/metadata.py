@@ -4,8 +4,6 @@ Each row describes one request; the pages of its key-value cache follow the colu
 and page 0 are scratch memory. Kernels use the constants directly, the host uses their `value`.
 """
 
-from __future__ import annotations
-
 import triton.language as tl
 
 SLOT = tl.constexpr(0)

@@ -1,7 +1,5 @@
 """Runs an engine's GPU work on a stream of its own and captures it as CUDA graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 

@@ -10,8 +10,6 @@ Every kernel here waits for its predecessor before it launches its dependents. T
 read what was written before the last code was sampled without waiting.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import triton

@@ -4,8 +4,6 @@ A position encodes `generation << 27 | slot << 16 | offset` (see `talker_vllm.po
 position within the request. A row is unassigned if its slot is 0 or its generation differs from the slot's.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

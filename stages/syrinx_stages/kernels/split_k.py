@@ -1,7 +1,5 @@
 """Split-K reduction: several programs compute parts of one sum, and the last one to finish adds them up."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import triton

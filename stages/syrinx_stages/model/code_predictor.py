@@ -1,7 +1,5 @@
 """The code predictor: generates codes 1 to 15 of a frame from the talker's hidden state and code 0."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

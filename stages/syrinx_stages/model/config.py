@@ -3,8 +3,6 @@
 Unknown keys are ignored, because official files have many. Unsupported values are errors that name the field.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from enum import StrEnum

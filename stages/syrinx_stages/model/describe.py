@@ -1,7 +1,5 @@
 """What a checkpoint can do, read from its configuration files alone. Imports no torch, because the gateway uses it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

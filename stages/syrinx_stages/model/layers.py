@@ -5,8 +5,6 @@ parts. Activations are [rows, width]. Widths should be multiples of 32: elementw
 differently, which would make a row depend on its index in the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

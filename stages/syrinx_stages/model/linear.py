@@ -11,8 +11,6 @@ Intel and AMD):
   multiple of `COLUMN_GROUP` columns.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The talker: predicts code 0 of each frame and embeds text and codes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -5,8 +5,6 @@ special tokens are added by id and text is never parsed for them. The text betwe
 template's newline, is encoded as one string, which gives the official ids for every text without special tokens.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

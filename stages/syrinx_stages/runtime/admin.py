@@ -1,7 +1,5 @@
 """The admin server of a stage: health, metrics and settings, for Prometheus and the operator only."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ the next step as soon as the previous one ends; on a CPU it computes the step. A
 unless the interface of a stage says otherwise.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 

@@ -1,7 +1,5 @@
 """The queue of engine steps that were launched and whose results were not read yet."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

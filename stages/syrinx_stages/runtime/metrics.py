@@ -1,7 +1,5 @@
 """The metrics of `contract.metrics` as prometheus-client objects."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The requests that a replica owns: it claims them while rows are free, renews leases and takes over expired ones."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

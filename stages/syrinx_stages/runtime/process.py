@@ -1,7 +1,5 @@
 """The process of one or two stages, from its configuration to its exit status."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Writes entries in order, all waiting ones in one round trip, while the engine computes the next step."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """An HTTP server of a stage."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -3,8 +3,6 @@
 Temporary settings override the base settings for a limited time and then expire without any further call.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar

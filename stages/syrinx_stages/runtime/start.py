@@ -1,7 +1,5 @@
 """The inputs of a stage process: its configuration file, its settings file and its environment."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path

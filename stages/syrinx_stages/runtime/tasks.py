@@ -1,7 +1,5 @@
 """The background tasks of a stage. A task that fails also fails its stage."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """Allocates the talker's device memory to requests: slots, pages of the key-value cache, pages of text rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import Struct

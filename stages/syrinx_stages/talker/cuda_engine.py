@@ -5,8 +5,6 @@ the second feeds them to the talker, and gives the host time to enqueue the next
 `Allocator` assigns the device memory, and the engine keeps each request's state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

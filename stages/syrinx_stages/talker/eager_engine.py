@@ -4,8 +4,6 @@ A step samples code 0 of each row, runs the code predictor and returns the frame
 of the row's next step, so a frame is returned as early as possible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The interface of a talker engine: it generates code frames for many requests at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 

@@ -5,8 +5,6 @@ A frame has two parts. `FrameStep.sample_codes` samples the 16 codes of every ro
 `PrefillStep` yields the first hidden state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Runs the talker on one device: owns its memory, captures its steps as CUDA graphs, and uploads their metadata."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The talker's weights as the CUDA engine reads them: contiguous, with norms and projections folded into them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

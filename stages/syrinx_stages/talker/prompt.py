@@ -8,8 +8,6 @@ Each later input is the sum of the last frame's code embeddings and one text row
 has all the text and the rows are padding; with streaming text, every frame consumes one token of it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ Rows are ordered by deadline: the stream that underruns first goes first, and a 
 A row whose stream is further ahead of its listener than the lead limit waits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The talker service: reads requests from the connector, runs the engine and publishes code frames."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -5,8 +5,6 @@ sm_90 (on an H200) has been measured; other architectures start from the same ta
 that needs more shared memory than the GPU has is reduced until it fits.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor

@@ -4,8 +4,6 @@ Inputs are embedded inside vLLM's CUDA graphs; sampling replays graphs of its ow
 is called after vLLM has completed a step, and by then the step's frames are in host memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -4,8 +4,6 @@ vLLM runs in this process, one step at a time, and each step advances every star
 not requested yet are buffered here. At most `max_num_seqs` requests are started; others wait until one ends.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections import deque

@@ -6,8 +6,6 @@ complete when vLLM receives its code 0. Frames are sampled once: if vLLM recompu
 stored codes are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The talker as a vLLM model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

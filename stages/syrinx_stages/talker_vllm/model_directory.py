@@ -1,7 +1,5 @@
 """Creates a model directory that vLLM can load: a Hugging Face `config.json` and links to the checkpoint's tensors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -14,8 +14,6 @@ This package uses the following API of vLLM:
 Tested with vLLM 0.32.0 on CPUs, and with 0.20.2 on CPUs and on an H200 with both of its model runners.
 """
 
-from __future__ import annotations
-
 
 def register() -> None:
     """Registers the model with vLLM."""

@@ -8,8 +8,6 @@ unassigned.
 The tokens of a prompt are never embedded, but vLLM counts them. The first three encode the handle, the others are 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

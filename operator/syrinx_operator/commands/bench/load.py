@@ -1,7 +1,5 @@
 """The load generator: closed loop (fixed number of clients), open loop (fixed arrival times), and live listeners."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Plots of load points: TTFA, throughput and underruns over the load."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

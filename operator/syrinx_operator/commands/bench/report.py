@@ -1,7 +1,5 @@
 """The report of a benchmark as JSON and as tables."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

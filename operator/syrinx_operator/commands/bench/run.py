@@ -1,7 +1,5 @@
 """Runs a benchmark: warm-up, then each load point."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Measurements: the playback of a stream, simulated from the arrival times of its chunks, and statistics of a load."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

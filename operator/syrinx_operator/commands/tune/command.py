@@ -1,7 +1,5 @@
 """`syrinx tune`: prints, watches, or plots the tuning of a local pipeline or of one on Kubernetes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Reads the tuner's audit log, and plots trials (good ratio of both arms, and their difference) and the knobs."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Formats a pipeline's tuning state as text for `syrinx tune`. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
