@@ -146,10 +146,7 @@ _NOUNS = "|".join((*MONTHS["german"], *_DE["nouns_with_ordinals"]))
 _GERMAN: tuple[_Rule, ...] = (
     (r"(?<=[A-Za-zäöüß])str\.", lambda m: "straße"),
     (r"\bStr\.", lambda m: "Straße"),
-    (
-        r"\b(\d{1,2})\.(0?[1-9]|1[0-2])\.(\d{4})\b",
-        lambda m: f"{m[1]}. {MONTHS['german'][int(m[2]) - 1]} {m[3]}",
-    ),
+    (r"\b(\d{1,2})\.(0?[1-9]|1[0-2])\.(\d{4})\b", lambda m: f"{m[1]}. {MONTHS['german'][int(m[2]) - 1]} {m[3]}"),
     (rf"(?:(\b\w+ )?\b([Dd]er |[Dd]ie |[Dd]as ))?\b(\d{{1,2}})\. ({_NOUNS})\b", _german_ordinal),
     (r"\b(\d{1,2}):(\d\d)(?: Uhr)?\b", lambda m: _with_unit(str(int(m[1])), "Uhr", m[2])),
     (r"\b(\d{1,2})\.(\d\d) Uhr\b", lambda m: _with_unit(str(int(m[1])), "Uhr", m[2])),

@@ -25,11 +25,7 @@ from syrinx_stages.model.talker import Talker
 from syrinx_stages.talker import frame
 from syrinx_stages.talker.allocation import bucket_for
 from syrinx_stages.talker.cuda_engine import CudaTalkerEngine
-from syrinx_stages.talker.model_runner import (
-    MAX_PREFILL_POSITIONS,
-    PREFILL_LENGTHS,
-    PREFILL_ROWS,
-)
+from syrinx_stages.talker.model_runner import MAX_PREFILL_POSITIONS, PREFILL_LENGTHS, PREFILL_ROWS
 from syrinx_stages.talker.prompt import Prompt, Prompter
 
 FRAMES = 40

@@ -50,12 +50,7 @@ def policy(scenario: Scenario) -> Policy:
         for knob, limit in limits.items()
     }
     return msgspec.structs.replace(
-        usual,
-        mode="Auto",
-        interval=30.0,
-        requested=scenario.initial,
-        objectives=dict(scenario.objectives),
-        rows=rows,
+        usual, mode="Auto", interval=30.0, requested=scenario.initial, objectives=dict(scenario.objectives), rows=rows
     )
 
 

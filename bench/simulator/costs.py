@@ -19,13 +19,7 @@ def fitted_cpu(step: float, per_row: float, codec: float, hop: float, interferen
 
 
 def fitted_gpu(
-    step: float,
-    per_row: float,
-    prefill: float,
-    call: float,
-    per_frame: float,
-    crowding: float,
-    eager: float,
+    step: float, per_row: float, prefill: float, call: float, per_frame: float, crowding: float, eager: float
 ) -> Costs:
     """Returns the costs of a service that decodes 72 frames of left context again in each call, with one GPU for both.
 

@@ -128,11 +128,7 @@ def schedule(
 
 
 def _smaller_rows(
-    rows: int,
-    frames: int,
-    candidates: Sequence[tuple[str, int]],
-    captured: Sequence[CapturePair],
-    overhead: int,
+    rows: int, frames: int, candidates: Sequence[tuple[str, int]], captured: Sequence[CapturePair], overhead: int
 ) -> Sequence[tuple[str, int]]:
     """Returns the candidates (id, fewer than `frames`) that join a call of (rows, frames), most urgent first.
 

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .codec_layers import (
-    CausalConv,
-    CausalTransposedConv,
-    ConvNeXtBlock,
-    DecoderBlock,
-    Derived,
-    SnakeBeta,
-    WaveConv,
-)
+from .codec_layers import CausalConv, CausalTransposedConv, ConvNeXtBlock, DecoderBlock, Derived, SnakeBeta, WaveConv
 from .codec_state import Carry, DecoderState, StateLayout
 from .codec_transformer import PreTransformer
 

@@ -40,11 +40,7 @@ class LiveSettings(Generic[S]):
     """The settings in force and their generation. `clock` returns monotonic seconds."""
 
     def __init__(
-        self,
-        settings: S,
-        generation: int,
-        max_resident: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: S, generation: int, max_resident: int | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.base = settings
         """The settings in force when no temporary settings are."""
