@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from support.charts import CHARTS, MONITORING, ROOT, is_hook, objects, of_kind, one, pods, rendered
+from support.rbac import PROXY_RBAC_RULES, RBAC_RULES
 from syrinx_operator import __version__
 from syrinx_operator.cluster import names
 from syrinx_operator.cluster.config import options
-from syrinx_operator.cluster.kinds import PROXY_RBAC_RULES, RBAC_RULES
 from syrinx_operator.cluster.state import Owner
 from syrinx_operator.resource.check import load_one
 from syrinx_operator.resource.spec import default_pipeline

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.kube import KubeCluster
-from support.operator import CRD, Harness, rights
+from support.operator import CRD, Harness
+from support.rbac import rights
 
 
 @pytest.fixture

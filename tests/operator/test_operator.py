@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from support.kube import KubeCluster
-from support.operator import CRD, Harness, rights
+from support.operator import CRD, Harness
+from support.rbac import rights
 
 pytestmark = pytest.mark.faults
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import yaml
 
-from support.kube import KubeCluster, Rights
+from support.kube import KubeCluster
 from support.kube.controllers import is_ready
-from syrinx_operator.cluster.kinds import PROXY_RBAC_RULES, RBAC_RULES
+from support.rbac import rights
 from syrinx_operator.cluster.state import parse_pipeline
 from syrinx_operator.resource.knobs import Knob, setting_of
 from syrinx_operator.resource.tuning_status import Period, State, Trial
@@ -33,12 +33,8 @@ SEED = 7
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[KubeCluster]:
-    table = [
-        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
-        for rule in (*RBAC_RULES, *PROXY_RBAC_RULES)
-    ]
     crd = ROOT / "crds" / "ttspipelines.syrinx.dev.yaml"
-    async with KubeCluster(pods="real", crd=crd, rights=Rights.of_role(table)) as running:
+    async with KubeCluster(pods="real", crd=crd, rights=rights()) as running:
         yield running
 
 

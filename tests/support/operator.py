@@ -14,8 +14,7 @@ from typing import Any, Self
 
 import httpx
 
-from support.kube import KubeCluster, Rights
-from syrinx_operator.cluster.kinds import PROXY_RBAC_RULES, RBAC_RULES
+from support.kube import KubeCluster
 from syrinx_operator.local import die_with_parent
 
 ROOT = Path(__file__).parents[2]
@@ -223,12 +222,3 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def rights() -> Rights:
-    """Returns the operator's rights: a namespaced Role as in the chart."""
-    table = [
-        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
-        for rule in (*RBAC_RULES, *PROXY_RBAC_RULES)
-    ]
-    return Rights.of_role(table)

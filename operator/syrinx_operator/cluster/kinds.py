@@ -1,6 +1,5 @@
-"""The Kubernetes kinds that the operator uses, and the RBAC rules it needs for them."""
+"""The Kubernetes kinds that the operator uses."""
 
-from typing import Final
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -55,37 +54,3 @@ OPTIONAL = (POD_MONITOR,)
 """Kinds of a plan if the cluster serves them."""
 
 BY_KIND = {kind.kind: kind for kind in (*WATCHED, *OPTIONAL, PIPELINE, POD, SECRET, EVENT, LEASE, AUTOSCALER)}
-
-
-class PolicyRule(Struct, frozen=True):
-    """An RBAC rule for a resource or a subresource (`ttspipelines/status`)."""
-
-    group: str
-    resource: str
-    verbs: tuple[str, ...]
-
-
-def _rule(kind: Kind, *verbs: str, subresource: str = "") -> PolicyRule:
-    return PolicyRule(kind.group, kind.plural + subresource, verbs)
-
-
-_WATCH: Final = ("get", "list", "watch")
-# Server-side apply of a new object requires `create` and `patch`.
-_WRITE: Final = ("create", "patch", "delete")
-
-RBAC_RULES: Final = (
-    _rule(PIPELINE, *_WATCH),
-    _rule(PIPELINE, "patch", subresource="/status"),
-    *(_rule(kind, *_WATCH, *_WRITE) for kind in WATCHED),
-    *(_rule(kind, "get", "list", *_WRITE) for kind in OPTIONAL),
-    _rule(POD, "list", "watch"),
-    # Metadata of the Redis password only; list and watch would expose every Secret.
-    _rule(SECRET, "get", "create"),
-    _rule(AUTOSCALER, "list"),
-    _rule(LEASE, "get", "create", "update"),
-    _rule(EVENT, "create"),
-)
-"""Rules for every namespace with pipelines. Charts and kustomization are tested against them."""
-
-PROXY_RBAC_RULES: Final = (_rule(POD, "get", "update", subresource="/proxy"),)
-"""Additional rules if the operator reaches the stages through the API server; the verbs are those of GET and PUT."""

@@ -1,0 +1,59 @@
+"""The permissions that the operator uses, which the charts and the kustomization must grant."""
+
+from msgspec import Struct
+
+from support.kube import Rights
+from syrinx_operator.cluster.kinds import (
+    AUTOSCALER,
+    EVENT,
+    LEASE,
+    OPTIONAL,
+    PIPELINE,
+    POD,
+    SECRET,
+    WATCHED,
+    Kind,
+)
+
+
+class PolicyRule(Struct, frozen=True):
+    """An RBAC rule for a resource or a subresource (`ttspipelines/status`)."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+
+def _rule(kind: Kind, *verbs: str, subresource: str = "") -> PolicyRule:
+    return PolicyRule(kind.group, kind.plural + subresource, verbs)
+
+
+_WATCH = ("get", "list", "watch")
+# Server-side apply of a new object requires `create` and `patch`.
+_WRITE = ("create", "patch", "delete")
+
+RBAC_RULES = (
+    _rule(PIPELINE, *_WATCH),
+    _rule(PIPELINE, "patch", subresource="/status"),
+    *(_rule(kind, *_WATCH, *_WRITE) for kind in WATCHED),
+    *(_rule(kind, "get", "list", *_WRITE) for kind in OPTIONAL),
+    _rule(POD, "list", "watch"),
+    # Metadata of the Redis password only; list and watch would expose every Secret.
+    _rule(SECRET, "get", "create"),
+    _rule(AUTOSCALER, "list"),
+    _rule(LEASE, "get", "create", "update"),
+    _rule(EVENT, "create"),
+)
+"""Rules for every namespace with pipelines."""
+
+PROXY_RBAC_RULES = (_rule(POD, "get", "update", subresource="/proxy"),)
+"""Additional rules if the operator reaches the stages through the API server; the verbs are those of GET and PUT."""
+
+
+def rights() -> Rights:
+    """Returns the rights of the operator with access to the stages through the API server."""
+    table = [
+        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+        for rule in (*RBAC_RULES, *PROXY_RBAC_RULES)
+    ]
+    return Rights.of_role(table)
