@@ -156,7 +156,6 @@ def _licences(root: Path) -> Iterator[str]:
 
 
 def _wordnet(root: Path) -> Iterator[str]:
-    """Yields definitions and usage examples."""
     for kind in ("adj", "adv", "noun", "verb"):
         for line in (root / "usr/share/wordnet" / f"data.{kind}").read_text("utf-8", "ignore").splitlines():
             meaning, *examples = line.partition(" | ")[2].split('"')

@@ -34,7 +34,6 @@ class Grammar:
 
 
 def _read_grammar(text: str) -> dict[str, list[str]]:
-    """Returns the options of each name."""
     options: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -48,7 +47,6 @@ def _read_grammar(text: str) -> dict[str, list[str]]:
 
 
 def _number_generators(language: str, rng: random.Random) -> dict[str, Callable[[], str]]:
-    """Returns generators of numbers, by their name in the grammar."""
     integer, choice, months, english = rng.randint, rng.choice, MONTHS[language], language == "english"
     # German inflects "1".
     point, comma, lowest, lowest_small = (".", ",", 0, 1) if english else (",", ".", 2, 2)

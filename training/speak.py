@@ -160,7 +160,6 @@ class Speaker:
 
     @torch.inference_mode()
     def _decode(self, codes: Sequence[Tensor]) -> list[bytes]:
-        """Decodes codes [frames, 16] of each utterance to 16-bit PCM."""
         pcm: list[bytes] = []
         for first in range(0, len(codes), self._concurrency):
             batch = codes[first : first + self._concurrency]

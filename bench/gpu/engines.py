@@ -98,7 +98,6 @@ class Bench:
         return [each.id for each in requests]
 
     def _step(self, ids: Sequence[str]) -> float:
-        """Returns the seconds of one step."""
         started = time.perf_counter()
         results = self._engine.read(self._engine.launch(ids))
         seconds = time.perf_counter() - started
@@ -109,7 +108,6 @@ class Bench:
         return seconds
 
     def _first(self, others: Sequence[str]) -> float:
-        """Returns the seconds until the first frame of an additional request."""
         started = time.perf_counter()
         (new,) = self._admit(1)
         while new not in self._engine.read(self._engine.launch([*others, new])):

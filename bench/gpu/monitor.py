@@ -150,7 +150,6 @@ def _work(increase: Mapping[str, float], wall: float) -> StageWork:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Returns the CPU time that a process has used; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except OSError:

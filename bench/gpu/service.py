@@ -189,7 +189,6 @@ def _model(args: argparse.Namespace, stack: contextlib.AsyncExitStack) -> str | 
 
 
 def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -> ServiceRun:
-    """Returns the result without any points."""
     random_weights = not args.bundled and not args.model
     size = read_model_config(Path(setup.model)).tts_model_size if setup.model else args.size
     model = f"{SIZE_NAMES.get(size, size)}, {Path(args.model).name if args.model else 'random weights'}"
@@ -212,7 +211,6 @@ def _new_run(args: argparse.Namespace, setup: Setup, command: str, gpus: Gpus) -
 
 
 def _name(args: argparse.Namespace, gpus: Gpus) -> str:
-    """Returns the name of the result, such as `h200_1b7_mps`."""
     device = gpus.short_name() if args.device == "cuda" else "cpu"
     shape = "bundled" if args.bundled else Path(args.model).name if args.model else args.size
     engine = "_vllm" if args.engine == "vllm" else ""

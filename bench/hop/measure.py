@@ -90,7 +90,6 @@ def measure(case: Case, write: Side, read: Side, seconds: float) -> Hop:
 
 
 def _start(*arguments: Any) -> Connection:
-    """Starts a process and waits until it is ready."""
     parent, child = multiprocessing.Pipe()
     multiprocessing.get_context("spawn").Process(target=_run, args=(*arguments, child), daemon=True).start()
     child.close()

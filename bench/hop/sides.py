@@ -126,7 +126,6 @@ def _freeze() -> None:
 
 
 def _names(case: Case) -> list[str]:
-    """Returns request IDs of the usual length."""
     return [f"{index:032x}" for index in range(case.streams)]
 
 

@@ -701,7 +701,6 @@ def _kill(m: Memory, k: int, now: float) -> None:
 
 @njit(cache=True)
 def _end_lease(m: Memory, k: int, now: float) -> None:
-    """Releases the requests of a dead replica for takeover."""
     replica = m.replicas[k]
     s = replica.stage
     stage = m.stages[s]

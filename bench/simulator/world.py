@@ -130,7 +130,6 @@ class World:
         self._configure()
 
     def _configure(self) -> None:
-        """Sets each replica's setting."""
         scenario = self.scenario
         for replica, (name, stage) in zip(self._memory.replicas, self._names.items(), strict=True):
             setting = self._overrides.get(name, self._base)
@@ -152,7 +151,6 @@ class World:
     # Evidence -----------------------------------------------------------------------------------------------
 
     def _scrape(self) -> None:
-        """Saves the current counters."""
         m, pipeline = self._memory, self._memory.pipeline[0]
         head = m.stages[layout.TALKER]["queue_head"]
         waiting = pipeline["queue_tail"] > head

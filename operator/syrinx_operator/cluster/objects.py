@@ -133,7 +133,6 @@ class Objects:
         return result
 
     async def _apply_one(self, owner: Owner, manifest: Manifest, live: Manifest | None) -> Manifest:
-        """Returns the live object, applied if it differs."""
         if live is not None and not differs(manifest, live):
             return live
         self._fence(owner)

@@ -110,7 +110,6 @@ def selector(owner: Owner) -> str:
 
 
 def _pod_patterns(owner: Owner) -> dict[Component, str]:
-    """Returns regular expressions for the pod names of each stage."""
     # A gateway pod's name ends with the Deployment's hash and a suffix; Kubernetes truncates long names at the hash.
     suffixes = dict.fromkeys(STAGES, "[0-9]+") | {Component.GATEWAY: "[a-z0-9]+(-[a-z0-9]+)?"}
     return {stage: f"{re.escape(names.workload(owner.name, stage))}-{suffixes[stage]}" for stage in STAGES}

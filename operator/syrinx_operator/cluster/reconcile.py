@@ -152,7 +152,6 @@ class Reconciler:
     async def _apply_plan(
         self, pipeline: TTSPipeline, owner: Owner, previous: Mapping[str, Any]
     ) -> tuple[Observed, Tuning, Plan, Applied]:
-        """Plans and applies; starts over if an object changed in between."""
         for _ in range(MAX_PLANS):
             everything = await self._observe(pipeline, owner, previous)
             observed = _without_foreign(owner, everything)

@@ -264,7 +264,6 @@ async def _scrape(replica: Replica, scrape: Scrape, at: datetime) -> Snapshot | 
 
 
 def _split_by(replicas: Sequence[Replica], tuned: Stage | None) -> frozenset[Stage]:
-    """Returns the stages whose replicas a Prometheus query distinguishes."""
     talkers, codecs = (sum(each.component.value == stage.value for each in replicas) for stage in Stage)
     if talkers * codecs <= MAX_ROUTES:
         return frozenset(Stage)

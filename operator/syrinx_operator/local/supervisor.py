@@ -213,7 +213,6 @@ class Child:
     async def _read(
         self, stream: asyncio.StreamReader, log: TextIO, announcements: asyncio.Queue[Announcement] | None = None
     ) -> None:
-        """Logs the lines of a stream, without announcements."""
         announced = 0
         async for line in _lines(stream):
             if announcements is not None and announced < len(self.members) and line.startswith("{"):

@@ -71,7 +71,6 @@ class LocalTuner:
                 await asyncio.sleep(seconds)
 
     async def _try_step(self, http: httpx.AsyncClient, members: Sequence[Member]) -> float:
-        """Returns the seconds until the next step."""
         try:
             return await self._step(http, members)
         except Exception as error:  # Serving must continue.
@@ -97,7 +96,6 @@ class LocalTuner:
     async def _apply(
         self, http: httpx.AsyncClient, members: Sequence[Member], replies: Mapping[str, StageReply], desired: Assignment
     ) -> str:
-        """Applies changed settings. Returns an error message, or ""."""
         requests = []
         for member in _workers(members):
             stage = Stage(member.stage.value)
@@ -136,7 +134,6 @@ class LocalTuner:
         self._state = state
 
     def _report_error(self, error: str) -> None:
-        """Reports an error once while it lasts."""
         if error and error != self._error:
             self._observe(Event("warning", "tuner", error))
         self._error = error

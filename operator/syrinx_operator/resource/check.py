@@ -243,7 +243,6 @@ def _shown(value: Any) -> str:
 
 
 def _describe(kind: inspect.Type, description: str = "") -> str:
-    """Returns a description of the values that a field accepts."""
     match kind:
         case inspect.Metadata(type=inner, extra_json_schema=extra):
             return _describe(inner, (extra or {}).get("description", ""))
@@ -276,7 +275,6 @@ def _count(kind: inspect.VarTupleType | inspect.DictType) -> str:
 
 
 def _field_names(struct: type[Struct]) -> str:
-    """Returns the names of the fields, those of base classes last."""
     lineage = [each for each in struct.__mro__ if issubclass(each, Struct)]
     names = [
         field

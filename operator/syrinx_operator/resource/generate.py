@@ -181,7 +181,6 @@ def _structs(path: str, kind: inspect.Type) -> Iterator[tuple[str, type[Struct]]
 
 
 def _section(struct: type[Struct], paths: list[str]) -> str:
-    """Returns one table. The common fields of pods have their own table."""
     shared = struct is not PodFields and issubclass(struct, PodFields)
     common = {field.name: _default(field) for field in fields_of(PodFields)} if shared else {}
     own = [each for each in fields_of(struct) if each.name not in common or common[each.name] != _default(each)]

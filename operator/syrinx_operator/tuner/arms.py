@@ -130,7 +130,6 @@ def _track_baseline(
 
 
 def _p95(routes: Mapping[Route, RouteStats], task_type: str) -> float | None:
-    """Returns the 95th percentile of TTFA in seconds, or None with too few requests."""
     requests = sum(stats.requests for route, stats in routes.items() if route.task_type == task_type)
     return ttfa_quantile(routes, task_type, 0.95) if requests >= MIN_STRATUM_REQUESTS else None
 

@@ -157,11 +157,9 @@ class CallGrid:
         return calls_of, done
 
     def _rest(self, done: Sequence[int]) -> float:
-        """Returns the seconds of the calls that fit no shape."""
         return sum(line[-1] - line[at] for line, at in zip(self._alone, done, strict=True))
 
     def _timed(self, shapes: Iterable[Shape]) -> Iterable[tuple[float, int, int]]:
-        """Yields time, rows and line of each shape."""
         for r, f in shapes:
             yield self._captured[self._frame[f]][self._row[r]], self._row[r] + 1, self._frame[f]
 

@@ -86,7 +86,6 @@ class ForwardPass:
         return 0 if name is None else self._layout[name].tail
 
     def _positions(self, name: str) -> int:
-        """Returns the positions of all rows."""
         return self._rows * self._frames * self._layout[name].rate
 
     def _state_segments(self) -> Tensor:

@@ -126,7 +126,6 @@ class _Channel:
             self._deliver(entries)
 
     async def _read(self, batch: Sequence[_Subscription]) -> list[StreamEntry]:
-        """Returns the new entries of streams."""
         by_key = {self._keys.stream(item.request_id, self._kind).encode(): item for item in batch}
         if not by_key:
             return []
@@ -204,7 +203,6 @@ class RedisReader:
             self._wake.set()
 
     def _discard(self, request_id: str, kind: StreamKind) -> None:
-        """Discards the entries of a stream that `read` has not returned yet."""
         self._events = [
             event
             for event in self._events

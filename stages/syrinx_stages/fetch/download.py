@@ -95,7 +95,6 @@ class Repository:
         return HubUnavailable(f"{self._api.endpoint} cannot be reached: {reason}")
 
     def _status_error(self, status: int, headers: Mapping[str, str]) -> FetchError:
-        """Translates an error status to a message that says what to do."""
         code, hub = headers.get("X-Error-Code"), self._api.endpoint
         token = "the token in HF_TOKEN" if self._token else "no token (set HF_TOKEN)"
         if status in _RETRIABLE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -127,7 +127,6 @@ class SpeechResponse(Response):
         stream.complete()
 
     def _render(self, pcm: bytes) -> tuple[float, bytes]:
-        """Returns the seconds of audio and the file."""
         if self._parsed.speed != 1.0:
             pcm = stretch(pcm, self._parsed.speed)
         return len(pcm) / 2 / FAMILY.sample_rate, encode(pcm, self._parsed.audio_format)

@@ -86,7 +86,6 @@ def _lone_surrogate(text: str) -> str | None:
 
 
 def _field_error(message: str) -> ApiError:
-    """Translates msgspec's message to an API error that names the field."""
     found = _LOCATION.match(message)
     problem, parent = (found[1], found[2]) if found else (message, None)
     if unknown := _UNKNOWN.match(problem):

@@ -98,7 +98,6 @@ def _check_text(field: str, text: str) -> None:
 
 
 def _choice(field: str, value: str | None, choices: Iterable[_Choice]) -> _Choice | None:
-    """The choice that equals `value`; None if it is None."""
     names = list(choices)
     if value is None or value in names:
         return next((name for name in names if name == value), None)

@@ -232,7 +232,6 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
     # On the engine's thread ------------------------------------------------------------------------------------
 
     def _run_engine_step(self, admitted: Sequence[Waiting], rows: Sequence[Row]) -> _EngineResult:
-        """Makes all engine calls of one iteration."""
         start = time.monotonic()
         failed: list[Waiting] = []
         rejected: list[Waiting] = []

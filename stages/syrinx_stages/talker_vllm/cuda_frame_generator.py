@@ -64,7 +64,6 @@ class CudaFrameGenerator:
         self._graphs = self._capture(new_split_k_workspace(talker.config, self._weights.norm, 2 * slots))
 
     def _capture(self, workspace: SplitKWorkspace) -> dict[int, _SamplingGraph]:
-        """Captures a graph for each batch size."""
         like = self._weights.norm
         if like.is_cuda:
             # The weights were loaded on another stream.

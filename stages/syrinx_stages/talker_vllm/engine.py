@@ -219,7 +219,6 @@ class VllmTalkerEngine:
         self._vllm.add_request(row.key, {"prompt_token_ids": tokens}, sampling_params)
 
     def _advance(self) -> None:
-        """Runs one step of vLLM and buffers the frames that it generated."""
         with self._recorder.on_stream():
             outputs = self._vllm.step()
         results = [

@@ -90,7 +90,6 @@ def _policy(owner: Owner, component: Component, ingress: list[Manifest]) -> Mani
 
 
 def _rule(port: int, peers: Sequence[Manifest] = ()) -> Manifest:
-    """Returns an ingress rule for a TCP port; without peers it allows everybody."""
     rule: Manifest = {"ports": [{"port": port, "protocol": "TCP"}]}
     return {"from": list(peers), **rule} if peers else rule
 

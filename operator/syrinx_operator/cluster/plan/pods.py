@@ -184,7 +184,6 @@ def _metadata(pipeline: TTSPipeline, stage: Component, context: RenderContext) -
 
 
 def _fetch_container(pipeline: TTSPipeline, hub: HuggingFace, stage: Component, context: RenderContext) -> Manifest:
-    """Returns the container that downloads the files a stage needs."""
     part = records.stage_spec(pipeline.spec, stage)
     # Extended resources such as GPUs are left out; the rest stays for a quota that requires limits on all containers.
     resources = Resources(

@@ -161,7 +161,6 @@ def _plot_good_ratios(axes: Axes, steps: Sequence[tuple[AuditEntry, Trial]]) -> 
 
 
 def _plot_knob(axes: Axes, entries: Sequence[AuditEntry], knob: Knob, known: Sequence[tuple[float, str]]) -> None:
-    """Plots a knob's value over time in minutes, with the verdicts of its trials."""
     values = sorted({value for _, value in known}, key=lambda value: (len(value), value))
     axes.step([at for at, _ in known], [values.index(value) for _, value in known], where="post")
     axes.set_yticks(range(len(values)), values)
