@@ -103,13 +103,13 @@ def test_row_that_ended_in_an_unread_step_has_no_more_results(eager: EagerTalker
     ending = Sampling(top_k=0, residual_top_k=0, min_frames=0)
     requests = (small_talker.request("ends", sampling=ending, seed=seed) for seed in range(500))
     ends = next(request for request in requests if alone(eager, request, 1) == [STOP])
-    goes_on = small_talker.request("goes on", sampling=ENDLESS)
+    continues = small_talker.request("continues", sampling=ENDLESS)
     # It samples EOS as its last frame.
-    engine.admit([engine.prepare(each, b"", None) for each in (msgspec.structs.replace(ends, max_frames=1), goes_on)])
-    steps = [engine.launch(["ends", "goes on"]) for _ in range(2)]
-    frames = alone(eager, goes_on, 2)
-    assert engine.read(steps[0]) == {"ends": STOP, "goes on": frames[0]}
-    assert engine.read(steps[1]) == {"goes on": frames[1]}
+    engine.admit([engine.prepare(each, b"", None) for each in (msgspec.structs.replace(ends, max_frames=1), continues)])
+    steps = [engine.launch(["ends", "continues"]) for _ in range(2)]
+    frames = alone(eager, continues, 2)
+    assert engine.read(steps[0]) == {"ends": STOP, "continues": frames[0]}
+    assert engine.read(steps[1]) == {"continues": frames[1]}
     assert engine.read(engine.launch(["ends"])) == {}
 
 

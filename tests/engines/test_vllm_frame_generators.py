@@ -104,7 +104,7 @@ def test_a_prompt_and_its_frames(eager: EagerTalkerEngine, frames: FrameGenerato
     assert read(frames, FRAMES, 0) == []
 
 
-def test_places_fed_again_draw_nothing_anew(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
+def test_recomputed_positions_sample_nothing(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     """As after a preemption: the cache is lost, the frames are not."""
     expected, start = codes_of(eager), opened(eager)
     frames.open(start)
@@ -119,7 +119,7 @@ def test_places_fed_again_draw_nothing_anew(eager: EagerTalkerEngine, frames: Fr
     assert read(frames, 0, FRAMES) == expected
 
 
-def test_a_request_of_an_earlier_owner_goes_on(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
+def test_a_request_of_an_earlier_owner_continues(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
     expected = codes_of(eager)
     start = opened(eager, codes=torch.tensor(expected[:3]))
     frames.open(start)
@@ -148,7 +148,7 @@ def test_rows_of_others_change_nothing(eager: EagerTalkerEngine, frames: FrameGe
 
 
 def test_requests_in_one_step(eager: EagerTalkerEngine, frames: FrameGenerator) -> None:
-    """One at the end of its prompt, one within, one that speaks."""
+    """One row at the end of its prompt, one within it, one that generates frames."""
     expected, handles = codes_of(eager), [Handle(slot, 0) for slot in (2, 5, 1)]
     for handle in handles:
         frames.open(opened(eager, handle))

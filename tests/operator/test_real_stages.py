@@ -38,7 +38,7 @@ async def cluster() -> AsyncIterator[KubeCluster]:
         yield running
 
 
-async def speak(cluster: KubeCluster, on_frames: Callable[[int], None] = lambda frames: None) -> bytes:
+async def synthesize(cluster: KubeCluster, on_frames: Callable[[int], None] = lambda frames: None) -> bytes:
     """Returns PCM of the text from the gateway's Service; calls `on_frames` with the number of frames so far."""
     body = {"input": TEXT, "voice": "us", "response_format": "pcm", "stream": True, "seed": SEED}
     pcm = b""
@@ -81,8 +81,8 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
     async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         cluster.apply(yaml.safe_load((ROOT / "examples" / "pipeline.yaml").read_text()))
         await harness.settled()
-        spoken = await speak(cluster)
-        assert is_speech(spoken)
+        pcm = await synthesize(cluster)
+        assert is_speech(pcm)
         assert cluster.get("ttspipeline", "demo")["status"]["endpoint"] == "http://demo-gateway.default.svc:8000"
 
         # A live edit: in force everywhere, and no pod is touched.
@@ -98,12 +98,12 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
         await harness.settled()
         assert set(pods(cluster)) == {*before, "demo-talker-1"}
         await harness.wait(lambda: is_ready(cluster.get("pod", "demo-talker-1")), "the second talker")
-        assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
+        assert await synthesize(cluster, at_frame(5, lambda: kill_talkers(cluster))) == pcm
         await harness.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
 
         # Kill the operator: the pods keep running, and the next operator finds everything unchanged.
         await operator.kill()
-        assert await speak(cluster) == spoken
+        assert await synthesize(cluster) == pcm
     version = {name: obj["metadata"]["resourceVersion"] for name, obj in manifests(cluster).items()}
     async with harness.operator(SYRINX_STAGE_ACCESS="proxy") as operator:
         await operator.ready()
@@ -119,7 +119,7 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
         await harness.wait(lambda: is_new_and_ready(cluster, "demo-codec-0", before), "a new codec")
         await harness.settled()
         assert (await settings(cluster, "demo-codec-0"))["chunk_ramp"] == [1, 2, 4]
-        assert await speak(cluster) == spoken
+        assert await synthesize(cluster) == pcm
 
         # After deletion nothing is left.
         processes = [pid for pod in pods(cluster) for pid in cluster.kubelet.pids(pod)]
@@ -138,8 +138,8 @@ async def test_the_lifecycle_of_a_colocated_pipeline(harness, cluster):
         await harness.settled()
         assert {name.rpartition("-")[0] for name in pods(cluster)} >= {"demo-talker", "demo-redis"}
         assert not any("codec" in name for name in pods(cluster))
-        spoken = await speak(cluster)
-        assert is_speech(spoken)
+        pcm = await synthesize(cluster)
+        assert is_speech(pcm)
         status = cluster.get("ttspipeline", "demo")["status"]
         assert (status["talker"]["summary"], status["codec"]["summary"]) == ("1/1", "1/1")
 
@@ -155,7 +155,7 @@ async def test_the_lifecycle_of_a_colocated_pipeline(harness, cluster):
         edit(cluster, talker={"replicas": 2})
         await harness.settled()
         assert set(pods(cluster)) == {*before, "demo-talker-1"}
-        assert await speak(cluster, at_frame(5, lambda: kill_talkers(cluster))) == spoken
+        assert await synthesize(cluster, at_frame(5, lambda: kill_talkers(cluster))) == pcm
         await harness.wait(lambda: restarts(cluster) >= 1, "a restart is counted")
         await harness.settled()
         # Ready is True as soon as one of the two killed replicas is back.
@@ -226,7 +226,7 @@ async def test_real_stages_run_overrides_until_they_expire_without_an_operator(h
         edit(cluster, tuning={"mode": "Auto", "intervalSeconds": 60})
         await harness.settled()
         asked = (await settings(cluster, "demo-codec-0"))["max_num_seqs"]
-        spoken = await speak(cluster)
+        pcm = await synthesize(cluster)
         await operator.stop()
     chosen = setting_of(parse_pipeline(cluster.get("ttspipeline", "demo")).spec)
     tried = chosen.with_value(Knob.CODEC_ROWS, 1)
@@ -251,7 +251,7 @@ async def test_real_stages_run_overrides_until_they_expire_without_an_operator(h
         async with asyncio.timeout(SECONDS):
             while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != 1:
                 await asyncio.sleep(0.1)
-        assert await speak(cluster) == spoken, "listeners hear nothing of it"
+        assert await synthesize(cluster) == pcm, "the audio does not change"
         await operator.kill()
     async with asyncio.timeout(OVERRIDE_TTL_SECONDS + SECONDS):
         while (await settings(cluster, "demo-codec-0"))["max_num_seqs"] != asked:

@@ -265,10 +265,10 @@ def test_ctrl_c_drains_streams_and_stops_all_processes(tmp_path):
     }
     with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=DEADLINE) as response:
         pieces = response.iter_raw()
-        heard = len(next(pieces))
+        received = len(next(pieces))
         running.process.send_signal(signal.SIGINT)
-        heard += sum(map(len, pieces))
-    assert heard > 1.5 * 48_000, "the sentence was finished"
+        received += sum(map(len, pieces))
+    assert received > 1.5 * 48_000, "the sentence was finished"
     assert running.process.wait(DEADLINE) == 0
     assert not any(map(alive, pids))
     assert running.text.index("gateway-0  stopped") < running.text.index("talker-0   draining")

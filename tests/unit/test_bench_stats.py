@@ -22,20 +22,20 @@ def stream(*pieces):
 
 
 def test_a_stream_that_is_always_early_has_no_underrun():
-    heard = simulate(stream((0.2, 0.5), (0.5, 0.5), (1.0, 1.0)), audible=0)
-    assert (heard.first_byte, heard.first_playable, heard.ttfa, heard.end) == (0.2, 0.2, 0.2, 1.0)
-    assert heard.duration == 2.0
-    assert heard.rtf == 0.5
-    assert heard.underruns == 0
-    assert heard.underrun_seconds == 0
-    assert heard.gaps == pytest.approx((0.3, 0.5))
+    played = simulate(stream((0.2, 0.5), (0.5, 0.5), (1.0, 1.0)), audible=0)
+    assert (played.first_byte, played.first_playable, played.ttfa, played.end) == (0.2, 0.2, 0.2, 1.0)
+    assert played.duration == 2.0
+    assert played.rtf == 0.5
+    assert played.underruns == 0
+    assert played.underrun_seconds == 0
+    assert played.gaps == pytest.approx((0.3, 0.5))
 
 
 def test_a_late_chunk_stalls_playback():
     # Plays 0.2 to 0.7, waits until 1.0, plays to 1.5; the third piece is there by then, the fourth 0.25 late.
-    heard = simulate(stream((0.2, 0.5), (1.0, 0.5), (1.4, 0.5), (2.25, 0.5)), audible=0)
-    assert heard.underruns == 2
-    assert heard.underrun_seconds == pytest.approx(0.3 + 0.25)
+    played = simulate(stream((0.2, 0.5), (1.0, 0.5), (1.4, 0.5), (2.25, 0.5)), audible=0)
+    assert played.underruns == 2
+    assert played.underrun_seconds == pytest.approx(0.3 + 0.25)
 
 
 def test_ttfa_includes_leading_silence_and_stalls():
@@ -59,11 +59,11 @@ def test_playback_ends_after_the_audio_and_all_stalls(steps, audible):
     for pause, samples in steps:
         at += pause
         arrivals.append(Arrival(at, samples))
-    heard = simulate(arrivals, audible)
-    played_until = heard.first_playable + heard.duration + heard.underrun_seconds
-    assert played_until >= heard.end - 1e-9, "nothing is played before it came"
-    assert heard.first_byte <= heard.first_playable <= heard.ttfa
-    assert math.isclose(heard.first_byte + sum(heard.gaps), heard.end, abs_tol=1e-9)
+    played = simulate(arrivals, audible)
+    played_until = played.first_playable + played.duration + played.underrun_seconds
+    assert played_until >= played.end - 1e-9, "nothing is played before it arrives"
+    assert played.first_byte <= played.first_playable <= played.ttfa
+    assert math.isclose(played.first_byte + sum(played.gaps), played.end, abs_tol=1e-9)
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=20))

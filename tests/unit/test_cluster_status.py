@@ -449,7 +449,7 @@ def test_a_new_invalid_resource():
     assert "observedGeneration" not in report
 
 
-def test_an_invalid_edit_leaves_what_was_condition():
+def test_an_invalid_edit_keeps_the_other_conditions():
     before = Cluster().update()
     edited = Owner("demo", "voices", "u-1", generation=5)
     report = invalid(before, edited, "spec.codec: no", NOW)

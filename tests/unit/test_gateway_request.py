@@ -230,7 +230,7 @@ def test_base_requires_a_reference(fields: dict[str, Any], param: str):
         (BASE, {"ref_audio": "QUJD", "x_vector_only_mode": True, "instructions": "Sad."}, "instructions"),
     ],
 )
-def test_what_only_another_checkpoint_supports_is_a_422(checkpoint: Description, fields: dict[str, Any], param: str):
+def test_a_feature_of_another_checkpoint_type_is_a_422(checkpoint: Description, fields: dict[str, Any], param: str):
     error = refused(checkpoint, **fields)
     assert (error.status, error.param) == (422, param)
 

@@ -125,7 +125,7 @@ def test_a_package_imports_only_what_is_below_it(package):
 
 
 @pytest.mark.parametrize("tree", FORBIDDEN)
-def test_a_source_tree_never_imports_what_belongs_to_another(tree):
+def test_a_source_tree_imports_no_dependency_of_another(tree):
     wrong = {
         (module, name)
         for module in modules()

@@ -197,7 +197,7 @@ def test_plots_trials_of_a_stopped_local_pipeline(root, log, tmp_path, capsys):
     assert file.read_bytes().startswith(PNG)
 
 
-def test_reports_what_cannot_be_plotted(root, up, log, tmp_path, capsys):
+def test_reports_entries_that_cannot_be_plotted(root, up, log, tmp_path, capsys):
     file = str(tmp_path / "x.png")
     assert "the log has no decisions yet" in refusal(capsys, "--plot", file)
     assert "no trial 7: the log has 1 to 2" in refusal(

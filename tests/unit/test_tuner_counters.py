@@ -57,7 +57,7 @@ class Past:
         self.record.observe(Observation(identity=IDENTITY, **seen))
         return self.record.evidence(POLICY, at(since), at(until))
 
-    def heard(self, since, until, **seen):
+    def counted(self, since, until, **seen):
         return sum(served.requests for served in self.evidence(since, until, **seen).routes.values())
 
 
@@ -229,7 +229,7 @@ def test_a_window_spans_its_first_to_its_last_snapshot():
     for seconds in (0, 30, 60, 90):
         past.read(seconds)
         gateway.serve(0.1)
-    assert [past.heard(*window) for window in ((0, 90), (1, 90), (30, 90), (30, 89), (61, 90))] == [3, 2, 2, 1, 0]
+    assert [past.counted(*window) for window in ((0, 90), (1, 90), (30, 90), (30, 89), (61, 90))] == [3, 2, 2, 1, 0]
     found = past.evidence(1, 89)
     assert (found.since, found.until, found.seconds) == (at(30), at(60), 30)
 
@@ -250,10 +250,10 @@ def test_the_evidence_ends_with_the_oldest_gateway_snapshot():
     quick.serve(0.1)
     past.read(60, quick)
     assert past.evidence(0, 60).until == at(30)
-    assert past.heard(0, 60) == 0
+    assert past.counted(0, 60) == 0
     past.read(121, quick)
     assert past.evidence(0, 121).until == at(121)
-    assert past.heard(0, 121) == 1
+    assert past.counted(0, 121) == 1
 
 
 def test_a_restarted_replica_counts_from_zero():
@@ -280,7 +280,7 @@ def test_differently_aggregated_snapshots_have_no_difference():
     for seconds, apart, count in ((0, few, 5), (30, many, 9), (60, many, 10)):
         taken = gateway_snapshot(seconds, count)
         past.record.add(msgspec.structs.replace(taken, distinct_stages=apart))
-    assert past.heard(0, 60) == 1
+    assert past.counted(0, 60) == 1
 
 
 # No data -----------------------------------------------------------------------------------------------------
@@ -333,16 +333,16 @@ scrapes = st.lists(
 
 def lived(steps):
     """Returns a gateway's history, the snapshot times, and the true counts at these times."""
-    past, now, value, heard = Past(), 0.0, 0, 0
+    past, now, value, counted = Past(), 0.0, 0, 0
     reads = [(0.0, 0, 0)]
     past.record.add(gateway_snapshot(0.0, 0))
     for seconds, more, fate in steps:
-        now, value, heard = now + seconds, value + more, heard + more
+        now, value, counted = now + seconds, value + more, counted + more
         if fate == "restarted":
             value = 0
         if fate in ("read", "read twice"):
             past.record.add(gateway_snapshot(now, value))
-            reads.append((now, value, heard))
+            reads.append((now, value, counted))
         if fate == "read twice":
             past.record.add(gateway_snapshot(now, value))
             past.record.add(gateway_snapshot(now - seconds / 2, value - more / 2))
@@ -354,14 +354,14 @@ def test_a_window_counts_everything_without_restarts(steps, data):
     past, reads = lived([step for step in steps if step[2] != "restarted"])
     first = data.draw(st.integers(0, len(reads) - 1))
     last = data.draw(st.integers(first, len(reads) - 1))
-    assert past.heard(reads[first][0], reads[last][0]) == reads[last][2] - reads[first][2]
+    assert past.counted(reads[first][0], reads[last][0]) == reads[last][2] - reads[first][2]
 
 
 @given(scrapes)
 def test_restarts_lose_counts_but_never_add_any(steps):
     past, reads = lived(steps)
     known = sum(after - before if after >= before else after for (_, before, _), (_, after, _) in pairwise(reads))
-    assert past.heard(0, reads[-1][0]) == known <= reads[-1][2]
+    assert past.counted(0, reads[-1][0]) == known <= reads[-1][2]
 
 
 @given(scrapes, st.lists(st.floats(0.0, 1200.0), min_size=3, max_size=3).map(sorted))
@@ -369,11 +369,11 @@ def test_disjoint_windows_do_not_overlap(steps, moments):
     past, reads = lived(steps)
     a, b, c = moments
     never_stale = {"scrape_interval": 3600.0}
-    parts = past.heard(a, b, **never_stale), past.heard(b, c, **never_stale)
+    parts = past.counted(a, b, **never_stale), past.counted(b, c, **never_stale)
     assert min(parts) >= 0
-    assert sum(parts) <= past.heard(a, c, **never_stale) <= reads[-1][2]
+    assert sum(parts) <= past.counted(a, c, **never_stale) <= reads[-1][2]
     split = reads[len(reads) // 2][0]
-    assert past.heard(0, split) + past.heard(split, reads[-1][0]) == past.heard(0, reads[-1][0])
+    assert past.counted(0, split) + past.counted(split, reads[-1][0]) == past.counted(0, reads[-1][0])
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.1, 20.0), st.integers(0, 3)), max_size=40))
@@ -386,10 +386,10 @@ def test_interleaved_gateway_snapshots_count_once(steps):
         now += seconds
         counts[name] += more
         past.record.add(gateway_snapshot(now, counts[name], replica=name))
-    assert past.heard(0, now) <= sum(counts.values())
+    assert past.counted(0, now) <= sum(counts.values())
     for name in counts:
         past.record.add(gateway_snapshot(now + 1, counts[name], replica=name))
-    assert past.heard(0, now + 1) == sum(counts.values())
+    assert past.counted(0, now + 1) == sum(counts.values())
 
 
 # Bounds ------------------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def test_the_history_of_a_replica_is_bounded(monkeypatch):
     for step in range(30):
         past.read(step)
         gateway.serve(0.1)
-    assert past.heard(0, 29) == 10
+    assert past.counted(0, 29) == 10
 
 
 def test_the_total_history_is_bounded(monkeypatch):
@@ -411,7 +411,7 @@ def test_the_total_history_is_bounded(monkeypatch):
         past.read(step)
         first.serve(0.1)
         second.serve(0.1)
-    assert [past.heard(since, 29) for since in (0, 27, 28)] == [4, 4, 2]
+    assert [past.counted(since, 29) for since in (0, 27, 28)] == [4, 4, 2]
 
 
 def test_removed_replicas_expire():

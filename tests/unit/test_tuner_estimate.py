@@ -13,21 +13,25 @@ USUAL = Setting(talker_max_num_seqs=8, codec_max_num_seqs=8, chunk_ramp=(2, 2, 4
 SECONDS = 100.0
 
 
-def evidence(rate, *, frames=50, step=(0.010, 0.001), call=(0.004, 0.001), rows=(1, 2, 4), heard=0.15):
+def evidence(rate, *, frames=50, step=(0.010, 0.001), call=(0.004, 0.001), rows=(1, 2, 4), ttfa=0.15):
     """Returns the evidence of 100 seconds."""
-    asked = round(rate * SECONDS)
+    requests = round(rate * SECONDS)
     steps = {size: StepStats(100, 100 * (step[0] + step[1] * size)) for size in rows}
     calls = tuple(
-        CallStats(1, size, "eager", asked, asked * (call[0] + call[1] * size)) for size in (2, 2, 4, 8, 12, 12, 10)
+        CallStats(1, size, "eager", requests, requests * (call[0] + call[1] * size))
+        for size in (2, 2, 4, 8, 12, 12, 10)
     )
     talker = ReplicaStats(
-        name="talker-0", stage=Stage.TALKER, ready=True, restarts=0, settings={}, frames=frames * asked, steps=steps
+        name="talker-0", stage=Stage.TALKER, ready=True, restarts=0, settings={}, frames=frames * requests, steps=steps
     )
     codec = ReplicaStats(
         name="codec-0", stage=Stage.CODEC, ready=True, restarts=0, settings={}, steps=steps, calls=calls
     )
     served = RouteStats(
-        requests=asked, within_objective=asked, underruns=0, ttfa_histogram={heard: asked, float("inf"): asked}
+        requests=requests,
+        within_objective=requests,
+        underruns=0,
+        ttfa_histogram={ttfa: requests, float("inf"): requests},
     )
     return Evidence(
         since=START,

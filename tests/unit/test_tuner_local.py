@@ -1,4 +1,4 @@
-"""The tuner beside `syrinx up`, with the stages' own admin servers: what it applies, keeps, and survives."""
+"""The tuner of `syrinx up`, with the admin servers of stages."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -33,14 +33,14 @@ def a_pipeline(mode="Auto", **tuning):
 
 INITIAL = setting_of(a_pipeline().spec)
 CHOSEN = INITIAL.with_value(Knob.TALKER_ROWS, 4)
-TRIED = CHOSEN.with_value(Knob.CODEC_ROWS, 8)
+CANDIDATE = CHOSEN.with_value(Knob.CODEC_ROWS, 8)
 
 
-def trying(state):
+def start_trial(state):
     trial = Trial(
         id=1,
         knob=Knob.CODEC_ROWS,
-        candidate=TRIED,
+        candidate=CANDIDATE,
         baseline=CHOSEN,
         design="Switchback",
         rationale="why",
@@ -51,8 +51,8 @@ def trying(state):
     return msgspec.structs.replace(state, chosen=CHOSEN, requested=INITIAL, trial=trial)
 
 
-class SmallStage:
-    """What an admin server needs of its stage."""
+class FakeStage:
+    """The part of a stage that its admin server uses."""
 
     def __init__(self, settings):
         self.live = LiveSettings(settings, 0, 32)
@@ -64,19 +64,19 @@ class SmallStage:
         pass
 
 
-class SmallChild:
-    """A stage's process, without one."""
+class FakeChild:
+    """The interface of a stage's process, without a process."""
 
     def __init__(self, stage, settings):
         self.stage, self.name = stage, f"{stage}-0"
         self.admin_url = f"http://{self.name}"
         self.restarts, self.is_ready = 0, True
-        self.kept = None
-        self.small = SmallStage(settings)
-        self.live = self.small.live
+        self.saved = None
+        self.stub = FakeStage(settings)
+        self.live = self.stub.live
 
     def save_settings(self, body):
-        self.kept = body
+        self.saved = body
 
     def transport(self):
         metrics = Metrics(CollectorRegistry())
@@ -84,11 +84,11 @@ class SmallChild:
             metrics[LIVE_STREAMS].set(0)
         else:
             metrics[MAX_NUM_SEQS].labels(self.stage.value).set(self.live.current.max_num_seqs)
-        return httpx.ASGITransport(create_admin(self.small, metrics.registry))
+        return httpx.ASGITransport(create_admin(self.stub, metrics.registry))
 
 
 class Script:
-    """Decisions in the place of `decide`'s: each turns the state into the next."""
+    """Replaces `decide`: each entry of `turns` maps the state to the next one."""
 
     def __init__(self, monkeypatch):
         self.turns, self.evidence = [], []
@@ -109,25 +109,25 @@ def script(monkeypatch):
 @pytest.fixture
 def children():
     return [
-        SmallChild(Stage.TALKER, TalkerSettings(max_num_seqs=1)),
-        SmallChild(Stage.CODEC, CodecSettings(max_num_seqs=1)),
-        SmallChild(Stage.GATEWAY, TalkerSettings()),
+        FakeChild(Stage.TALKER, TalkerSettings(max_num_seqs=1)),
+        FakeChild(Stage.CODEC, CodecSettings(max_num_seqs=1)),
+        FakeChild(Stage.GATEWAY, TalkerSettings()),
     ]
 
 
-class Beside:
-    """A tuner beside some children, one look at a time."""
+class SteppedTuner:
+    """A tuner of some children, which is stepped by hand."""
 
     def __init__(self, directory, children, pipeline=None):
-        self.told = []
-        self.tuner = LocalTuner(pipeline or a_pipeline(), directory, self.told.append)
+        self.events = []
+        self.local = LocalTuner(pipeline or a_pipeline(), directory, self.events.append)
         self.children = children
         self.directory = directory
 
-    async def look(self):
+    async def step(self):
         mounts = {child.admin_url: child.transport() for child in self.children}
         async with httpx.AsyncClient(mounts=mounts) as http:
-            return await self.tuner._try_step(http, self.children)
+            return await self.local._try_step(http, self.children)
 
     @property
     def state(self):
@@ -135,101 +135,103 @@ class Beside:
 
     @property
     def warnings(self):
-        return [event.text for event in self.told if event.kind == "warning"]
+        return [event.text for event in self.events if event.kind == "warning"]
 
 
 @pytest.fixture
-def beside(tmp_path, children, script):
-    return Beside(tmp_path, children)
+def tuner(tmp_path, children, script):
+    return SteppedTuner(tmp_path, children)
 
 
 def choose(setting):
     return lambda state: msgspec.structs.replace(state, chosen=setting)
 
 
-async def test_what_is_chosen_is_in_force_and_what_a_restarted_stage_finds(beside, children, script):
+async def test_chosen_settings_are_applied_and_saved_for_a_restarted_stage(tuner, children, script):
     talker, codec, _ = children
     script.turns = [choose(CHOSEN)]
-    assert await beside.look() == 2.0
+    assert await tuner.step() == 2.0
     assert talker.live.base.max_num_seqs == 4
-    assert talker.kept == {"generation": 1, "settings": {"max_num_seqs": 4}}
-    assert (codec.live.generation, codec.kept) == (0, None), "what is as wanted is left alone"
-    assert beside.state.chosen == CHOSEN
-    await beside.look()
+    assert talker.saved == {"generation": 1, "settings": {"max_num_seqs": 4}}
+    assert (codec.live.generation, codec.saved) == (0, None), "the codec already has the chosen setting"
+    assert tuner.state.chosen == CHOSEN
+    await tuner.step()
     assert talker.live.generation == 1
 
 
-async def test_a_candidate_is_set_for_a_limited_time_and_renewed_by_every_look(beside, children, script):
+async def test_a_candidate_is_set_temporarily_and_renewed_by_every_step(tuner, children, script):
     codec = children[1]
-    script.turns = [trying]
+    script.turns = [start_trial]
     for _ in range(2):
-        await beside.look()
+        await tuner.step()
         assert (codec.live.current.max_num_seqs, codec.live.base.max_num_seqs) == (8, 1)
         assert codec.live.seconds_left > 59
-        assert codec.kept is None, "a restarted stage comes up with the base"
+        assert codec.saved is None, "a restarted stage starts with the base"
     script.turns = [lambda state: msgspec.structs.replace(state, trial=None)]
-    await beside.look()
+    await tuner.step()
     assert codec.live.seconds_left is None
     assert codec.live.current.max_num_seqs == 1
 
 
-async def test_the_tuner_sees_what_is_in_force_and_who_is_not_ready(beside, children, script):
-    await beside.look()
+async def test_the_evidence_has_the_settings_in_force_and_the_readiness(tuner, children, script):
+    await tuner.step()
     assert [(each.name, each.settings["max_num_seqs"]) for each in script.evidence[-1].replicas] == [
         ("talker-0", 1),
         ("codec-0", 1),
     ]
     assert script.evidence[-1].disruption == ""
     children[1].is_ready, children[1].restarts = False, 1
-    script.turns = [choose(TRIED)]
-    await beside.look()
+    script.turns = [choose(CANDIDATE)]
+    await tuner.step()
     codec = script.evidence[-1].replicas[1]
     assert (codec.ready, codec.restarts, codec.settings) == (False, 1, None)
     assert script.evidence[-1].disruption == "codec-0 is not ready"
-    assert children[1].kept["settings"]["max_num_seqs"] == 8, "it comes up with what is chosen meanwhile"
+    assert children[1].saved["settings"]["max_num_seqs"] == 8, "it starts with the chosen settings"
 
 
-async def test_nothing_is_set_before_it_is_remembered(beside, children, script, monkeypatch):
+async def test_settings_are_applied_only_after_the_state_is_saved(tuner, children, script, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     script.turns = [choose(CHOSEN), choose(CHOSEN), choose(CHOSEN)]
     with monkeypatch.context() as patch:
         patch.setattr(tuning_files, "save", full)
-        assert await beside.look() == await beside.look() == 30.0
+        assert await tuner.step() == await tuner.step() == 30.0
     assert children[0].live.base.max_num_seqs == 1
-    assert beside.warnings == ["this evaluation is skipped: OSError: [Errno 28] No space left on device"], "told once"
-    await beside.look()
+    assert tuner.warnings == ["this evaluation is skipped: OSError: [Errno 28] No space left on device"], (
+        "reported once"
+    )
+    await tuner.step()
     assert children[0].live.base.max_num_seqs == 4
 
 
-async def test_what_fails_here_is_told_and_goes_on(beside, children, script):
+async def test_errors_of_stages_are_reported_without_stopping_the_tuner(tuner, children, script):
     children[0].admin_url = "http://nowhere.invalid"
     children[0].transport = lambda: httpx.MockTransport(lambda request: httpx.Response(503))
-    await beside.look()
+    await tuner.step()
     assert "talker-0 reports no settings: " in script.evidence[-1].disruption
     script.turns = [choose(INITIAL.with_value(Knob.CODEC_ROWS, 64))]
-    await beside.look()
-    (warning,) = beside.warnings
+    await tuner.step()
+    (warning,) = tuner.warnings
     assert warning.startswith("codec-0 did not apply its settings: 422: ") and "max_resident" in warning
 
 
-async def test_a_fault_of_the_tuner_itself_is_in_the_state(beside, children, script):
+async def test_an_error_of_the_tuner_is_reported_in_the_state(tuner, children, script):
     def fault(state):
         raise ZeroDivisionError("by chance")
 
     script.turns = [fault]
-    await beside.look()
-    assert "ZeroDivisionError: by chance" in beside.state.message
-    assert any("ZeroDivisionError" in warning for warning in beside.warnings)
+    await tuner.step()
+    assert "ZeroDivisionError: by chance" in tuner.state.message
+    assert any("ZeroDivisionError" in warning for warning in tuner.warnings)
 
 
 @pytest.mark.parametrize("tuning", [{"mode": "Recommend"}, {"mode": "Auto", "paused": True}])
-async def test_in_recommend_and_paused_nothing_is_set(tmp_path, children, script, tuning):
-    children[0].live.base = TalkerSettings(max_num_seqs=7)  # By hand.
+async def test_recommend_and_paused_apply_nothing(tmp_path, children, script, tuning):
+    children[0].live.base = TalkerSettings(max_num_seqs=7)  # Set by a user.
     script.turns = [choose(CHOSEN)]
-    beside = Beside(tmp_path, children, a_pipeline(**tuning))
-    await beside.look()
+    tuner = SteppedTuner(tmp_path, children, a_pipeline(**tuning))
+    await tuner.step()
     assert [child.live.generation for child in children] == [0, 0, 0]
     assert children[0].live.current.max_num_seqs == 7
 
@@ -245,13 +247,13 @@ def started(directory, pipeline=None):
     return setting_of(LocalTuner(pipeline or a_pipeline(), directory, lambda event: None).with_chosen_settings().spec)
 
 
-def test_a_restart_takes_up_what_was_chosen(tmp_path):
+def test_a_restart_continues_with_the_chosen_settings(tmp_path):
     assert started(tmp_path) == INITIAL
     keep(tmp_path)
     assert started(tmp_path) == CHOSEN
 
 
-def test_an_edit_or_another_machine_starts_with_what_the_resource_asks_for(tmp_path):
+def test_an_edit_or_another_machine_starts_with_the_settings_of_the_resource(tmp_path):
     keep(tmp_path)
     edited = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(max_num_seqs=2))
     pipeline = msgspec.structs.replace(a_pipeline(), spec=edited)
@@ -260,42 +262,42 @@ def test_an_edit_or_another_machine_starts_with_what_the_resource_asks_for(tmp_p
     assert started(tmp_path) == INITIAL
 
 
-def test_what_was_chosen_for_another_engine_is_no_start(tmp_path):
+def test_settings_chosen_for_another_engine_are_ignored(tmp_path):
     keep(tmp_path)
     on_vllm = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(engine="vllm"))
     pipeline = msgspec.structs.replace(a_pipeline(), spec=on_vllm)
     assert started(tmp_path, pipeline) == setting_of(on_vllm)
 
 
-def test_what_the_resource_no_longer_allows_is_not_taken_up(tmp_path):
+def test_chosen_settings_that_an_edit_made_invalid_are_ignored(tmp_path):
     keep(tmp_path)
     smaller = msgspec.structs.replace(a_pipeline().spec, talker=TalkerSpec(max_num_seqs=1, max_resident=2))
     assert started(tmp_path, msgspec.structs.replace(a_pipeline(), spec=smaller)) == INITIAL
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"state": {"mode": "Sometimes"}}', b"\xff\x00"])
-def test_a_damaged_memory_is_told_and_tuning_starts_anew(tmp_path, damage):
+def test_a_damaged_state_file_is_reported_and_tuning_restarts(tmp_path, damage):
     (tmp_path / tuning_files.STATE_FILE).write_bytes(damage)
-    told = []
-    tuner = LocalTuner(a_pipeline(), tmp_path, told.append)
+    events = []
+    tuner = LocalTuner(a_pipeline(), tmp_path, events.append)
     assert setting_of(tuner.with_chosen_settings().spec) == INITIAL
-    (event,) = told
+    (event,) = events
     assert event.kind == "warning" and event.text.startswith("the saved state of tuning is lost")
 
 
-def test_memory_is_whole_whenever_its_writer_dies(tmp_path):
+def test_the_state_file_survives_a_crash_of_its_writer(tmp_path):
     keep(tmp_path)
     before = (tmp_path / tuning_files.STATE_FILE).read_bytes()
     with contextlib.suppress(TypeError):
         tuning_files.save(tmp_path, tuning_files.TuningMemory(state=object(), observed_at=NOW, requested=INITIAL))
-    (tmp_path / f".{tuning_files.STATE_FILE}.part").write_bytes(b"half")  # What a kill -9 in mid-write leaves.
+    (tmp_path / f".{tuning_files.STATE_FILE}.part").write_bytes(b"half")  # As after SIGKILL during a write.
     assert (tmp_path / tuning_files.STATE_FILE).read_bytes() == before
     assert tuning_files.load(tmp_path).state.chosen == CHOSEN
 
 
-async def test_decisions_are_told_and_logged(beside, children, script, tmp_path):
-    await beside.look()
-    assert [event.text for event in beside.told] == ["decided"]
+async def test_decisions_are_emitted_as_events_and_logged(tuner, children, script, tmp_path):
+    await tuner.step()
+    assert [event.text for event in tuner.events] == ["decided"]
     (file,) = tuning_files.audit_files(tmp_path)
     (line,) = file.read_text().splitlines()
     assert msgspec.json.decode(line)["reason"] == "Turned"
