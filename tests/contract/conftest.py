@@ -83,7 +83,7 @@ class World:
         """Makes the streams of a request expire."""
         for kind in StreamKind:
             await self.raw.delete(self.keys.stream(request_id, kind))
-        await self.raw.delete(self.keys.reference(request_id))
+        await self.raw.delete(self.keys.reference(request_id), self.keys.owners(request_id))
 
     async def names(self):
         return {key.decode() async for key in self.raw.scan_iter(match=self.keys.prefix + "*", count=1000)}

@@ -9,7 +9,7 @@ from msgspec import Struct
 from syrinx_stages.codec.engine import CodecEngine, split_frames
 from syrinx_stages.codec.scheduler import Call, Row, schedule
 from syrinx_stages.codec.shapes import CapturedShapes
-from syrinx_stages.connector.base import Append, Claim, StreamEntry
+from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, STREAM_START, Group, Position, StreamKind
@@ -225,7 +225,7 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
                 row.withheld_seconds = row.trimmer.withheld / FAMILY.sample_rate
             talker, codec = ("", "") if row.provenance_sent else (row.talker, self.replica)
             row.provenance_sent = True
-            appends.append(Append(row.id, self.output_kind, item.position, Audio(pcm, talker, codec)))
+            appends.append(self.output(row.id, item.position, Audio(pcm, talker, codec)))
         self.publisher.put(appends)
         call, (rows, frames) = completed.context.call, completed.context.call.min_shape
         self.count_step(rows, sum(call.frames), completed.seconds)

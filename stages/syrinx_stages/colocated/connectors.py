@@ -57,6 +57,9 @@ class SharedClaimOwner:
     async def take_over(self, count: int) -> Sequence[Claim]:
         return self._offer(await self._talkers.take_over(count))
 
+    async def reclaim(self, claim: Claim) -> Sequence[Claim]:
+        return self._offer(await self._talkers.reclaim(claim))
+
     def set_talker_ended(self, request_id: str) -> None:
         """Records that the talker has written the end of a request."""
         if request_id in self._held:
@@ -127,6 +130,10 @@ class SharedClaimConsumer:
     async def take_over(self, count: int) -> Sequence[Claim]:
         """Returns nothing, as the talker takes requests over; shows the codecs' group that this process is alive."""
         await self._codecs.take_over(0)
+        return ()
+
+    async def reclaim(self, claim: Claim) -> Sequence[Claim]:
+        """Returns nothing: the talker takes the request over when the lease expires."""
         return ()
 
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:

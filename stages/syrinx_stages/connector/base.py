@@ -11,7 +11,7 @@ retries until it is closed.
 """
 
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -23,7 +23,7 @@ LEASE_SECONDS = 2.0
 REFRESH_SECONDS = 0.5
 """Interval at which an owner refreshes its claims."""
 MAX_DELIVERIES = 3
-"""A request that was delivered this many times and is taken over once more has failed."""
+"""A request that was delivered this many times without progress and is taken over once more has failed."""
 STREAM_TTL_SECONDS = 120
 """Time to live of a stream after its last write. A playback report counts as a write to all streams of its request.
 Before the first write, the time that the request may wait in the queue is added."""
@@ -55,7 +55,18 @@ class Gone(ConnectorError):
 
 
 class Superseded(ConnectorError):
-    """The stream is already past this position: another replica has taken the request over."""
+    """Another replica has taken the request over, or the stream is already past this position."""
+
+
+class Fence(NamedTuple):
+    """The right to write a request's output: the owner epoch of a claim.
+
+    Each claim of a request in a group gets the next epoch. An append with an earlier epoch is refused, so an owner that
+    was cut off cannot write once another replica has the request.
+    """
+
+    group: Group
+    epoch: int
 
 
 class Ticket(Struct, frozen=True):
@@ -71,9 +82,11 @@ class Claim(Struct, frozen=True):
     entry_id: str
     request: SpeechRequest
     deliveries: int = 1
-    """Number of deliveries to this group, including this one but not those that ended in a handover."""
+    """Number of deliveries to this group since its output last grew, including this one but not those that ended in a
+    handover."""
     redelivered: bool = False
     """The request was delivered before, so part of its result may have been written."""
+    fence: Fence | None = None
 
 
 class StreamEntry(Struct, frozen=True):
@@ -86,13 +99,14 @@ class StreamEntry(Struct, frozen=True):
 
 
 class Append(StreamEntry, frozen=True):
-    """An entry to write.
+    """An entry to write. Without a `fence`, the owner is not checked.
 
     `finishes` is the entry ID of the writer's claim. The claim is finished in the same transaction, if the entry is
     accepted. When a codec finishes a request, the request leaves the queue for both groups.
     """
 
     finishes: str | None = None
+    fence: Fence | None = None
 
     def __post_init__(self) -> None:
         if self.finishes is not None and self.kind not in WRITER_GROUP:
@@ -160,6 +174,9 @@ class Consumer(Protocol):
     async def refresh(self, entry_ids: Sequence[str]) -> Sequence[str]:
         """Renews leases. Returns the claims that this consumer lost: finished, released, expired or taken over."""
 
+    async def reclaim(self, claim: Claim) -> Sequence[Claim]:
+        """Returns a claim of this consumer again, under a new epoch; nothing if another replica owns the request."""
+
     def forget(self, request_id: str) -> None:
         """Stops serving a request without finishing it: another replica takes it over when the lease expires."""
 
@@ -185,7 +202,8 @@ class StageConnector(Protocol):
     def append(self, appends: Sequence[Append]) -> Awaitable[Sequence[Gone | Superseded | None]]:
         """Writes entries in one round trip. Returns one outcome per entry, in order; None means written.
 
-        If possible without waiting, the entries are sent before this returns. After a lost connection, an entry that
+        After a refused entry, the later ones of the same stream in the batch are refused too. If possible without
+        waiting, the entries are sent before this returns. After a lost connection, an entry that
         had already been written counts as written and not as another replica's.
         """
 

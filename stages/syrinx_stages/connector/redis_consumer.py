@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from syrinx_stages.connector import redis_scripts as scripts
-from syrinx_stages.connector.base import CLAIM_SECONDS, OUTPUT_STREAM, RETRY_SECONDS, Claim, ConnectorError
+from syrinx_stages.connector.base import CLAIM_SECONDS, OUTPUT_STREAM, RETRY_SECONDS, Claim, ConnectorError, Fence
 from syrinx_stages.connector.redis_connection import LOST, Command, Connection, Refused, ReplyError
 from syrinx_stages.connector.redis_pool import COMMAND_SECONDS, CommandPool, backoff
 from syrinx_stages.contract.keys import Group, Keys
@@ -16,8 +16,8 @@ from syrinx_stages.contract.messages import decode_request
 
 log = logging.getLogger(__name__)
 
-_Delivery = tuple[bytes, bytes, int, bool]
-"""Entry ID, encoded request, number of deliveries, whether it was delivered before."""
+_Delivery = tuple[bytes, bytes, bool]
+"""Entry ID, encoded request, whether it was delivered before."""
 
 
 class BlockingConnection:
@@ -215,9 +215,13 @@ class RedisConsumer:
         await self._pool.run(scripts.FINISH, [self._keys.requests], [self._group, entry_id])
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        for entry_id in entry_ids:
-            self._held.pop(entry_id, None)
-        await self._pool.run(scripts.HAND_OVER, [self._keys.requests], [self._group, self._name, *entry_ids])
+        accepted = {entry_id: self._held.pop(entry_id) for entry_id in entry_ids if entry_id in self._held}
+        ids = [*accepted, *(entry_id for entry_id in entry_ids if entry_id not in accepted)]
+        keys = [self._keys.requests, *map(self._keys.owners, accepted.values())]
+        await self._pool.run(scripts.HAND_OVER, keys, [self._group, self._name, *ids])
+
+    async def reclaim(self, claim: Claim) -> Sequence[Claim]:
+        return await self._fenced([msgspec.structs.replace(claim, redelivered=True)])
 
     def forget(self, request_id: str) -> None:
         for entry_id in [entry_id for entry_id, held in self._held.items() if held == request_id]:
@@ -272,7 +276,7 @@ class RedisConsumer:
             await self._join()
             return
         for _, entries in reply or ():
-            self._deliveries += [(entry_id, fields[1], 1, False) for entry_id, fields in entries]
+            self._deliveries += [(entry_id, fields[1], False) for entry_id, fields in entries]
 
     @property
     def _must_recover(self) -> bool:
@@ -289,7 +293,7 @@ class RedisConsumer:
         known: list[bytes | str] = [*self._held, *(entry_id for entry_id, *_ in self._deliveries)]
         arguments: Command = [self._group, self._name, self._lease_ms, count, int(own), *known]
         taken = await self._pool.run(scripts.TAKE_OVER, [self._keys.requests], arguments)
-        return [(entry_id, request, deliveries, True) for entry_id, request, deliveries in taken]
+        return [(entry_id, request, True) for entry_id, request in taken]
 
     async def _take(self, count: int) -> Sequence[Claim]:
         """Turns deliveries into claims; if cancelled, they stay for the next call or `close`."""
@@ -302,17 +306,27 @@ class RedisConsumer:
     async def _accept(self, deliveries: Sequence[_Delivery]) -> list[Claim]:
         """Turns deliveries into claims. Finishes those that cannot be decoded or that no client waits for."""
         claims: list[Claim] = []
-        for entry_id, payload, count, redelivered in deliveries:
+        for entry_id, payload, redelivered in deliveries:
             try:
-                claims.append(Claim(entry_id.decode(), decode_request(payload), count, redelivered))
+                claims.append(Claim(entry_id.decode(), decode_request(payload), redelivered=redelivered))
             except msgspec.DecodeError as error:
                 log.error("dropping request entry %s, which cannot be decoded: %s", entry_id.decode(), error)
                 await self.finish(entry_id.decode())
+        return await self._fenced(claims)
+
+    async def _fenced(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Returns the claims that are still this consumer's, each with a new epoch."""
         if not claims:
-            return claims
-        keys = [self._keys.requests, *(self._output(claim.request.id) for claim in claims)]
+            return []
+        keys = [self._keys.requests]
+        for claim in claims:
+            keys += (self._output(claim.request.id), self._keys.owners(claim.request.id))
         ids = [claim.entry_id for claim in claims]
-        wanted = await self._pool.run(scripts.FINISH_UNWANTED, keys, [self._group, *ids])
-        claims = [claim for claim, exists in zip(claims, wanted, strict=True) if exists]
-        self._held.update((claim.entry_id, claim.request.id) for claim in claims)
-        return claims
+        replies = await self._pool.run(scripts.ACCEPT, keys, [self._group, self._name, *ids])
+        fenced = [
+            msgspec.structs.replace(claim, deliveries=max(deliveries, 1), fence=Fence(self._group, epoch))
+            for claim, (epoch, deliveries) in zip(claims, replies, strict=True)
+            if epoch
+        ]
+        self._held.update((claim.entry_id, claim.request.id) for claim in fenced)
+        return fenced

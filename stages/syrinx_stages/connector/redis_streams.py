@@ -67,7 +67,7 @@ class RedisConnector:
         arguments: Command = [encode(request), str(STREAM_CREATED), _STREAM_CREATED, ttl, limits.max_queue, queue_ms]
         status, *details = await self._pool.run(
             scripts.SUBMIT,
-            [self._keys.requests, self._keys.reference(request.id), *self._streams(request.id)],
+            [self._keys.requests, *self._request_keys(request.id)],
             [*arguments, int(reference is not None), reference or b""],
         )
         if status == b"full":
@@ -86,17 +86,17 @@ class RedisConnector:
 
     def _run_append(self, appends: Sequence[Append]) -> Awaitable[Sequence[int]]:
         kinds = list(dict.fromkeys(append.kind for append in appends))
-        streams = [self._keys.stream(append.request_id, append.kind) for append in appends]
         entries = [encode(append.entry) for append in appends]
         arguments: list[bytes | str | int] = [STREAM_TTL_SECONDS, len(kinds)]
         for kind in kinds:
             arguments += pack([append for append in appends if append.kind is kind], sum(map(len, entries)))
+        keys = [self._keys.requests, *map(self._keys.change_feed, kinds)]
         for append, entry in zip(appends, entries, strict=True):
-            arguments += (str(append.position), entry)
+            keys += (self._keys.stream(append.request_id, append.kind), self._keys.owners(append.request_id))
+            arguments += (str(append.position), entry, *(append.fence or ("", 0)))
         for number, append in enumerate(appends, 1):
             if append.finishes is not None:
                 arguments += (number, WRITER_GROUP[append.kind], append.finishes)
-        keys = [self._keys.requests, *map(self._keys.change_feed, kinds), *streams]
         return self._pool.run(scripts.APPEND, keys, arguments)
 
     async def _appended(
@@ -127,17 +127,16 @@ class RedisConnector:
         for report in reports:
             kinds = (StreamKind.PLAYBACK, StreamKind.AUDIO, StreamKind.CODES)
             keys += (self._keys.stream(report.request_id, kind) for kind in kinds)
-            keys.append(self._keys.reference(report.request_id))
+            keys += (self._keys.reference(report.request_id), self._keys.owners(report.request_id))
             # The audio's end may be at this very frame, and not read yet.
             arguments += (str(report.position), str(Position(report.position.frames, END_SEQUENCE)))
         await self._pool.run(scripts.REPORT_PLAYBACK, keys, arguments)
 
     async def release(self, ticket: Ticket) -> None:
         """Deletes a request and its streams, and cancels it if it had not ended. Idempotent."""
-        owned = [self._keys.reference(ticket.request_id), *self._streams(ticket.request_id)]
         await self._pool.run(
             scripts.RELEASE,
-            [self._keys.requests, self._keys.control, *owned],
+            [self._keys.requests, self._keys.control, *self._request_keys(ticket.request_id)],
             [ticket.entry_id, ticket.request_id, MAX_CANCELLATIONS, STREAM_TTL_SECONDS],
         )
 
@@ -186,8 +185,9 @@ class RedisConnector:
             await reader.close()
         await self._pool.close()
 
-    def _streams(self, request_id: str) -> list[str]:
-        return [self._keys.stream(request_id, kind) for kind in StreamKind]
+    def _request_keys(self, request_id: str) -> list[str]:
+        streams = (self._keys.stream(request_id, kind) for kind in StreamKind)
+        return [self._keys.reference(request_id), self._keys.owners(request_id), *streams]
 
 
 def _outcome(append: Append, reply: int) -> Gone | Superseded:

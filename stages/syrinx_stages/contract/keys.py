@@ -98,6 +98,10 @@ class Keys(Struct, frozen=True, dict=True):
         """One stream of a request."""
         return f"{self.prefix}:{request_id}:{kind}"
 
+    def owners(self, request_id: str) -> str:
+        """The owner epochs of a request (a hash): see `connector.base.Fence`."""
+        return f"{self.prefix}:{request_id}:owners"
+
     def reference(self, request_id: str) -> str:
         """The reference audio of a request (a string value)."""
         return f"{self.prefix}:{request_id}:reference"

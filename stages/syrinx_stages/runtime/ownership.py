@@ -43,7 +43,8 @@ class Ownership:
         self._can_admit = can_admit
         self._takeovers = takeovers
         self._changed = asyncio.Event()
-        self._claiming = True
+        self.claiming = True
+        """False once `stop_claiming` was called."""
 
     @property
     def is_consuming(self) -> bool:
@@ -61,6 +62,13 @@ class Ownership:
         self._consumer.forget(request_id)
         self._changed.set()
 
+    async def reclaim(self, claim: Claim) -> None:
+        """Admits a forgotten claim again if this replica still owns the request."""
+        try:
+            await self._take(await self._consumer.reclaim(claim))
+        except ConnectorError as error:
+            log.warning("request %s is left to other replicas: %s", claim.request.id, error)
+
     def recheck_admission(self) -> None:
         """Makes the claim loop call `can_admit` again."""
         self._changed.set()
@@ -74,7 +82,7 @@ class Ownership:
 
     def stop_claiming(self) -> None:
         """Claims nothing further; owned requests are still served."""
-        self._claiming = False
+        self.claiming = False
         self._consumer.interrupt()
         self._changed.set()
 
@@ -117,7 +125,7 @@ class Ownership:
 
     async def claim_loop(self) -> None:
         """Claims while rows are free, until `stop_claiming`. One request at a time, so that replicas share a burst."""
-        while self._claiming:
+        while self.claiming:
             self._changed.clear()
             if self.free <= 0 or not self._can_admit():
                 self._failing.discard("claim")
@@ -138,7 +146,7 @@ class Ownership:
         while True:
             try:
                 await self._refresh()
-                if self._claiming and self.free > 0:
+                if self.claiming and self.free > 0:
                     await self._take(await self._consumer.take_over(self.free))
                 self._failing.discard("lease")
             except ConnectorError as error:

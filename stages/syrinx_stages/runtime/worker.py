@@ -26,7 +26,7 @@ from syrinx_stages.connector.base import (
 )
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.keys import END_SEQUENCE, Group, Position, StreamKind
-from syrinx_stages.contract.messages import End, EndReason
+from syrinx_stages.contract.messages import End, EndReason, Entry
 from syrinx_stages.contract.settings import CodecSettings, TalkerSettings
 from syrinx_stages.runtime.engine import Engine
 from syrinx_stages.runtime.errors import RequestError
@@ -263,7 +263,12 @@ class Worker(ABC, Generic[R, S, E]):
         self.rows.pop(request_id, None)
         if claim is not None:
             at = Position(frames, END_SEQUENCE)
-            self.publisher.put([_Ending(request_id, self.output_kind, at, end, claim.entry_id, reason)])
+            ending = _Ending(request_id, self.output_kind, at, end, claim.entry_id, claim.fence, reason)
+            self.publisher.put([ending])
+
+    def output(self, request_id: str, position: Position, entry: Entry) -> Append:
+        """Returns an entry of the output stream of an owned request."""
+        return Append(request_id, self.output_kind, position, entry, fence=self.ownership.claims[request_id].fence)
 
     def evict(self, request_id: str) -> None:
         """Removes a request; its engine state is freed before the next step."""
@@ -299,10 +304,13 @@ class Worker(ABC, Generic[R, S, E]):
             self.evict(append.request_id)
 
     def _refused(self, append: Append, outcome: Gone | Superseded) -> None:
-        if append.request_id not in self.ownership.claims:
+        claim = self.ownership.claims.get(append.request_id)
+        if claim is None or claim.fence != append.fence:
             return
         if isinstance(outcome, Superseded):
             self._lost(append.request_id)
+            if self.ownership.claiming:
+                self._tasks.spawn(self.ownership.reclaim(claim))
         else:
             self.evict(append.request_id)
 

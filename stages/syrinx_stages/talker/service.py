@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
-from syrinx_stages.connector.base import Append, Claim, StreamEntry
+from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import REFERENCE_POSITION, STREAM_START, Group, Position, StreamKind
@@ -102,7 +102,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             return
         if prepared.reference_codes is not None and not reference_published:
             entry = Reference(prepared.reference_codes)
-            self.publisher.put([Append(request.id, self.output_kind, REFERENCE_POSITION, entry)])
+            self.publisher.put([self.output(request.id, REFERENCE_POSITION, entry)])
         self._waiting[request.id] = Waiting(claim, prepared, delivered or STREAM_START)
         self.wake.set()
 
@@ -210,7 +210,7 @@ class TalkerService(Worker[Row, TalkerSettings, TalkerEngine]):
             row.first_frame_at = now if row.first_frame_at is None else row.first_frame_at
             talker = self.replica if row.id in self._unattributed else ""
             self._unattributed.discard(row.id)
-            appends.append(Append(row.id, self.output_kind, Position(row.produced), Codes(result, talker)))
+            appends.append(self.output(row.id, Position(row.produced), Codes(result, talker)))
         self.publisher.put(appends)
         # An exponential moving average over about ten steps.
         mean, seconds = self._step_seconds, completed.seconds

@@ -1,13 +1,14 @@
--- KEYS: the playback change feed, then for each request: playback, audio, codes, reference
+-- KEYS: the playback change feed, then for each request: playback, audio, codes, reference,
+--       owners
 -- ARGV: retry, ttl, entry, feed content with all entries, feed content with the request ids, then for each request:
 --       id, first audio id to keep
 local refused, failure = 0, nil
-for i = 2, #KEYS, 4 do
-  local at = 6 + (i - 2) / 2
+for i = 2, #KEYS, 5 do
+  local at = 6 + 2 * (i - 2) / 5
   local reply = redis.pcall('XADD', KEYS[i], 'NOMKSTREAM', 'MAXLEN', 1, ARGV[at], 'd', ARGV[3])
   if reply and not reply.err then
     redis.call('XTRIM', KEYS[i + 1], 'MINID', ARGV[at + 1])
-    for key = i, i + 3 do redis.call('EXPIRE', KEYS[key], ARGV[2]) end
+    for key = i, i + 4 do redis.call('EXPIRE', KEYS[key], ARGV[2]) end
   else
     refused = refused + 1
     if reply and not string.find(reply.err, 'equal or smaller', 1, true) then failure = reply end
@@ -15,7 +16,7 @@ for i = 2, #KEYS, 4 do
 end
 if refused == 0 then
   notify(KEYS[1], 'd', ARGV[4], ARGV[2])
-elseif 4 * refused < #KEYS - 1 then
+elseif 5 * refused < #KEYS - 1 then
   notify(KEYS[1], 'l', ARGV[5], ARGV[2])
 end
 return failure or 1

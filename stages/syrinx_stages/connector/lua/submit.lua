@@ -1,4 +1,4 @@
--- KEYS: requests, reference, the request's streams
+-- KEYS: requests, reference, owners, the request's streams
 -- ARGV: retry, request, id and content of a stream's first entry, ttl, max_queue, max_queue_ms, has reference,
 --       reference
 local requests = KEYS[1]
@@ -12,11 +12,13 @@ local max_queue = tonumber(ARGV[6])
 local full = redis.call('XLEN', requests) >= max_queue
 local length, oldest = waiting(requests, 'talkers', full and math.max(max_queue, 1) or 1)
 if (full and length >= max_queue) or oldest > tonumber(ARGV[7]) then return {'full', length, oldest} end
-if redis.call('EXISTS', KEYS[3]) == 1 then return {'in use'} end
+if redis.call('EXISTS', KEYS[4]) == 1 then return {'in use'} end
 for _, group in ipairs({'talkers', 'codecs'}) do
   if not last_delivered(requests, group) then redis.call('XGROUP', 'CREATE', requests, group, '0', 'MKSTREAM') end
 end
-for i = 3, #KEYS do
+redis.call('HSET', KEYS[3], 'talkers', 0, 'codecs', 0)
+redis.call('EXPIRE', KEYS[3], ARGV[5])
+for i = 4, #KEYS do
   redis.call('XADD', KEYS[i], ARGV[3], 'd', ARGV[4])
   redis.call('EXPIRE', KEYS[i], ARGV[5])
 end

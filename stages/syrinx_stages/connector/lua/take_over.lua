@@ -1,6 +1,6 @@
 -- KEYS: requests. ARGV: retry, group, consumer, lease in ms, count, '1' to include the consumer's own claims, then the
 --       ids of claims that it holds
--- Returns {id, request, deliveries} for each. Uses XPENDING and XCLAIM because XAUTOCLAIM in Redis 6.2 does not report
+-- Returns {id, request} for each. Uses XPENDING and XCLAIM because XAUTOCLAIM in Redis 6.2 does not report
 -- deleted entries.
 local requests, group, consumer, count = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local held, taken = {}, {}
@@ -14,7 +14,7 @@ local function take(found)
       held[id] = true
       local entry = redis.call('XCLAIM', requests, group, consumer, 0, id)[1]
       if entry then
-        taken[#taken + 1] = {id, entry[2][2], pending[4] + 1}
+        taken[#taken + 1] = {id, entry[2][2]}
       else
         redis.call('XACK', requests, group, id)
       end
