@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -177,3 +178,37 @@ async def test_requests_of_a_failed_stage_count_a_delivery() -> None:
     finally:
         await stages.close()
     assert [claim.deliveries for claim in claims] == [2]
+
+
+async def test_a_talker_that_was_cut_off_writes_nothing_after_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps generating, here other codes than its successor, as on a GPU."""
+    async with pipeline() as stages:
+        undisturbed = await synthesize(stages.connector(), request("a", LONG_TEXT))
+    async with pipeline(lease_seconds=SHORT_LEASE) as stages:
+        cut_off, connector, connected = stages.workers[0], stages.connector(), asyncio.Event()
+        connected.set()
+
+        def delayed(method: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+            async def call(*arguments: object) -> object:
+                await connected.wait()
+                return await method(*arguments)
+
+            return call
+
+        consumer, read = cut_off.ownership._consumer, cut_off.engine.read
+        for owner, method in ((cut_off.connector, "append"), (consumer, "refresh"), (consumer, "take_over")):
+            monkeypatch.setattr(owner, method, delayed(getattr(owner, method)))
+        ticket = await submit(connector, request("a", LONG_TEXT))
+        await receive(connector, "a", until_frames=4)
+        connected.clear()
+        other_codes = np.ones(16, "<i2").tobytes()
+        monkeypatch.setattr(cut_off.engine, "read", lambda step: dict.fromkeys(read(step), other_codes))
+        successor = await stages.talker("talker-1")
+        await until(lambda: "a" in successor.rows and successor.rows["a"].produced > 8, "the successor generates")
+        connected.set()
+        received = await receive(connector, "a")
+        await until(lambda: "a" not in cut_off.rows, "the first owner has stopped")
+        await connector.release(ticket)
+    assert received.end.reason is EndReason.STOP
+    assert received.pcm == undisturbed.pcm
+    assert received.talkers == ["talker-0", "talker-1"]
