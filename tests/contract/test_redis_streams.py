@@ -64,13 +64,14 @@ async def test_all_keys_of_a_request_expire(world):
     world, gateway = world, world.connector()
     admission = GatewaySettings(max_queue=9, max_queue_seconds=30)
     await gateway.submit(world.request(has_reference=True), admission, b"sound")
-    own = [world.keys.stream("one", kind) for kind in StreamKind] + [world.keys.reference("one")]
+    own = [world.keys.stream("one", kind) for kind in StreamKind]
+    own += [world.keys.reference("one"), world.keys.owners("one")]
     assert await world.names() == {world.keys.requests, *own}
     for key in own:
         assert 120 < await world.raw.ttl(key) <= STREAM_TTL_SECONDS + 30
         await world.raw.expire(key, 7)
     await gateway.append([codes(1)])
-    assert [await world.raw.ttl(key) > 100 for key in own] == [True, False, False, False]
+    assert [await world.raw.ttl(key) > 100 for key in own] == [True, False, False, False, True]
     await gateway.report_playback({"one": 1})
     assert all([await world.raw.ttl(key) > 100 for key in own])
 

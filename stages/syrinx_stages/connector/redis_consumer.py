@@ -215,10 +215,9 @@ class RedisConsumer:
         await self._pool.run(scripts.FINISH, [self._keys.requests], [self._group, entry_id])
 
     async def hand_over(self, entry_ids: Sequence[str]) -> None:
-        accepted = {entry_id: self._held.pop(entry_id) for entry_id in entry_ids if entry_id in self._held}
-        ids = [*accepted, *(entry_id for entry_id in entry_ids if entry_id not in accepted)]
-        keys = [self._keys.requests, *map(self._keys.owners, accepted.values())]
-        await self._pool.run(scripts.HAND_OVER, keys, [self._group, self._name, *ids])
+        for entry_id in entry_ids:
+            self._held.pop(entry_id, None)
+        await self._pool.run(scripts.HAND_OVER, [self._keys.requests], [self._group, self._name, *entry_ids])
 
     async def reclaim(self, claim: Claim) -> Sequence[Claim]:
         return await self._fenced([msgspec.structs.replace(claim, redelivered=True)])
@@ -324,7 +323,7 @@ class RedisConsumer:
         ids = [claim.entry_id for claim in claims]
         replies = await self._pool.run(scripts.ACCEPT, keys, [self._group, self._name, *ids])
         fenced = [
-            msgspec.structs.replace(claim, deliveries=max(deliveries, 1), fence=Fence(self._group, epoch))
+            msgspec.structs.replace(claim, deliveries=deliveries, fence=Fence(self._group, epoch))
             for claim, (epoch, deliveries) in zip(claims, replies, strict=True)
             if epoch
         ]

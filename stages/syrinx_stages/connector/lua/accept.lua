@@ -15,10 +15,9 @@ for n = 4, #ARGV do
     local ttl = redis.call('TTL', stream)
     if ttl > 0 then redis.call('EXPIRE', owners, ttl) end
     if redis.call('HGET', owners, group .. ':last') ~= last then
-      redis.call('HSET', owners, group .. ':last', last, group .. ':deliveries', 0)
+      redis.call('HSET', owners, group .. ':last', last, group .. ':before', pending[1][4] - 1)
     end
-    -- An earlier attempt has counted this delivery, if it was executed.
-    deliveries = redis.call('HINCRBY', owners, group .. ':deliveries', ARGV[1] == '1' and 0 or 1)
+    deliveries = pending[1][4] - redis.call('HGET', owners, group .. ':before')
   end
   accepted[#accepted + 1] = {epoch, deliveries}
 end
