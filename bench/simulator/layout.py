@@ -211,7 +211,6 @@ def _generator(seed: int, purpose: int, index: int) -> np.random.Generator:
 
 
 def _lengths(scenario: Scenario, count: int) -> Array:
-    """Returns the frames of the first `count` requests: lognormal, at least 1."""
     spread = scenario.audio_spread
     middle = math.log(scenario.audio_seconds / FAMILY.frame_seconds) - spread**2 / 2
     blocks = [

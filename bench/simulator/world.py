@@ -219,7 +219,6 @@ class World:
         return {name: FailedRequests(refused=count) for name, count in zip(TASK_TYPES, refused, strict=True) if count}
 
     def _replica(self, k: int) -> ReplicaStats:
-        """Returns a replica's state without counts."""
         name, stage = list(self._names.items())[k]
         replica, setting, costs = self._memory.replicas[k], self._overrides.get(name, self._base), self.scenario.costs
         up = bool(replica["up"])
@@ -271,7 +270,6 @@ def _between(records: Array, field: str, begin: float, end: float) -> Array:
 
 
 def _objectives(scenario: Scenario) -> Array:
-    """Returns the TTFA objectives in seconds by index of `TASK_TYPES`; infinite without one."""
     found = (scenario.objectives.get(name) for name in TASK_TYPES)
     return np.array([np.inf if each is None else each.seconds for each in found])
 

@@ -175,7 +175,6 @@ def _condition(status: Manifest, kind: str) -> dict[str, Any]:
 
 
 def _parse_problem(replica: Replica) -> tuple[str, str]:
-    """Returns reason and text of a replica's problem; empty if it has none or is about to restart."""
     text = replica.problem.removeprefix("Init:").strip()
     if not text:
         return "", ""

@@ -38,7 +38,6 @@ async def selftest(api: Api, namespace: str) -> None:
 
 
 async def _rejection(api: Api, namespace: str, spec: dict[str, Any]) -> str | None:
-    """Returns the API server's validation error; None if it accepts the pipeline."""
     metadata = {"name": "syrinx-selftest"}
     pipeline = {"apiVersion": PIPELINE.api_version, "kind": PIPELINE.kind, "metadata": metadata, "spec": spec}
     query = {"dryRun": "All", "fieldValidation": "Strict"}

@@ -127,7 +127,6 @@ class LocalPipeline:
             child.kill()
 
     async def _redis_environment(self) -> dict[str, str]:
-        """Returns the environment variables for Redis. Starts the managed Redis."""
         connector = self.pipeline.spec.connector
         if connector.url is None:
             return await self._cleanup.enter_async_context(_managed_redis(self._observe))

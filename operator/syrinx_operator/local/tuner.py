@@ -179,7 +179,6 @@ def _workers(members: Sequence[Member]) -> list[Member]:
 
 
 async def _query(http: httpx.AsyncClient, member: Member) -> StageReply:
-    """Returns metrics and settings from the admin port of a stage; nothing if it is not ready."""
     snapshot = reported = None
     problem = ""
     if not member.is_ready:

@@ -283,7 +283,6 @@ class Search:
             self._push(node._replace(relaxed=relaxed, stale=True))
 
     def _push(self, node: _Node) -> None:
-        """Opens a node unless its bound prunes it."""
         if node.new and node.first >= len(node.options):
             return
         savings = sum(gain for gain, _ in node.options[node.first : node.first + node.new])

@@ -141,5 +141,4 @@ def _split_k(steps: int, blocks: int, max_split: int, gpu: Gpu) -> int:
 
 
 def _next_power_of_two(outputs: int) -> int:
-    """Returns the smallest power of two that is at least `outputs` and 16."""
     return max(16, 1 << (outputs - 1).bit_length())

@@ -91,7 +91,6 @@ class Store:
 
     @contextlib.contextmanager
     def _temporary(self, data: bytes) -> Iterator[Path]:
-        """Creates a temporary file with this content for the duration of the block."""
         temporary = self.directory / f".{uuid.uuid4().hex}.tmp"
         try:
             temporary.write_bytes(data)
@@ -110,6 +109,5 @@ class Store:
 
 
 def _sync(path: Path) -> None:
-    """Flushes a file to disk, before it is renamed."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -65,7 +65,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _url_host(host: str) -> str:
-    """Returns the host name with which a client on this machine reaches the server."""
     if host in ("", "::", "0.0.0.0"):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host

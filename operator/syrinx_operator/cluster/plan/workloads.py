@@ -147,6 +147,5 @@ def partition(
 
 
 def _ordinal(pod: Replica) -> int:
-    """Returns the pod's StatefulSet ordinal; -1 if its name has none."""
     digits = pod.name.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdecimal() else -1
